@@ -57,16 +57,16 @@ campaign: install ## the long randomised tests (minutes)
 	@$(PY) -m pytest --campaign -m campaign $(ARGS)
 
 mutate: install ## change the code in small ways, and see whether the tests notice (one part: make mutate ARGS="times/")
-	@$(PY) tests/mutate.py $(ARGS)
+	@$(PY) -m tests.mutate $(ARGS)
 
 model: install ## explore all schedules and crashes of small flows (minutes; one model: make model ARGS="three epochs")
 	@$(PY) tests/laws/test_model.py $(if $(ARGS),"$(ARGS)")
 
 simulate: install ## crash and recover the simulator, STEPS=1000000 rounds of workers
-	@$(PY) tests/chaos/simulate.py --steps $(or $(STEPS),1000000) $(ARGS)
+	@$(PY) -m tests.support.simulate --steps $(or $(STEPS),1000000) $(ARGS)
 
 chaos: install ## kill -9 at random steps, KILLS of them, and compare (hours for 1000)
-	@$(PY) tests/chaos/campaign.py --kills $(KILLS) $(ARGS)
+	@$(PY) -m tests.support.campaign --kills $(KILLS) $(ARGS)
 
 bench: install .venv/.bench ## measure against baselines, into benchmarks/results (one: make bench ARGS="round")
 	@$(PY) -m benchmarks $(ARGS)
@@ -112,9 +112,9 @@ check-tools:
 	@$(PY) -m pip install --quiet --no-deps --editable .
 	@touch $@
 
-.venv/.jars: .venv/.installed conf/prepare.py timely_spark/runtime/prepare.py conf/jars.sha256 tests/kafka/broker.py
+.venv/.jars: .venv/.installed conf/prepare.py timely_spark/runtime/prepare.py conf/jars.sha256 tests/support/broker.py
 	@$(PY) conf/prepare.py $(ARCHIVE) $(LEAN)
-	@$(PY) tests/kafka/broker.py
+	@$(PY) -m tests.support.broker
 	@touch $@
 
 # Only what builds the site needs this.

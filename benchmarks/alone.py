@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import timely_spark as ts
 from timely_spark.coordinator import Coordinator, run_workers
-from timely_spark.state.keys import from_bytes
+from timely_spark.state.arrow import from_bytes
 from timely_spark.worker import ROWS, Worker, pack
 
 

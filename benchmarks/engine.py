@@ -49,7 +49,7 @@ from benchmarks.baselines import built, trace
 from benchmarks.changing import LOAD, ONE, PERCENT, PROFILED, SEED, Graph, graph_of
 from benchmarks.harness import Report, median, yes_or_no
 from benchmarks.programs import FLOWS, Rows, anew, flow_of, mark
-from timely_spark.runtime.query.process import task
+from timely_spark.runtime.process import task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ import timely_spark as ts
 from benchmarks import harness
 from benchmarks.harness import Report, median
 from benchmarks.loops import Run, as_flow
-from tests.cluster.standalone import Cluster
+from tests.support.standalone import Cluster
 from timely_spark.runtime.session import slots
 
 if TYPE_CHECKING:

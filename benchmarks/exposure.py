@@ -24,7 +24,7 @@ import timely_spark as ts
 from benchmarks.alone import Engine
 from benchmarks.harness import Report, median
 from benchmarks.machine import ROOT
-from timely_spark.runtime.query.process import task
+from timely_spark.runtime.process import task
 
 #: Users, follows of each, posts of the load, tags.
 SIZE, QUICK = (20_000, 10, 50_000, 500), (1_000, 5, 2_000, 50)

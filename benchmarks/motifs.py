@@ -36,7 +36,7 @@ from benchmarks.alone import Engine
 from benchmarks.baselines import built, trace
 from benchmarks.harness import Report, median
 from benchmarks.resources import processor
-from timely_spark.runtime.query.process import task
+from timely_spark.runtime.process import task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

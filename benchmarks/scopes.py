@@ -19,8 +19,9 @@ from unittest import mock
 
 import timely_spark as ts
 from benchmarks.harness import Report, median
+from tests.progress.nested import Route, Scopes
 from timely_spark.compiler import Plan
-from timely_spark.progress import Edge, Reachability, Route, Scopes, Tracker
+from timely_spark.progress import Arc, Reachability, Tracker
 from timely_spark.testing import Simulation
 from timely_spark.times import PRODUCT, Time
 
@@ -46,12 +47,12 @@ def chain(steps: int) -> tuple[list[Any], list[Route]]:
 def flat(paths: list[Any], routes: list[Route]) -> Tracker:
     """One tracker: vertex v receives at location 2v, and sends at 2v+1."""
     identities = [PRODUCT.identity(len(path)) for path in paths for _ in range(2)]
-    edges = [Edge(2 * v, 2 * v + 1, identities[2 * v], exchange=False) for v in range(len(paths))]
+    edges = [Arc(2 * v, 2 * v + 1, identities[2 * v], exchange=False) for v in range(len(paths))]
     for route in routes:
         summary = identities[2 * route.source]
         for hop, _ in route.hops:
             summary = summary.followed_by(hop)  # type: ignore[assignment] # there is no limit
-        edges.append(Edge(2 * route.source + 1, 2 * route.target, summary, exchange=False))
+        edges.append(Arc(2 * route.source + 1, 2 * route.target, summary, exchange=False))
     return Tracker(Reachability(2 * len(paths), edges, identities=identities))
 
 

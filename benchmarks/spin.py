@@ -15,9 +15,9 @@ import timely_spark as ts
 from benchmarks import bare, harness
 from benchmarks.resources import processor
 from benchmarks.timed import Timed, timed
-from timely_spark.runtime.query.run_context import labels
+from timely_spark.runtime.run_context import labels
 from timely_spark.runtime.session import FILE_MANAGER, PARTITIONS, applied
-from timely_spark.state.keys import partition
+from timely_spark.state.exchange import partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,7 +31,7 @@ from benchmarks import exchange, harness
 from benchmarks.exchange import CORES, TURN, Side
 from benchmarks.harness import Report, median, quantile
 from benchmarks.loops import as_flow
-from tests.cluster.standalone import Cluster
+from tests.support.standalone import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

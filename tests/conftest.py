@@ -59,7 +59,8 @@ if (LEAN := Path(sys.prefix) / "spark").is_dir():
 ARCHIVE = Path(sys.prefix) / "classes.jsa"
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
-    f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable "
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m "
+    f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable "
     f"-Djava.io.tmpdir={tempfile.gettempdir()}",
 )
 
@@ -88,7 +89,7 @@ class Memory:
         return self.content[reference]
 
     def table(self, reference: bytes) -> Any:
-        from timely_spark.state.keys import from_bytes
+        from timely_spark.state.arrow import from_bytes
 
         return from_bytes(self.get(reference))
 
@@ -247,6 +248,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.log.level": "ERROR",
+        # No code is made for queries that run once: that was a third of what the JVM did. The processes that
+        # tests start (documents' jobs, clusters, those that are killed) have Spark's own settings.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
     }
     builder = SparkSession.builder.master("local[2]").appName("timely_spark tests")
     session = timely_spark.configure(builder, delta=JARS, kafka=JARS).config(map=local).getOrCreate()

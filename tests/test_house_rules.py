@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,23 @@ def test_a_module_is_named_after_a_concept_short_and_documented(parsed: dict[Pat
     assert [path for path in parsed if len(lines[path]) > LONGEST] == []
     names = {path: {part.strip("_") for part in path.with_suffix("").parts} for path in parsed}
     assert [path for path in parsed if names[path] & SAYING_NOTHING] == []
+
+
+#: Functions that mean the same for other things: a program, a page, the rows of a query or of a simulation.
+ALIKE = {"consolidate", "explain_row", "inspect", "main", "page", "run"}
+
+
+def test_one_name_means_one_thing(parsed: dict[Path, ast.Module]) -> None:
+    nodes = [node for tree in parsed.values() for node in ast.walk(tree)]
+    classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    defined = [
+        {node.name for node in tree.body if isinstance(node, ast.FunctionDef)} for tree in parsed.values()
+    ]
+    functions = Counter(name for names in defined for name in names if not name.startswith("_"))
+
+    assert [name for name, times in classes.items() if times > 1] == []
+    twice = {name for name, times in functions.items() if times > 1}
+    assert twice - set(dir(timely_spark.Collection)) == ALIKE - set(dir(timely_spark.Collection))
 
 
 def test_public_names_are_sorted_as_ruff_sorts_them() -> None:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import networkx as nx
 import pytest
 
+from timely_spark import authors
+
 PACKAGE = Path(__file__).parents[1] / "timely_spark"
 
 #: From the lowest to the highest; names in one row would not import each other.
@@ -24,14 +26,17 @@ LAYERS = (
     ("show",),
     ("streams",),
     ("operators",),
-    ("inputs",),
-    ("dataflow",),
     ("captured",),
     ("differential",),
+    ("authors",),
     ("graphs",),
     ("libraries",),
     ("provenance",),
     ("runtime",),
+    ("inputs",),
+    ("dataflow",),
+    ("maintained",),
+    ("simulated",),
     ("crashes",),
     ("schedules",),
     ("testing",),
@@ -62,8 +67,19 @@ IN_FUNCTIONS = {
     ("timely_spark.runtime.query.streaming", "runtime"): "a data source of Spark is a subclass of pyspark's",
     ("timely_spark.runtime.sinks.sink", "runtime"): "a data source of Spark is a subclass of pyspark's",
 }
-#: The only imports upwards, and they are lazy.
-UPWARDS = {("dataflow", "runtime"), ("inputs", "runtime")}
+#: What these modules need only when a flow starts or opens files: imported inside functions.
+LAZY = {("dataflow", "runtime"), ("inputs", "runtime")}
+#: The parts of `runtime`, as `LAYERS`.
+OF_RUNTIME = (
+    ("errors", "arguments", "batches", "process", "prepare"),
+    ("session", "storage"),
+    ("run_context",),
+    ("sinks",),
+    ("sources",),
+    ("query",),
+    ("restore", "handle"),
+    ("metrics", "ui", "start"),
+)
 #: Two modules of a folder that know each other: the first names the second in annotations only.
 PAIRS = {
     ("timely_spark.compiler.identity", "timely_spark.compiler.plan"),
@@ -133,8 +149,8 @@ def _wrong(found: list[Import], module: str) -> list[str]:
             wrong.append(f"{module}, {line}: {layer} imports {top}")
         if top == "timely_spark" and not (lazy and name.startswith(TYPED)):
             other = _layer(name)
-            allowed = lazy and (layer, other) in UPWARDS
-            if other != layer and RANK[other] >= RANK[layer] and not allowed:
+            early = not lazy and (layer, other) in LAZY
+            if early or (other != layer and RANK[other] >= RANK[layer]):
                 wrong.append(f"{module}, {line}: {layer} imports {name}, which is not below it")
     return wrong
 
@@ -175,6 +191,18 @@ def test_a_module_imports_only_what_is_below_it(written: dict[str, list[Import]]
     assert [wrong for module, found in written.items() for wrong in _wrong(found, module)] == []
 
 
+def test_a_part_of_the_runtime_imports_only_what_is_below_it(imports: dict[str, list[Import]]) -> None:
+    rank = {name: rank for rank, row in enumerate(OF_RUNTIME) for name in row}
+    pairs = {
+        (module.split(".")[2], one.name.split(".")[2])
+        for module, found in imports.items()
+        for one in found
+        if module.startswith("timely_spark.runtime.") and one.name.startswith("timely_spark.runtime.")
+    }
+    assert {part for pair in pairs for part in pair} <= rank.keys(), "give it a row in OF_RUNTIME"
+    assert [(part, of) for part, of in pairs if part != of and rank[of] >= rank[part]] == []
+
+
 def test_no_circle_of_modules_counting_lazy_imports(imports: dict[str, list[Import]]) -> None:
     edges = {(module, one.name) for module, found in imports.items() for one in found}
     graph = nx.DiGraph(sorted(edges - PAIRS))
@@ -189,6 +217,30 @@ def test_an_import_inside_a_function_has_its_reason(imports: dict[str, list[Impo
     }
 
     assert inside == set(IN_FUNCTIONS), "import it at the top, or give IN_FUNCTIONS the reason"
+
+
+#: What the modules of `graphs` and `libraries` may import of this package: these, and public names of others.
+AUTHORS = ("authors", "errors", "graphs", "libraries")
+PUBLIC = {"Collection", "Stream", "Timestamp", "wcoj"}
+
+
+def test_algorithms_and_libraries_are_made_of_public_names(written: dict[str, list[Import]]) -> None:
+    internal = [
+        f"{module}, {one.line}: {one.name}"
+        for module, found in written.items()
+        if _layer(module) in {"graphs", "libraries"}
+        for one in found
+        if one.name.startswith("timely_spark.") and _layer(one.name) not in AUTHORS
+        if one.name.rpartition(".")[2] not in PUBLIC
+    ]
+
+    assert internal == [], "use public operators; or what authors has, if authors of algorithms need more"
+
+
+def test_all_that_authors_has_is_used(written: dict[str, list[Import]]) -> None:
+    used = {one.name for found in written.values() for one in found}
+
+    assert [name for name in authors.__all__ if f"timely_spark.authors.{name}" not in used] == []
 
 
 def test_every_part_of_the_package_has_its_layer() -> None:

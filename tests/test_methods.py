@@ -66,6 +66,7 @@ def expected() -> str:
         "from timely_spark.graph import Suggests",
         "from timely_spark.inputs import Input as Input",
         "from timely_spark.operators.outputs import Release",
+        "from timely_spark.runtime.handle.query import Query as Query",
     ]
     for name, functions in found.items():
         lines += ["", f"class {name}(Suggests):", "    __slots__ = ()"]

@@ -10,7 +10,7 @@ Where to begin; `help` of each name has an example:
 - Outputs: `Stream.to_delta`, `to_files`, `to_kafka`, `subscribe`, `foreach_epoch`, `capture`.
 - A running flow: `Query.watch`, `wait_for`, `ask`, `why`, `explain_row`; `inspect` of a checkpoint.
 - Sessions: `configure` for a new one, `tune` for an existing one. Tests without Spark: `testing.run`.
-- Operators of your own: `Vertex`, `ExternalVertex`.
+- Operators of your own: `Vertex`, `ExternalVertex`; algorithms: `authors`.
 
 Example:
     Epoch 0 has two words, and epoch 1 counts one of them again:
@@ -33,6 +33,7 @@ The folders, for who changes the library:
 - `operators`: the operators of streams.
 - `streams`, `inputs`, `dataflow`: the user's handles.
 - `differential`: incremental collections.
+- `authors`: what algorithms are made of.
 - `graphs`: graph algorithms on collections of edges.
 - `libraries`: Pregel, AllReduce, and other models of computation, over collections and streams.
 - `testing`: flows on simulated workers, without Spark.
@@ -59,13 +60,13 @@ from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 
 if TYPE_CHECKING:
-    from timely_spark import graphs, testing
+    from timely_spark import authors, graphs, testing
     from timely_spark.libraries import kafka
     from timely_spark.libraries.all_reduce import all_reduce
     from timely_spark.libraries.pregel import pregel
+    from timely_spark.maintained import maintain
     from timely_spark.runtime.handle.inspection import inspect
     from timely_spark.runtime.handle.query import Query
-    from timely_spark.runtime.maintain import maintain
     from timely_spark.runtime.metrics import opentelemetry_metrics, progress_of, prometheus_metrics
     from timely_spark.runtime.session import configure, tune
 
@@ -87,6 +88,7 @@ __all__ = [
     "Variable",
     "Vertex",
     "all_reduce",
+    "authors",
     "configure",
     "every",
     "graphs",
@@ -111,7 +113,7 @@ _ON_FIRST_USE = {
     "all_reduce": "libraries.all_reduce",
     "configure": "runtime.session",
     "inspect": "runtime.handle.inspection",
-    "maintain": "runtime.maintain",
+    "maintain": "maintained",
     "opentelemetry_metrics": "runtime.metrics",
     "pregel": "libraries.pregel",
     "progress_of": "runtime.metrics",
@@ -119,7 +121,7 @@ _ON_FIRST_USE = {
     "tune": "runtime.session",
 }
 #: The same of modules.
-_MODULES = {"graphs": "graphs", "kafka": "libraries.kafka", "testing": "testing"}
+_MODULES = {"authors": "authors", "graphs": "graphs", "kafka": "libraries.kafka", "testing": "testing"}
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -34,6 +36,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["status", "/no/such/checkpoint"])
         1
     """
+    try:
+        try:
+            given = _parser().parse_args(arguments)
+            return int(given.run(given))
+        except TimelyError as error:
+            print(_told(error), file=sys.stderr)  # noqa: T201 - a command
+            return 1
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader, as `head`, has read enough; Python flushes once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="timely_spark", description="Look at timely dataflows on Spark.")
     parser.add_argument("--version", action="version", version=f"timely_spark {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -105,12 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ),
     )
     ready.set_defaults(run=_prepared)
-    given = parser.parse_args(arguments)
-    try:
-        return int(given.run(given))
-    except TimelyError as error:
-        print(_told(error), file=sys.stderr)  # noqa: T201 - a command
-        return 1
+    return parser
 
 
 def _served(given: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from timely_spark.coordinator import RoundResult
 from timely_spark.state.codec import unpack_parts
 from timely_spark.worker import wire
 from timely_spark.worker.vertex_snapshot import VertexSnapshot
-from timely_spark.worker.wire import Message, Output
+from timely_spark.worker.wire import Message, SinkRows
 
 
 class Crash(Exception):
@@ -55,7 +55,7 @@ class Crashes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class SimulatedBatch:
     """A batch, and the committed state before it, from which it can be repeated."""
 
     number: int
@@ -87,6 +87,6 @@ def results_by_step(plan: Plan, state: bytes | None, rows: pa.Table) -> dict[str
         source = plan.channels[message.channel].source
         name = plan.nodes[source].name if source is not None else ""
         found[name].append((to, message.encode(), message.payload.to_pybytes()))
-    for _, output in wire.read(rows, Output):
+    for _, output in wire.read(rows, SinkRows):
         found[output.sink].append((output.encode(), output.payload.to_pybytes()))
     return found

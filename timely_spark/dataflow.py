@@ -11,7 +11,7 @@ from timely_spark.compiler import Plan, compile_plan
 from timely_spark.coordinator.loops import with_warn_after
 from timely_spark.errors import GraphError, InvalidTime
 from timely_spark.graph import (
-    Graph,
+    LogicalGraph,
     SchemaLike,
     Stage,
     Suggests,
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ("Dataflow", "Input", "Source", "Trigger")
 
 Trigger = str | Mapping[str, Any] | None
+#: A driver's plan of more workers would not fit its memory.
+_MOST_WORKERS = 1 << 16
 
 
 class Dataflow(Inputs, Suggests):
@@ -65,6 +67,11 @@ class Dataflow(Inputs, Suggests):
         {0: [(1,), (2,), (3,)], 1: [(4,)]}
     """
 
+    _suggestions = dict.fromkeys(
+        ("ask", "audit", "captured", "frontier", "status", "stop", "waitfor", "watch", "why"),
+        "a method of the query that flow.start(...) returns",
+    )
+
     def __init__(self, name: str, *, times: Times = PRODUCT) -> None:
         given: Any = name
         if not isinstance(given, str) or not given:
@@ -74,7 +81,7 @@ class Dataflow(Inputs, Suggests):
             msg = f"flow {name!r} has times of the kind {type(times).__name__}: {broken}"
             raise InvalidTime(msg, where=caller(), hint="correct the class: times.Times lists the laws")
         self.name = name
-        self.graph = Graph(name, times)
+        self.graph = LogicalGraph(name, times)
         self.outputs: list[OutputSpec] = []
         self.frames: dict[str, DataFrame | FileSource] = {}
         self.feedbacks: dict[int, Stage] = {}
@@ -153,11 +160,11 @@ class Dataflow(Inputs, Suggests):
         """The physical plan for a number of workers.
 
         Raises:
-            BadArgument: `workers` is no number of at least 1.
+            BadArgument: `workers` is no number from 1 to 65,536.
             GraphError: the graph is incomplete.
             CycleError: a cycle does not advance time.
         """
-        return compile_plan(finalise_graph(self.graph), integer("workers", workers))
+        return compile_plan(finalise_graph(self.graph), integer("workers", workers, most=_MOST_WORKERS))
 
     def start(
         self,
@@ -176,6 +183,7 @@ class Dataflow(Inputs, Suggests):
         replace: bool = False,
         warn_after: int | None = 10_000,
         iteration_limit: int | str | None = None,
+        on_negative: Literal["warn", "raise"] = "warn",
         keep: float | str | None = None,
         new_steps: Literal["empty"] | None = None,
     ) -> Query:
@@ -217,6 +225,12 @@ class Dataflow(Inputs, Suggests):
             iteration_limit: the most that one iteration of a loop may have on one worker: a number of
                 records, or bytes as text, such as "2 GB". A loop beyond it fails with `LimitReached`, before
                 the memory is full. None: a sixteenth of the memory that the machine has for each worker.
+            on_negative: what happens where more of a record is removed than was inserted, at a step that asks
+                whether records are there: `count`, `min`, `max`, `top_k`, `distinct`, `reduce`,
+                `reduce_batches`, `asof_join`, sessions. "warn": such records are counted, each when its
+                multiplicity becomes negative, and the log has one warning per step, with an example. "raise":
+                the flow fails. Loops, and steps behind `negate` or `threshold`, may have such records. `min`,
+                `max` and `top_k` do not look at changes that are too bad to matter to a key of many records.
             keep: how long the states of earlier micro-batches are kept for `timely_spark.inspect`: seconds,
                 or text such as "7 days"; at least as many are kept as Spark keeps of its own log.
             new_steps: None: a changed flow is refused if a new step's results depend on records that have
@@ -248,7 +262,7 @@ class Dataflow(Inputs, Suggests):
         )
         if workers is None:
             workers = default_workers(session, checkpoint)
-        plan = with_warn_after(self.compile(workers), warn_after, iteration_limit)
+        plan = with_warn_after(self.compile(workers), warn_after, iteration_limit, on_negative)
         return start(
             plan,
             dataframes={**self.frames, **(sources or {})},

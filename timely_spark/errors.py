@@ -322,6 +322,7 @@ class VertexError(TimelyError, RuntimeError):
         cls, step: str, where: Where | None, error: BaseException, *, time: str | None = None, rows: str = ""
     ) -> Self:
         """The error for an exception that a step raised; `rows`: some of its input."""
+        of_function = isinstance(error, RecordError)
         if isinstance(error, RecordError) and (cause := error.__cause__) is not None:
             rows, error = f"{_fields(error.record)}{error.meaning}", cause
         line = user_line(error)
@@ -333,8 +334,8 @@ class VertexError(TimelyError, RuntimeError):
                 "cause": without_stack(error),
                 "trace": "".join(traceback.format_exception(error)),
                 "line": line,
-                # the records help only if a function of the user's failed
-                "rows": rows if line else "",
+                # the records help only if a function of the user's failed, or has returned what it must not
+                "rows": rows if line or of_function else "",
             }
         )
 
@@ -453,6 +454,13 @@ def shorten(value: object, most: int = 60) -> str:
     """
     text = repr(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def function_text(function: object) -> str:
+    """A user's function for a message: its name and line."""
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if code is None else f"{name} ({Where(code.co_filename, code.co_firstlineno)})"
 
 
 def without_stack(error: BaseException) -> str:

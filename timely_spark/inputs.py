@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from timely_spark.errors import GraphError
 from timely_spark.graph import (
-    Graph,
     Kind,
+    LogicalGraph,
     SchemaLike,
     as_schema,
     as_table,
@@ -23,7 +23,7 @@ from timely_spark.graph import (
     refuse,
 )
 from timely_spark.streams import Stream
-from timely_spark.worker.columns import check_epoch_column, kind_of
+from timely_spark.worker.columns import by_column, check_epoch_column, kind_of
 
 if TYPE_CHECKING:
     import os
@@ -117,10 +117,37 @@ class Source(Stream):
         Raises:
             GraphError: the source has no epoch column.
         """
-        if len(self.stage.outputs) < 2:
+        if not by_column(self.stage.epochs):
             msg = f"late: source {self.name!r} has no epoch column"
             raise GraphError(msg, where=caller(), hint="declare it with source(..., epoch='column').")
         return Stream(self.flow, self.stage, 1)
+
+    @property
+    def quarantined(self) -> Stream:
+        """The files that could not be read, each once, in the epoch of the other files that came with it.
+
+        With an epoch column they are in the epoch that is open then, as late records are. Crashes and
+        restarts change nothing. In `testing.run` there are none, because no files are read.
+
+        **Columns:** out path string, size long, modified timestamp, reason string.
+
+        Raises:
+            GraphError: the source does not quarantine.
+
+        Example:
+            >>> import pathlib, tempfile, timely_spark as ts
+            >>> flow = ts.Dataflow("edges")
+            >>> folder, more = tempfile.mkdtemp(), {"schema": "src long", "on_bad_file": "quarantine"}
+            >>> edges = flow.files("edges", folder, format="csv", **more)
+            >>> edges.quarantined.select("path", "reason").capture("bad").schema.names
+            ['path', 'reason']
+        """
+        if self.stage.quarantined is None:
+            msg = f"quarantined: source {self.name!r} does not quarantine files"
+            raise GraphError(
+                msg, where=caller(), hint="declare it with files(..., on_bad_file='quarantine')."
+            )
+        return Stream(self.flow, self.stage, self.stage.quarantined)
 
 
 AnyInput = TypeVar("AnyInput", Input, Source)
@@ -130,7 +157,7 @@ class Inputs:
     """The methods of a `Dataflow` that give it inputs; their argument `name` is the input's name."""
 
     name: str
-    graph: Graph
+    graph: LogicalGraph
     #: by the name of its input what is read: a DataFrame, or files
     frames: dict[str, DataFrame | FileSource]
     _handles: dict[str, InputHandle]
@@ -213,8 +240,8 @@ class Inputs:
             defaults: the values of columns in files that lack them, such as ``{"diff": 1}``; a JSON record
                 with null, too, has the default. Any file may have such a column, and any may lack it.
             on_bad_file: "fail": a file that cannot be read ends the query; "quarantine": it is left out as a
-                whole, counted and told, and the flow goes on. Each file is read once more, to check it,
-                before its epoch begins; what is decided then stands in the checkpoint.
+                whole, counted, and told by the stream `Source.quarantined`. Each file is read once more, to
+                check it, before its epoch begins; what is decided then stands in the checkpoint.
 
         **Columns:** out `schema`. A column that an older file lacks is null in its rows, or has its default.
 
@@ -232,21 +259,19 @@ class Inputs:
             >>> flow.files("edges", folder, format="csv").schema.names
             ['src', 'dst']
         """
+        from timely_spark.runtime.sources.arrivals import QUARANTINED
         from timely_spark.runtime.sources.folder import FileSource, Folder
 
-        for what, limit in (
-            ("files_per_epoch", files_per_epoch),
-            ("max_bytes_per_epoch", max_bytes_per_epoch),
-        ):
-            if limit is not None:
-                integer(what, limit)
+        given = {"files_per_epoch": files_per_epoch, "max_bytes_per_epoch": max_bytes_per_epoch}
+        files, size = (limit if limit is None else integer(what, limit) for what, limit in given.items())
         folder = Folder.of(name, caller(), path, format, filesystem, defaults=defaults)
         if on_bad_file not in ("fail", "quarantine"):
             hint = "leave it out, or write on_bad_file='quarantine'"
             refuse(on_bad_file, what="on_bad_file", expected="'fail' or 'quarantine'", hint=hint)
-        found, folder = folder.inspect(schema)
-        source = self._source(name, found, epoch, max_jump)
-        self.frames[name] = FileSource(folder, files_per_epoch, max_bytes_per_epoch, on_bad_file=on_bad_file)
+        found, folder = folder.inspect(schema, quarantine=on_bad_file == "quarantine")
+        bad = QUARANTINED if on_bad_file == "quarantine" else None
+        source = self._source(name, found, epoch, max_jump, bad)
+        self.frames[name] = FileSource(folder, files, size, on_bad_file=on_bad_file)
         return source
 
     @locate_errors
@@ -300,9 +325,9 @@ class Inputs:
         from timely_spark.runtime.sources.delta_log import DeltaSource, spark_frame
         from timely_spark.runtime.sources.folder import Folder
 
-        integer("versions_per_epoch", versions_per_epoch)
+        versions_per_epoch = integer("versions_per_epoch", versions_per_epoch)
         begin = Begin.of(from_version, from_time)
-        folder = Folder.of(name, caller(), path, "parquet", None, skips=False)
+        folder = Folder.of(name, caller(), path, "parquet", None, versions={})
         table = DeltaSource(folder, changes=bool(changes), versions_per_epoch=versions_per_epoch)
         try:
             schema = table.log.schema()
@@ -382,16 +407,20 @@ class Inputs:
         from timely_spark.runtime.sources.folder import Folder
         from timely_spark.runtime.sources.replay import ReplaySource
 
-        source = ReplaySource(Folder.of(name, caller(), path, "arrow", None, skips=False))
+        source = ReplaySource(Folder.of(name, caller(), path, "arrow", None, versions={}))
         stream = self._input(Source, name, [as_schema(source.schema())], "manual")
         self.frames[name] = source
         return stream
 
-    def _source(self, name: str, schema: pa.Schema, epoch: str | None, max_jump: int) -> Source:
+    def _source(
+        self, name: str, schema: pa.Schema, epoch: str | None, max_jump: int, bad: pa.Schema | None = None
+    ) -> Source:
         if epoch is not None:
-            check_epoch_column(name, schema, epoch, max_jump)
-        outputs = [schema] * (1 if epoch is None else 2)
-        return self._input(Source, name, outputs, epoch or "clock", max_jump=max_jump)
+            max_jump = check_epoch_column(name, schema, epoch, max_jump)
+        outputs, of = [schema] * (1 if epoch is None else 2), epoch or "clock"
+        if bad is None:
+            return self._input(Source, name, outputs, of, max_jump=max_jump)
+        return self._input(Source, name, [*outputs, bad], of, max_jump=max_jump, quarantined=len(outputs))
 
     @locate_errors
     def input(self, name: str, schema: SchemaLike, *, epochs: Literal["clock", "manual"] = "clock") -> Input:

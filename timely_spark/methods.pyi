@@ -21,9 +21,11 @@ import timely_spark.differential.upserts
 import timely_spark.differential.windows
 import timely_spark.operators.aggregate
 import timely_spark.operators.asof
+import timely_spark.operators.branch
 import timely_spark.operators.call
 import timely_spark.operators.custom
 import timely_spark.operators.expire
+import timely_spark.operators.finalise
 import timely_spark.operators.group_map
 import timely_spark.operators.join
 import timely_spark.operators.lattice
@@ -33,7 +35,6 @@ import timely_spark.operators.outputs
 import timely_spark.operators.pipe
 import timely_spark.operators.route
 import timely_spark.operators.rows
-import timely_spark.operators.running_max_by
 import timely_spark.operators.sets
 import timely_spark.operators.top_k
 import timely_spark.operators.windows
@@ -42,6 +43,7 @@ from timely_spark.differential.collections import Collection
 from timely_spark.graph import Suggests
 from timely_spark.inputs import Input as Input
 from timely_spark.operators.outputs import Release
+from timely_spark.runtime.handle.query import Query as Query
 
 class StreamMethods(Suggests):
     __slots__ = ()
@@ -49,7 +51,7 @@ class StreamMethods(Suggests):
     asof_join = timely_spark.operators.asof.asof_join
     binary = timely_spark.operators.custom.binary
     binary_notify = timely_spark.operators.custom.binary_notify
-    branch = timely_spark.operators.rows.branch
+    branch = timely_spark.operators.branch.branch
     broadcast = timely_spark.operators.route.broadcast
     call = timely_spark.operators.call.call
     capture = timely_spark.operators.outputs.capture
@@ -78,10 +80,9 @@ class StreamMethods(Suggests):
     min = timely_spark.operators.monotone.min
     pipe = timely_spark.operators.pipe.pipe
     probe = timely_spark.operators.outputs.probe
-    running_max_by = timely_spark.operators.running_max_by.running_max_by
     select = timely_spark.operators.rows.select
     select_many = timely_spark.operators.rows.flat_map
-    settle = timely_spark.operators.monotone.settle
+    settle = timely_spark.operators.finalise.settle
     stateful_map = timely_spark.operators.group_map.stateful_map
     stateful_map_batches = timely_spark.operators.group_map.stateful_map_batches
     subscribe = timely_spark.operators.outputs.subscribe

@@ -27,8 +27,8 @@ from timely_spark.differential.trace import DIFF, consolidate
 from timely_spark.errors import SchemaError, TimelyError
 from timely_spark.graph import Kind, Stage, as_table, caller, describe, find, locate_errors, refuse
 from timely_spark.graph.schema import RESERVED
-from timely_spark.state.keys import from_bytes
-from timely_spark.times import as_epoch
+from timely_spark.state.arrow import from_bytes
+from timely_spark.times import Timestamp, as_epoch
 from timely_spark.times.refined import time_text
 from timely_spark.worker import Worker, pack, pack_input
 from timely_spark.worker.context import CallContext
@@ -413,7 +413,7 @@ class _Way:
                     first.setdefault(channel.index, set()).add(edge.target)
         return cls(seen, ahead, first)
 
-    def through(self, channel: Channel, time: Any, batch: pa.Table) -> None:
+    def through(self, channel: Channel, time: Timestamp, batch: pa.Table) -> None:
         """Keep what each of the per-batch stages of a channel sends."""
         for stage, port in channel.through if channel.index in self.first else ():
             batch = apply_stage(stage, batch)[port]
@@ -428,14 +428,14 @@ class _Recording(CallContext):
         super().__init__(worker)
         self._way = way
 
-    def send(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def send(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         plan, out = self.round.plan, self.node.out
         onwards = out[edge] if edge in range(len(out)) else ()
         if any(plan.lands(plan.channels[index]) in self._way.ahead for index in onwards):
             self._way.seen[self.node.stage].append((time, batch))
         super().send(edge, time, batch)
 
-    def _send_over(self, index: int, time: Any, batch: pa.Table) -> None:
+    def _send_over(self, index: int, time: Timestamp, batch: pa.Table) -> None:
         self._way.through(self.round.plan.channels[index], time, batch)
         super()._send_over(index, time, batch)
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from timely_spark.compiler import Plan
 from timely_spark.errors import BadArgument
+from timely_spark.times import is_integer
 from timely_spark.worker import Budget, wire
 from timely_spark.worker.wire import Message
 
@@ -38,6 +39,7 @@ class Schedule:
         self.most_rounds, self.given_budget = rounds, budget
         self.rare = seed is not None
         #: the seed of all draws
+        seed = int(seed) if is_integer(seed, None, None) else seed
         self.seed = _default_seed(plan) if seed is None else seed
         self.random = random.Random(self.seed)
         self._pairs_inputs = bool(plan.pairing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from timely_spark.errors import GraphError, InvalidTime, SchemaError
 from timely_spark.graph import (
     Expression,
     Kind,
+    LoopContext,
     OnLimit,
     Partition,
     SchemaLike,
@@ -23,9 +24,9 @@ from timely_spark.graph import (
     check_limit,
     describe,
     locate_errors,
+    no_items,
     no_truth_value,
 )
-from timely_spark.graph import Scope as GraphScope
 from timely_spark.show.table import schema_table
 from timely_spark.times import PRODUCT, InnerTime, broken_inner_law, only_epochs
 
@@ -72,6 +73,9 @@ class Stream(StreamMethods):
     def __bool__(self) -> bool:
         return no_truth_value("stream")
 
+    def __getitem__(self, column: object) -> NoReturn:
+        no_items("stream", column)
+
     def __repr__(self) -> str:
         return f"Stream({self.stage.name}: {describe(self.schema)})"
 
@@ -85,7 +89,7 @@ class Stream(StreamMethods):
         *,
         others: Sequence[Stream] = (),
         name: str | None = None,
-        scope: GraphScope | None = None,
+        scope: LoopContext | None = None,
         keyed: Sequence[str] | None = None,
         **parts: Any,
     ) -> tuple[Stream, ...]:
@@ -127,7 +131,8 @@ class Stream(StreamMethods):
         for other in others:
             if not isinstance(other, Stream):
                 msg = f"{operator} got a {type(other).__name__}, not a stream"  # type: ignore[unreachable] # reached without a type checker
-                raise GraphError(msg, where=caller(), hint="take one output of a step that has several.")
+                hint = "take one output of a step that has several; a collection's is collection.changes()."
+                raise GraphError(msg, where=caller(), hint=hint)
             if other.flow is not self.flow:
                 msg = (
                     f"{operator}: {self.name!r} is of flow {self.flow.name!r}, {other.name!r} of "
@@ -226,7 +231,7 @@ class Scope:
     """
 
     flow: Dataflow
-    graph_scope: GraphScope
+    graph_scope: LoopContext
 
     @property
     def name(self) -> str:
@@ -288,10 +293,10 @@ class Scope:
         title = self.flow.graph.names.add(self.flow.graph.title(self.graph_scope), kind, name, where)
         on_limit = on_limit or "warn"
         return Scope(
-            self.flow, GraphScope(title, self.graph_scope, limit, where, on_limit=on_limit, inner=time)
+            self.flow, LoopContext(title, self.graph_scope, limit, where, on_limit=on_limit, inner=time)
         )
 
-    def _check_inner_time(self, time: Any, limit: int | None) -> None:
+    def _check_inner_time(self, time: type[int | InnerTime], limit: int | None) -> None:
         if limit is not None:
             msg = f"inner: max_iterations={limit + 1} with time={time!r}"
             hint = "make a loop inside: a scope with an inner time does not iterate."

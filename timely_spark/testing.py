@@ -43,8 +43,7 @@ import random
 import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -54,16 +53,17 @@ from timely_spark.compiler import Node, Plan
 from timely_spark.coordinator import Bound, Coordinator, RoundResult
 from timely_spark.coordinator.local_rounds import run_local_rounds, run_workers
 from timely_spark.coordinator.loops import check_endless, notices_to_log, with_warn_after
-from timely_spark.crashes import Batch, Crash, Crashes, results_by_step
+from timely_spark.crashes import Crash, Crashes, SimulatedBatch, results_by_step
 from timely_spark.dataflow import Dataflow
 from timely_spark.errors import BadArgument, TimelyError, values_of
 from timely_spark.graph import Kind, as_table, caller, integer, refuse
 from timely_spark.graph.arguments import check_schedule, most_epochs
 from timely_spark.provenance import Explanation, explain_row
-from timely_spark.runtime.sources.simulated import SimulatedFolders
+from timely_spark.runtime.process import limit_iterations
 from timely_spark.schedules import SEED, Schedule, shuffled
-from timely_spark.state.codec import Blobs
-from timely_spark.state.keys import from_bytes
+from timely_spark.simulated import SimulatedFolders
+from timely_spark.state.arrow import from_bytes
+from timely_spark.state.codec import BlobStore
 from timely_spark.times import as_epoch
 from timely_spark.worker import Budget, pack, pack_input, step, wire
 from timely_spark.worker.columns import by_column
@@ -130,6 +130,7 @@ class Simulation:
         warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`, and after twice
             as many of which `run` fails if the loop has no `max_iterations`; None: never.
         iteration_limit: the most records or bytes of one iteration of a loop, as for `Dataflow.start`.
+        on_negative: "warn" (by a `UserWarning`) or "raise", as for `Dataflow.start`.
         given_epochs: where state expires by epochs, count those that `send` is given, as `run` does; else by
             the clock an epoch is a batch.
 
@@ -164,16 +165,18 @@ class Simulation:
         seed: int | None = None,
         budget: Budget | None = None,
         rounds_per_batch: int | None = None,
-        blobs: Blobs | None = None,
+        blobs: BlobStore | None = None,
         crashes: float = 0.0,
         warn_after: int | None = 10_000,
         iteration_limit: int | str | None = None,
+        on_negative: Literal["warn", "raise"] = "warn",
         given_epochs: bool = False,
     ) -> None:
         check_schedule(seed, crashes, flow=flow, fits=isinstance(flow, Dataflow | Plan))
         plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
         plan = plan.counting_given_epochs() if given_epochs else plan
-        self.plan = replace(with_warn_after(plan, warn_after, iteration_limit), checks_laws=True)
+        self.plan = limit_iterations(with_warn_after(plan, warn_after, iteration_limit, on_negative))
+        self.plan.checks_laws = True
         self.coordinator = Coordinator(self.plan)
         self.schedule = Schedule(self.plan, seed, rounds=rounds_per_batch, budget=budget)
         self.blobs = blobs
@@ -196,7 +199,7 @@ class Simulation:
         self.crashed = self.redelivered = 0
         self._crashes = Crashes(random.Random(f"crashes {seed}"), crashes, 2 * self.plan.workers + 4)
         #: the batches that may be repeated, up to the last one
-        self._begun: deque[Batch] = deque(maxlen=_KEPT if crashes else 1)
+        self._begun: deque[SimulatedBatch] = deque(maxlen=_KEPT if crashes else 1)
         #: the results of batches, and the deliveries: repetitions must be equal
         self._seen: dict[tuple[int, str], tuple[bytes | None, pa.Table]] = {}
         self._delivered: dict[tuple[str, int, int | None], pa.Table] = {}
@@ -290,13 +293,13 @@ class Simulation:
         hint = "let each loop drop repeated records, as distinct or min do; or give run() a larger limit."
         raise TimelyError(msg, where=caller(), hint=hint)
 
-    def _begin(self) -> Batch:
+    def _begin(self) -> SimulatedBatch:
         """The next batch, with the state before it."""
         busy = {worker for table in self._input for worker in table.column("worker").to_pylist()}
         arriving, later = self.schedule.arriving(self.waiting, busy, self.plan.workers)
         rows, self._input = pa.concat_tables([ROWS.empty_table(), *arriving, *self._input]), []
         cancel, self._cancel = self._cancel, []
-        return Batch(
+        return SimulatedBatch(
             number=self.batch,
             rows=rows,
             later=later,
@@ -321,7 +324,7 @@ class Simulation:
             return at
         return at + 1
 
-    def _restore(self, batch: Batch) -> None:
+    def _restore(self, batch: SimulatedBatch) -> None:
         """Restore the state before a batch."""
         self.batch, self.result, self.states = batch.number, batch.result, list(batch.states)
         self.coordinator = Coordinator.decode(self.plan, json.loads(batch.coordinator))
@@ -329,7 +332,7 @@ class Simulation:
         self.rounds = batch.rounds
         del self.log[batch.logged :]
 
-    def _attempt(self, batch: Batch) -> None:
+    def _attempt(self, batch: SimulatedBatch) -> None:
         """Run a batch to its commit, or to a crash."""
         point, rows = self._crashes.attempt(), batch.rows
         self.batch = batch.number
@@ -348,6 +351,7 @@ class Simulation:
                 self.on_step(self.batch, worker, before, own, header, self.states[worker], sent)
             return sent
 
+        warned = {*self.coordinator.negatives}
         sent = run_workers(rows, run_worker)
         next(point)
         self.result = self.coordinator.apply_round(self.batch, sent)
@@ -363,6 +367,8 @@ class Simulation:
         self.batch += 1
         for notice in notices_to_log(self.result.notices, self.plan.warn_after):
             warnings.warn(str(notice), LoopWarning, stacklevel=2)
+        for name in sorted(self.coordinator.negatives.keys() - warned):
+            warnings.warn(self.coordinator.negatives[name][1], UserWarning, stacklevel=2)
 
     def _local_rounds(self, point: Iterator[None]) -> None:
         bound = Bound(rounds=self.schedule.rounds())
@@ -457,6 +463,7 @@ def run(
     crashes: float = 0.0,
     warn_after: int | None = 10_000,
     iteration_limit: int | str | None = None,
+    on_negative: Literal["warn", "raise"] = "warn",
 ) -> Result:
     """Run a flow on the records of each input, epoch by epoch, to the end.
 
@@ -493,7 +500,7 @@ def run(
     """
     simulation = Simulation(
         flow, workers=workers, seed=seed, crashes=crashes, warn_after=warn_after,
-        iteration_limit=iteration_limit, given_epochs=True,
+        iteration_limit=iteration_limit, on_negative=on_negative, given_epochs=True,
     )  # fmt: skip
     plan = simulation.plan
     epochs = most_epochs(inputs)

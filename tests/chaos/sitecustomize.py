@@ -5,6 +5,6 @@ from __future__ import annotations
 import os
 
 if "TIMELY_CHAOS" in os.environ:
-    import points
+    from tests.support import points
 
     points.install()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import engine
 import pytest
-from engine import Process, World
 
 import timely_spark as ts
-from timely_spark.runtime.handle.watch import Watch
+from tests.support import engine
+from tests.support.engine import Process, World
+from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States
 
@@ -43,7 +43,7 @@ def run(
 
 
 def rows(process: Process, name: str) -> list[Any]:
-    delivered = Watch(process.context).captured(name).rows()
+    delivered = LogView(process.context).captured(name).rows()
     return [row for epoch in sorted(delivered) for row in delivered[epoch]]
 
 

@@ -10,22 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import engine
 import numpy as np
 import pyarrow as pa
 import pytest
-from engine import Process, World, files
 
 import timely_spark as ts
+from tests.support import engine
+from tests.support.engine import Process, World, files
 from timely_spark.__main__ import main
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.handle.inputs import InputHandle
-from timely_spark.runtime.handle.watch import Watch
+from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query import streaming as query
 from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.storage.blobs import Blobs, files_of
-from timely_spark.runtime.storage.captured import Deliveries
 from timely_spark.runtime.storage.checksums import sealed
+from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.entries import read_entry
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
@@ -130,8 +130,8 @@ def go_on(checkpoint: Path) -> None:
     """All that a restart, with another number of workers, and a look at its outputs read."""
     sends = [entry_of(1)] * 7  # all of which are there already
     process = live(world(checkpoint, sends=sends, workers=3))
-    Watch(process.context).captured("all")
-    Watch(process.context).captured("out")
+    LogView(process.context).captured("all")
+    LogView(process.context).captured("out")
 
 
 def look(kind: str, checkpoint: Path, name: str) -> object:
@@ -361,7 +361,7 @@ def test_a_state_that_somebody_made_up_is_named(checkpoint: Path, made_up: bytes
     context = live(world(checkpoint, sends=[entry_of(1)] * 7)).context
     reference = b"blobfile" + context.blobs._write("0-9", made_up + b" " * 64).encode()
     with pytest.raises(LogDamaged, match=r"blobs/\d+-0-9-\d+-\w+ cannot be read"):
-        query.restored(context, 0, reference)
+        query.restored_worker(context, 0, reference)
 
 
 def test_a_batch_of_state_that_somebody_made_up_is_named(tmp_path: Path) -> None:

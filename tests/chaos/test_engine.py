@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import engine
 import pytest
-from engine import World, check_seed, difference, files
 
 import timely_spark as ts
+from tests.support import engine
+from tests.support.engine import World, check_seed, difference, files
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States
 

@@ -20,9 +20,9 @@ from timely_spark.runtime.storage.checksums import sealed
 from timely_spark.runtime.storage.files import HEAD, Files
 from timely_spark.runtime.storage.published import Published
 from timely_spark.state import Arrangement, codec
+from timely_spark.state.arrow import from_bytes, to_bytes
 from timely_spark.state.bounds import DEPTH
 from timely_spark.state.codec import Codec, pack_parts
-from timely_spark.state.keys import from_bytes, to_bytes
 from timely_spark.times import PRODUCT
 
 ROWS = 4000

@@ -11,17 +11,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import engine
 import pyarrow as pa
 import pytest
-from engine import Process, World
 
 import timely_spark as ts
+from tests.support import engine
+from tests.support.engine import Process, World
 from timely_spark.errors import LogDamaged, StorageFailed, VertexError
 from timely_spark.runtime import start
 from timely_spark.runtime.handle.inputs import InputHandle
-from timely_spark.runtime.handle.watch import Watch
-from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.sink import Output
@@ -94,7 +94,7 @@ def live(there: World) -> Process:
 
 def outcome(process: Process, folder: Path) -> Any:
     """The records of all outputs, by epoch."""
-    watch = Watch(process.context)
+    watch = LogView(process.context)
     rows = {name: watch.captured(name).rows() for name in ("out", "all")}
     files = {path.name: pa.ipc.open_file(path).read_all().num_rows for path in folder.rglob("epoch-*.arrow")}
     return rows, files

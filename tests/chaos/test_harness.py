@@ -7,14 +7,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import child
-import points
 import pyarrow as pa
 import pytest
-import verdict
-from campaign import Chain, Params
 from pyspark.sql import SparkSession
 
+from tests.support import child, points, verdict
+from tests.support.campaign import Chain, Params
 from timely_spark.runtime.sinks.sink import CaptureSink
 from timely_spark.runtime.storage.log import RoundLog
 

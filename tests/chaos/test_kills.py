@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import verdict
-from campaign import CLUSTER, RETRYING, Campaign, Chain, Params, Unfailed, unfailed
+
+from tests.support import verdict
+from tests.support.campaign import CLUSTER, RETRYING, Campaign, Chain, Params, Unfailed, unfailed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 import pytest
-import simulate
 
+from tests.support import simulate
 from timely_spark.testing import Simulation
 
 

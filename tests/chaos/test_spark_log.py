@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine import CALM, Killed, Process, World, _points
 
 import timely_spark as ts
+from tests.support.engine import CALM, Killed, Process, World, _points
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.handle.status import Status
-from timely_spark.runtime.handle.watch import Watch
+from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 
@@ -82,7 +82,7 @@ def go_on(checkpoint: Path) -> dict[int, list[Any]]:
     """Restart, without the batches of Spark, and look at what is there."""
     process = Process(World(flow(), str(checkpoint), {}, rounds=1, workers=1))
     process.start()
-    return Watch(process.context).captured("out").rows()
+    return LogView(process.context).captured("out").rows()
 
 
 def newest(checkpoint: Path, folder: str = "offsets") -> list[Path]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
-import engine
 import pyarrow as pa
 import pytest
-from engine import Process, World, difference, files
 
 import timely_spark as ts
+from tests.support import engine
+from tests.support.engine import Process, World, difference, files
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -15,8 +14,6 @@ import venv
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from runpy import run_path
-from types import ModuleType
 from typing import Any
 
 import networkx as nx
@@ -25,6 +22,10 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+
+from tests.docs.test_examples import files
+from tests.support import standalone
+from tests.support.broker import Broker
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "jobs"
@@ -35,18 +36,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def standalone() -> ModuleType:
-    """The script, which is no module of a package."""
-    spec = importlib.util.spec_from_file_location("standalone", Path(__file__).with_name("standalone.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def cluster(standalone: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with standalone.Cluster(tmp_path_factory.mktemp("cluster"), daemons=YOUNG) as running:
         yield running
 
@@ -91,9 +81,7 @@ def module(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def submit(
-    cluster: Any, standalone: ModuleType, bare_python: Path, tmp_path: Path
-) -> Iterator[Callable[..., Any]]:
+def submit(cluster: Any, bare_python: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """spark-submit in client mode, from an empty directory; what still runs when the test ends is ended."""
     started: list[Any] = []
     (empty := tmp_path / "empty").mkdir()
@@ -274,14 +262,14 @@ def test_the_job_of_the_story_reads_kafka_and_writes_delta(
 ) -> None:
     page = (ROOT / "docs" / "story.md").read_text(encoding="utf-8")
     job = tmp_path / "rings.py"
-    job.write_text(run_path(str(ROOT / "tests/docs/test_examples.py"))["files"](page)["rings.py"])
+    job.write_text(files(page)["rings.py"])
     paid = spark.createDataFrame(
         [(1, 2, 1), (2, 3, 1), (3, 1, 1), (4, 1, 1)], "src long, dst long, diff long"
     )
     jars = re.search(r"--packages (\S+)", page)
     assert jars is not None
 
-    with run_path(str(ROOT / "tests/kafka/broker.py"))["Broker"](tmp_path) as broker:
+    with Broker(tmp_path) as broker:
         to = {"kafka.bootstrap.servers": broker.servers, "topic": "payments"}
         paid.selectExpr("to_json(struct(*)) AS value").write.format("kafka").options(**to).save()
         shipped = ["--conf", f"spark.jars.packages={jars[1]}", "--py-files", package]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -39,6 +40,16 @@ def test_columns_and_conditions(use: Callable[[Any], Any], columns: str, conditi
 
     assert found.columns == tuple(columns)
     assert str(found.condition) == str(condition)
+
+
+def test_columns_of_quarantined_files_are_none_of_the_files(tmp_path: Path) -> None:
+    flow = ts.Dataflow("needed")
+    source = flow.files("in", tmp_path, schema="a long, path long", on_bad_file="quarantine")
+    source.where(A > 1).select("a").capture("out")
+    source.quarantined.where(pc.field("size") > 1).select("path").capture("bad")
+
+    found = needed(flow.compile(2), "in")
+    assert (found.columns, str(found.condition)) == (("a",), str(A > 1))
 
 
 def test_with_an_epoch_column_all_records_and_that_column_are_needed() -> None:

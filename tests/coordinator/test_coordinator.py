@@ -219,6 +219,21 @@ def test_probes_have_the_frontier() -> None:
     assert simulation.result.complete
 
 
+def test_notifications_that_were_received_leave_nothing_behind() -> None:
+    flow = ts.Dataflow("notified")
+    x = flow.input("x", "n long", epochs="manual")
+    x.unary_notify(lambda _, batch: batch, "n long", by="n").capture("out")
+    simulation = Simulation(flow, workers=2)
+    simulation.send("x", [1, 2, 3], epoch=0)
+    simulation.run()
+    assert any(simulation.coordinator.pending)
+    simulation.advance_to("x", 1)
+    simulation.run()
+
+    assert simulation.coordinator.pending_count == 0
+    assert not any(simulation.coordinator.pending)
+
+
 def test_a_flow_that_is_closed_leaves_nothing_behind() -> None:
     flow = ts.Dataflow("leak")
     x = flow.input("x", "n long")

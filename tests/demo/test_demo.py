@@ -78,7 +78,7 @@ def test_a_run_agrees_with_networkx_and_leaves_a_page_and_a_table(
 ) -> None:
     draw = np.random.default_rng(3).integers(0, 40, (60, 2))
     edges = pa.table({"src": draw[:, 0], "dst": draw[:, 1]})
-    graph = demo.Graph([f"package{i % 5}.m{i}" for i in range(40)], edges, int(draw[0, 0]))
+    graph = demo.ImportGraph([f"package{i % 5}.m{i}" for i in range(40)], edges, int(draw[0, 0]))
 
     shown = demo.run(spark, graph, tmp_path / "graph", workers=2, epochs=2)
 
@@ -93,7 +93,7 @@ def test_a_run_agrees_with_networkx_and_leaves_a_page_and_a_table(
 def test_an_answer_that_is_not_checked_is_said_to_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    graph = demo.Graph(["a", "b"], pa.table({"src": [0], "dst": [1]}), 0)
+    graph = demo.ImportGraph(["a", "b"], pa.table({"src": [0], "dst": [1]}), 0)
     for networkx, says in ((False, "not checked"), (True, "networkx agrees")):
         monkeypatch.setattr(demo, "_has", lambda _, there=networkx: there)
         demo._check(graph, {0: 0, 1: 0}, {0: 0, 1: 1})

@@ -16,6 +16,8 @@ from timely_spark.coordinator.migrate import migrate
 from timely_spark.errors import SchemaError
 from timely_spark.testing import Simulation, run
 
+pytestmark = pytest.mark.filterwarnings("ignore:step .*more was removed")
+
 RECORD = st.tuples(st.integers(0, 2), st.one_of(st.none(), st.integers(0, 2)), st.sampled_from([-1, 1, 2]))
 EPOCHS = st.lists(st.lists(RECORD, max_size=5), min_size=3, max_size=3)
 

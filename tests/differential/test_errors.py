@@ -71,8 +71,8 @@ WHEN_IT_IS_BUILT: dict[str, tuple[Make, str]] = {
     "a reduction without keys": (lambda of: of.x.reduce(nothing, "m long", keys=[]), r"reduce.*keys \[\]"),
     "a reduction to a key": (lambda of: of.x.reduce(nothing, "k long", keys="k"), "reduce.*'k' is a key"),
     "a column count": (
-        lambda of: of.input("k long, count long").reduce(nothing, "m long", keys="k"),
-        "reduce.*'count' already",
+        lambda of: of.input("k long, count long").reduce_batches(nothing, "m long", keys="k"),
+        "reduce_batches.*'count' already",
     ),
     "a join without keys": (lambda of: of.x.join(of.y), "join.*keys"),
     "a join of types": (lambda of: of.x.join(of.y, left="k", right="w"), "'k' is int64.*'w' is string"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.rescaling import answers
 from timely_spark.differential.arranged import Arrange
 from timely_spark.differential.broadcasts import BroadcastJoin
 from timely_spark.state import codec
 from timely_spark.testing import Simulation
 from timely_spark.worker import Budget, wire
 from timely_spark.worker.round import Worker
-from timely_spark.worker.wire import Message, Output, Report
+from timely_spark.worker.wire import Message, Report, SinkRows
 
 TESTS = Path(__file__).parents[1]
-#: how flows are moved
-answers = runpy.run_path(str(TESTS / "laws" / "test_rescale.py"))["answers"]
 
 EPOCHS = {"epochs": "manual"}
 
@@ -185,7 +183,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def did(rows: pa.Table) -> list[Any]:
     """What a round did. How large its batches are in memory depends on how they came to be."""
     made: list[Any] = [(worker, replace(report, stats={})) for worker, report in wire.read(rows, Report)]
-    for to, sent in wire.read(rows, Message, Output):
+    for to, sent in wire.read(rows, Message, SinkRows):
         made.append((to, sent.encode(), sent.payload.to_pybytes()))
     return made
 

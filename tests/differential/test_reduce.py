@@ -65,6 +65,7 @@ def histories(values: list[Any], draw: random.Random) -> list[list[tuple[Any, ..
     return [*epochs, *(present[i::4] for i in range(4))]
 
 
+@pytest.mark.filterwarnings("ignore:step .*more was removed")
 @pytest.mark.parametrize(
     "kind",
     [kind if kind in {"long", "double"} else pytest.param(kind, marks=pytest.mark.slow) for kind in VALUES],

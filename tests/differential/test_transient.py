@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.test_named import COLLECTIONS, GRAPHS
 
 Build = Callable[[Any, Any], Any]
 
@@ -73,11 +72,10 @@ CASES: dict[str, Build] = {
 }
 CASES |= {f"{name} in a loop": looped(build) for name, build in CASES.items() if name != "left behind"}
 #: every operator and algorithm, from the test that names them; not those that send the changes elsewhere
-NAMED = run_path(str(Path(__file__).parents[1] / "test_named.py"))
 OUTPUTS = {"capture", "to_memory", "subscribe", "foreach_epoch", "to_delta", "to_files", "to_kafka",
            "capture_to", "publish", "inspect"}  # fmt: skip
-EVERY = {name: build for name, build in NAMED["COLLECTIONS"].items() if name not in OUTPUTS}
-CASES |= {f"operator {name}": build for name, build in (EVERY | NAMED["GRAPHS"]).items()}
+EVERY = {name: build for name, build in COLLECTIONS.items() if name not in OUTPUTS}
+CASES |= {f"operator {name}": build for name, build in (EVERY | GRAPHS).items()}
 
 
 def watched(build: Build) -> tuple[ts.Dataflow, list[tuple[Any, ...]], Counter[Any]]:

@@ -161,7 +161,7 @@ def test_epochs_in_flight_together_and_in_crashes(shape, seed) -> None:
     check(
         lambda edges: ts.wcoj(uses(edges, shape)), oracle(shape), given, workers=2, seed=seed, together=True
     )
-    check(lambda edges: ts.wcoj(uses(edges, shape)), oracle(shape), given, workers=8, seed=seed, crashes=0.05)
+    check(lambda edges: ts.wcoj(uses(edges, shape)), oracle(shape), given, workers=4, seed=seed, crashes=0.05)
 
 
 #: relations of several widths: name -> schema, and how they are joined

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timely_spark.differential import working
-from timely_spark.differential.reducers import GROUP, Count, Extreme, Logic, Threshold, present
+from timely_spark.differential.reducers import GROUP, Count, Extreme, Logic, Threshold, presence
 from timely_spark.differential.trace import DIFF
-from timely_spark.differential.working import Numbering, Side, Values, WorkingSet, consolidated
-from timely_spark.state import Arrangement, keys
-from timely_spark.state.history import stamped
-from timely_spark.state.keys import numbers
+from timely_spark.differential.working import Numbering, Side, Values, WorkingSet, consolidated_rows
+from timely_spark.state import Arrangement, hashing
+from timely_spark.state.arrow import numbers
+from timely_spark.state.history import with_time
 from timely_spark.times import Time
 
 KEYS = st.lists(st.one_of(st.none(), st.integers(-3, 30)), max_size=30)
@@ -27,7 +27,7 @@ def test_rows_are_numbered_in_the_order_of_their_first_occurrence_also_if_hashes
     batches: list[list[int | None]], hashes: int
 ) -> None:
     def few(table: pa.Table, columns: Any) -> Any:
-        return keys.hashes(table, columns) % np.uint64(hashes)
+        return hashing.hashes(table, columns) % np.uint64(hashes)
 
     for text in (False, True):
         numbering, known = Numbering(["k"]), dict[Any, int]()
@@ -55,7 +55,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(-5, 5), st.integers(-2,
         Extreme(("k",), "v", greatest=False),
         Extreme(("k",), "v", greatest=True),
         Count(("k",), "n"),
-        Threshold(("k",), present),
+        Threshold(("k",), presence),
     ],
     ids=lambda logic: type(logic).__name__,
 )
@@ -63,7 +63,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(-5, 5), st.integers(-2,
 def test_results_of_integers_are_those_of_tables(logic: Logic, given: list[tuple[int, int, int]]) -> None:
     extreme = isinstance(logic, Extreme)
     labels = [[key, value if extreme else 0, weight] for key, value, weight in given]
-    rows = consolidated([[*np.array(labels, np.int64).T]])
+    rows = consolidated_rows([[*np.array(labels, np.int64).T]])
     fields = [pa.field("v", pa.int64())] if extreme else []
     table = pa.table({GROUP: rows[0], **({"v": rows[1]} if extreme else {}), DIFF: rows[2]})
     expected = logic.results(pa.table({"k": np.arange(5)}), table)
@@ -89,8 +89,8 @@ def test_a_time_of_another_context_is_interesting_where_it_joins_one_of_this() -
 
     trace = Arrangement(("k",))
     for time in (Time(0, 5, 2), Time(0, 5, 8), Time(0, 9, 4), Time(0, 1, 7)):
-        trace.insert(stamped(rows((1, 5)), time))
-    trace.insert(stamped(rows((2, 5)), Time(0, 6, 0)))
+        trace.insert(with_time(rows((1, 5)), time))
+    trace.insert(with_time(rows((2, 5)), Time(0, 6, 0)))
     sides = [Side(one, Values(plain=True)) for one in (trace, Arrangement(("k",)))]
     work = WorkingSet(logic, Time(1, 3, 0), sides[0], sides[1], indexed=False)
     added = rows((1, 7), (2, 6), (3, 1))

@@ -7,11 +7,15 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from runpy import run_path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.broker import Broker
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md")))]
@@ -54,48 +58,100 @@ KAFKA = {"docs/kafka.md", "docs/story.md"}
 SHOWN = {document: _program((ROOT / document).read_text(encoding="utf-8")) for document in DOCUMENTS}
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(480)
-@pytest.mark.parametrize("document", [document for document, program in SHOWN.items() if program.strip()])
-def test_the_blocks_of_a_document_run(document: str, tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is the working directory."""
     folder = tmp_path / "empty"
     folder.mkdir()
-    for name, text in files((ROOT / document).read_text(encoding="utf-8")).items():
-        (folder / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    return folder
 
+
+@pytest.fixture
+def shared(spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The session that all tests share, in the folder; a document stops nothing but its queries."""
+    kept = spark.conf.getAll
+    files: Any = spark._jvm.org.apache.hadoop.fs
+    local = files.FileSystem.get(spark._jsc.hadoopConfiguration())
+    place = local.getWorkingDirectory()
+    local.setWorkingDirectory(files.Path(str(folder)))
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    yield
+    for query in spark.streams.active:
+        query.stop()
+    local.setWorkingDirectory(place)
+    for key, value in spark.conf.getAll.items():
+        if value != kept.get(key) and spark.conf.isModifiable(key):
+            spark.conf.set(key, kept[key]) if key in kept else spark.conf.unset(key)
+
+
+#: Those whose programs ask for a session; and those with files, which Spark's processes import, too.
+RUN = {document: program for document, program in SHOWN.items() if program.strip()}
+ON_SPARK = {document for document, program in RUN.items() if "getOrCreate()" in program}
+WITH_FILES = {document for document in RUN if files((ROOT / document).read_text(encoding="utf-8"))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", sorted(RUN.keys() - ON_SPARK - WITH_FILES))
+def test_the_blocks_of_a_document_run(document: str, folder: Path) -> None:
+    _run(RUN[document], f"{Path(document).name}.py", folder)
+
+
+@pytest.mark.timeout(480)
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("document", sorted(ON_SPARK - WITH_FILES))
+def test_the_blocks_of_a_document_run_on_spark(
+    document: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ExitStack() as stack:
         if document in KAFKA:
-            broker = stack.enter_context(run_path(str(ROOT / "tests/kafka/broker.py"))["Broker"](tmp_path))
-            stack.enter_context(pytest.MonkeyPatch.context()).setenv("KAFKA", broker.servers)
-        _run(SHOWN[document], f"{Path(document).name}.py", folder)
+            broker = stack.enter_context(Broker(tmp_path))
+            monkeypatch.setenv("KAFKA", broker.servers)
+        _run(RUN[document], f"{Path(document).name}.py", folder)
 
 
 def _run(program: str, name: str, folder: Path) -> None:
-    """Run a program in a folder, in which it is not itself; the files there can be imported."""
+    """Run a program whose working directory is the folder, in which it is not itself."""
     script = folder.parent / name
     script.write_text(program, encoding="utf-8")
-    # A process of its own: what a document does to a session (it may stop it) stays there.
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=folder,
-        env=os.environ
-        | {
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    names: dict[str, Any] = {"__name__": "__main__"}  # so what is pickled is pickled by value
+    exec(compile(program, str(script), "exec"), names)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(480)
+@pytest.mark.parametrize("document", sorted(WITH_FILES))
+def test_a_document_with_files_runs_in_a_process_of_its_own(
+    document: str, folder: Path, tmp_path: Path
+) -> None:
+    for name, text in files((ROOT / document).read_text(encoding="utf-8")).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    script = tmp_path / f"{Path(document).name}.py"
+    script.write_text(RUN[document], encoding="utf-8")
+
+    with Broker(tmp_path) if document in KAFKA else nullcontext() as broker:
+        done = subprocess.run(
+            [sys.executable, script],
+            cwd=folder,
+            env=os.environ
+            | ({"KAFKA": broker.servers} if broker else {})
+            | {
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "PYSPARK_PYTHON": sys.executable,
+                "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.spark
 @pytest.mark.timeout(480)
-def test_the_first_job_writes_a_delta_table_as_its_page_says(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shared")
+def test_the_first_job_writes_a_delta_table_as_its_page_says(folder: Path) -> None:
     page = (ROOT / "docs/start.md").read_text(encoding="utf-8")
     assert (
         'With `.to_delta("out/found", name="found")` and `ts.configure(..., delta=True)` it is a Delta table'
@@ -108,8 +164,6 @@ def test_the_first_job_writes_a_delta_table_as_its_page_says(tmp_path: Path) -> 
     }.items():
         assert program.count(before) == 1
         program = program.replace(before, after)
-    folder = tmp_path / "empty"
-    folder.mkdir()
     _run(program, "reach.py", folder)
 
     assert (folder / "out/found/_delta_log").is_dir()

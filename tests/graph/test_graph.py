@@ -9,7 +9,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Graph, caller
+from timely_spark.graph import LogicalGraph, caller
 
 
 def line() -> int:
@@ -134,7 +134,7 @@ def test_an_epoch_column_is_there_and_of_whole_numbers() -> None:
 
 
 def test_stages_and_edges_are_only_added() -> None:
-    graph = Graph("plain")
+    graph = LogicalGraph("plain")
     assert (graph.stages, graph.edges) == ([], [])
     flow = ts.Dataflow("x")
     x = flow.input("x", "n long")

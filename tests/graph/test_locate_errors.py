@@ -247,14 +247,6 @@ def test_a_step_may_not_have_the_name_of_a_column_if_a_column_can_be_meant() -> 
             one.select("s", name="n")
 
 
-def test_an_error_of_reduce_says_that_records_are_distinct_and_counted() -> None:
-    flow = ts.Dataflow("reduce")
-    numbers = flow.input("x", "k long, n long").collection()
-    numbers.reduce(lambda key, rows: [1 // (len(rows) - 1)], "m long", keys="k").capture("out")
-    with pytest.raises(VertexError, match=r"its distinct records, each with its multiplicity as `count`"):
-        run(flow, {"x": [[(1, 5), (1, 5)]]})
-
-
 # -- combine -------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from tests.laws.test_rescale import answers
+from tests.support.rescaling import answers
 from timely_spark import graphs
 
 TABLE = Path(__file__).parents[2] / "docs" / "graphs.md"

@@ -25,7 +25,7 @@ from timely_spark.graphs import spanning
 from timely_spark.graphs.forest import components, spanning_forest
 from timely_spark.graphs.spanning import rooted_forest, shallow_forest
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.keys import hashes
+from timely_spark.state.hashing import hashes
 from timely_spark.testing import Simulation
 
 Edge = tuple[Any, Any]
@@ -255,6 +255,29 @@ def test_a_removed_node_is_forgotten_only_with_the_row_that_added_it() -> None:
         {"node": 2, "rank": module._REMOVED, DIFF: -1},
         {"node": 3, "rank": 4, DIFF: 1},
     ]
+
+
+def test_the_rows_of_a_node_sum_to_whether_it_is_present() -> None:
+    """A node that comes again has its own row of removal before it, in another part of the state."""
+    rows, forest = [(i, i + 1, 1) for i in range(60)], module._Components(("a", "b"), pa.int64())
+    rounds = [rows, *([(i, i + 1, diff)] for i in (59, 30, 0) for diff in (-1, 1, -1, 1))]
+    rounds.append([(i, i + 1, -1) for i in range(60)])
+    present: Counter[Edge] = Counter()
+    for changed in [*rounds, rows]:
+        columns = dict(zip(["a", "b", DIFF], map(list, zip(*changed, strict=True)), strict=True))
+        nodes, _ = forest.update(pa.table(columns))
+        old = {end for edge, n in present.items() if n > 0 for end in edge}
+        for a, b, diff in changed:
+            present[a, b] += diff
+        new = {end for edge, n in present.items() if n > 0 for end in edge}
+        values = nodes.values.to_pylist()
+        assert {values[i] for i in range(len(nodes)) if nodes.old_label[i] >= 0} <= old
+        assert new - old <= {values[i] for i in range(len(nodes)) if nodes.old_label[i] < 0 <= nodes.label[i]}
+        sums: Counter[int] = Counter()
+        for part in forest.nodes.batches():
+            for row in part.to_pylist():
+                sums[row["node"]] += row[DIFF]
+        assert {node: n for node, n in sums.items() if n} == dict.fromkeys(new, 1)
 
 
 @pytest.mark.slow

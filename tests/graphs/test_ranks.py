@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -181,6 +181,7 @@ def test_shares_agree_to_the_last_bit_with_a_computation_from_scratch(options, c
 
 
 @pytest.mark.slow
+@settings(max_examples=settings().max_examples // 2)
 @given(
     edges=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20),
     gone=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=5),

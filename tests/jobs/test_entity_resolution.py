@@ -9,7 +9,6 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 import networkx as nx
@@ -18,11 +17,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.rescaling import move
 from timely_spark.testing import Simulation, run
 
 KEYS = [["email"], ["phone"], ["name", "birthday"]]
 SCHEMA = "id long, email string, phone long, name string, birthday string, diff long"
-MOVE = run_path(str(Path(__file__).parents[1] / "laws" / "test_rescale.py"))["move"]
 Row = tuple[Any, ...]
 
 
@@ -184,7 +183,7 @@ def test_ids_go_on_with_another_number_of_workers_also_while_records_move(seed: 
         simulation.advance_to("members", epoch + 1)
         for _ in range(1 + draw.randrange(4)):
             simulation.step()
-        MOVE(simulation, flow, (3, 1, 2)[epoch % 3])
+        move(simulation, flow, (3, 1, 2)[epoch % 3])
         simulation.run()
         groups = [{one for one, of in label.items() if of == name} for name in {*label.values()}]
         assert entities_at(simulation.captured["of"], epoch) == model.step(epoch, groups)

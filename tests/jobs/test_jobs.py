@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from runpy import run_path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,34 +38,41 @@ TEXTS = [
 ]
 
 
-def job(
-    name: str, *args: Any, submit: bool = False, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a job as a process: by Python, or by spark-submit with the tuned properties."""
-    command = [sys.executable, str(JOBS / f"{name}.py"), *map(str, args)]
-    if submit:
-        import pyspark
+def submitted(name: str, *args: Any) -> subprocess.CompletedProcess[str]:
+    """Run a job by spark-submit with the tuned properties."""
+    import pyspark
 
-        home = Path(pyspark.__file__).parent
-        conf = ROOT / "conf" / "timely.properties"
-        packages = ["--packages", "io.delta:delta-spark_4.2_2.13:4.4.0", "--py-files", str(JOBS / "cli.py")]
-        local = ["--master", "local[2]", "--properties-file", str(conf), *packages]
-        command = [
-            "bash",
-            str(home / "bin" / "spark-submit"),
-            *local,
-            str(JOBS / f"{name}.py"),
-            *map(str, args),
-        ]
+    home = Path(pyspark.__file__).parent
+    conf = ROOT / "conf" / "timely.properties"
+    packages = ["--packages", "io.delta:delta-spark_4.2_2.13:4.4.0", "--py-files", str(JOBS / "cli.py")]
+    local = ["--master", "local[2]", "--properties-file", str(conf), *packages]
     return subprocess.run(
-        command,
+        ["bash", str(home / "bin" / "spark-submit"), *local, str(JOBS / f"{name}.py"), *map(str, args)],
         env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
-        cwd=cwd,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a job as the main program, which must end with exit code 2 before Spark starts; what it says."""
+
+    def started(*_: Any) -> None:
+        raise AssertionError
+
+    def run(name: str, *args: Any, cwd: Path = ROOT) -> str:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)  # that of other tests
+        monkeypatch.setattr(SparkSession.Builder, "getOrCreate", started)
+        monkeypatch.setattr(sys, "argv", [name, *map(str, args)])
+        with pytest.raises(SystemExit, match="2"):
+            run_path(str(JOBS / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().err
+
+    return run
 
 
 def write_texts(folder: Path) -> list[Counter[str]]:
@@ -97,7 +105,7 @@ def test_word_count_by_spark_submit(spark: SparkSession, tmp_path: Path) -> None
     words = write_texts(tmp_path / "in")
     args = ["--input", tmp_path / "in", "--output", tmp_path / "out", "--checkpoint", tmp_path / "ck"]
 
-    done = job("wordcount", *args, "--files-per-epoch", 1, "--workers", 2, submit=True)
+    done = submitted("wordcount", *args, "--files-per-epoch", 1, "--workers", 2)
 
     assert done.returncode == 0, done.stderr
     # a micro-batch of an empty file alone brings Spark nothing to read: its number is used up, and no epoch
@@ -262,7 +270,8 @@ def test_ranks_and_distances_are_those_of_networkx() -> None:
     edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
     pagerank.pagerank(edges, 30, 0.85).changes().capture("ranks")
     shortest_paths.shortest_paths(edges, [3, 4], None).changes().capture("paths")
-    result = ts.testing.run(flow, {"edges": epochs}, workers=2)
+    with pytest.warns(UserWarning, match="more was removed than inserted: {'src': 0, 'dst': 0}"):
+        result = ts.testing.run(flow, {"edges": epochs}, workers=2)
 
     epochs[1] = [row for row in epochs[1] if row != (0, 0, -5)]  # taken away without having been there
     ranks, paths = Counter[Any](), Counter[Any]()
@@ -338,10 +347,10 @@ def test_an_error_is_one_line_and_an_exit_code(
         ("import_cycles", ["--root", "/no/such/place"], "'/no/such/place' is no directory"),
     ],
 )
-def test_bad_arguments_are_reported_at_once(name: str, args: list[str], says: str, tmp_path: Path) -> None:
-    done = job(name, *args, "--output", tmp_path / "out", "--checkpoint", tmp_path / "ck")
-    assert done.returncode == 2
-    assert says in done.stderr
+def test_bad_arguments_are_reported_at_once(
+    name: str, args: list[str], says: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    assert says in refused(name, *args, "--output", tmp_path / "out", "--checkpoint", tmp_path / "ck")
     assert not list(tmp_path.iterdir())
 
 
@@ -380,7 +389,7 @@ def test_no_place_is_read_and_written_or_twice(
     ("name", "args", "says"),
     [
         ("connected_components", ["--edges", "bad", "--format", "csv"], "edges need (src long, dst long"),
-        ("pagerank", ["--edges", "torn"], "torn.parquet"),
+        ("pagerank", ["--edges", "other"], "edges need (src long, dst long"),
         ("shortest_paths", ["--edges", "bad", "--format", "delta", "--from", "1"], "_delta_log"),
         ("mentions", ["--posts", "json"], "each line is an object with user, text"),
         (
@@ -395,8 +404,16 @@ def test_no_place_is_read_and_written_or_twice(
         ("graphalytics", ["--graph", "nothing", "--algorithm", "BFS"], "there is no file nothing.properties"),
     ],
 )
-def test_wrong_inputs_are_wrong_arguments(name: str, args: list[str], says: str, tmp_path: Path) -> None:
-    contents = {"bad/a.csv": "a,b\n1,2\n", "torn/torn.parquet": "PAR1", "json/a.json": '{"user": 1}\n'}
+def test_wrong_inputs_are_wrong_arguments(
+    name: str,
+    args: list[str],
+    says: str,
+    tmp_path: Path,
+    refused: Callable[..., str],
+) -> None:
+    contents = {"bad/a.csv": "a,b\n1,2\n", "json/a.json": '{"user": 1}\n'}
+    (tmp_path / "other").mkdir()
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other" / "a.parquet")
     for file, text in contents.items():
         (tmp_path / file).parent.mkdir()
         (tmp_path / file).write_text(text)
@@ -404,9 +421,9 @@ def test_wrong_inputs_are_wrong_arguments(name: str, args: list[str], says: str,
         ["--output", "out", "--checkpoint", "ck"] if name not in {"kmeans", "logistic_regression"} else []
     )
     written = ["--checkpoint", "ck"] if name == "mentions" else written
-    done = job(name, *args, *(written[:2] if name == "graphalytics" else written), cwd=tmp_path)
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert says in done.stderr
+    printed = refused(name, *args, *(written[:2] if name == "graphalytics" else written), cwd=tmp_path)
+    assert "Traceback" not in printed
+    assert says in printed
     assert not {"out", "ck"} & {path.name for path in tmp_path.iterdir()}
 
 
@@ -466,7 +483,7 @@ def test_files_of_edges_without_diff_add_them(tmp_path: Path, form: str, newest:
     read_edges(flow, str(tmp_path), form, None).changes("diff").capture("out")
     write("later", 3, src=[5], dst=[6], diff=[-1])
     folder: Any = flow.frames["edges"].folder
-    schema = folder.schema("src long, dst long, diff long")
+    schema, folder = folder.inspect("src long, dst long, diff long")
     parts = [Part(file.path, 0, file.size) for file in folder.files()]
     read = pa.Table.from_batches(folder.read(parts, schema, schema.names))
     out = ts.testing.run(flow, {"edges": [read.to_pylist()]})["out"].rows()[0]
@@ -490,8 +507,7 @@ def test_columns_are_those_of_the_newest_file_or_those_to_come(tmp_path: Path) -
     pq.write_table(pa.table({"src": [1], "dst": [2], "diff": [-1]}), tmp_path / "in" / "part-0")
     assert columns() == ["src", "dst", "diff"]  # whatever the file is called
     (tmp_path / "in" / "part-0").write_text("damaged")
-    with pytest.raises(ts.TimelyError, match="part-0 cannot be read"):
-        columns()
+    assert columns() == ["src", "dst", "diff"]  # it is told when it is read: an order may skip it by then
 
 
 def test_imports_are_found_with_their_names(tmp_path: Path) -> None:

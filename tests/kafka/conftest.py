@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-collect_ignore = ["killed.py", "broker.py"]
+collect_ignore = ["killed.py"]

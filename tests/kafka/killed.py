@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import timely_spark as ts
+from tests.kafka.test_kafka import payments, summed
 from timely_spark.runtime.sinks.kafka import KafkaSink
-
-sys.path.insert(0, str(Path(__file__).parent))
-from test_kafka import payments, summed
 
 
 def main(servers: str, checkpoint: str) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +15,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col, concat, expr, from_json, lit, struct, to_json
 
 import timely_spark as ts
+from tests.support.broker import Broker
 from timely_spark.errors import BadArgument, SchemaError
 from timely_spark.runtime.errors import OutputMismatch
-
-sys.path.insert(0, str(Path(__file__).parent))  # the broker is a program, too
-from broker import Broker
 
 PAYMENTS = "account string, amount long"
 
@@ -119,7 +116,7 @@ def test_a_driver_is_killed_between_kafka_and_its_checkpoint(
 ) -> None:
     sent = [(f"account {n % 3}", n) for n in range(30)]
     send(spark, broker, "transactions", sent[:20], PAYMENTS)
-    program = [sys.executable, str(Path(__file__).parent / "killed.py"), broker.servers, checkpoint]
+    program = [sys.executable, "-m", "tests.kafka.killed", broker.servers, checkpoint]
     killed = subprocess.run(program, env=os.environ, capture_output=True, text=True, check=False, timeout=200)
     assert killed.returncode == -9, killed.stderr
     send(spark, broker, "transactions", sent[20:], PAYMENTS)

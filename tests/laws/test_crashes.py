@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import runpy
 import time as clock
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.simulate import FLOWS, Case, check, components, difference, reachability
 from timely_spark.coordinator import Coordinator
 from timely_spark.testing import Diverged, Simulation, run
 
 #: flows and cases, as the campaign draws them
-SIMULATE = runpy.run_path(str(Path(__file__).parents[1] / "chaos" / "simulate.py"))
-Case, FLOWS, check, difference = (SIMULATE[name] for name in ("Case", "FLOWS", "check", "difference"))
 SEEDS = st.integers(0, 10**9)
 #: a part of the examples that a profile asks for
 FEW = settings(max_examples=settings().max_examples // 6)
@@ -55,7 +52,7 @@ def test_crashes_do_not_change_an_answer_with_epochs_one_by_one_or_together(
     workers: int,
     together: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    flow = SIMULATE["components"](random.Random(seed))
+    flow = components(random.Random(seed))
     options: dict[str, Any] = {"workers": workers, "together": together}
     calm = run(flow, {"edges": edges}, **options, seed=seed)
     crashed = run(flow, {"edges": edges}, **options, seed=seed, crashes=0.3)
@@ -77,7 +74,7 @@ def test_it_does_crash_everywhere_roll_back_and_deliver_again() -> None:
             super()._restore(batch)
 
     for seed in range(5):
-        simulation = Watched(SIMULATE["reachability"](random.Random(seed)), workers=3, seed=seed, crashes=0.5)
+        simulation = Watched(reachability(random.Random(seed)), workers=3, seed=seed, crashes=0.5)
         for epoch in range(4):
             simulation.send("edges", [(i, i + 1) for i in range(epoch, 9)])
             simulation.send("roots", [epoch])

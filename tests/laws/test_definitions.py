@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import itertools
 import random
-import runpy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,14 +26,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.differential.test_law import LATE, Build, tap
+from tests.differential.test_law import Batch as BatchProgram
 from timely_spark.differential import trace
 from timely_spark.state import history
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.batch import Batch
 from timely_spark.times import only_epochs
-
-LAW = runpy.run_path(str(Path(__file__).parents[1] / "differential" / "test_law.py"))
-BatchProgram, Build, tap = LAW["Batch"], LAW["Build"], LAW["tap"]
 
 Time = tuple[int, ...]
 Changes = Counter[tuple[Time, Any]]
@@ -196,8 +193,8 @@ def check(program: Any, x: Any, y: Any, **how: Any) -> None:
 
 HOW: dict[str, Any] = {
     "program": PROGRAMS,
-    "x": LAW["LATE"],
-    "y": LAW["LATE"],
+    "x": LATE,
+    "y": LATE,
     "workers": st.sampled_from([1, 2, 3, 8]),
     "seed": st.none() | st.integers(0, 10**6),
     "together": st.booleans(),

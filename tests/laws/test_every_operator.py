@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 import re
-import runpy
 import sys
 import tempfile
 import zlib
@@ -25,12 +24,12 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.test_named import ALL as NAMED
+from tests.test_named import Case
 from timely_spark.differential import DIFF
 from timely_spark.testing import run
 
 KV = "k long, v long"
-NAMED = runpy.run_path(str(Path(__file__).parents[1] / "test_named.py"))
-Case = NAMED["Case"]
 Rows = dict[str, dict[int, list[Any]]]
 
 
@@ -53,7 +52,7 @@ MORE: dict[str, Any] = {
     "inner times": Case(lambda x, _: own_times(x, int)),
     "a monotone stream with releases": Case(lambda x, _: improved(x)),
 }
-ALL: dict[str, Any] = NAMED["ALL"] | MORE
+ALL: dict[str, Any] = NAMED | MORE
 #: Each worker has a copy, so the number of workers is a part of the question.
 COPIES = {"Stream.broadcast", "all_reduce"}
 #: Within a tolerance the answer is that of the way to it.
@@ -203,7 +202,16 @@ def test_no_operator_is_left_out_of_the_programs() -> None:
     assert {f"graphs.{name}" for name in ts.graphs.__all__} <= drawn
 
 
-@pytest.mark.parametrize("seed", [2, 3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 40))])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        2,
+        3,
+        4,
+        *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 15)),
+        *(pytest.param(n, marks=pytest.mark.campaign) for n in range(15, 40)),
+    ],
+)
 def test_a_program_s_answer_is_its_own_on_other_workers_schedules_and_in_one_batch(seed: int) -> None:
     check(seed)
 

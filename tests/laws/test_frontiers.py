@@ -12,7 +12,7 @@ from hypothesis import assume, given, note
 from hypothesis import strategies as st
 
 from timely_spark.errors import CyclicTime
-from timely_spark.progress import Edge, Reachability, Tracker
+from timely_spark.progress import Arc, Reachability, Tracker
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Antichain
 
 Stamp = tuple[int, Any]
@@ -25,7 +25,7 @@ class Drawn:
 
     kind: Any
     scopes: list[tuple[int, ...]]
-    edges: list[Edge]
+    edges: list[Arc]
 
     @property
     def identities(self) -> list[Any]:
@@ -88,7 +88,7 @@ def graphs(draw: Any) -> Drawn:
         limit = draw(st.sampled_from([None, None, 0, 1, 3])) if limited else None
         summary = step(kind, scopes[source], scopes[target], around, limit)
         if summary is not None:
-            edges.append(Edge(source, target, summary, exchange))
+            edges.append(Arc(source, target, summary, exchange))
     return Drawn(kind, scopes, edges)
 
 
@@ -329,7 +329,7 @@ def test_each_pointstamp_is_handled_once(drawn: Drawn, data: st.DataObject) -> N
 
 
 @st.composite
-def any_graphs(draw: Any) -> tuple[int, list[Edge]]:
+def any_graphs(draw: Any) -> tuple[int, list[Arc]]:
     """Few locations at any depths, any edges between them: many of these have bad cycles."""
     kind = draw(KINDS)
     depths = draw(st.lists(st.integers(0, 2), min_size=1, max_size=4))
@@ -347,11 +347,11 @@ def any_graphs(draw: Any) -> tuple[int, list[Edge]]:
                 path = path.followed_by(kind.delay(kept, 1))
         for depth in range(kept, depths[target]):
             path = path.followed_by(kind.enter(depth))
-        edges.append(Edge(source, target, path, draw(st.booleans())))
+        edges.append(Arc(source, target, path, draw(st.booleans())))
     return len(depths), edges
 
 
-def may_return(n: int, edges: list[Edge]) -> bool:
+def may_return(n: int, edges: list[Arc]) -> bool:
     """Whether one of the minimal summaries of all walks from a location to itself does not advance."""
     for start in range(n):
         found: dict[int, Antichain[Any]] = {}
@@ -370,7 +370,7 @@ def may_return(n: int, edges: list[Edge]) -> bool:
 
 
 @given(any_graphs())
-def test_a_graph_is_refused_iff_some_cycle_need_not_advance(drawn: tuple[int, list[Edge]]) -> None:
+def test_a_graph_is_refused_iff_some_cycle_need_not_advance(drawn: tuple[int, list[Arc]]) -> None:
     n, edges = drawn
     if not may_return(n, edges):
         Reachability(n, edges)

@@ -13,13 +13,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import runpy
 import time as clock
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,14 +26,15 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support import random_flows
+from tests.support.random_flows import Broken, Checked
 from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, merged_snapshot, run_local_rounds
 from timely_spark.coordinator.local_rounds import run_workers
-from timely_spark.state.keys import from_bytes
+from timely_spark.state.arrow import from_bytes
 from timely_spark.worker import Budget, notify, pack, pack_input, step, wire
 from timely_spark.worker.wire import Message
 
-ROUNDS = runpy.run_path(str(Path(__file__).with_name("test_rounds.py")))
-Broken, truth = ROUNDS["Broken"], ROUNDS["Checked"].truth
+truth = Checked.truth
 
 
 def hold(law: str, *, holds: bool) -> None:
@@ -644,7 +643,7 @@ def test_epochs_by_the_clock_lose_nothing() -> None:
 def test_a_wrong_rule_of_notifications_is_caught(
     rule: str, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify, "lower_bounds", ROUNDS[rule])
+    monkeypatch.setattr(notify, "lower_bounds", getattr(random_flows, rule))
     with pytest.raises(ts.TimelyError, match="no record comes after its notification"):
         explore(model)
 

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.laws.test_rounds import no_arrivals, no_data_of_this_batch
+from tests.support.random_flows import no_arrivals, no_data_of_this_batch
 from timely_spark.errors import VertexError
 from timely_spark.testing import Simulation
 from timely_spark.times import PRODUCT

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.laws.test_rescale import halved, reachability, spread
+from tests.support.rescaling import halved, reachability, spread
 from timely_spark.testing import Simulation, run
 
 WORKERS = (1, 2, 3, 8)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 import pytest
 
 import timely_spark as ts
+from tests.support.rescaling import move
 from timely_spark.errors import BadArgument, GraphError, SchemaError
 from timely_spark.testing import Simulation
 
 COLUMNS = "topic string, partition int, flow string, epoch long, record string, n long"
-MOVE = run_path(str(Path(__file__).parents[1] / "laws" / "test_rescale.py"))["move"]
 Row = tuple[Any, ...]
 
 
@@ -60,7 +58,7 @@ def test_each_record_passes_once(seed: int) -> None:
         read = read[size:]
         simulation.run()
         if not crashes and r.random() < 0.3:
-            MOVE(simulation, flow, r.choice([1, 2, 3, 8]))
+            move(simulation, flow, r.choice([1, 2, 3, 8]))
 
     out = [row for rows in simulation.captured["out"].rows().values() for row in rows]
     assert Counter(out) == mine + theirs + Counter(foreign)

@@ -16,8 +16,9 @@ from timely_spark.errors import SchemaError, VertexError
 from timely_spark.graph import as_schema
 from timely_spark.operators import aggregate as module
 from timely_spark.operators.aggregate import Aggregates
-from timely_spark.state.history import EPOCH, stamped
-from timely_spark.state.keys import from_bytes, group
+from timely_spark.state.arrow import from_bytes
+from timely_spark.state.grouping import group
+from timely_spark.state.history import EPOCH, with_time
 from timely_spark.testing import Simulation, run
 from timely_spark.times import Time
 from timely_spark.worker import pack
@@ -317,7 +318,7 @@ def test_an_epochs_sum_beyond_64_bits_is_added_to_those_before(options: Any) -> 
 def test_partial_sums_beyond_64_bits_are_kept_apart_as_times_become_equal() -> None:
     sums = Aggregates(("k",), (("a", "sum", "a"), ("b", "sum", "b")))
     a, b = [HALF, HALF, 1, 2, 3, 4], [0, 0, 0, 0, -HALF, -2 * HALF]
-    table = stamped(pa.table({"k": [1, 1, 2, 2, 3, 3], "a": a, "b": b}), Time(7))
+    table = with_time(pa.table({"k": [1, 1, 2, 2, 3, 3], "a": a, "b": b}), Time(7))
     firsts, kept = sums.fold(table, group(table, ["k"]))
     assert table.column("k").take(pa.array(firsts)) == kept.column("k")
     assert sorted(kept.to_pylist(), key=lambda row: tuple(row.values())) == [

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.laws.test_rescale import moved_at_each_epoch
+from tests.support.rescaling import moved_at_each_epoch
 from timely_spark.errors import GraphError, SchemaError
 
 TRIED = {
@@ -94,7 +94,6 @@ def in_order(rows: dict[int, list[Any]], epochs: Any) -> dict[int, list[Any]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
 @given(
     **ANY_WAY,
     n=st.integers(1, 3),

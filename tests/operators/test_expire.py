@@ -422,7 +422,6 @@ REFUSED: dict[str, Callable[[ts.Stream, ts.Stream], Any]] = {
     "merge": lambda x, _: x.merge("v", max, keys="k"),
     "count_distinct": lambda x, _: x.select("k", "v").count_distinct("n", keys="k"),
     "union": lambda x, _: x.union(x),
-    "running_max_by": lambda x, _: x.running_max_by("v", keys="k"),
     "window": lambda x, _: x.window("v", ts.every(2), lateness=1),
     "join": lambda x, y: x.join(x.select("k", u="v"), on="k"),
     "join how": lambda x, y: x.join(y, on="k", how="left", per="time"),

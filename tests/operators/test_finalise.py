@@ -76,3 +76,48 @@ def test_an_aggregate_retracts_nothing() -> None:
     )
     with pytest.raises(GraphError, match=r"(?s)replaces values and retracts none.*Hint"):
         flow.compile()
+
+
+def test_a_minimum_is_final_before_its_maximum_is_taken() -> None:
+    flow = ts.Dataflow("extremes")
+    least = flow.input("x", "k string, v long", epochs="manual").min("v", keys="k")
+    least.max("v", keys="k").group_by("k").aggregate(v=("sum", "v"), per="time").capture("out")
+    rows = [[("a", v) for v in (9, 7, 8)], [("b", 7), ("a", 5)], [("a", 6)]]
+    for seed in range(6):
+        found = ts.testing.run(flow, {"x": rows}, workers=3, seed=seed)["out"].rows()
+        assert found == {0: [("a", 7)], 1: [("b", 7)], 2: []}, seed
+
+
+def test_different_records_are_not_made_final_for_a_minimum_of_them() -> None:
+    flow = ts.Dataflow("few")
+    flow.input("x", "k string, v long", epochs="manual").distinct().min("v", keys="k").capture("out")
+    assert [stage.operator for stage in flow.compile(2).stages] == ["source", "distinct", "min", "output"]
+
+
+def test_what_a_partition_function_places_is_final_and_stays_there() -> None:
+    flow = ts.Dataflow("placed")
+    least = flow.input("x", "k long, v long", epochs="manual").min("v", keys="k").exchange(by=pc.field("v"))
+
+    def count(time: Any, batch: pa.Table) -> pa.Table:
+        return pa.table({"epoch": [time.epoch], "rows": [batch.num_rows]})
+
+    least.unary_notify(count, "epoch long, rows long").capture("out")
+    rows = [(k, v) for k in range(30) for v in (5, 4)]
+    assert ts.testing.run(flow, {"x": [rows]}, workers=3, seed=1)["out"].rows() == {0: [(0, 30)]}
+
+
+def test_an_output_of_a_lattice_has_what_is_merged_of_each_epoch() -> None:
+    flow = ts.Dataflow("greatest")
+    given = flow.input("x", "k string, v long", epochs="manual")
+    given.loop(lambda each: each.merge("v", pc.max_element_wise, keys="k")).capture("out")
+    rows = [[("a", 3), ("a", 5)], [("a", 9), ("b", 1)], [("a", 8)]]
+    found = ts.testing.run(flow, {"x": rows}, workers=2)["out"].rows()
+    assert found == {0: [("a", 5)], 1: [("a", 9), ("b", 1)], 2: []}
+
+
+def test_an_output_behind_a_loop_of_stateless_steps_may_retract() -> None:
+    flow = ts.Dataflow("steps")
+    given = flow.input("x", "n long")
+    upward = given.loop(lambda n: n.where(pc.field("n") < 5).select(n=pc.field("n") + 1))
+    upward.to_delta("/nowhere", diff="d")
+    assert [stage.operator for stage in flow.compile().stages][-2:] == ["leave", "output"]

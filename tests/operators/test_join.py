@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.laws.test_rescale import moved_at_each_epoch
+from tests.support.rescaling import moved_at_each_epoch
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.testing import Simulation, run
 

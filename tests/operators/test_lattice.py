@@ -266,3 +266,21 @@ def test_a_broken_law_is_named(merge: Any, law: str) -> None:
 def test_samples_are_checked(wrong: Any) -> None:
     with pytest.raises(BadArgument, match=r"(?s)test_lattice.*Hint"):
         check_lattice(*wrong)
+
+
+def test_a_merge_in_a_loop_that_is_settled_sends_the_merge_of_each_iteration() -> None:
+    flow = ts.Dataflow("kept in step")
+    x = flow.input("x", "k long, v long")
+
+    def doubled(values: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        final = values.merge("v", pc.bit_wise_or, keys="k").settle()
+        twice = pc.bit_wise_or(pc.field("v"), pc.shift_left(pc.field("v"), 1))
+        return final.where(pc.field("v") < 8).select("k", v=twice), final
+
+    x.loop(doubled).capture("out")
+    epochs = [[(1, 1), (1, 2)], [(1, 16)]]
+    for workers in (1, 3):
+        assert run(flow, {"x": epochs}, workers=workers)["out"].rows() == {
+            0: [(1, 3), (1, 7), (1, 15)],
+            1: [(1, 19), (1, 23), (1, 31)],
+        }

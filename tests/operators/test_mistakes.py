@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -258,20 +259,27 @@ def test_quotients_of_which_a_side_is_no_integer_are_taken() -> None:
     odd.select(x=pc.field("a'\nb") / 2, y=pc.field("call: 'divide_checked'") / pc.scalar(2.0))
 
 
-def test_reductions_of_streams_and_of_collections_tell_equal_records_as_they_say() -> None:
-    """A stream has a record as often as it was sent; a collection has it once, with its number."""
+def test_reductions_of_streams_and_of_collections_get_equal_records_alike() -> None:
     flow = ts.Dataflow("twice")
     x = flow.input("x", "k long, v long")
     x.group_by("k").reduce(lambda key, rows: [len(rows)], "n long").capture("stream")
-    numbers = x.collection().reduce(
-        lambda key, rows: [(len(rows), sum(row.count for row in rows))], "n long, all long", keys="k"
-    )
+    numbers = x.collection().reduce(lambda key, rows: [len(rows)], "n long", keys="k")
     numbers.changes().capture("collection")
 
     out = run(flow, {"x": [[(1, 5), (1, 5), (1, 6)]]}, workers=2)
 
     assert out["stream"].rows() == {0: [(1, 3)]}
-    assert out["collection"].rows() == {0: [(1, 2, 3, 1)]}
+    assert out["collection"].rows() == {0: [(1, 3, 1)]}
+
+
+def test_a_record_that_a_collection_has_too_often_is_not_repeated() -> None:
+    flow = ts.Dataflow("many")
+    x = flow.input("x", "k long, v long, n long").collection(diff="n")
+    x.reduce(lambda key, rows: [len(rows)], "n long", keys="k").capture("out")
+    with pytest.raises(
+        ts.errors.VertexError, match=r"(?s)1,099,511,627,776 records.*Hint: reduce_batches gets"
+    ):
+        run(flow, {"x": [[(1, 5, 2**40)]]})
 
 
 def test_an_iteration_that_leaves_its_start_out_loses_it() -> None:
@@ -288,3 +296,81 @@ def test_an_iteration_that_leaves_its_start_out_loses_it() -> None:
         roots.iterate(hop).changes().capture("out")
         found[kept] = run(flow, {"r": [[1]], "e": [[(1, 2)]]})["out"].rows()
     assert found == {True: {0: [(1, 1), (2, 1)]}, False: {0: []}}
+
+
+def nothing(*_: Any) -> None:
+    """A function without a return."""
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (lambda x: x.map(nothing, "n long, m long"), r"with \{'id': 1, .* returned None, not a record"),
+        (
+            lambda x: x.collection().map(nothing, "n long, m long").changes(),
+            r"with \{'id': 1, .* returned None, not a record",
+        ),
+        (lambda x: x.flat_map(nothing, "n long"), r"with \{'id': 1, .* returned None, not rows"),
+        (lambda x: x.collection().flat_map(nothing, "n long").changes(), r"returned None, not rows"),
+        (lambda x: x.collection().map_batches(nothing, "n long").changes(), r"returned None, not a table"),
+        (lambda x: x.group_by("id").reduce_batches(nothing, "n long"), r"returned None, not a table"),
+        (
+            lambda x: x.collection().reduce_batches(nothing, "n long", keys="id").changes(),
+            r"returned None, not a table",
+        ),
+        (lambda x: x.map_batches(nothing, "n long"), r"returned None, not a table"),
+        (
+            lambda x: x.group_by("id").reduce(nothing, "n long"),
+            r"with \(Row\(id=1\).* returned None, not rows",
+        ),
+        (
+            lambda x: x.collection().reduce(nothing, "n long", keys="id").changes(),
+            r"with \(Row\(id=1\).* returned None, not rows",
+        ),
+    ],
+)
+def test_a_function_that_returns_nothing_is_named_with_its_record(use: Any, told: str) -> None:
+    where = r"nothing \(.*test_mistakes\.py:\d+\)"
+    with pytest.raises(
+        ts.errors.VertexError, match=rf"(?s)test_mistakes\.py:\d+\).*{told}.*Hint: return"
+    ) as e:
+        rows(use(people()))
+    assert re.search(where, str(e.value))
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        lambda x: x.id > 1,
+        lambda x: x["id"] > 1,
+        lambda x: x.collection().id > 1,
+        lambda x: x.collection()["id"] > 1,
+    ],
+)
+def test_a_column_of_a_stream_is_named_in_an_expression(slip: Any) -> None:
+    with pytest.raises(
+        ts.errors.TimelyError, match=r"(?s)test_mistakes\.py:\d+\).*Hint: .*pc\.field\('id'\) > 1"
+    ):
+        slip(people())
+
+
+@pytest.mark.parametrize(
+    ("slip", "told"),
+    [
+        (lambda x: [*x], "a stream has no items"),
+        (lambda x: 1 in x.collection(), "a collection has no items"),
+        (lambda x: x.group_by("id").capture("out"), r"aggregate\(...\) or reduce"),
+        (lambda x: x.group_by("id").aggregate("sum"), "results by name"),
+        (lambda x: x.join(x, pc.field("id") == pc.field("id")), "are no column names"),
+        (lambda x: x.concat(x.collection()), r"collection\.changes\(\)"),
+        (lambda x: x.flow.ask("out"), r"query that flow\.start"),
+        (lambda x: x.rename(id="key"), r"select\(new='old'\)"),
+        (lambda x: x.flow.input("y", {"n": int}), "column 'n': <class 'int'> is no type"),
+        (lambda x: x.send(None), "None is one value, not rows"),
+        (lambda x: x.advance_to(3), "follows the flow's clock"),
+    ],
+)
+def test_slips_of_beginners_say_what_to_write(slip: Any, told: str) -> None:
+    with pytest.raises(ts.errors.TimelyError, match=r"(?s)test_mistakes\.py:\d+\).*Hint: ") as error:
+        slip(people())
+    assert re.search(told, str(error.value))

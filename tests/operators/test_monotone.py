@@ -16,7 +16,7 @@ import timely_spark as ts
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Monotone
 from timely_spark.operators.monotone import keep_best
-from timely_spark.state.history import EPOCH, stamped
+from timely_spark.state.history import EPOCH, with_time
 from timely_spark.testing import run
 from timely_spark.times import PRODUCT, Time
 
@@ -193,7 +193,7 @@ def test_old_epochs_are_compacted() -> None:
 
 @pytest.mark.parametrize(("greatest", "due"), [(False, 3), (True, 8)])
 def test_compaction_keeps_the_best_record_of_a_key(*, greatest: bool, due: int) -> None:
-    rows = [stamped(pa.table({"k": [1], "v": [v]}), Time(epoch)) for epoch, v in enumerate([5, 3, 8, 4])]
+    rows = [with_time(pa.table({"k": [1], "v": [v]}), Time(epoch)) for epoch, v in enumerate([5, 3, 8, 4])]
     compact = keep_best(Monotone(("k",), "v", greatest), 3, PRODUCT)
     _, kept = compact(np.zeros(4, np.uint64), pa.concat_tables(rows))
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from tests.laws.test_rescale import move
+from tests.support.rescaling import move
 from timely_spark.errors import BadArgument, GraphError, SchemaError, VertexError
 from timely_spark.testing import Simulation, run
 

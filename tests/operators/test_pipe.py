@@ -21,7 +21,8 @@ from timely_spark.errors import CapabilityError, GraphError, StateError, VertexE
 from timely_spark.graph import Partition
 from timely_spark.operators import pipe
 from timely_spark.operators import program as module
-from timely_spark.state.keys import partitioned, to_bytes
+from timely_spark.state.arrow import to_bytes
+from timely_spark.state.exchange import partitioned
 from timely_spark.testing import Simulation, run
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""map, select, where, flat_map, map_batches, branch: each record by itself."""
+"""map, select, where, flat_map, map_batches: each record by itself."""
 
 from __future__ import annotations
 
@@ -58,20 +58,6 @@ def test_where_takes_an_expression_or_a_function_and_null_fails() -> None:
     assert out(lambda x: x.filter(pc.field("n").is_null()), [None, 1]) == [(None,)]
 
 
-@pytest.mark.parametrize(
-    "predicate", [pc.field("n") > 1, lambda row: row.n is not None and row.n > 1], ids=["e", "f"]
-)
-def test_branch_gives_each_record_to_one_side(predicate: Any) -> None:
-    flow = ts.Dataflow("branch")
-    parts = flow.input("x", "n long").branch(predicate)
-    parts.trues.capture("trues")
-    parts.falses.exchange("n").capture("falses")
-    result = run(flow, {"x": [[None, 1, 2]]}, workers=2)
-
-    assert result["trues"].rows() == {0: [(2,)]}
-    assert result["falses"].rows() == {0: [(None,), (1,)]}
-
-
 def test_map_batches_takes_arrow_and_pandas_results() -> None:
     def frame(batch: pa.Table) -> pd.DataFrame:
         return pd.DataFrame({"m": batch["n"].to_pandas() * 2})
@@ -105,7 +91,6 @@ def test_a_stage_reached_by_two_paths_gets_both() -> None:
         lambda x: x.select(m=pc.utf8_upper(pc.field("n"))),
         lambda x: x.where(pc.field("nothing") > 1),
         lambda x: x.where(pc.field("n") + 1),
-        lambda x: x.branch(pc.field("nothing")),
         lambda x: x.map(lambda row: row.n, "m lonng"),
         lambda x: x.map(lambda row: row.n, 7),
     ],

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.test_named import COLLECTIONS, STREAMS
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError, InvalidTime, SchemaError, VertexError
 from timely_spark.show.explain import explain
@@ -184,7 +183,6 @@ def test_an_output_that_retracts_follows_what_leaves_a_scope() -> None:
 
 # -- every operator ------------------------------------------------------------------------------------------
 
-NAMED = run_path(str(Path(__file__).parents[1] / "test_named.py"))
 REFUSED_INSIDE = {
     "asof_join expire",
     "capture",
@@ -224,11 +222,11 @@ def results(build: Callable[..., Any], inner: Any, *, collections: bool = False)
 
 
 @pytest.mark.parametrize("inner", [pytest.param(int, marks=pytest.mark.slow), Descending])
-@pytest.mark.parametrize("name", NAMED["STREAMS"])
+@pytest.mark.parametrize("name", STREAMS)
 def test_where_all_is_at_one_inner_time_an_operator_does_in_a_scope_what_it_does_outside(
     name: str, inner: Any
 ) -> None:
-    build = NAMED["STREAMS"][name]
+    build = STREAMS[name]
     if name in REFUSED_INSIDE or (name == "collection" and inner is not int):
         with pytest.raises(GraphError, match=r"Hint: "):
             results(build, inner)
@@ -237,9 +235,9 @@ def test_where_all_is_at_one_inner_time_an_operator_does_in_a_scope_what_it_does
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMED["COLLECTIONS"])
+@pytest.mark.parametrize("name", COLLECTIONS)
 def test_so_does_one_on_collections(name: str) -> None:
-    build = NAMED["COLLECTIONS"][name]
+    build = COLLECTIONS[name]
 
     try:
         inside = results(build, int, collections=True)

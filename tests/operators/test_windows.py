@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter, defaultdict
 from datetime import date, datetime, timedelta, timezone
-from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 import pandas as pd
@@ -15,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.rescaling import move
 from timely_spark.errors import GraphError, SchemaError, VertexError
 from timely_spark.testing import Simulation, run
 
@@ -25,7 +24,6 @@ TRIED = {
 }
 
 LAST = 2**61
-MOVE = run_path(str(Path(__file__).parents[1] / "laws" / "test_rescale.py"))["move"]
 BY = st.one_of(
     st.builds(
         lambda step, more, offset: ts.every(step, step + more, offset=offset),
@@ -124,7 +122,7 @@ def test_open_windows_go_on_with_other_workers(*, epochs: Any, by: Any, lateness
         simulation.send("x", rows)
         simulation.advance_to("x", epoch + 1)
         simulation.run()
-        MOVE(simulation, flow, (3, 1, 2)[epoch % 3])
+        move(simulation, flow, (3, 1, 2)[epoch % 3])
     simulation.close("x")
     simulation.run()
 

@@ -7,17 +7,17 @@ import pickle
 import pytest
 
 from timely_spark.errors import CyclicTime
-from timely_spark.progress import Edge, Reachability
+from timely_spark.progress import Arc, Reachability
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Antichain, Summary, Time
 
 SAME, NEXT = PRODUCT.delay(0, 0), PRODUCT.delay(0, 1)
 
 
-def edge(source: int, target: int, summary: Summary = SAME, *, exchange: bool = False) -> Edge:
-    return Edge(source, target, summary, exchange)
+def edge(source: int, target: int, summary: Summary = SAME, *, exchange: bool = False) -> Arc:
+    return Arc(source, target, summary, exchange)
 
 
-def ring(*inside: Summary) -> list[Edge]:
+def ring(*inside: Summary) -> list[Arc]:
     """Timely's documented graph: three nodes in a ring; node i receives at 2i and sends at 2i+1."""
     return [edge(2 * i, 2 * i + 1, summary) for i, summary in enumerate(inside)] + [
         edge(2 * i + 1, (2 * i + 2) % 6) for i in range(3)

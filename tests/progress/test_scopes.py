@@ -10,20 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timely_spark.errors import CyclicTime
-from timely_spark.progress import (
+from tests.progress.nested import (
     OUTSIDE,
     Connection,
-    Edge,
     Operate,
     Operator,
     Progress,
-    Reachability,
     Route,
     Scopes,
     Subgraph,
-    Tracker,
 )
+from timely_spark.errors import CyclicTime
+from timely_spark.progress import Arc, Reachability, Tracker
 from timely_spark.times import PRODUCT, Antichain, PathSummary, Time
 
 REGION = "region"
@@ -87,13 +85,13 @@ def nested(draw: Any) -> tuple[list[Any], list[Route]]:
 
 def flat(paths: list[Any], routes: list[Route]) -> Tracker:
     """One tracker over all: vertex v receives at 2v, and sends at 2v+1."""
-    edges = [Edge(2 * v, 2 * v + 1, identity(path), exchange=False) for v, path in enumerate(paths)]
+    edges = [Arc(2 * v, 2 * v + 1, identity(path), exchange=False) for v, path in enumerate(paths)]
     for route in routes:
         path: PathSummary | None = identity(paths[route.source])
         for summary, _ in route.hops:
             path = path.followed_by(summary) if path is not None else None
         if path is not None:
-            edges.append(Edge(2 * route.source + 1, 2 * route.target, path, exchange=False))
+            edges.append(Arc(2 * route.source + 1, 2 * route.target, path, exchange=False))
     return Tracker(Reachability(2 * len(paths), edges))
 
 
@@ -148,7 +146,7 @@ def test_frontiers_are_those_of_the_flat_tracker_where_inputs_reach_some_outputs
     }
     # flat: of vertex v the inputs are 4v and 4v+1, the outputs 4v+2 and 4v+3
     edges = [
-        Edge(4 * v + i, 4 * v + 2 + o, path, exchange=False)
+        Arc(4 * v + i, 4 * v + 2 + o, path, exchange=False)
         for v, rows in summaries.items()
         for i, row in enumerate(rows)
         for o, own in enumerate(row)
@@ -160,7 +158,7 @@ def test_frontiers_are_those_of_the_flat_tracker_where_inputs_reach_some_outputs
             path = path.followed_by(summary) if path is not None else None
         if path is not None:
             edges.append(
-                Edge(4 * one.source + 2 + one.output, 4 * one.target + one.input, path, exchange=False)
+                Arc(4 * one.source + 2 + one.output, 4 * one.target + one.input, path, exchange=False)
             )
     oracle = Tracker(Reachability(4 * len(paths), edges))
     scopes = Scopes(paths, routes, identity=identity, summaries=summaries)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from timely_spark.errors import InvalidTime
-from timely_spark.progress import Edge, Reachability, Tracker
+from timely_spark.progress import Arc, Reachability, Tracker
 from timely_spark.times import PRODUCT, Antichain, Summary, Time
 
 SAME, NEXT = PRODUCT.delay(0, 0), PRODUCT.delay(0, 1)
@@ -17,7 +17,7 @@ SAME, NEXT = PRODUCT.delay(0, 0), PRODUCT.delay(0, 1)
 
 def chain(n: int, *exchanges: int, summary: Any = SAME) -> Reachability:
     """0 -> 1 -> .. -> n-1; those into the named locations are exchanges."""
-    return Reachability(n, [Edge(i, i + 1, summary, i + 1 in exchanges) for i in range(n - 1)])
+    return Reachability(n, [Arc(i, i + 1, summary, i + 1 in exchanges) for i in range(n - 1)])
 
 
 def empty(tracker: Tracker) -> bool:
@@ -26,8 +26,8 @@ def empty(tracker: Tracker) -> bool:
 
 def test_timely_docs_of_propagation() -> None:
     # three nodes in a ring; node i receives at 2i and sends at 2i+1; only the last one increments
-    edges = [Edge(2 * i, 2 * i + 1, NEXT if i == 2 else SAME, exchange=False) for i in range(3)]
-    edges += [Edge(2 * i + 1, (2 * i + 2) % 6, SAME, exchange=False) for i in range(3)]
+    edges = [Arc(2 * i, 2 * i + 1, NEXT if i == 2 else SAME, exchange=False) for i in range(3)]
+    edges += [Arc(2 * i + 1, (2 * i + 2) % 6, SAME, exchange=False) for i in range(3)]
     tracker = Tracker(Reachability(6, edges))
     receiving = [(0, Time(18)), (2, Time(17)), (4, Time(17))]
 
@@ -75,9 +75,9 @@ def test_arrivals_are_times_over_an_exchange() -> None:
 
 def test_an_exchange_in_a_loop_arrives_an_iteration_later() -> None:
     loop = [
-        Edge(0, 1, PRODUCT.enter(0), exchange=True),
-        Edge(1, 1, PRODUCT.feedback(1), exchange=True),
-        Edge(1, 2, PRODUCT.leave(1), exchange=False),
+        Arc(0, 1, PRODUCT.enter(0), exchange=True),
+        Arc(1, 1, PRODUCT.feedback(1), exchange=True),
+        Arc(1, 2, PRODUCT.leave(1), exchange=False),
     ]
     tracker = Tracker(Reachability(3, loop))
     tracker.update([(1, Time(0, 4), 1)])
@@ -196,8 +196,8 @@ def test_a_hop_costs_the_same_in_a_graph_of_any_size() -> None:
 def test_a_wide_vertex_is_not_quadratic() -> None:
     n = 5_000
     one = Counting(SAME.limits, (0,), ())
-    edges = [Edge(i, n, one, exchange=False) for i in range(n)]
-    edges += [Edge(n, n + 1 + i, one, exchange=False) for i in range(n)]
+    edges = [Arc(i, n, one, exchange=False) for i in range(n)]
+    edges += [Arc(n, n + 1 + i, one, exchange=False) for i in range(n)]
     tracker = Tracker(Reachability(2 * n + 1, edges))
     CALLS[0] = 0
     tracker.update([(i, Time(0), 1) for i in range(n)])

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import timely_spark as ts
-
-if TYPE_CHECKING:
-    from stepper import Begin, Stepper
-
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "chaos")]
+from tests.support import engine
+from tests.support.stepper import Begin, Stepper
 
 
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     """Start a flow on the test's checkpoint; again after a stop, with what Spark has kept."""
-    import engine
-    from stepper import Stepper
-
-    from timely_spark.runtime.query import run_context
+    from timely_spark.runtime import run_context
     from timely_spark.runtime.query import streaming as query
 
     worlds: list[engine.World] = []

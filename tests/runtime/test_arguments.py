@@ -12,7 +12,7 @@ import timely_spark as ts
 from timely_spark.errors import BadArgument, SchemaError, UnknownName
 from timely_spark.runtime.arguments import trigger_of
 from timely_spark.runtime.errors import Unpicklable
-from timely_spark.runtime.query.run_context import packed
+from timely_spark.runtime.run_context import packed
 
 
 def flow() -> ts.Dataflow:
@@ -51,7 +51,7 @@ def test_other_triggers_are_refused(given: Any) -> None:
         trigger_of(given)
 
 
-@pytest.mark.parametrize("workers", [0, -1, 1.5, 2.0, "2", True, [2]])
+@pytest.mark.parametrize("workers", [0, -1, 1.5, 2.0, "2", True, [2], 65_537, 10**30])
 def test_workers_are_a_whole_number(workers: Any) -> None:
     wrong = rf"(?s)workers={workers!r}.*test_arguments\.py:\d+.*Hint: ".replace("[", r"\[")
     with pytest.raises(BadArgument, match=wrong):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,28 +17,21 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from stepper import Begin, Stepper
-from test_display import Shown as Displayed
 
 import timely_spark as ts
+from tests.runtime.test_display import Shown
+from tests.support.stepper import Begin, Stepper
 from timely_spark.errors import VertexError
 from timely_spark.runtime import ui
 from timely_spark.runtime.errors import QueryFailed
+from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.query import Query
-from timely_spark.runtime.handle.reasons import Reasons
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import live
 from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.storage.cancel import request
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import stop_file
-
-
-class Shown(Reasons, Displayed):
-    """A query of which also the reasons are asked."""
-
-    def _check_kept(self, verb: str) -> None:
-        """Its checkpoint is kept."""
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +183,7 @@ def test_why_status_and_the_line_tell_of_a_step_that_takes_long(
             shown = Shown(process, looks=100)
             started = time.monotonic()
             status = Status.of(process.context.checkpoint)
-            texts = [str(status), str(shown.why()), str(shown.why(5)), shown._overview().line()]
+            texts = [str(status), str(shown.why()), str(shown.why(5)), Overview.of(shown).line()]
             assert time.monotonic() - started < 1
         finally:
             GO_ON.set()
@@ -321,3 +317,15 @@ def test_an_error_after_which_the_flow_went_on_is_no_failure(begin: Begin, tmp_p
     assert Status.of(str(tmp_path)).failure is None
     process.context.log.files.write_json("failures/0.json", {"text": "no time"})
     assert "damaged" in str(Status.of(str(tmp_path)).failure)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["status"], ["status", "--watch", "0.1"], ["inspect"]])
+def test_a_reader_that_ends_early_is_no_error(begin: Begin, tmp_path: Path, command: list[str]) -> None:
+    begin(endless())
+    line = [sys.executable, "-m", "timely_spark", command[0], str(tmp_path), *command[1:]]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (128 + signal.SIGPIPE, b"")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-from stepper import Begin
 
 import timely_spark as ts
+from tests.support.stepper import Begin
 from timely_spark.runtime.query.data_source import timely_source
 
 #: What Spark's process does that plans the reading: it has PySpark, and the instance that another one made.

@@ -14,13 +14,13 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from stepper import Begin, Stepper
 
 import timely_spark as ts
+from tests.support.stepper import Begin, Stepper
 from timely_spark.runtime.handle import display
-from timely_spark.runtime.handle.display import Display
 from timely_spark.runtime.handle.overview import Overview
-from timely_spark.runtime.handle.watch import Progress, Watch
+from timely_spark.runtime.handle.query import Query
+from timely_spark.runtime.handle.watch import LogView, Progress
 from timely_spark.runtime.query.live import BatchProgress, LoopProgress
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
@@ -33,25 +33,26 @@ RUNNING = BatchProgress(
 OVERVIEW = Overview(
     name=HOSTILE, state=f"failed: {HOSTILE}\nHint", batch=5, rounds=9, rate=1.5, epochs=range(20),
     held_back_by=[HOSTILE], running=RUNNING, steps=[(HOSTILE, "(5, 0)", None), ("b", "complete", 10)],
-    hot_keys=[HOSTILE], recent=[],
+    hot_keys=[HOSTILE], negatives=[HOSTILE], recent=[],
 )  # fmt: skip
 
 
-class Shown(Display):
+class Shown(Query):
     """A query that runs for some looks; what Spark knows of it is made up."""
 
-    name, session = "shown", None
+    name = "shown"
 
     def __init__(self, process: Stepper, looks: int = 3) -> None:
-        self._context, self._watch, self.looks = process.context, Watch(process.context), looks
-        self.error: Exception | None = None
+        self._context, self._watch, self.looks = process.context, LogView(process.context), looks
+        self.error: ts.TimelyError | None = None
+        self._deletes = None
 
     @property
     def is_active(self) -> bool:
         self.looks -= 1
         return self.looks >= 0
 
-    def exception(self) -> Exception | None:
+    def exception(self) -> ts.TimelyError | None:
         return self.error
 
     @property
@@ -77,7 +78,7 @@ def shown(begin: Begin) -> Shown:
 
 def test_an_overview_has_epochs_in_flight_steps_and_the_last_batches(shown: Shown) -> None:
     shown.looks = 100
-    overview = shown._overview()
+    overview = Overview.of(shown)
 
     assert overview.state == "running"
     assert (overview.epochs, overview.held_back_by) == ([1], ["x"])
@@ -108,7 +109,7 @@ def test_a_query_whose_checkpoint_is_gone_still_has_a_repr(
     def gone(_: Any) -> None:
         raise ConnectionRefusedError(HOSTILE)
 
-    monkeypatch.setattr(Shown, "_overview", gone)
+    monkeypatch.setattr(Overview, "of", gone)
 
     assert repr(shown).startswith("Query(shown: ConnectionRefusedError: <script>")
     assert "\x1b" not in repr(shown)

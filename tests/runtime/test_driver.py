@@ -9,13 +9,13 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from stepper import Begin, Stepper
 
 import timely_spark as ts
+from tests.support.stepper import Begin, Stepper
 from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.handle.status import Status
-from timely_spark.runtime.handle.watch import Watch
+from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.log import RoundLog
@@ -85,7 +85,7 @@ def test_a_batch_delivers_the_outputs_of_the_flow(begin: Begin) -> None:
     process.handles["x"].send([0, 4])
 
     assert process.batches() > 3  # every round a batch
-    assert Watch(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert LogView(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["by the same driver", "by another one"])
@@ -160,6 +160,29 @@ def test_a_hot_key_is_logged_once_and_stays_in_the_status(
     assert "by key" in status.json()
 
 
+def test_negative_records_are_logged_once_and_counted_in_the_status(
+    begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    def counted() -> ts.Dataflow:
+        flow = ts.Dataflow("negatives")
+        x = flow.input("x", "k long, diff long").collection(diff="diff")
+        x.count(keys="k", name="counts").changes().capture("out")
+        return flow
+
+    for rows in ([(1, 1), (2, -1)], [(1, -2), (2, -1)]):
+        process = begin(counted())
+        process.handles["x"].send(rows)
+        process.batches()
+
+    (logged,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    text = logged.removeprefix("negatives: ")
+    assert text.startswith("step 'counts' (")
+    assert "{'k': 2} is there -1 times after epoch 0\nHint: " in text
+    status = Status.of(process.context.log.checkpoint)
+    assert f"negative records  counts: 2\n{text}" in str(status)
+    assert "is there -1 times" in status.json()
+
+
 def test_a_restart_with_other_hot_keys_goes_on(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     def joined(skew: list[int] | None) -> ts.Dataflow:
         flow = ts.Dataflow("hot")
@@ -173,7 +196,7 @@ def test_a_restart_with_other_hot_keys_goes_on(begin: Begin, caplog: pytest.LogC
             process.handles[name].send([(k, i) for k in range(3)])
         process.batches()
 
-    rows = [row for of in Watch(process.context).captured("out").rows().values() for row in of]
+    rows = [row for of in LogView(process.context).captured("out").rows().values() for row in of]
     assert sorted(rows) == [(k, i, j, 1) for k in range(3) for i in range(4) for j in range(4)]
     assert caplog.text.count("continues with other hot keys") == 3
 
@@ -187,7 +210,7 @@ def test_after_a_restart_the_flow_goes_on_in_the_middle_of_a_loop(begin: Begin) 
 
     assert after.next == 2
     after.batches()
-    assert Watch(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert LogView(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
 
 
 def test_a_batch_that_was_not_committed_runs_again_after_a_restart(begin: Begin) -> None:
@@ -201,7 +224,7 @@ def test_a_batch_that_was_not_committed_runs_again_after_a_restart(begin: Begin)
     assert after.next == 1
     after.finish(after.run())
     after.batches()
-    assert Watch(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert LogView(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
 
 
 def test_ids_that_spark_uses_up_by_itself_are_no_gap(begin: Begin) -> None:
@@ -215,7 +238,7 @@ def test_ids_that_spark_uses_up_by_itself_are_no_gap(begin: Begin) -> None:
 
     assert after.next == 2
     after.batches()
-    assert Watch(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert LogView(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
 
 
 def test_rounds_of_one_batch_lead_to_the_same(begin: Begin) -> None:
@@ -229,10 +252,10 @@ def test_rounds_of_one_batch_lead_to_the_same(begin: Begin) -> None:
     assert manifest.bound["rounds"] == 100
     assert not manifest.runnable
     assert manifest.released == [("out", 0)]
-    assert Watch(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert LogView(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
     process.handles["x"].send([0, 3, 9])
     process.batches()
-    assert Watch(process.context).captured("out").rows()[1] == [
+    assert LogView(process.context).captured("out").rows()[1] == [
         (9,)
     ]  # from the states that those rounds left
 
@@ -393,12 +416,24 @@ def test_a_batch_that_failed_runs_again_from_the_one_before(
     process.finish(frame)
     process.batches()
 
-    assert Watch(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert LogView(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
     assert process.driver._last is not None
     assert process.driver._last.coordinator.tracker.active == {}, "no progress was applied twice"
 
 
 # -- large things, and what nobody needs any more ----------------------------------------------------------
+
+
+def sent_and_kept(process: Stepper) -> set[str]:
+    """The files of messages that the manifests refer to, each of which could be gone back to."""
+    messages = set[str]()
+    for batch in manifests(process):
+        _, rows = process.context.log.newest_before(batch + 1)
+        sent = blobs.files_of(wire.only(rows, Message))
+        needed = sent.union(*(state.files for state in States.of(rows).by_worker.values()))
+        assert {name.rpartition("/")[2] for name in needed} <= set(_names(process, "blobs")), batch
+        messages |= sent
+    return messages
 
 
 def test_files_go_when_no_batch_that_may_run_again_needs_them(
@@ -413,17 +448,32 @@ def test_files_go_when_no_batch_that_may_run_again_needs_them(
         process.handles["x"].send([n % 3, 100 + n])
         process.batches()
         live.append(len(_names(process, "blobs")))
-        for batch in manifests(process):  # each of them could be gone back to
-            _, rows = process.context.log.newest_before(batch + 1)
-            needed = blobs.files_of(wire.only(rows, Message))
-            of_messages |= needed
-            needed = needed.union(*(state.files for state in States.of(rows).by_worker.values()))
-            assert {name.rpartition("/")[2] for name in needed} <= set(_names(process, "blobs"))
+        of_messages |= sent_and_kept(process)
 
     assert manifests(process)[0] == process.next - 1 - 3
     assert len(manifests(process)) == 4
     assert len(of_messages) > 6
     assert 0 < max(live[6:]) <= max(live[2:6]), "none stays"
+
+
+def test_files_stay_for_the_copy_of_a_manifest_as_long_as_for_the_manifest(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "EMBEDDED", 64)
+    monkeypatch.setattr(blobs, "BULK", 0)
+    process = begin(loop(), keep=1)
+    process.handles["x"].send([0, 100, 101])
+    process.batch()
+    for batch in (1, 2):  # Spark uses up ids by itself
+        process.world.plan_batch(batch, process.world.offset(0))
+        process.world.add(f"commits/{batch}", "v1\n{}")
+        process.world.versions[batch + 1] = process.world.versions[1]
+    process = begin(loop(), keep=1)
+    kept = sent_and_kept(process)
+    while process.batch():
+        kept |= sent_and_kept(process)
+    assert len(kept) >= 3
+    assert LogView(process.context).captured("out").rows()[0] == [*((k,) for k in range(7)), (100,), (101,)]
 
 
 # -- takeovers ---------------------------------------------------------------------------------------------

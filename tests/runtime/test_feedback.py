@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from stepper import Begin, Stepper
 
 import timely_spark as ts
+from tests.support.stepper import Begin, Stepper
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import LostOwnership
 from timely_spark.runtime.query import feedback
@@ -39,7 +39,7 @@ def sent(table: pa.Table) -> list[tuple[str, int]]:
 
 def fresh(process: Stepper) -> FeedbackReader:
     """A reader as Spark makes one in another process."""
-    from timely_spark.runtime.query.run_context import RunContext
+    from timely_spark.runtime.run_context import RunContext
 
     return FeedbackReader(RunContext.from_option(process.context.to_option()))
 

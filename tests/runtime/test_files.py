@@ -119,6 +119,15 @@ def test_a_new_file_never_replaces_one(files: Files) -> None:
     assert files.names("terms") == ["terms/0.json"]
 
 
+def test_a_process_remembers_only_so_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timely_spark.runtime.storage.checksums._MOST", 2)
+    known = Intact()
+    for part in "abc":
+        known.add(part)
+
+    assert [part in known for part in "abc"] == [False, True, True]
+
+
 @pytest.mark.slow
 def test_two_hundred_rounds_are_written_read_listed_and_removed(files: Files) -> None:
     for batch in range(200):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import timely_spark as ts
 from timely_spark.__main__ import main
 from timely_spark.errors import BadArgument, UnknownName
 from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.handle.status import Status
 
 
 def counting() -> ts.Dataflow:
@@ -56,6 +58,28 @@ def test_the_state_at_every_retained_round_is_the_collection_then(begin: Any, tm
             sum(look.at(number).sizes()["bytes"].to_pylist())
             == look.rounds()["state_bytes"][number - 6].as_py()
         )
+
+
+def test_the_bytes_of_state_after_a_changed_start_are_those_of_the_steps_that_there_are_now(
+    begin: Any, tmp_path: Path
+) -> None:
+    def flow(*steps: str) -> ts.Dataflow:
+        flow = ts.Dataflow("changed")
+        numbers = flow.input("numbers", "n long")
+        for step in steps:
+            numbers.collection(name=f"{step} changes").count(keys="n", name=step).capture(f"{step} out")
+        return flow
+
+    process = begin(flow("counted", "other"))
+    process.handles["numbers"].send([1, 2, 3])
+    process.batches()
+    assert set(ts.inspect(str(tmp_path)).at().manifest.state_bytes) == {"counted", "other"}
+    begin(flow("other"))
+
+    look = ts.inspect(str(tmp_path))
+    sizes = look.at().sizes()["bytes"].to_pylist()
+    assert sum(sizes) == look.rounds()["state_bytes"][-1].as_py()
+    assert set(json.loads(Status.of(str(tmp_path)).json())["state_bytes"]) == {"other"}
 
 
 def test_messages_in_flight_and_pointstamps(begin: Any, tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stepper import Begin
 
 import timely_spark as ts
-from timely_spark.runtime.handle.watch import Watch
+from tests.support.stepper import Begin
+from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query import live
 from timely_spark.runtime.query.live import EVERY, SHARE, BatchProgress, Live, LoopProgress, running_batch
 from timely_spark.runtime.storage.log import RoundLog
@@ -119,7 +119,7 @@ def test_a_running_batch_is_seen_and_its_file_does_not_outlive_it(
     assert {*range(1, 30)} <= {*iterations}
     log: RoundLog = process.context.log
     assert log.files.names("live") == []
-    last = Watch(process.context).progress(0, None)
+    last = LogView(process.context).progress(0, None)
     assert last is not None
     assert sum(point.records for point in last.iterations) == 31
     assert last.records > 31

@@ -16,17 +16,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from timely_spark.runtime.errors import PeerLost, PeersUnreachable
 from timely_spark.runtime.query.peers import (
     LARGEST,
     STRANGERS,
     Address,
-    PeerLost,
     Peers,
-    PeersUnreachable,
     address_in,
     signed,
 )
-from timely_spark.state.keys import from_bytes, to_bytes
+from timely_spark.state.arrow import from_bytes, to_bytes
 
 SCHEMA = pa.schema([("n", pa.int64()), ("payload", pa.binary())])
 TOKEN = secrets.token_bytes(32)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import timely_spark as ts
-from timely_spark.runtime.handle.plot import LINES, convergence, plot
+from timely_spark.runtime.handle.plot import LINES, convergence, figure_of
 from timely_spark.runtime.handle.watch import Progress
 from timely_spark.worker.convergence import Iterations
 
@@ -36,7 +36,7 @@ def test_an_epoch_over_several_batches_is_one_line() -> None:
 
 @pytest.mark.slow
 def test_loops_latencies_and_states_have_panels() -> None:
-    figure = plot("a $hostile$ name", RECENT, {1: 20, 0: 10})
+    figure = figure_of("a $hostile$ name", RECENT, {1: 20, 0: 10})
 
     titles = [panel.get_title() for panel in figure.axes]
     assert titles == [r"loop \$a_b", "loop c", "latency", "state"]
@@ -53,18 +53,18 @@ def test_loops_latencies_and_states_have_panels() -> None:
 def test_only_the_last_epochs_and_the_largest_states_have_lines() -> None:
     many = [progress(e, [Iterations("a", e, 1, 1, 1)], **{f"s{i}": i for i in range(20)}) for e in range(20)]
 
-    loop, _, state = plot("many", many, {}).axes
+    loop, _, state = figure_of("many", many, {}).axes
 
     assert [line.get_label() for line in loop.get_lines()] == [f"epoch {e}" for e in range(20 - LINES, 20)]
     assert {line.get_label() for line in state.get_lines()} == {f"s{i}" for i in range(20 - LINES, 20)}
 
 
 def test_a_query_that_has_done_nothing_can_be_drawn() -> None:
-    assert len(plot("new", [], {}).axes) == 2
+    assert len(figure_of("new", [], {}).axes) == 2
 
 
 def test_without_matplotlib_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     with pytest.raises(ts.TimelyError, match=r"pip install 'timely-spark\[notebook\]'"):
-        plot("none", RECENT, {})
+        figure_of("none", RECENT, {})

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 
 import pytest
 
-from timely_spark.runtime.query import process
+import timely_spark as ts
+from timely_spark.coordinator.loops import with_warn_after
+from timely_spark.runtime import process
 
 _USE = """
 import numpy as np
-from timely_spark.runtime.query import process
+from timely_spark.runtime import process
 
 def resident():
     with open("/proc/self/statm") as found:
@@ -63,3 +66,23 @@ def test_without_glibc_a_task_runs_as_well(monkeypatch: pytest.MonkeyPatch) -> N
             ran.append(process._libc())
 
     assert ran == [None, None]
+
+
+@pytest.mark.parametrize("given", [None, "2 GB", 7])
+def test_an_iteration_without_a_limit_gets_a_share_of_the_memory(
+    given: str | int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096}.get(name, 1 << 20))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(process, "_CONTAINERS", ())
+    flow = ts.Dataflow("x")
+    flow.input("x", "n long").capture("out")
+    plan = with_warn_after(flow.compile(8), None, given)
+    limit = plan.iteration_limit
+    assert limit.exceeded(1 << 60, 1 << 60) is None or given
+    assert process.limit_iterations(plan) is plan
+    if given is None:  # 4 GiB, of which two workers at once have a sixteenth each
+        assert plan.iteration_limit.exceeded(1 << 60, 1 << 27) is None
+        assert plan.iteration_limit.exceeded(0, (1 << 27) + 1) == "134,217,728 bytes are allowed"
+    else:
+        assert plan.iteration_limit == limit

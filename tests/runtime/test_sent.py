@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from stepper import Begin, Stepper
 
 import timely_spark as ts
+from tests.support.stepper import Begin, Stepper
 from timely_spark.errors import BadArgument, NotComplete, UnknownName, Where
 from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.query import Query

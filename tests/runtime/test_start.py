@@ -30,7 +30,7 @@ from timely_spark.runtime.errors import (
 from timely_spark.runtime.handle import query as handle
 from timely_spark.runtime.handle.query import Query, living
 from timely_spark.runtime.sinks.sink import CaptureSink, MemorySink
-from timely_spark.runtime.storage.captured import Deliveries
+from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.entries import read_entry
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
@@ -278,6 +278,9 @@ def test_nothing_is_complete_for_a_query_that_failed(session: Session) -> None:
     query.session = Session()  # type: ignore[assignment]
     query.session.sparkContext = SimpleNamespace()  # type: ignore[misc] # it was stopped later
     assert "a task was lost" in str(query.exception())
+    running.failure = RuntimeError("Python worker failed to connect back.")
+    told = str(query.exception())
+    assert "connect back.\nHint: the machine was too busy to start" in told
     running.failure = RuntimeError("[INTERNAL_ERROR] You hit a bug in Spark: planning failed")
     assert "its Spark session was stopped.\nHint: stop() the query before" in str(query.exception())
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import engine
 import pyarrow as pa
 import pytest
-from engine import Process, World
 
 import timely_spark as ts
+from tests.support import engine
+from tests.support.engine import Process, World
 from timely_spark.runtime.session import refuse_wheel
 from timely_spark.runtime.sinks import delivery
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
@@ -22,7 +22,7 @@ from timely_spark.runtime.sinks.folder import Writer
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.state.keys import to_bytes
+from timely_spark.state.arrow import to_bytes
 
 
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -13,7 +13,7 @@ import timely_spark as ts
 from timely_spark.runtime.handle.inputs import InputHandle
 from timely_spark.runtime.query import feedback
 from timely_spark.runtime.query.feedback import FeedbackReader
-from timely_spark.runtime.query.run_context import RunContext, labels, packed
+from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.worker import pack_input
 

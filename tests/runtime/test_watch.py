@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from stepper import Begin
 
 import timely_spark as ts
+from tests.support.stepper import Begin
 from timely_spark.runtime.handle import watch
 from timely_spark.runtime.handle.query import Query
-from timely_spark.runtime.handle.watch import Watch, only_the_wait, wait_in_a_thread
+from timely_spark.runtime.handle.watch import LogView, only_the_wait, wait_in_a_thread
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_an_interrupt_lets_calls_of_the_jvm_return(cancels: list[int], *, met: b
         return met
 
     with pytest.raises(KeyboardInterrupt):
-        Watch.until(None, reached, alive, None)  # type: ignore[arg-type]
+        LogView.until(None, reached, alive, None)  # type: ignore[arg-type]
     assert (returned, cancels) == (["alive", "reached"], [])
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
-import pytest
 
 import timely_spark as ts
 from timely_spark.compiler.summary import PlanSummary
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.why import Why
-from timely_spark.runtime.storage.log import RoundLog
 
 
 def ask(process: Any, epoch: int) -> Why:
-    log = RoundLog(process.context.checkpoint)
-    manifest, rows = log.read_whole(log.newest() or 0) or pytest.fail("no manifest")
-    return Why.of(log, manifest, rows, PlanSummary.of(process.context.plan), epoch)
+    newest = ts.inspect(process.context.checkpoint).at()
+    return Why.of(replace(newest, own=PlanSummary.of(process.context.plan)), epoch)
 
 
 def test_what_a_loop_does_and_since_when(begin: Any, tmp_path: Path) -> None:

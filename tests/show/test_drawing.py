@@ -5,21 +5,19 @@ from __future__ import annotations
 import itertools
 import random
 import re
-import runpy
 from collections.abc import Callable
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 import timely_spark as ts
+from tests.show.test_explain import nested, reachability, word_count
 from timely_spark.graph import Kind
 from timely_spark.show.drawing import _width, to_html, to_svg
 from timely_spark.show.explain import explain
 from timely_spark.show.layout import Box, frames, lay_out
 from timely_spark.show.mermaid import to_mermaid
 
-FLOWS = runpy.run_path(str(Path(__file__).with_name("test_explain.py")))
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -68,7 +66,7 @@ def random_flow(seed: int, *, regions: bool = False) -> ts.Dataflow:
 
 
 MAKE: list[Callable[[], ts.Dataflow]] = [
-    FLOWS["word_count"], FLOWS["reachability"], FLOWS["nested"], library,
+    word_count, reachability, nested, library,
     *(lambda seed=seed: random_flow(seed) for seed in range(12)),
     *(lambda seed=seed: random_flow(seed, regions=True) for seed in range(8)),
 ]  # fmt: skip
@@ -184,6 +182,6 @@ def test_an_incomplete_flow_is_shown_with_the_reason() -> None:
 
 
 def test_a_flow_names_its_inputs_loops_and_outputs() -> None:
-    assert repr(FLOWS["reachability"]()) == (
+    assert repr(reachability()) == (
         "Dataflow('reachability'; inputs: edges, roots; loops: hops; outputs: near)"
     )

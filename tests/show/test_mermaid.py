@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-import runpy
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import timely_spark as ts
+from tests.show.test_explain import nested, reachability, word_count
 from timely_spark.errors import GraphError
 from timely_spark.show import to_mermaid
 
 # the flows that explain's tests print: one drawing and one text of each
-FLOWS = runpy.run_path(str(Path(__file__).with_name("test_explain.py")))
-word_count, reachability, nested = (FLOWS[name] for name in ("word_count", "reachability", "nested"))
 
 
 WORD_COUNT = """\

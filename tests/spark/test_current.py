@@ -11,13 +11,13 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.errors import SchemaError
-from timely_spark.operators.output_vertex import Output as Vertex
+from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.sink import Output
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
-from timely_spark.state.keys import to_bytes
+from timely_spark.state.arrow import to_bytes
 
 CHANGES = pa.schema([("k", pa.int64()), ("v", pa.string()), ("diff", pa.int64())])
 

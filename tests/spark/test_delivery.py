@@ -16,7 +16,7 @@ from timely_spark.coordinator import OUTPUTS
 from timely_spark.errors import VertexError
 from timely_spark.graph import Monotone
 from timely_spark.operators.output_vertex import VOID, MonotoneOutput
-from timely_spark.operators.output_vertex import Output as Vertex
+from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.sinks import delivery, delta, delta_append
 from timely_spark.runtime.sinks.delivery import Delivery
@@ -28,7 +28,7 @@ from timely_spark.runtime.storage.blobs import EMBEDDED, Blobs, file_of
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.state.keys import to_bytes
+from timely_spark.state.arrow import to_bytes
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.timezone.utc)

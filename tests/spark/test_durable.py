@@ -25,7 +25,7 @@ from timely_spark.runtime.storage.blobs import BULK, Blobs, file_of, files_of, s
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.worker import ROWS, wire
-from timely_spark.worker.wire import Header, Item, Message, Output
+from timely_spark.worker.wire import Header, Item, Message, SinkRows
 
 ROWS_SENT = 250_000
 
@@ -36,7 +36,7 @@ def test_a_reference_is_a_part_of_a_file(tmp_path: Path) -> None:
 
     def item(i: int, payload: bytes) -> Item:
         message = Message(channel=i, time=[0], sender=0, payload=payload)
-        return message if i % 2 else Output(sink=f"{i}", epoch=0, payload=payload)
+        return message if i % 2 else SinkRows(sink=f"{i}", epoch=0, payload=payload)
 
     items = [(i, item(i, payload)) for i, payload in enumerate(payloads)]
     rows = wire.table([*items, (0, item(7, b"small")), (0, Header(batch=0))])
@@ -95,9 +95,8 @@ def test_bulk_goes_by_reference_past_driver_and_state_store(spark: SparkSession,
 FIRST = """
 import sys, time
 from pyspark.sql import SparkSession
-sys.path.insert(0, sys.argv[2])
 import timely_spark as ts
-from test_durable import growing
+from tests.spark.test_durable import growing
 builder = SparkSession.builder.master("local[1]").config("spark.log.level", "OFF")  # as nobody tuned it
 flow = growing()
 flow.handle("x").send([0, 1])
@@ -116,7 +115,7 @@ def first(checkpoint: str) -> Any:
     """Another process that runs a flow on the checkpoint."""
     path = os.pathsep.join([str(Path(ts.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
-        [sys.executable, "-c", FIRST, checkpoint, str(Path(__file__).parent)],
+        [sys.executable, "-c", FIRST, checkpoint],
         env=os.environ | {"PYTHONPATH": path}, start_new_session=True, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -172,7 +171,7 @@ def test_the_status_names_what_holds_an_epoch_back(
     right.send([3])
     with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
         until = time.monotonic() + 60
-        while not Status.of(checkpoint).epochs:
+        while not Status.of(checkpoint).after.manifest.open_epochs:
             assert time.monotonic() < until
             time.sleep(0.1)
         assert main(["status", checkpoint]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,12 @@ def test_a_flow_goes_on_without_a_poison_file(
     half = (folder / "3.parquet").read_bytes()
     (folder / "odd 2% #?.parquet").write_bytes(half[: len(half) // 2])
     os.utime(folder / "odd 2% #?.parquet", (2, 2))
+    command = f"python -m timely_spark skip {re.escape(checkpoint)} --file"
     if way == "skip":
-        with pytest.raises(BadFile, match=r"(?s)odd 2% #\?\.parquet.*Hint: .*skip CHECKPOINT --file"):
+        with pytest.raises(BadFile, match=r"(?s)odd 2% #\?\.parquet.*Hint: .*" + command):
             run(counted(), spark, checkpoint).await_termination()
         (folder / "odd 2% #?.parquet").unlink()  # which alone does not help
-        with pytest.raises(BadFile, match=r"(?s)is gone .*skip CHECKPOINT --file"):
+        with pytest.raises(BadFile, match="(?s)is gone .*" + command):
             run(counted(), spark, checkpoint).await_termination()
         assert main(["skip", checkpoint, "--file", "odd 2% #?.parquet"]) == 0
     query = run(counted(), spark, checkpoint)
@@ -185,3 +187,41 @@ def test_a_flow_goes_on_without_a_poison_file(
     assert (read.listed, read.entered, read.rows) == (3, 2, 3)
     assert (read.quarantined, read.skipped) == ((1, 0) if way == "quarantine" else (0, 1))
     assert any("odd 2% #?.parquet" in name for name in read.names)
+
+
+@pytest.mark.parametrize("more", [{}, {"epoch": "src"}], ids=["clock", "column"])
+def test_quarantined_files_are_told_once_also_if_no_file_is_good(
+    spark: SparkSession, tmp_path: Path, checkpoint: str, more: Any
+) -> None:
+    folder = tmp_path / "in"
+
+    def built() -> ts.Dataflow:
+        flow = ts.Dataflow("quarantining")
+        schema, way = "src long, dst long", {"on_bad_file": "quarantine", "files_per_epoch": 1}
+        source = flow.files("edges", folder, schema=schema, **way, **more)
+        source.select("dst").capture("out")
+        source.quarantined.select("path", "size").capture("bad")
+        return flow
+
+    def bad(number: int) -> tuple[str, int]:
+        put(folder, number, [(number, number)])
+        half = (folder / f"{number}.parquet").read_bytes()[:-9]
+        (folder / f"{number}.parquet").write_bytes(half)
+        os.utime(folder / f"{number}.parquet", (number + 1, number + 1))
+        return str(folder / f"{number}.parquet"), len(half)
+
+    told = [bad(1)]
+    run(built(), spark, checkpoint)  # the only file is damaged
+    told += [bad(2), bad(4)]
+    for number in (3, 5, 6):
+        put(folder, number, [(number, number)])
+    run(built(), spark, checkpoint)
+    newest = max(Path(checkpoint, "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()  # as if the driver had been killed before: the batch runs again
+    query = run(built(), spark, checkpoint)
+
+    found = {name: query.captured(name).rows() for name in ("out", "bad")}
+    assert [row for rows in found["out"].values() for row in rows] == [(3,), (5,), (6,)]
+    assert [row for rows in found["bad"].values() for row in rows] == told
+    read = Status.of(checkpoint).read["edges"]
+    assert (read.listed, read.entered, read.quarantined, read.rows) == (6, 3, 3, 3)

@@ -172,6 +172,18 @@ def test_old_manifests_and_outputs_go(log: RoundLog) -> None:
     assert log.files.names("terms") == ["terms/0.json", "terms/1.json"]
 
 
+def test_what_was_written_lately_is_kept(log: RoundLog) -> None:
+    for batch in range(4):
+        log.write(manifest(batch, written=100.0 if batch != 1 else 10.0), ROWS)
+
+    left = log.prune(manifest(4, written=101.0, kept_from=0), keep=1, seconds=50)
+
+    assert left.kept_from == 0, "the first one is young"
+    assert log.files.numbers("rounds/0") == [0, 1, 2, 3]
+    assert log.prune(manifest(4, written=200.0, kept_from=0), keep=1, seconds=50).kept_from == 3
+    assert log.files.numbers("rounds/0") == [3]
+
+
 def test_another_format_is_refused(log: RoundLog) -> None:
     log.write(manifest(0, format=99), ROWS)
     with pytest.raises(OtherFlow, match="format 99"):
@@ -246,6 +258,15 @@ def test_a_start_removes_what_killed_processes_had_begun_to_write(log: RoundLog)
     assert [name for name in begun if Path(log.checkpoint, name).exists()] == []
 
 
+def test_only_what_was_begun_is_removed(log: RoundLog) -> None:
+    for name in ("blobs/of.tmp.a", "blobs/.b.tmp", "blobs/.c"):
+        log.files.write(name, b"1")
+
+    log.files.tidy("blobs")
+
+    assert sorted(file.name for file in Path(log.files.path("blobs")).iterdir()) == [".c", "of.tmp.a"]
+
+
 def test_a_manifest_that_was_lost_is_not_taken_for_an_id_that_spark_used_up(log: RoundLog) -> None:
     for batch in range(-1, 2):
         log.write(manifest(batch), ROWS)
@@ -257,6 +278,16 @@ def test_a_manifest_that_was_lost_is_not_taken_for_an_id_that_spark_used_up(log:
     with pytest.raises(LogDamaged, match="manifest of batch 2"):
         restarted(log)
     assert RoundLog(log.checkpoint).newest() == 1, "nothing is touched"
+
+
+def test_a_manifest_that_was_lost_between_others_is_named(log: RoundLog) -> None:
+    for batch in range(-1, 5):
+        log.write(manifest(batch), ROWS)
+    spark_ran(log, offsets=[0, 1, 2, 3, 4], commits=[0, 1, 2, 3, 4])
+    Path(log.files.path("rounds/0/2.arrow")).unlink()
+
+    with pytest.raises(LogDamaged, match="manifest of batch 2"):
+        restarted(log)
 
 
 def test_a_manifest_that_is_not_whole_is_named(log: RoundLog) -> None:

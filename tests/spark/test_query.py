@@ -290,9 +290,8 @@ def test_without_a_session_the_hint_says_what_to_do(monkeypatch: pytest.MonkeyPa
 PLAIN = """
 import sys
 from pyspark.sql import SparkSession
-sys.path.insert(0, sys.argv[2])
-from test_query import HOPS, chain, reachability
-spark = SparkSession.builder.master(sys.argv[3]).config("spark.log.level", "ERROR").getOrCreate()
+from tests.spark.test_query import HOPS, chain, reachability
+spark = SparkSession.builder.master(sys.argv[2]).config("spark.log.level", "ERROR").getOrCreate()
 flow = reachability()
 chain(flow)
 query = flow.start(spark, checkpoint=sys.argv[1], workers=2, trigger="available_now")
@@ -306,7 +305,7 @@ spark.stop()
 
 @pytest.mark.campaign
 def test_two_executors_and_a_session_that_nobody_tuned(checkpoint: str) -> None:
-    command = [sys.executable, "-c", PLAIN, checkpoint, str(Path(__file__).parent), "local-cluster[2,1,1024]"]
+    command = [sys.executable, "-c", PLAIN, checkpoint, "local-cluster[2,1,1024]"]
     path = os.pathsep.join([str(Path(ts.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         command,

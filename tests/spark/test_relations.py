@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.errors import VertexError
+from timely_spark.runtime.handle.status import Status
 
 EPOCHS = [
     {"left": [(1, 5), (2, 7), (None, 8)], "right": [(1, 50), (3, 70)]},
@@ -57,3 +61,39 @@ def test_relations_on_spark_are_those_of_the_simulator(spark: SparkSession, chec
             at: of for at, of in expected[name].rows().items() if of
         }
     assert all(any(rows.values()) for rows in captured.values())
+
+
+def test_records_removed_more_often_than_inserted_are_told_of_or_end_the_flow(
+    spark: SparkSession, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def counted() -> ts.Dataflow:
+        flow = ts.Dataflow("negatives")
+        x = flow.input("x", "k long, diff long").collection(diff="diff")
+        x.count(keys="k", name="counts").changes().capture("out")
+        return flow
+
+    flow = counted()
+    query = flow.start(spark, checkpoint=checkpoint, workers=2, on_negative="raise")
+    flow.handle("x").send([(1, 1), (2, -1)])
+    with pytest.raises(
+        VertexError, match=r"(?s)step 'counts' \(.*{'k': 2} is there -1 times after epoch 0.*Hint"
+    ):
+        query.wait_for(timeout=120)
+
+    flow = counted()
+    with caplog.at_level(logging.WARNING, "timely_spark"), flow.start(spark, checkpoint=checkpoint) as query:
+        assert query.wait_for(timeout=120)  # what failed runs again
+        flow.handle("x").send([(1, -2), (2, -1)])
+        assert query.wait_for(timeout=120)
+        found = ts.snapshot(query.captured("out")).to_pylist()
+        assert found == [
+            {"k": 1, "count": -1},
+            {"k": 2, "count": -2},
+        ]
+    (logged,) = [
+        each.getMessage()
+        for each in caplog.records
+        if "more was removed" in each.getMessage() and each.levelno == logging.WARNING
+    ]
+    assert "{'k': 2} is there -1 times" in logged
+    assert "negative records  counts: 2" in str(Status.of(checkpoint))

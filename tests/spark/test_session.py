@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from timely_spark.runtime.errors import SparkMissing, SparkTooOld
-from timely_spark.runtime.query.run_context import labels, murmur3
+from timely_spark.runtime.run_context import labels, murmur3
 from timely_spark.runtime.session import (
     applied,
     configure,

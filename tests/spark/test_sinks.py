@@ -11,14 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.operators.output_vertex import Output as Vertex
+from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.sink import Output
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
-from timely_spark.state.keys import to_bytes
+from timely_spark.state.arrow import to_bytes
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 CHANGES = SCHEMA.append(pa.field("diff", pa.int32()))

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timely_spark.state import Arrangement, arrangement, keys
+from timely_spark.state import Arrangement, arrangement, hashing
+from timely_spark.state.grouping import group
 
 KEYS = st.sampled_from([None, "", "a", "b", "c", "dd"])
 BATCHES = st.lists(st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=12), max_size=8)
@@ -60,8 +61,8 @@ def test_an_arrangement_is_a_dict_of_lists(batches: list[Any], probes: list[Any]
 @given(BATCHES, st.lists(KEYS, max_size=6))
 def test_even_if_all_keys_have_one_of_two_hashes(batches: list[Any], probes: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        real = keys._hash_column
-        patch.setattr(keys, "_hash_column", lambda column: real(column) & np.uint64(1))
+        real = hashing._hash_column
+        patch.setattr(hashing, "_hash_column", lambda column: real(column) & np.uint64(1))
         check(batches, probes)
 
 
@@ -71,9 +72,9 @@ def test_single_rows_are_found_within_those_of_a_key(
     batches: list[Any], probes: list[Any], *, collide: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        real = keys._hash_column
+        real = hashing._hash_column
         if collide:
-            patch.setattr(keys, "_hash_column", lambda column: real(column) & np.uint64(1))
+            patch.setattr(hashing, "_hash_column", lambda column: real(column) & np.uint64(1))
         state = Arrangement(["k"], within=["v"])
         for rows in batches:
             state.insert(table(rows))
@@ -88,9 +89,9 @@ def test_single_rows_are_found_within_those_of_a_key(
 
 
 def test_null_is_not_the_number_with_its_hash() -> None:
-    number = int(keys._NULL.astype(np.int64))
+    number = int(hashing._NULL.astype(np.int64))
     null, one = (pa.table({"k": pa.array([key], pa.int64())}) for key in (None, number))
-    assert keys.hashes(null, ["k"]) == keys.hashes(one, ["k"])
+    assert hashing.hashes(null, ["k"]) == hashing.hashes(one, ["k"])
     for stored, probe in itertools.product((null, one), repeat=2):
         state = Arrangement(["k"])
         state.insert(stored)
@@ -109,7 +110,7 @@ def test_numbers_of_several_widths_are_merged_as_the_widest() -> None:
 
 def test_merging_may_combine_rows() -> None:
     def sums(hashed: Any, rows: pa.Table) -> tuple[Any, pa.Table]:
-        groups = keys.group(rows, ["k"], hashed)
+        groups = group(rows, ["k"], hashed)
         total = np.add.reduceat(rows["v"].to_numpy()[groups.order], groups.starts)
         firsts = groups.firsts
         return hashed[firsts], rows.take(firsts).set_column(1, "v", pa.array(total))

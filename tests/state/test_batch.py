@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timely_spark.state import arrangement, batch, keys
+from timely_spark.state import arrangement, batch
+from timely_spark.state.arrow import from_bytes, to_bytes
 from timely_spark.state.batch import Batch
+from timely_spark.state.hashing import exact, hashes
 from timely_spark.state.history import EPOCH
 
 LONGS = [0, 1, -1, 127, -128, 128, -129, 1 << 15, -(1 << 31), (1 << 63) - 1, -(1 << 63)]
@@ -46,7 +48,7 @@ def rows_of(seed: int) -> pa.Table:
 
 
 def ordered(table: pa.Table, key: str) -> tuple[Any, pa.Table]:
-    h = keys.hashes(table, [key])
+    h = hashes(table, [key])
     order = np.argsort(h, kind="stable")
     return h[order], table.take(pa.array(order)).combine_chunks()
 
@@ -83,18 +85,18 @@ def test_what_was_put_in_comes_back(seed: int, by: str) -> None:
     hashed, table = ordered(rows_of(seed), by)
     made = Batch.of(hashed, table, by)
     check(made, hashed, table)
-    again = Batch.restored(keys.from_bytes(keys.to_bytes(made.stored())), distinct=made.distinct)
+    again = Batch.restored(from_bytes(to_bytes(made.stored())), distinct=made.distinct)
     assert again.table.schema.equals(table.schema, check_metadata=True)
     for each in (made, again):
         check(each, hashed, table)
         assert each.key == (by if by in PLAIN and not table[by].null_count else "")
-        assert each.exact((by,)) == keys.exact(table, [by])
+        assert each.exact((by,)) == exact(table, [by])
         low, high = sorted([seed % len(made.hashes), len(made.hashes) * 2 // 3])
         if low < high:
             first, last = each.positions(np.array([low, high]))
             part, slice_ = each.between(low, high), table.slice(first, last - first)
             check(part, hashed[first:last], slice_)
-            copy = Batch.restored(keys.from_bytes(keys.to_bytes(part.stored())), distinct=part.distinct)
+            copy = Batch.restored(from_bytes(to_bytes(part.stored())), distinct=part.distinct)
             check(copy, hashed[first:last], slice_)
 
 
@@ -102,7 +104,7 @@ def test_what_was_put_in_comes_back(seed: int, by: str) -> None:
 @given(SEEDS)
 def test_a_key_is_computed_only_from_its_own_hash(seed: int) -> None:
     table = rows_of(seed)
-    hashed = np.sort(keys.hashes(table, ["k"]) & np.uint64(1))
+    hashed = np.sort(hashes(table, ["k"]) & np.uint64(1))
     made = Batch.of(hashed, table, "k")
     check(made, hashed, table)
     assert not made.key
@@ -117,9 +119,9 @@ def test_rows_in_pieces_are_stored_whole(type_: pa.DataType) -> None:
         else [pa.array(list("abcd")), pa.array(["e", None])]
     )
     table = pa.table({"k": pa.chunked_array([[7] * 3, [7] * 3]), "v": pa.chunked_array(pieces)})
-    made = Batch.of(keys.hashes(table, ["k"]), table, "k")
+    made = Batch.of(hashes(table, ["k"]), table, "k")
 
-    again = Batch.restored(keys.from_bytes(keys.to_bytes(made.stored())), distinct=made.distinct)
+    again = Batch.restored(from_bytes(to_bytes(made.stored())), distinct=made.distinct)
     assert again.table.to_pylist() == made.table.to_pylist() == table.to_pylist()
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timely_spark.state.history import RowTimes, advanced, compaction, epochs_of, stamped, times_of
-from timely_spark.state.keys import Groups, hashes
+from timely_spark.state.grouping import Groups
+from timely_spark.state.hashing import hashes
+from timely_spark.state.history import RowTimes, advanced, compaction, epochs_of, times_of, with_time
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Lexicographic, Time
 
 
@@ -58,7 +59,7 @@ def stored(kind: str, drawn: list[tuple[int, int, int]]) -> tuple[Any, list[Any]
     """A kind of time, the times, and a row for each, numbered."""
     times, make = TIMES[kind]
     made = [make(*each) for each in drawn]
-    rows = [stamped(pa.table({"row": [i]}), time) for i, time in enumerate(made)]
+    rows = [with_time(pa.table({"row": [i]}), time) for i, time in enumerate(made)]
     return times, made, pa.concat_tables(rows)
 
 
@@ -98,19 +99,19 @@ def test_no_later_time_tells_an_advanced_time_from_its_original(
 
 
 def test_an_advanced_epoch_stays_before_what_is_still_to_come() -> None:
-    table = pa.concat_tables([stamped(pa.table({"row": [i]}), Time(i)) for i in range(6)])
+    table = pa.concat_tables([with_time(pa.table({"row": [i]}), Time(i)) for i in range(6)])
     assert epochs_of(advanced(table, PRODUCT, 4)).tolist() == [3, 3, 3, 3, 4, 5]
 
 
 def test_rows_from_outside_a_loop_are_at_its_first_iteration() -> None:
-    times, rows = times_of(stamped(pa.table({"row": [1, 2]}), Time(7)), 3)
+    times, rows = times_of(with_time(pa.table({"row": [1, 2]}), Time(7)), 3)
     assert (times.tolist(), rows.to_pydict()) == ([[7, 0, 0]] * 2, {"row": [1, 2]})
 
 
 @pytest.mark.parametrize("keys", [pa.array([1, 1, 2, 1]), pa.array(["a", "a", "b", "a"])])
 def test_rows_that_become_equal_are_folded(keys: pa.Array) -> None:
     table = pa.table({"k": keys, "n": [1, 2, 4, 8]})
-    table = pa.concat_tables([stamped(table.slice(i, 1), Time(at)) for i, at in enumerate([0, 1, 1, 5])])
+    table = pa.concat_tables([with_time(table.slice(i, 1), Time(at)) for i, at in enumerate([0, 1, 1, 5])])
     hashed = hashes(table, ["k"])
     order = np.argsort(hashed, kind="stable")
 
@@ -131,6 +132,6 @@ def test_rows_that_become_equal_are_folded(keys: pa.Array) -> None:
 
 
 def test_without_a_fold_rows_only_advance() -> None:
-    table = stamped(pa.table({"row": [1, 1]}), Time(2))
+    table = with_time(pa.table({"row": [1, 1]}), Time(2))
     h, kept = compaction(9, PRODUCT)(np.zeros(2, np.uint64), table)
     assert (len(h), kept.to_pydict()) == (2, {"row": [1, 1], "__timely_time0": [8, 8]})

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from definitions import ITERATIONS, OPERATORS, Items, looped, shift, with_time
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from orders import KINDS, Bitemporal, Moment, Moments
 
 import timely_spark as ts
+from tests.support.definitions import ITERATIONS, OPERATORS, Items, looped, shift, with_time
+from tests.support.orders import KINDS, Bitemporal, Moment, Moments
 from timely_spark.compiler.summary import PlanSummary, plan_summary
 from timely_spark.errors import GraphError, InvalidTime
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, CompactingTimes, broken_law, only_epochs

@@ -155,3 +155,29 @@ def test_steps_of_nested_loops() -> None:
     assert not PRODUCT.feedback(2).less_equal(around)
     assert PRODUCT.coarse(Time(4, 1, 7), frozenset({0})) == Time(4, 0, 7)
     assert PRODUCT.coarse(Time(4, 1, 7), frozenset()) == Time(4, 1, 7)
+
+
+@pytest.mark.parametrize("times", [PRODUCT, LEXICOGRAPHIC])
+def test_paths_between_other_loop_contexts_are_not_compared(times: Any) -> None:
+    enter, both = times.enter(0), times.identity(1)
+
+    assert enter.increments + enter.appended == both.increments + both.appended == (0, 0)
+    assert not enter.less_equal(both)
+    assert not both.less_equal(enter)
+    assert not times.leave(1).less_equal(both)
+
+
+def test_a_summary_is_of_tuples_and_its_steps_are_within_the_range() -> None:
+    made = Summary((MAX,), [1], [2])  # type: ignore[arg-type]
+
+    assert {made} == {Summary((MAX,), (1,), (2,))}
+    for increments, appended in (((MAX + 1,), ()), ((), (MAX + 1,)), ((-1,), ()), ((), (-1,))):
+        with pytest.raises(InvalidTime, match="Hint: "):
+            Summary((MAX,), increments, appended)
+
+
+def test_a_plain_tuple_is_compared_by_coordinates_too() -> None:
+    assert Time(1, 2) >= (0, 1)
+    assert not Time(1, 2) >= (0, 5)
+    assert not Time(1, 2) <= (2, 0)
+    assert not Time(1, 2) > (0, 5)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from definitions import ITERATIONS, OPERATORS, Items, looped, shift, with_time
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from orders import INNER, Label, Version
 
 import timely_spark as ts
+from tests.support.definitions import ITERATIONS, OPERATORS, Items, looped, shift, with_time
+from tests.support.orders import INNER, Label, Version
 from timely_spark.errors import GraphError
 from timely_spark.times import PRODUCT, Descending, RefinedTime, RefinedTimes, Time, refined
 

@@ -51,9 +51,7 @@ def test_counts_do_not_depend_on_order_or_grouping(
     points: int, added: list[tuple[str, int, int, int]], random: Random, parts: int
 ) -> None:
     shuffled = random.sample(added, len(added))
-    merged = Convergence()
-    for part in range(parts):
-        merged.merge(counted(shuffled[part::parts]))
+    merged = Convergence.sum(counted(shuffled[part::parts]) for part in range(parts))
 
     assert list(merged) == list(counted(added))
     assert list(merged.latest()) == list(counted(added).latest())
@@ -88,8 +86,8 @@ def test_counts_of_few_iterations_are_as_wide_as_those_that_are_entered(
     monkeypatch.setattr(convergence, "POINTS", 2)
     few, many = ([("a", 0, iteration, 1) for iteration in each] for each in ([0], [0, 1, 3]))
 
-    assert list(counted(few).merge(counted(many))) == list(counted(few + many))
-    assert list(counted(many).merge(counted(few))) == list(counted(few + many))
+    assert list(counted(few) + counted(many)) == list(counted(few + many))
+    assert list(counted(many) + counted(few)) == list(counted(few + many))
 
 
 def test_of_many_epochs_the_last_are_kept() -> None:
@@ -135,10 +133,10 @@ def test_a_loop_of_collections_counts_the_changes_of_each_iteration(workers: int
         counts = Convergence()
         simulation.step()
         batch = simulation.batch - 1
-        counts.merge(simulation.result.convergence)
+        counts += simulation.result.convergence
         while simulation.result.rows.num_rows:
             simulation.step()
-            counts.merge(simulation.result.convergence)
+            counts += simulation.result.convergence
         for src, dst, diff in changes:
             (now.add if diff > 0 else now.discard)((src, dst))
         after = [value for value, _ in zip(near(now), range(12), strict=False)]

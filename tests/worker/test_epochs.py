@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ import timely_spark as ts
 from timely_spark.coordinator import Coordinator
 from timely_spark.coordinator.coordinator import MAX_EMPTY, epochs_to_release
 from timely_spark.errors import GraphError
+from timely_spark.runtime.sources.arrivals import File, quarantined
 from timely_spark.testing import Simulation
-from timely_spark.worker import pack, wire
+from timely_spark.worker import pack, pack_input, pack_quarantined, wire
 from timely_spark.worker import pack as packing
 from timely_spark.worker.wire import InputBatch
 
@@ -423,3 +425,67 @@ def test_when_sources_are_exhausted_all_begun_epochs_complete() -> None:
     simulation.close("b")
     simulation.run()
     assert rows(simulation)[-3:] == [(6, 5), (7, 4), (8, 6)]
+
+
+# -- quarantined files ---------------------------------------------------------------------------------------
+
+
+def quarantining(folder: str, **more: Any) -> Simulation:
+    flow = ts.Dataflow("bad")
+    source = flow.files("in", folder, schema="at long", on_bad_file="quarantine", **more)
+    source.exchange("at").capture("out")
+    source.quarantined.select("path", "reason").exchange("path").capture("bad")
+    return Simulation(flow, workers=2, seed=7)
+
+
+def quarantine(simulation: Simulation, *paths: str) -> None:
+    """A batch in which Spark's tasks have read these bad files."""
+    files = [File(1, path, 1, bad="half of it") for path in paths]
+    simulation._input.append(pack_quarantined(simulation.plan, "in", quarantined(files)))
+
+
+def test_quarantined_files_are_told_in_the_epoch_of_their_batch(tmp_path: Path) -> None:
+    simulation = quarantining(str(tmp_path))
+    for good, bad in (([1, 2], ["a", "b"]), ([], ["c"]), ([3], [])):
+        simulation.send("in", good)
+        quarantine(simulation, *bad)
+        simulation.run()
+    assert simulation.captured["bad"].rows() == {
+        0: [("a", "half of it"), ("b", "half of it")],
+        1: [("c", "half of it")],
+        2: [],
+    }
+    assert simulation.captured["out"].rows() == {0: [(1,), (2,)], 1: [], 2: [(3,)]}
+    assert simulation.result.read == {"in": 3}
+
+
+def test_with_an_epoch_column_quarantined_files_are_told_as_late_records_are(tmp_path: Path) -> None:
+    simulation = quarantining(str(tmp_path), epoch="at")
+    for good, bad in (([5], []), ([], ["a"]), ([5, 7], ["b"]), ([9], [])):
+        simulation.send("in", good)
+        quarantine(simulation, *bad)
+        simulation.run()
+    simulation._input.append(pack_input(simulation.plan, "in", [(1, "close", None, None)]))
+    simulation.run()
+    quarantine(simulation, "c")  # of a closed source, too, each batch ends the epoch of such rows
+    simulation.run()
+    found = {epoch: rows for epoch, rows in simulation.captured["bad"].rows().items() if rows}
+    assert found == {
+        5: [("a", "half of it"), ("b", "half of it")],
+        10: [("c", "half of it")],
+    }
+    assert simulation.captured["out"].rows()[5] == [(5,), (5,)]
+    assert simulation.result.late["in"] == 0
+
+
+def test_quarantine_may_begin_at_a_restart(tmp_path: Path) -> None:
+    def built(way: Any) -> Any:
+        flow = ts.Dataflow("bad")
+        source = flow.files("in", tmp_path, schema="at long", on_bad_file=way)
+        source.distinct(name="once").capture("out")
+        return flow.compile(2)
+
+    assert built("fail").fingerprint == built("quarantine").fingerprint
+    flow = ts.Dataflow("bad")
+    with pytest.raises(GraphError, match=r"(?s)does not quarantine files.*on_bad_file"):
+        _ = flow.files("in", tmp_path, schema="at long").quarantined

@@ -92,9 +92,9 @@ def test_a_round_ends_at_a_multiple_of_warn_after(notices: list[Any]) -> None:
 def test_what_was_said_is_remembered_until_its_epoch_has_ended(notices: list[Any]) -> None:
     loops = Coordinator(with_warn_after(growing().compile(1), 10)).loops
     for epoch in (0, 1, 2):
-        assert loops.enter([LoopCounts({}, [("up", epoch, 10, "x")], [])])
+        assert loops.enter(LoopCounts(far=[("up", epoch, 10, "x")]))
     loops.forget(1)
-    assert [bool(loops.enter([LoopCounts({}, [("up", n, 10, "x")], [])])) for n in (0, 1, 2)] == [1, 0, 0]
+    assert [bool(loops.enter(LoopCounts(far=[("up", n, 10, "x")]))) for n in (0, 1, 2)] == [1, 0, 0]
 
     simulation = Simulation(growing(max_iterations=30, on_limit="return"), warn_after=10)
     for n in range(3):
@@ -240,6 +240,23 @@ def test_cancel_bounds_only_loops_in_which_the_epoch_is_active(notices: list[Any
     simulation.send("x", [1])
     simulation.run()
     assert [len(rows) for rows in simulation.captured["seen"].rows().values() if rows] == [30, 28]
+
+
+def test_cancel_bounds_no_loop_in_which_only_another_epoch_is_active(notices: list[Any]) -> None:
+    flow = ts.Dataflow("two")
+    x = flow.input("x", "n long")
+    x.where(pc.field("n") < 0).loop(lambda n: n.select(**UP), name="endless").capture("bad")
+    x.loop(lambda n: n.select(**UP).where(pc.field("n") < 30), name="good").capture("seen")
+    simulation = Simulation(flow, warn_after=20, rounds_per_batch=1)
+    simulation.send("x", [-1])
+    for _ in range(40):
+        simulation.step()
+    simulation.send("x", [1])
+    for _ in range(3):
+        simulation.step()
+    simulation.cancel(0)
+    simulation.run()
+    assert set(simulation.coordinator.loops.bounds) == {"endless"}
 
 
 def test_the_bound_of_cancel_survives_a_restart(notices: list[Any]) -> None:

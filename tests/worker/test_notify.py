@@ -12,7 +12,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.compiler.plan import Plan
-from timely_spark.state import keys
+from timely_spark.state import hashing
 from timely_spark.worker.notify import Blockers, Notificator, Pending
 
 
@@ -192,7 +192,7 @@ def test_a_round_looks_at_one_of_the_notifications_that_differ_in_their_epoch(wa
 def test_h_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["", "a", "abc" * 50, None, "", "zebra", "x" * 7, *map(str, range(100))]
     table = pa.table({"w": pa.array(words).slice(1)})
-    whole = keys.hashes(table, ["w"])
+    whole = hashing.hashes(table, ["w"])
     for piece in (1, 3, 8, 200):
-        monkeypatch.setattr(keys, "_PIECE", piece)
-        assert (keys.hashes(table, ["w"]) == whole).all()
+        monkeypatch.setattr(hashing, "_PIECE", piece)
+        assert (hashing.hashes(table, ["w"]) == whole).all()

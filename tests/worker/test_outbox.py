@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from timely_spark.compiler.plan import Channel, Plan
-from timely_spark.state.keys import from_bytes, partitioned
+from timely_spark.state.arrow import from_bytes
+from timely_spark.state.exchange import partitioned
 from timely_spark.times import Time
 from timely_spark.worker.outbox import Outbox
 

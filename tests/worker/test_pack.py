@@ -11,7 +11,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.errors import VertexError
-from timely_spark.state.keys import from_bytes
+from timely_spark.state.arrow import from_bytes
 from timely_spark.worker import pack, wire
 from timely_spark.worker.pack import SAMPLE
 from timely_spark.worker.wire import InputBatch

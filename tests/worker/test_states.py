@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from datetime import timedelta, timezone
+from importlib import import_module
 from pathlib import Path
-from runpy import run_path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -226,7 +226,9 @@ FLOWS: dict[str, Callable[[ts.Dataflow], ts.Stream]] = {
 }
 for path in sorted((Path(__file__).parents[1] / "operators").glob("test_*.py")):
     if "\nTRIED = " in path.read_text(encoding="utf-8"):  # an operator whose test says how to try it
-        FLOWS |= {name: over(build) for name, build in run_path(str(path))["TRIED"].items()}
+        FLOWS |= {
+            name: over(build) for name, build in import_module(f"tests.operators.{path.stem}").TRIED.items()
+        }
 
 
 def flow_of(name: str) -> ts.Dataflow:
@@ -334,12 +336,13 @@ def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seeds", [[0], pytest.param([1, 2, 3], marks=pytest.mark.campaign)], ids=str)
 @pytest.mark.parametrize("name", FLOWS)
 @pytest.mark.usefixtures("small")
 def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_same(
-    name: str, memory: Any, plain: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+    name: str, seeds: list[int], memory: Any, plain: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seed in range(2):
+    for seed in seeds:
         found = []
         for logged, crashes, blobs in ((False, 0, None), (True, 0.4, memory()), (True, 0, None)):
             monkeypatch.setattr(ts.Vertex, "logged", logged)
@@ -409,5 +412,5 @@ def test_the_flows_cover_every_vertex_with_state() -> None:
     own = {kind for kind in below(ts.Vertex) - stateless if kind.__module__.startswith("timely_spark.op")}
     templates = {type(node.template) for name in FLOWS for node in flow_of(name).compile(1).nodes}
 
-    keeps_nothing = {"Output", "Watch", "_OnRecv", "ImprovementsPerTime", "Sessions", "Growing", "EnterAt"}
+    keeps_nothing = {"OutputVertex", "ProbeVertex", "_OnRecv", "Sessions", "Growing", "Joined", "EnterAt"}
     assert {kind.__name__ for kind in own - templates} <= keeps_nothing

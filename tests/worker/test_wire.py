@@ -10,6 +10,7 @@ from timely_spark.worker import ROWS, wire
 from timely_spark.worker.columns import Refused
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts
+from timely_spark.worker.negatives import Negatives
 from timely_spark.worker.wire import (
     Advance,
     Failure,
@@ -17,9 +18,9 @@ from timely_spark.worker.wire import (
     InputBatch,
     Item,
     Message,
-    Output,
     Report,
     RowKind,
+    SinkRows,
     Tick,
 )
 
@@ -43,6 +44,7 @@ REPORT = Report(
     refused={"s": Refused(without=1, far=1, least=90, above=8)},
     loops=LoopCounts({"loop": 4}, [], []),
     loads=[Load(2, 0, 40_000, "7", 0.5)],
+    negatives=[Negatives("count", 2, "{'k': 1} is there -1 times", 3)],
     stats={"steps": 5},
 )
 ITEMS: list[Item] = [
@@ -52,7 +54,7 @@ ITEMS: list[Item] = [
     InputBatch(source="s", channel=2, shard=1, seq=0, epochs=[[3, 6]], payload=b"in"),  # type: ignore[list-item]
     Advance(source="x", to=None, seq=4),
     Message(channel=5, time=[2, 1], sender=1, payload=b"to"),
-    Output(sink="out", epoch=2, payload=b"out"),
+    SinkRows(sink="out", epoch=2, payload=b"out"),
     REPORT,
     Failure.of(VertexError.from_exception("step", None, ValueError("no"))),
 ]

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from graphlib import CycleError as Unsortable
 from graphlib import TopologicalSorter
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.compiler.plan import Channel, Node, Plan, Source, Through
+from timely_spark.compiler.plan import Channel, Node, Plan, PlanInput, Through
 from timely_spark.errors import CycleError, CyclicTime, GraphError
-from timely_spark.graph import Edge, Forward, Graph, Kind, Partition, Scope, Stage, Stateless
+from timely_spark.graph import Edge, Forward, Kind, LogicalGraph, LoopContext, Partition, Stage, Stateless
 from timely_spark.graph.stage import edges_into
-from timely_spark.progress import Edge as Path
+from timely_spark.progress import Arc as Path
 from timely_spark.progress import Reachability
 from timely_spark.times import PathSummary
 
@@ -41,13 +41,13 @@ class BeforeExchange(Stateless):
 _ROUTES = 16
 
 
-def compile_plan(graph: Graph, workers: int) -> Plan:
+def compile_plan(graph: LogicalGraph, workers: int) -> Plan:
     """Compile a graph."""
     return _Compiler(graph, workers).plan()
 
 
 class _Compiler:
-    def __init__(self, graph: Graph, workers: int) -> None:
+    def __init__(self, graph: LogicalGraph, workers: int) -> None:
         self.graph, self.workers = graph, workers
         self.into = edges_into(graph.edges)
         self.out: dict[Stage, list[Edge]] = defaultdict(list)
@@ -58,7 +58,7 @@ class _Compiler:
                 msg = f"the loop variable {stage.name!r} ({stage.where}) is never fed"
                 raise GraphError(msg, hint="call variable.feed(stream) once, or variable.set(collection).")
         self.before_exchange: dict[tuple[Stage, int], Stage] = {}
-        self.ends: dict[tuple[Stage, int], list[tuple[Through, Scope]]] = defaultdict(list)
+        self.ends: dict[tuple[Stage, int], list[tuple[Through, LoopContext]]] = defaultdict(list)
         self.at_sources = self._at_sources()
         self.exchanged: dict[int, Partition] = {}
         self.elided: dict[int, Partition] = {}
@@ -266,9 +266,13 @@ class _Compiler:
         inputs = []
         for stage in graph.stages:
             if stage.is_source:
-                entries = self._channels_from(stage, 0)
-                late = self._channels_from(stage, 1) if len(stage.outputs) > 1 else ()
-                inputs.append(Source(stage.name, stage, stage.epochs, entries + late, frozenset(late)))
+                outputs = [self._channels_from(stage, port) for port in range(len(stage.outputs))]
+                late = () if stage.epochs in {"clock", "manual"} else chain.from_iterable(outputs[1:])
+                bad = () if stage.quarantined is None else outputs[stage.quarantined]
+                entries = tuple(chain.from_iterable(outputs))
+                inputs.append(
+                    PlanInput(stage.name, stage, stage.epochs, entries, frozenset(late), frozenset(bad))
+                )
         if not inputs and not any(s.vertex and tuple(s.vertex.initial) for s in stages):
             msg = f"flow {graph.name!r} has no input"
             raise GraphError(msg, hint="add flow.source(...) or flow.input(...).")
@@ -363,7 +367,7 @@ class _Compiler:
                 else:
                     todo.append((target, 0, through, edges, path, by))
 
-    def _counted(self) -> set[Scope]:
+    def _counted(self) -> set[LoopContext]:
         """The loops whose iterations matter: they have a limit, or a vertex that waits or reads times.
 
         An inner time always matters.
@@ -411,7 +415,7 @@ class _Compiler:
             raise CycleError(msg, hint="close a cycle only by the feedback of a loop.") from error
 
 
-def _positions(graph: Graph) -> dict[Stage, tuple[int, ...]]:
+def _positions(graph: LogicalGraph) -> dict[Stage, tuple[int, ...]]:
     """Each stage's positions in the topological orders of the scopes around it, where a loop is one stage."""
     inner: dict[Any, dict[Any, None]] = defaultdict(dict)
     for stage in graph.stages:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from timely_spark.compiler.identity import described
 from timely_spark.compiler.partitioning import output_partitioning
-from timely_spark.graph import Edge, Kind, Partition, Scope, Stage, Vertex, find, integer, refuse
+from timely_spark.graph import Edge, Kind, LoopContext, Partition, Stage, Vertex, find, integer, refuse
 from timely_spark.progress import Reachability
-from timely_spark.times import PRODUCT, Antichain, PathSummary, RefinedTimes, Times
-
-#: Of the memory per worker, the share of one iteration by default: steps need several times as much.
-MEMORY_SHARE = 16
+from timely_spark.times import PRODUCT, Antichain, PathSummary, RefinedTimes, Times, Timestamp
 
 _UNITS = {unit: 1000**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB"))}
 
@@ -105,7 +99,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class PlanInput:
     """An input of the flow: a DataFrame or a handle. `epochs`: "clock", "manual", or the name of a column."""
 
     name: str
@@ -113,13 +107,15 @@ class Source:
     epochs: str
     #: the channels of the input's rows
     entries: tuple[int, ...]
-    #: the entries that get late rows
+    #: the entries that get records at the epoch of late rows
     late: frozenset[int]
+    #: the entries that get the rows about quarantined files
+    quarantined: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class IterationLimit:
-    """The most that feedback may carry into one iteration of a loop, on one worker; None: by memory."""
+    """The most that feedback may carry into one iteration of a loop, on one worker; None: without limit."""
 
     records: int | None = None
     bytes: int | None = None
@@ -143,33 +139,18 @@ class IterationLimit:
             )
         return cls(bytes=size)
 
-    def exceeded(self, records: int, size: int, workers: int) -> str | None:
+    def exceeded(self, records: int, size: int) -> str | None:
         """The limit that is exceeded, in words; None if it is not."""
         if self.records is not None:
             return f"{self.records:,} records are allowed" if records > self.records else None
-        most = self.bytes
-        if most is None:
-            most = memory() // MEMORY_SHARE // max(1, min(workers, os.cpu_count() or 1))
-        return f"{most:,} bytes are allowed" if size > most else None
+        too_large = self.bytes is not None and size > self.bytes
+        return f"{self.bytes:,} bytes are allowed" if too_large else None
 
 
-@cache
-def memory() -> int:
-    """The bytes of memory that this process may use, by its machine and container."""
-    try:
-        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # Windows has none of them
-        found = 16 << 30
-    for place in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            found = min(found, int(Path(place).read_text("ascii")))
-    return found
-
-
-class Entry(NamedTuple):
+class InputPath(NamedTuple):
     """A way from an input to a location: the input's channel, and the path summaries behind its target."""
 
-    source: Source
+    source: PlanInput
     channel: int
     paths: Antichain[PathSummary]
     #: of the paths with an exchange
@@ -186,7 +167,7 @@ class Plan:
     times: Times
     nodes: tuple[Node, ...]
     channels: tuple[Channel, ...]
-    inputs: tuple[Source, ...]
+    inputs: tuple[PlanInput, ...]
     reach: Reachability
     #: in topological order, those of a loop together
     stages: tuple[Stage, ...]
@@ -198,8 +179,10 @@ class Plan:
     budget: Any = None
     #: warn when a loop has so many iterations in one epoch; None: never
     warn_after: int | None = 10_000
-    #: the most that one iteration of a loop may have on one worker
+    #: the most that one iteration of a loop may have on one worker; a process that runs it has a default
     iteration_limit: IterationLimit = IterationLimit()
+    #: what a negative multiplicity does, where it has no meaning: "warn" or "raise"
+    on_negative: str = "warn"
     #: whether workers measure each call and message, for the system's log
     measured: bool = False
     #: whether the laws of the user's functions are checked, as the simulator does
@@ -207,7 +190,7 @@ class Plan:
     #: how many micro-batches can be rolled back: by default what Spark retains, and two more
     keep: int = 102
     #: by vertex and output, stages and loop of the feedback paths that no time gets through (one iteration)
-    ends: dict[tuple[int, int], list[tuple[Through, Scope]]] = field(default_factory=dict)
+    ends: dict[tuple[int, int], list[tuple[Through, LoopContext]]] = field(default_factory=dict)
     by_name: dict[str, Node] = field(init=False)
     #: by vertex and input, the channels that lead there
     into: dict[tuple[int, int], list[Channel]] = field(init=False)
@@ -228,7 +211,7 @@ class Plan:
         """Whether each micro-batch with input is an epoch."""
         return all(source.epochs == "clock" for source in self.inputs)
 
-    def source(self, name: str) -> Source:
+    def source(self, name: str) -> PlanInput:
         """An input by name."""
         return find({source.name: source for source in self.inputs}, name, kind="input", flow=self.name)
 
@@ -249,7 +232,7 @@ class Plan:
 
     def least(self, stage: Stage, epoch: int) -> Any:
         """The least time of an epoch at a stage: at iteration 0 of its loops."""
-        time: Any = self.times.epoch(epoch)
+        time = self.times.epoch(epoch)
         for scope in stage.scope.path[1:]:
             time = scope.times.enter(scope.depth - 1).results_in(time)
         return time
@@ -269,9 +252,9 @@ class Plan:
         )
 
     @cached_property
-    def feedbacks(self) -> dict[int, Scope]:
+    def feedbacks(self) -> dict[int, LoopContext]:
         """By channel its loop: of the channels that cross a feedback with the same records, the first."""
-        first: dict[int, tuple[int, Scope]] = {}
+        first: dict[int, tuple[int, LoopContext]] = {}
         for channel in self.channels:
             for edge in channel.edges:
                 if edge.target.kind is Kind.FEEDBACK:
@@ -279,14 +262,16 @@ class Plan:
         return dict(first.values())
 
     @cached_property
-    def entries_to(self) -> dict[int, list[Entry]]:
+    def entries_to(self) -> dict[int, list[InputPath]]:
         """By location the inputs' channels that lead there."""
-        found: dict[int, list[Entry]] = defaultdict(list)
+        found: dict[int, list[InputPath]] = defaultdict(list)
         for source in self.inputs:
             for index in source.entries:
                 every, exchanged = self.reach.paths_from(self.lands(self.channels[index]))
                 for location, paths in every.items():
-                    found[location].append(Entry(source, index, paths, exchanged.get(location, Antichain())))
+                    found[location].append(
+                        InputPath(source, index, paths, exchanged.get(location, Antichain()))
+                    )
         return dict(found)
 
     @cached_property
@@ -341,6 +326,6 @@ class Plan:
         """A short hash of `described`."""
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()[:16]
 
-    def key(self, node: Node, time: Any) -> tuple[Any, ...]:
+    def key(self, node: Node, time: Timestamp) -> tuple[Any, ...]:
         """The sort key of (node, time) in (time, topological) order: after all that could result in it."""
         return tuple(chain.from_iterable(zip(time.order_key(), node.path, strict=True)))

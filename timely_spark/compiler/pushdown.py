@@ -29,7 +29,7 @@ def needed(plan: Plan, source: str) -> Needed:
     """
     entry = plan.source(source)
     schema, clock = entry.stage.outputs[0], entry.epochs == "clock"
-    routes = [plan.channels[index] for index in entry.entries]
+    routes = [plan.channels[index] for index in entry.entries if index not in entry.quarantined]
     columns = set() if clock else {entry.epochs}
     for channel in routes:
         read = channel.schema.names

@@ -10,7 +10,7 @@ from typing import Any
 
 from timely_spark.compiler.plan import Plan
 from timely_spark.graph import Kind
-from timely_spark.progress import Edge, Reachability, Tracker
+from timely_spark.progress import Arc, Reachability, Tracker
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Times
 
 _TIMES: Mapping[str, Any] = {type(times.epoch(0)).__name__: times for times in (PRODUCT, LEXICOGRAPHIC)}
@@ -91,7 +91,7 @@ class PlanSummary:
         self.places += [(step, i) for step, i in found.get("ports", ())]
         if self.times is not None:
             kind: Any = self.times
-            edges = [Edge(a, b, kind.summary(*map(tuple, s)), exchange=x) for a, b, x, s in found["edges"]]
+            edges = [Arc(a, b, kind.summary(*map(tuple, s)), exchange=x) for a, b, x, s in found["edges"]]
             self.reach = Reachability(len(self.places), edges)
 
     @classmethod

@@ -37,7 +37,7 @@ def has_state(worker: Worker, node: Node) -> bool:
     return encoded[0] != encoded[1]
 
 
-def in_words(contents: Mapping[str, int]) -> list[str]:
+def contents_in_words(contents: Mapping[str, int]) -> list[str]:
     """A step's contents in words."""
     plural = {"batch": "batches", "notification": "notifications", "unreleased epoch": "unreleased epochs"}
     return [

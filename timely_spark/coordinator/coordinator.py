@@ -17,19 +17,18 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Node, Plan
-from timely_spark.coordinator.accumulated import Accumulated
 from timely_spark.coordinator.hot_keys import hot_keys
 from timely_spark.coordinator.loops import Loops, Notice
 from timely_spark.coordinator.round_result import OUTPUTS, RoundResult, as_outputs
 from timely_spark.coordinator.runs import Runs
 from timely_spark.graph import Kind
 from timely_spark.progress import Tracker
-from timely_spark.times import MutableAntichain
+from timely_spark.times import MutableAntichain, Timestamp
 from timely_spark.worker import wire
 from timely_spark.worker.columns import Refused, by_column
 from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.notify import Blockers, input_frontier
-from timely_spark.worker.wire import ROWS, Failure, Header, Item, Message, Output, Report
+from timely_spark.worker.wire import ELSEWHERE, ROWS, Failure, Header, Item, Message, Report, SinkRows
 
 #: Longer runs of empty epochs are released as one epoch.
 MAX_EMPTY = 100
@@ -83,6 +82,8 @@ class Coordinator:
         self.loops = Loops.of(plan)
         #: by step the warning of the last hot key, with its micro-batch
         self.hot_keys: dict[str, str] = {}
+        #: records that have become negative since the flow began, by step, and the warning of the first
+        self.negatives: dict[str, tuple[int, str]] = {}
         #: steps that were new at a restart and started without the past, and the first epoch of each
         self.lacking: dict[str, int] = {}
         for node in plan.nodes:
@@ -121,7 +122,7 @@ class Coordinator:
     def host(self, hosts: Callable[[int], bool]) -> None:
         """From now on keep the workers of this process, by `hosts`, one by one, and all others as one sum.
 
-        `apply_round` then takes one `Accumulated` of each other process, in place of reports.
+        `apply_round` then takes one sum of the reports of each other process.
         `merged_snapshot` makes one snapshot of those of all processes.
         """
         pending, unfinished, elsewhere = self.pending, self.unfinished, self.unfinished_elsewhere
@@ -150,42 +151,31 @@ class Coordinator:
                 arrive for it after a restart are late.
         """
         self.batch = batch_id
-        ticks: set[int] = set()
-        advanced: dict[str, int | None] = {}
-        seen: dict[str, int] = {}
-        late: Counter[str] = Counter()
-        refused: dict[str, Refused] = defaultdict(Refused)
         reports, others = _read(batch_id, rows)
-        for _, report in reports:
-            ticks.update(report.ticks)
-            advanced |= report.advanced
-            seen |= report.seen
-            self.read_rows.update(report.read)
-            for name, counts in report.refused.items():
-                refused[name].add(counts)
-        for counted in chain((report.late for _, report in reports), (other.late for other in others)):
-            late.update(counted)
-        stats = self._count(reports, others)
+        total = Report.sum([*(report for _, report in reports), others])
+        ticks, advanced = set(total.ticks), dict(total.advanced)
+        self.read_rows.update(total.read)
+        self._count(reports, others)
+        # all changes of the round at once, so that no decrement comes before its increment
+        self.tracker.update([(at, self.plan.times.decode(time), n) for at, time, n in total.deltas])
         self._begin_epochs(ticks)
         if ended:
             for source in self.plan.inputs:
                 if by_column(source.epochs):
                     advanced.setdefault(source.name, self.last_epoch + 1)
-        self._advance_inputs(advanced, seen, late)
+        self._advance_inputs(advanced, total)
         self.tracker.propagate()
-        outputs = as_outputs(_by_worker(rows, Output))
-        pairs = zip(outputs["sink"].to_pylist(), outputs["epoch"].to_pylist(), strict=True)
-        self._add_unreleased(ticks, chain(pairs, *(other.outputs for other in others)))
-        of_loops = chain(((n, report.loops) for n, report in reports), *(other.loops for other in others))
-        loops = [counts for _, counts in sorted(of_loops, key=itemgetter(0))]
-        notices = self.loops.enter(loops)
-        loads = chain(*(report.loads for _, report in reports), *(other.loads for other in others))
-        self.hot_keys |= hot_keys(self.plan, loads, batch_id)
-        result = self._result(_by_worker(rows, Message), outputs, stats, notices)
-        fed = Convergence()
-        for loop_counts in loops:
-            fed.merge(Convergence.decode(loop_counts.fed))
-        return replace(result, refused=self._refused_to_report(refused), convergence=fed)
+        outputs = as_outputs(_by_worker(rows, SinkRows))
+        self._add_unreleased(ticks, total.outputs)
+        self.hot_keys |= hot_keys(self.plan, total.loads, batch_id)
+        for one in total.negatives:  # in order, so that in each process the same one is the first
+            where = self.plan.by_name[one.step].stage.where
+            before, text = self.negatives.get(one.step, (0, one.text(where)))
+            self.negatives[one.step] = before + one.records, text
+        notices = self.loops.enter(total.loops)
+        result = self._result(_by_worker(rows, Message), outputs, Counter(total.stats), notices)
+        fed = Convergence.decode(total.loops.fed)
+        return replace(result, refused=self._refused_to_report(total.refused), convergence=fed)
 
     def cancel(self, epochs: Iterable[int], result: RoundResult) -> RoundResult:
         """End the running loops of epochs; returns the batch's result with the bounds in its header."""
@@ -200,23 +190,14 @@ class Coordinator:
         renewed = wire.table((worker, header) for worker in headers.column("worker").to_pylist())
         return replace(result, header=header, rows=pa.concat_tables([messages, renewed]))
 
-    def _count(self, reports: list[tuple[int, Report]], others: list[Accumulated]) -> Counter[str]:
-        """Enter a round's pointstamps, notifications and unfinished workers; returns its statistics."""
-        deltas: Counter[tuple[int, Any]] = Counter()
-        stats: Counter[str] = Counter()
-        decode, elsewhere = self.plan.times.decode, self.plan.workers
-        parts: list[tuple[int, Report | Accumulated]] = [*reports, *((elsewhere, other) for other in others)]
-        for worker, part in parts:
-            self._update_pending(worker, [(node, decode(time), n) for node, time, n in part.pending])
-            for at, time, n in part.deltas:
-                deltas[at, decode(time)] += n
-            stats.update(part.stats)
-        # all changes of the round at once, so that no decrement comes before its increment
-        self.tracker.update((at, time, n) for (at, time), n in deltas.items())
+    def _count(self, reports: list[tuple[int, Report]], others: Report) -> None:
+        """Enter a round's notifications and unfinished workers."""
+        for worker, report in [*reports, (self.plan.workers, others)]:
+            changes = [(node, self.plan.times.decode(time), n) for node, time, n in report.pending]
+            self._update_pending(worker, changes)
         for worker, report in reports:
             (self.unfinished.add if report.left else self.unfinished.discard)(worker)
-        self.unfinished_elsewhere = sum(other.left for other in others)
-        return stats
+        self.unfinished_elsewhere = others.left
 
     def _add_unreleased(self, ticks: set[int], outputs: Iterable[tuple[str, int]]) -> None:
         """Enter the epochs that inputs began, for all sinks, and the epochs of output records."""
@@ -231,20 +212,18 @@ class Coordinator:
             self.first_epoch = min(epochs) if self.first_epoch is None else min(self.first_epoch, *epochs)
             self.last_epoch = max(self.last_epoch, *epochs)
 
-    def _advance_inputs(
-        self, advanced: dict[str, int | None], seen: dict[str, int], late: Counter[str]
-    ) -> None:
+    def _advance_inputs(self, advanced: dict[str, int | None], total: Report) -> None:
         """Advance the inputs as a round's reports say."""
-        self.late_rows.update(late)
-        self.no_epoch_yet -= seen.keys()
+        self.late_rows.update(total.late)
+        self.no_epoch_yet -= total.seen.keys()
         for source in self.plan.inputs:
             name, old = source.name, self.inputs[source.name]
             if old is None:
-                if name in late and name in self.late_epochs:  # the next late rows enter one epoch later
+                if name in total.late and name in self.late_epochs:  # the next ones enter an epoch later
                     self._update_entries(source.late, self.late_epochs[name], self.late_epochs[name] + 1)
                     self.late_epochs[name] += 1
                 continue
-            new = self.batch + 1 if source.epochs == "clock" else max(old, seen.get(name, old))
+            new = self.batch + 1 if source.epochs == "clock" else max(old, total.seen.get(name, old))
             if (to := advanced.get(name, new)) == old:
                 continue
             if source.epochs == "manual" and to is not None:
@@ -463,6 +442,7 @@ class Coordinator:
             "loops": self.loops.encode(),
             "refused": dict(self.refused_rows),
             "hot_keys": dict(self.hot_keys),
+            "negatives": {step: list(counted) for step, counted in self.negatives.items()},
             "lacking": self.lacking,
         }
 
@@ -490,6 +470,7 @@ class Coordinator:
         self.loops = Loops.of(plan)
         self.loops.restore(snapshot["loops"])
         self.hot_keys = dict(snapshot.get("hot_keys", {}))
+        self.negatives = {step: (n, text) for step, (n, text) in snapshot.get("negatives", {}).items()}
         self.lacking = dict(snapshot.get("lacking", {}))
         return self
 
@@ -504,15 +485,15 @@ def merged_snapshot(snapshots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _read(batch_id: int, rows: pa.Table) -> tuple[list[tuple[int, Report]], list[Accumulated]]:
-    """The reports in the order of workers, since Spark promises no order of rows; others' sums as one."""
-    items = sorted(wire.read(rows, Failure, Report, Accumulated), key=itemgetter(0))
+def _read(batch_id: int, rows: pa.Table) -> tuple[list[tuple[int, Report]], Report]:
+    """The reports in the order of workers, since Spark promises no order of rows; and others' sum."""
+    items = sorted(wire.read(rows, Failure, Report), key=itemgetter(0))
     for worker, item in items:
         if isinstance(item, Failure):
             item.throw(f"batch {batch_id}, worker {worker}")
     reports = [(worker, item) for worker, item in items if isinstance(item, Report)]
-    added_up = [item for _, item in items if isinstance(item, Accumulated)]
-    return reports, [Accumulated.sum(added_up)] if added_up else []
+    others = Report.sum(report for worker, report in reports if worker == ELSEWHERE)
+    return [each for each in reports if each[0] != ELSEWHERE], others
 
 
 def _by_worker(rows: pa.Table, kind: type[Item]) -> pa.Table:
@@ -524,5 +505,5 @@ def _by_worker(rows: pa.Table, kind: type[Item]) -> pa.Table:
     return rows.take(pa.array(places))
 
 
-def _in_order(times: Iterable[Any]) -> list[Any]:
+def _in_order(times: Iterable[Timestamp]) -> list[Any]:
     return sorted(times, key=lambda time: time.order_key())

@@ -91,7 +91,7 @@ def told(plan: Plan, lacking: Mapping[str, int]) -> dict[str, str]:
         for stage in behind(plan, [plan.by_name[name].stage]) if name in plan.by_name else ():
             if stage.kind is Kind.OUTPUT:
                 before[stage.name][name] = epoch
-    return {name: in_words(steps) for name, steps in before.items()}
+    return {name: lacking_in_words(steps) for name, steps in before.items()}
 
 
 def refusal(lacking: Sequence[Stage], removed: Sequence[str]) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ def refusal(lacking: Sequence[Stage], removed: Sequence[str]) -> tuple[str, ...]
     )
 
 
-def in_words(lacking: Mapping[str, int]) -> str:
+def lacking_in_words(lacking: Mapping[str, int]) -> str:
     """The steps that started without the past, with their first epochs; of many the first."""
     steps = [f"{name} from epoch {epoch} on" for name, epoch in lacking.items()]
     more = [f"and {len(steps) - SHOWN} more"] if steps[SHOWN:] else []

@@ -18,15 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.coordinator.accumulated import Accumulated
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.errors import VertexError
-from timely_spark.state.codec import Blobs
+from timely_spark.state.codec import BlobStore
 from timely_spark.worker import wire
 from timely_spark.worker.record import Recorded
 from timely_spark.worker.round import Budget, Worker
-from timely_spark.worker.wire import ROWS, Failure, Message
+from timely_spark.worker.wire import ELSEWHERE, ROWS, Failure, Message, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +90,7 @@ class Share:
         """The rows that this process gets of those that all processes wrote in a round, in schema `ROWS`.
 
         Messages go to the process of their worker only, and failures to all. Outputs and reports stay, and
-        the other processes get an `Accumulated`.
+        the other processes get the sum of the reports.
         """
         if self.processes == 1:
             return rows
@@ -101,7 +100,8 @@ class Share:
         messages = rows.take(pa.array(places[np.argsort(to, kind="stable")]))
         ends = np.bincount(to, minlength=self.processes).cumsum().tolist()
         stay = rows.filter(pa.array(~are_messages))
-        added_up = wire.table([(self.rank, Accumulated.of(stay))])
+        total = Report.sum(report for _, report in wire.read(stay, Report))
+        added_up = wire.table([(ELSEWHERE, total)])
         to_all = pa.concat_tables([wire.only(stay, Failure), added_up])
         parts = [
             pa.concat_tables([messages.slice(start, end - start), stay if rank == self.rank else to_all])
@@ -137,7 +137,7 @@ def run_local_rounds(
     bound: Bound,
     *,
     share: Share | None = None,
-    blobs: Blobs | None = None,
+    blobs: BlobStore | None = None,
     budget: Callable[[], Budget | None] = lambda: None,
     watch: Callable[[Recorded], object] | None = None,
     report: Callable[[RoundResult, Worker | None], object] = lambda _result, _worker: None,

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from timely_spark.compiler.plan import IterationLimit, Plan
 from timely_spark.errors import GraphError, TimelyError, Where, with_hint
-from timely_spark.graph import Scope, integer
+from timely_spark.graph import LoopContext, integer
 from timely_spark.worker.loops import LoopCounts
+from timely_spark.worker.negatives import check_on_negative
 
 NoticeKind = Literal["iterations", "grows", "limit", "canceled"]
 
@@ -82,8 +83,8 @@ class Loops:
 
     Example:
         >>> loops = Loops({"hops": ("job.py:3", "warn")}, every=10)
-        >>> counts = LoopCounts({"hops": 10}, far=[("hops", 0, 10, "[(1,)]")], dropped=[])
-        >>> [notice.iteration for notice in loops.enter([counts])], loops.enter([counts])
+        >>> counts = LoopCounts({"hops": 10}, far=[("hops", 0, 10, "[(1,)]")])
+        >>> [notice.iteration for notice in loops.enter(counts)], loops.enter(counts)
         ([10], [])
     """
 
@@ -105,28 +106,24 @@ class Loops:
         scopes = {scope for stage in plan.stages for scope in stage.scope.path[1:] if scope.inner is None}
         return cls({s.name: (str(s.where), s.on_limit) for s in scopes}, every=plan.warn_after)
 
-    def enter(self, reported: Iterable[LoopCounts]) -> list[Notice]:
-        """Enter the counts that the workers reported of one round; returns new notices."""
+    def enter(self, counts: LoopCounts) -> list[Notice]:
+        """Enter the counts of one round of all workers; returns new notices."""
         notices: list[Notice] = []
-        dropped: dict[tuple[str, int], list[Any]] = {}
-        for counts in reported:
-            for loop, counter in counts.reached.items():
-                self.reached[loop] = max(counter, self.reached.get(loop, 0))
-            for loop, epoch, counter, rows in counts.far:
-                mark = counter // self.every if self.every else 0
-                if mark > self.noticed.get(("iterations", loop, epoch), 0):
-                    self.noticed["iterations", loop, epoch] = mark
-                    notices.append(Notice("iterations", loop, self.loops[loop][0], epoch, counter, rows))
-            for loop, epoch, iteration, records, evidence in counts.grown:
-                mark = records.bit_length() // 2
-                if mark > self.noticed.get(("grows", loop, epoch), 0):
-                    self.noticed["grows", loop, epoch] = mark
-                    where = self.loops[loop][0]
-                    notices.append(Notice("grows", loop, where, epoch, iteration, evidence, records))
-            for loop, epoch, iteration, records, rows in counts.dropped:
-                self.dropped[loop] += records
-                dropped.setdefault((loop, epoch), [iteration, 0, rows])[1] += records
-        for (loop, epoch), (iteration, records, rows) in dropped.items():
+        for loop, counter in counts.reached.items():
+            self.reached[loop] = max(counter, self.reached.get(loop, 0))
+        for loop, epoch, counter, rows in counts.far:
+            mark = counter // self.every if self.every else 0
+            if mark > self.noticed.get(("iterations", loop, epoch), 0):
+                self.noticed["iterations", loop, epoch] = mark
+                notices.append(Notice("iterations", loop, self.loops[loop][0], epoch, counter, rows))
+        for loop, epoch, iteration, records, evidence in counts.grown:
+            mark = records.bit_length() // 2
+            if mark > self.noticed.get(("grows", loop, epoch), 0):
+                self.noticed["grows", loop, epoch] = mark
+                where = self.loops[loop][0]
+                notices.append(Notice("grows", loop, where, epoch, iteration, evidence, records))
+        for loop, epoch, iteration, records, rows in counts.dropped:
+            self.dropped[loop] += records
             where, on_limit = self.loops[loop]
             warns = on_limit == "warn" or loop in self.bounds
             if warns and ("limit", loop, epoch) not in self.noticed:
@@ -135,7 +132,7 @@ class Loops:
                 notices.append(Notice(kind, loop, where, epoch, iteration, rows, records))
         return notices
 
-    def cancel(self, epoch: int, pointstamps: Iterable[tuple[tuple[Scope, ...], Any]]) -> None:
+    def cancel(self, epoch: int, pointstamps: Iterable[tuple[tuple[LoopContext, ...], Any]]) -> None:
         """Bound the loops in which an epoch is active by the highest counter that any time has had.
 
         The active times come with the loops around their locations.
@@ -171,12 +168,15 @@ class Loops:
         self.noticed = {(kind, loop, epoch): mark for kind, loop, epoch, mark in encoded["told"]}
 
 
-def with_warn_after(plan: Plan, after: int | None, limit: int | str | None = None) -> Plan:
-    """The plan with another `warn_after`, and `iteration_limit`."""
+def with_warn_after(
+    plan: Plan, after: int | None, limit: int | str | None = None, on_negative: str = "warn"
+) -> Plan:
+    """The plan with another `warn_after`, `iteration_limit`, and `on_negative`."""
     if after is not None:
         hint = "give a number of iterations, or None for no warnings."
         after = integer("warn_after", after, error=GraphError, hint=hint)
-    return replace(plan, warn_after=after, iteration_limit=IterationLimit.of(limit))
+    check_on_negative(on_negative)
+    return replace(plan, warn_after=after, iteration_limit=IterationLimit.of(limit), on_negative=on_negative)
 
 
 def notices_to_log(notices: Iterable[Notice], every: int | None) -> list[Notice]:

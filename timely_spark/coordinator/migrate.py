@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from timely_spark.compiler.partitioning import ANYWHERE, BROADCAST
 from timely_spark.compiler.plan import Channel, Node, Plan
-from timely_spark.coordinator.contents import has_state, in_words, pointstamps
+from timely_spark.coordinator.contents import contents_in_words, has_state, pointstamps
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.differences import SHOWN, compare, lowered_bounds, with_bounds
 from timely_spark.coordinator.lacking import (
@@ -37,8 +37,10 @@ from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, Partition, Stage, Vertex
 from timely_spark.progress import Tracker
-from timely_spark.state.codec import Blobs, pack_parts, unpack_json
-from timely_spark.state.keys import from_bytes, partitioned
+from timely_spark.state.arrow import from_bytes
+from timely_spark.state.codec import BlobStore, pack_parts, unpack_json
+from timely_spark.state.exchange import partitioned
+from timely_spark.times import Timestamp
 from timely_spark.worker import wire
 from timely_spark.worker.context import errors_of
 from timely_spark.worker.notify import Pending
@@ -87,7 +89,7 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
     snapshot: Mapping[str, Any],
     states: Sequence[Any | None],
     messages: pa.Table,
-    blobs: Blobs | None = None,
+    blobs: BlobStore | None = None,
     *,
     empty: bool = False,
 ) -> Migration:
@@ -116,7 +118,7 @@ class _Migrator:
         snapshot: Mapping[str, Any],
         states: Sequence[Any | None],
         messages: pa.Table,
-        blobs: Blobs | None,
+        blobs: BlobStore | None,
         *,
         empty: bool,
     ) -> None:
@@ -193,7 +195,7 @@ class _Migrator:
         }
         lacking |= {stage.name: at for stage, at in first.items() if lacks_past(self.plan, stage)}
         coordinator, result = self._result(workers, inputs, tracker, lacking)
-        removed = {step: in_words(self.contents.get(step, {})) for step in self.differences.removed}
+        removed = {step: contents_in_words(self.contents.get(step, {})) for step in self.differences.removed}
         return Migration(
             coordinator=coordinator,
             result=result,
@@ -229,7 +231,7 @@ class _Migrator:
         return f"step {name!r}" + (f" ({stage.where})" if stage is not None else "")
 
     def _held(self, name: str) -> str:
-        return f"{self._shown(name)} holds {' and '.join(in_words(self.contents[name]))}"
+        return f"{self._shown(name)} holds {' and '.join(contents_in_words(self.contents[name]))}"
 
     def _check_steps(self) -> None:
         """Refuse steps with contents that are changed, removed, or perhaps other steps of the same name."""
@@ -416,7 +418,7 @@ class _Migrator:
     def _repartition_batches(self, old: Sequence[Worker], new: Sequence[Worker]) -> None:
         """Repartition queued batches, and messages in flight."""
 
-        def enqueue(node: Node, input_: int, time: Any, table: pa.Table, *by: Partition | None) -> None:
+        def enqueue(node: Node, input_: int, time: Timestamp, table: pa.Table, *by: Partition | None) -> None:
             parts = self._parts(node, "batches", input_, table, *by)
             for worker, part in zip(new, parts, strict=True):
                 if part.num_rows:

@@ -11,7 +11,7 @@ from timely_spark.coordinator.loops import Notice
 from timely_spark.worker import wire
 from timely_spark.worker.columns import Refused
 from timely_spark.worker.convergence import Convergence
-from timely_spark.worker.wire import Header, Output
+from timely_spark.worker.wire import Header, SinkRows
 
 #: stats that describe the state after a round; the others count work, and are summed
 _OPEN = frozenset({"rows_in_flight", "bytes_in_flight", "pending_notifications", "left"})
@@ -24,8 +24,8 @@ OUTPUTS = pa.schema(
 
 def as_outputs(rows: pa.Table) -> pa.Table:
     """The output rows of a round, in schema `OUTPUTS`."""
-    outputs = wire.only(rows, Output)
-    items = [output for _, output in wire.read(outputs, Output)]
+    outputs = wire.only(rows, SinkRows)
+    items = [output for _, output in wire.read(outputs, SinkRows)]
     sinks = pa.array([output.sink for output in items], pa.string())
     epochs = pa.array([output.epoch for output in items], pa.int64())
     columns = [sinks, epochs, outputs.column("worker"), outputs.column("payload")]
@@ -77,7 +77,7 @@ class RoundResult:
             notices=[*self.notices, *later.notices],
             stats=counts,
             refused=self.refused,  # only the first round reads input
-            convergence=Convergence().merge(self.convergence).merge(later.convergence),
+            convergence=self.convergence + later.convergence,
         )
 
     def encode(self) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from typing import Any
 
+from timely_spark.times import Timestamp
+
 
 class Runs:
     """The encoded times of some vertices; neighbours with equal times are one run.
@@ -36,7 +38,7 @@ class Runs:
     def __contains__(self, vertex: int) -> bool:
         return vertex in self._places
 
-    def update(self, vertex: int, times: list[Any]) -> None:
+    def update(self, vertex: int, times: list[Timestamp]) -> None:
         """Replace the times of a vertex."""
         place = self._places[vertex]
         self._times[place] = times

@@ -33,7 +33,7 @@ _COLUMNS = ("epoch", "new edges", "rounds", "ms", "components", "largest")
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class ImportGraph:
     """Modules, by number their names; and their imports in the order in which they arrive: src, dst long."""
 
     names: list[str]
@@ -91,7 +91,7 @@ def _has(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def read_graph(folder: Path, root: str, most: int) -> Graph:
+def read_graph(folder: Path, root: str, most: int) -> ImportGraph:
     """The import graph of a folder's packages, as far as `root` leads; its edges in a random order."""
     found: dict[str, list[str]] = {}
     for package, modules in packages(folder, root, most):
@@ -108,10 +108,10 @@ def read_graph(folder: Path, root: str, most: int) -> Graph:
     ends = (pa.array((number[edge[i]] for edge in edges), pa.int64()) for i in (0, 1))
     table = pa.table(dict(zip(("src", "dst"), ends, strict=True)))
     order = np.random.default_rng(7).permutation(table.num_rows)
-    return Graph(names, table.take(order), number[root])
+    return ImportGraph(names, table.take(order), number[root])
 
 
-def run(spark: SparkSession, graph: Graph, out: Path, *, workers: int, epochs: int) -> Path:
+def run(spark: SparkSession, graph: ImportGraph, out: Path, *, workers: int, epochs: int) -> Path:
     """Stream the graph as epochs, print a line for each, and check the end. Gives the page."""
     shutil.rmtree(out, ignore_errors=True)
     sizes = write_edges(graph.edges, out / "edges", epochs)
@@ -186,7 +186,7 @@ def hops(edges: ts.Stream, root: int) -> ts.Stream:
     return near
 
 
-def _check(graph: Graph, component: dict[int, int], distance: dict[int, int]) -> None:
+def _check(graph: ImportGraph, component: dict[int, int], distance: dict[int, int]) -> None:
     """Compare with networkx, if it is installed."""
     far = max(distance.values())
     print(f"{ROOT} imports {len(distance) - 1} modules, directly or not; the farthest over {far} imports")

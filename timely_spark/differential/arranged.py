@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
-from timely_spark.differential.skew import hot_keys
+from timely_spark.differential.skew import named_keys
 from timely_spark.differential.trace import SEQUENCE, insert
 from timely_spark.errors import StateError
 from timely_spark.graph import Context, Partition, Partitioner, States, Vertex, operator
 from timely_spark.operators.rows import key_columns
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.partitioning import repartition as repartitioned
+from timely_spark.state.repartition import repartition as repartitioned
+from timely_spark.times import Timestamp
 
 AnyVertex = TypeVar("AnyVertex", bound=Vertex)
 
@@ -37,14 +38,14 @@ class Arrange(Vertex):
         #: by epoch, the first sequence number at it; without complete epochs
         self.first: dict[int, int] = {}
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Insert the changes into the trace, and forward them."""
         since = self._context.since_here(downstream=True)
         self.sequence += 1
         self.first = {epoch: first for epoch, first in self.first.items() if epoch >= since}
         self.first.setdefault(time.epoch, self.sequence)
         insert(self.state, batch, time, since)
-        self.send_by(0, time, numbered(batch, self.sequence))
+        self.send_by(0, time, with_sequence(batch, self.sequence))
 
     def received(self, since: int) -> int:
         """The last sequence number that a reader, to which nothing before `since` will come, has received."""
@@ -79,7 +80,7 @@ def index_of(context: Context, edge: int) -> Arrange:
     return read_by(context, edge, Arrange)
 
 
-def numbered(batch: pa.Table, sequence: int) -> pa.Table:
+def with_sequence(batch: pa.Table, sequence: int) -> pa.Table:
     """The changes with a sequence number."""
     return batch.append_column(SEQUENCE, pa.array(np.full(batch.num_rows, sequence, np.int64)))
 
@@ -123,7 +124,7 @@ def arrange(
         SchemaError: there are no keys, or one is missing, nested, or named twice; or `skew` lists no keys.
     """
     listed = key_columns("arrange", collection.schema, keys)
-    hot = hot_keys("arrange", collection.schema, listed, skew)
+    hot = named_keys("arrange", collection.schema, listed, skew)
     stream = collection.stream
     arranged = stream.then(
         "arrange",

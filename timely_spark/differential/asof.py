@@ -19,7 +19,7 @@ from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.asof import Checked, Direction, Nearest
 from timely_spark.operators.event_time import Duration
 from timely_spark.operators.rows import key_columns
-from timely_spark.state.keys import numbers
+from timely_spark.state.arrow import numbers
 
 _SIDE = "__timely_side"
 
@@ -71,15 +71,7 @@ def asof_join(
     Args:
         collection: the left side, whose records stay.
         other: the right side; from an outer scope it enters this one.
-        on: the column of time on both sides: a timestamp, a date or a whole number, of one type.
-        by: the key columns on both sides; by default all records have one key, and are on one worker.
-        direction: "backward"; "forward" for the earliest record at or after the time; or "nearest" for the
-            nearer of both, of equally near ones the earlier.
-        tolerance: the greatest distance in time, as a length of `every`; by default any.
         how: "left": a record without a match stays, with nulls; or "inner".
-
-    **Columns:** out: `by`, the left side's others, then the right side's others without `on` (to have the
-    right side's time as well, select it twice). None may be nested.
 
     Example:
         >>> import timely_spark as ts

@@ -16,7 +16,7 @@ from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.join import Keys, matching_keys, other_columns
 from timely_spark.operators.rows import computed, key_columns
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.partitioning import repartition as repartitioned
+from timely_spark.state.repartition import repartition as repartitioned
 
 Columns = str | Sequence[str] | None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from timely_spark.graph import (
     composed,
     describe,
     locate_errors,
+    no_items,
     no_truth_value,
 )
 from timely_spark.operators.rows import computed
@@ -56,6 +57,8 @@ class Collection(CollectionMethods):
     """
 
     __slots__ = ("_plain", "index", "keys", "lasting", "later", "once", "signed", "skew")
+    #: whose methods explain arguments and columns of those of the same name here
+    _explained_by = Stream
     #: reductions name their keys themselves
     _suggestions = dict.fromkeys(
         ("groupby", "agg", "aggregate", "reducebykey", "applyinpandas"),
@@ -275,6 +278,9 @@ class Collection(CollectionMethods):
 
     def __bool__(self) -> bool:
         return no_truth_value("collection")
+
+    def __getitem__(self, column: object) -> NoReturn:
+        no_items("collection", column)
 
     def __repr__(self) -> str:
         return f"Collection({self.index.name}: {describe(self.schema)})"

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from timely_spark.differential import trace
-from timely_spark.graph import Graph, Kind, Partition, Stage
+from timely_spark.graph import Kind, LogicalGraph, Partition, Stage
 from timely_spark.graph.schema import is_key_type
+from timely_spark.state.arrow import numbers
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import numbers
+from timely_spark.times import Timestamp
 
 #: a `Collection`, whose module imports this one
 AnyCollection = TypeVar("AnyCollection", bound=Any)
@@ -37,7 +38,7 @@ class Consolidate(BufferingVertex):
         super().__init__()
         self.first, self.opposite = first, opposite
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Buffer the changes, if they need it."""
         if self.first and time.encode()[-1]:
             self.send_by(0, time, batch)
@@ -48,7 +49,7 @@ class Consolidate(BufferingVertex):
         """Consolidate before the exchange."""
         return trace.consolidate(batch)
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the consolidated changes."""
         if not batches[0]:
             return
@@ -109,7 +110,7 @@ def consolidated(collection: AnyCollection, vertex: Consolidate, *, name: str | 
     return made
 
 
-def partition_of(graph: Graph, stage: Stage) -> Partition | None:
+def partition_of(graph: LogicalGraph, stage: Stage) -> Partition | None:
     """The partitioning of a stage's output; None: unknown.
 
     Equal records are then on one worker, so consolidating needs no exchange.

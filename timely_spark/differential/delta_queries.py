@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from timely_spark.differential.collections import Collection, check_collection
 from timely_spark.differential.consolidation import transient
-from timely_spark.differential.prefixes import AT, BEST, FEWEST, Count, Index, IndexLookup, Locate, Match
+from timely_spark.differential.prefixes import AT, BEST, FEWEST, Counting, Index, IndexLookup, Locate, Match
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Partition, caller, check_columns, check_given, locate_errors
@@ -314,7 +314,7 @@ class _Wiring:
             schema = pa.schema(
                 [*kinds.items(), (DIFF, weighed), *((n, pa.int64()) for n in (FEWEST, BEST, AT))]
             )
-            prefixes = self.stage("count", prefixes, schema, Count(number, probes), [index])
+            prefixes = self.stage("count", prefixes, schema, Counting(number, probes), [index])
         for n in step.probes:
             atom = self.atoms[n]
             if not atom.negated:

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.arranged import index_of, numbered
+from timely_spark.differential.arranged import index_of, with_sequence
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.consolidation import partition_of, transient, without_transient
-from timely_spark.differential.skew import hot_keys
+from timely_spark.differential.skew import named_keys
 from timely_spark.differential.trace import DIFF, SEQUENCE, check_since, consolidate, consolidation, products
 from timely_spark.errors import GraphError
 from timely_spark.graph import (
@@ -27,10 +27,13 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.join import How, Join, Keys, check_how, keys_text, matching_keys, other_columns
 from timely_spark.operators.rows import computed
-from timely_spark.state.arrangement import Arrangement, Found
+from timely_spark.state.arrangement import Arrangement, Matches
+from timely_spark.state.arrow import numbers
+from timely_spark.state.exchange import is_hot
+from timely_spark.state.hashing import hashes
 from timely_spark.state.history import by_join, stamped_each
-from timely_spark.state.keys import hashes, is_hot, numbers
-from timely_spark.state.partitioning import repartition
+from timely_spark.state.repartition import repartition
+from timely_spark.times import Timestamp
 
 Columns = str | Sequence[str] | None
 
@@ -67,14 +70,14 @@ class JoinChanges(Join):
         """Consolidate the changes."""
         return consolidate(batch)
 
-    def stored(self, side: int, time: Any) -> Arrangement:
+    def stored(self, side: int, time: Timestamp) -> Arrangement:
         """The trace of a side."""
         if side == self.shared:
             return index_of(self._context, side).state
         self._merge(side)
         return self.sides[side]
 
-    def store(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Add changes to the trace of their side, unless it is shared."""
         if edge == self.shared:
             return
@@ -82,7 +85,7 @@ class JoinChanges(Join):
         received = 0
         if self.shared is not None:
             index = index_of(self._context, self.shared)
-            batch, received = numbered(batch, index.sequence), index.received(since)
+            batch, received = with_sequence(batch, index.sequence), index.received(since)
         check_since(time, since)
         self._compacted = since, received
         self._stored[edge].append((time, batch))
@@ -112,7 +115,7 @@ class JoinChanges(Join):
                 sides[side] = Arrangement(keys, cold)
         return repartition(self, [{"sides": sides} for sides in stored], workers, partition)
 
-    def send_pairs(self, edge: int, time: Any, mine: pa.Table, found: Found) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, mine: pa.Table, found: Matches) -> None:
         """Send the products of the changes."""
         if edge == self.shared:  # the others were matched when they arrived at this join
             unmet = found.numbers(SEQUENCE) < numbers(mine, SEQUENCE)[found.probe]
@@ -150,18 +153,10 @@ def join(
     Args:
         collection: the left side.
         other: the right side; from an outer scope it enters this one.
-        on: the key column, or columns, of one name on both sides; or
-        left: key columns of the left side, and
-        right: as many of the right side, of the same types (integers of any width).
-        how: "inner"; "left", "right" or "outer" to keep unmatched records of the left side, the right side
-            or both; "semi" for `semijoin`, "anti" for `antijoin`.
         skew: keys that very many records of this side have, of several columns tuples; as in the hint
             ``skew`` of Spark SQL on Databricks. The records of these keys are spread over all workers, by H
             of whole records, and those of `other` with these keys go to every worker. If this side is
             arranged by the keys, give it to `arrange`.
-
-    **Columns:** out: all of the left, then those of the right that are no keys, null in records that match
-    nothing; the keys are those of the side that has the record. For "semi" and "anti" those of the left.
 
     Example:
         >>> import timely_spark as ts
@@ -377,7 +372,7 @@ def _hot_side(
     skew: Iterable[Any] | None,
 ) -> tuple[Skew | None, int]:
     """The hot keys of a join, and the side whose records of these are spread."""
-    given = hot_keys(operator, sides[0].schema, keys[0], skew)
+    given = named_keys(operator, sides[0].schema, keys[0], skew)
     arranged = [side.skew if index else None for side, index in zip(sides, indexed, strict=True)]
     if given is not None and (indexed[0] or arranged[1] is not None):
         which = "left side is arranged by the keys" if indexed[0] else "right side is arranged with hot keys"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,14 @@ from timely_spark.graph import (
     never_fails,
     operator,
 )
-from timely_spark.operators.rows import check_function, computed, map_records
+from timely_spark.operators.rows import (
+    check_function,
+    computed,
+    each_record,
+    map_records,
+    rows_of,
+    table_of,
+)
 from timely_spark.streams import Stream
 
 if TYPE_CHECKING:
@@ -60,7 +68,7 @@ class _Each(Stateless):
         self.function, self.schema = function, schema
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        results = as_table(self.function(batch.drop_columns([DIFF])), self.schema)
+        results = table_of(self.function, self.function(batch.drop_columns([DIFF])), self.schema)
         if results.num_rows != batch.num_rows:
             msg = f"the function returned {results.num_rows} records for {batch.num_rows}"
             raise SchemaError(msg, hint="return one record for each, or use flat_map, for any number.")
@@ -74,7 +82,9 @@ class _Many(Stateless):
         self.function, self.schema = function, schema
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        results = map_records(lambda row: list(self.function(row)), batch.drop_columns([DIFF]))
+        results = map_records(
+            lambda row: rows_of(self.function, self.function(row)), batch.drop_columns([DIFF])
+        )
         sources = np.repeat(np.arange(batch.num_rows), [len(one) for one in results])
         table = as_table(list(chain.from_iterable(results)), self.schema)
         return (table.append_column(DIFF, batch.column(DIFF).take(pa.array(sources))),)
@@ -149,21 +159,7 @@ def select(
     name: str | None = None,
     **named: str | Expression,
 ) -> Collection:
-    """Choose, rename and compute columns, as `Stream.select`. The multiplicities of equal records add up.
-
-    **Columns:** out: `columns`, then one for each of `named`.
-
-    Example:
-        >>> import pyarrow.compute as pc, timely_spark as ts
-        >>> flow = ts.Dataflow("select")
-        >>> numbers = flow.input("x", "n long").collection()
-        >>> _ = numbers.select(half=pc.shift_right(pc.field("n"), 1)).changes().capture("out")
-        >>> ts.testing.run(flow, {"x": [[2, 3, 4]]})["out"].rows()
-        {0: [(1, 2), (2, 1)]}
-
-    Raises:
-        SchemaError: a column is missing, an expression does not fit, or no column is left.
-    """
+    """Choose, rename and compute columns. The multiplicities of equal records add up."""
     given = [new for one in (*columns, named) for new in ([one] if isinstance(one, str) else one)]
     check_given("select", caller(), given, known=collection.schema.names)
     values = [value for one in (*columns, named) if not isinstance(one, str) for value in one.values()]
@@ -178,23 +174,9 @@ def select(
 def where(
     collection: Collection, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
 ) -> Collection:
-    """Keep the records that pass an expression, or a function of one record. `filter` is an alias.
+    """Keep the records that pass a predicate. `filter` is an alias.
 
-    Args:
-        predicate: a `pyarrow.compute` expression; or a function of a named row, which must be deterministic,
-            as it is applied to a record's insertion and deletion.
-
-    **Columns:** out as in.
-
-    Example:
-        >>> import pyarrow.compute as pc, timely_spark as ts
-        >>> flow = ts.Dataflow("where")
-        >>> _ = flow.input("x", "n long").collection().where(pc.field("n") > 2).changes().capture("out")
-        >>> ts.testing.run(flow, {"x": [[2, 3]]})["out"].rows()
-        {0: [(3, 1)]}
-
-    Raises:
-        SchemaError: `predicate` is neither, or the expression does not fit.
+    A function must be deterministic, as it is applied to a record's insertion and deletion.
     """
     source = collection if never_fails(predicate) else lasting(collection)
     return source.like(source.stream.where(predicate, name=name), once=source.once)
@@ -206,27 +188,12 @@ def map(
 ) -> Collection:
     """Compute one record from each, by a function of a record: slower than `select`.
 
-    Args:
-        function: gets a named row; returns a tuple, a dict, or for one column the value. It must be
-            deterministic, as it is applied to a record's insertion and deletion.
-        schema: the schema of the results.
-
-    **Columns:** out: `schema`.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("map")
-        >>> words = flow.input("x", "s string").collection()
-        >>> _ = words.map(lambda row: len(row.s), "n long").changes().capture("out")
-        >>> ts.testing.run(flow, {"x": [["to", "be"]]})["out"].rows()
-        {0: [(2, 2)]}
-
-    Raises:
-        GraphError: `function` cannot be called.
+    It must be deterministic, as it is applied to a record's insertion and deletion.
     """
     check_function("map", function, "row")
     result = as_schema(schema)
-    return _each(collection, "map", _Each(lambda table: map_records(function, table), result), result, name)
+    vertex = _Each(partial(each_record, function, result), result)
+    return _each(collection, "map", vertex, result, name)
 
 
 @operator(Collection)
@@ -242,18 +209,6 @@ def map_batches(
     Args:
         function: gets an Arrow table; returns as many rows, in the same order: an Arrow table, a record batch
             or a pandas frame.
-        schema: the schema of the results.
-
-    **Columns:** the function gets the collection's; out: `schema`, which it returns.
-
-    Example:
-        >>> import pyarrow.compute as pc, timely_spark as ts
-        >>> flow = ts.Dataflow("map_batches")
-        >>> words = flow.input("x", "s string").collection()
-        >>> upper = lambda batch: pa.table({"s": pc.utf8_upper(batch["s"])})
-        >>> _ = words.map_batches(upper, "s string").changes().capture("out")
-        >>> ts.testing.run(flow, {"x": [["a", "A"]]})["out"].rows()
-        {0: [('A', 2)]}
 
     Raises:
         GraphError: `function` cannot be called.
@@ -274,23 +229,7 @@ def flat_map(
 ) -> Collection:
     """Compute any number of records from each, by a function of a record.
 
-    Args:
-        function: gets a named row; returns an iterable of tuples, dicts, or for one column values. It must be
-            deterministic, as for `map`.
-        schema: the schema of the results.
-
-    **Columns:** out: `schema`.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("flat_map")
-        >>> lines = flow.input("x", "line string").collection()
-        >>> _ = lines.flat_map(lambda row: row.line.split(), "word string").changes().capture("out")
-        >>> ts.testing.run(flow, {"x": [["to be or", "be"]]})["out"].rows()
-        {0: [('be', 2), ('or', 1), ('to', 1)]}
-
-    Raises:
-        GraphError: `function` cannot be called.
+    It must be deterministic, as for `map`.
     """
     check_function("flat_map", function, "row")
     result = as_schema(schema)
@@ -309,22 +248,7 @@ def _each(
 @operator(Collection)
 @composed
 def concat(collection: Collection, *others: Collection, name: str | None = None) -> Collection:
-    """All records of several collections, with added multiplicities. Outer collections enter the scope.
-
-    **Columns:** out as in, the same for all collections.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("concat")
-        >>> a, b = flow.input("a", "n long").collection(), flow.input("b", "n long").collection()
-        >>> _ = a.concat(b).changes().capture("out")
-        >>> ts.testing.run(flow, {"a": [[1, 2]], "b": [[2]]})["out"].rows()
-        {0: [(1, 1), (2, 2)]}
-
-    Raises:
-        SchemaError: their columns differ.
-        GraphError: one is no collection, or of another flow, or in an unrelated loop.
-    """
+    """All records of several collections, with added multiplicities. Outer collections enter the scope."""
     first, *rest = every = collection.together("concat", *others)
     made = Collection(first.stream.concat(*(one.stream for one in rest), name=name))
     made.signed = any(one.signed for one in every)

@@ -37,8 +37,7 @@ def map_reduce(
 
     Args:
         mapper: gets a record (a named row); returns an iterable of records.
-        reducer: gets a key, and its distinct records, each with its multiplicity as ``count``; returns an
-            iterable of results.
+        reducer: gets a key, and its records, each as often as it is there; returns an iterable of results.
         mapped: the schema of what `mapper` returns.
         reduced: the schema of what `reducer` returns, without the key.
         keys: the key columns of `mapped`.
@@ -51,7 +50,7 @@ def map_reduce(
         >>> lines = flow.input("lines", "line string, diff long").collection(diff="diff")
         >>> counts = lines.map_reduce(
         ...     lambda row: row.line.split(),
-        ...     lambda word, rows: [rows[0].count],
+        ...     lambda word, rows: [len(rows)],
         ...     mapped="word string",
         ...     reduced="n long",
         ...     keys="word",

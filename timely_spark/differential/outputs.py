@@ -27,19 +27,7 @@ for _output in (
 
 @operator(Collection)
 def probe(collection: Collection, name: str | None = None) -> Probe:
-    """Add a probe, at which the frontier can be read: as `Stream.probe`.
-
-    **Columns:** in: any.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("watched")
-        >>> flow.input("x", "n long").collection().distinct().probe("seen").name
-        'seen'
-
-    Raises:
-        GraphError: another step has the name.
-    """
+    """Add a probe, at which the frontier can be read."""
     return collection.index.probe(name)
 
 
@@ -59,15 +47,10 @@ def to_delta(
     Args:
         keys: None: a log of the changes, with their epoch. Else the current collection, one row per key: keys
             must be unique.
+        diff: the name of the column of differences.
         release: "epoch", or, for a log, "arrival".
 
     **Columns:** epoch long (with keys: of the last change), then the records'; without keys `diff` long, too.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("words")
-        >>> counts = flow.input("words", "word string").collection().count("n", keys="word")
-        >>> _ = counts.to_delta("main.texts.changes").to_delta("main.texts.now", keys="word")
 
     Raises:
         GraphError: the collection is in a loop; or `keys` are combined with `release` "arrival".

@@ -17,11 +17,13 @@ import pyarrow as pa
 from timely_spark.differential.arranged import read_by
 from timely_spark.differential.trace import DIFF, check_since, consolidate, consolidation, products
 from timely_spark.graph import Partitioner, Stateless, States, Vertex
-from timely_spark.state.arrangement import Arrangement, paired
+from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import Hashes, numbers, replaced
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.history import EPOCH, epochs_of, stamped
-from timely_spark.state.keys import Hashes, hashes, numbers, replaced
-from timely_spark.state.partitioning import repartition as repartitioned
+from timely_spark.state.hashing import hashes
+from timely_spark.state.history import EPOCH, epochs_of, with_time
+from timely_spark.state.repartition import repartition as repartitioned
+from timely_spark.times import Timestamp
 
 AT = "__timely_at"
 """The column with H of the key of the next look-up."""
@@ -69,14 +71,14 @@ class Index(Vertex):
     def __init__(self, keys: Sequence[str], within: Sequence[str]) -> None:
         self.state = Arrangement(keys, within=within)
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Insert the changes into the trace, and forward them."""
         since = self._context.since_here(downstream=True)
         check_since(time, since)
         rows = batch.drop_columns([AT])
         within = self.state.within
-        hashed = paired(_hashed(batch), hashes(rows, within)) if within else _hashed(batch)
-        self.state.insert(stamped(rows, time), hashed, consolidation(since - 1))
+        hashed = Arrangement.paired(_hashed(batch), hashes(rows, within)) if within else _hashed(batch)
+        self.state.insert(with_time(rows, time), hashed, consolidation(since - 1))
         self.send_by(0, time, batch)
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
@@ -106,7 +108,7 @@ class IndexLookup:
     #: whether prefixes stay that find nothing
     negated: bool = False
 
-    def until(self, time: Any) -> int:
+    def until(self, time: Timestamp) -> int:
         """The first epoch that is left out for prefixes of a time."""
         epoch: int = time.epoch
         return epoch if self.before else epoch + 1
@@ -115,12 +117,12 @@ class IndexLookup:
 class _Lookup(BufferingVertex):
     """Look prefixes up when their epoch is complete, also in the indexes, which are inputs 1, 2, ..."""
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Buffer prefixes; the changes of an index are in its trace already."""
         if edge == 0:
             super().on_recv(edge, time, batch)
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the prefixes that were looked up, some at a time: temporary columns then stay in the cache."""
         if not batches[0]:
             return
@@ -129,7 +131,7 @@ class _Lookup(BufferingVertex):
             for rows in self.looked_up(time, prefixes.slice(first, _SOME).combine_chunks()):
                 self.send_by(0, time, rows)
 
-    def looked_up(self, time: Any, rows: pa.Table) -> Iterator[pa.Table]:
+    def looked_up(self, time: Timestamp, rows: pa.Table) -> Iterator[pa.Table]:
         raise NotImplementedError
 
     def index(self, number: int) -> Arrangement:
@@ -137,7 +139,7 @@ class _Lookup(BufferingVertex):
         return read_by(self._context, number, Index).state
 
 
-class Count(_Lookup):
+class Counting(_Lookup):
     """Count the records that an index has for each prefix; note in `BEST` where they are fewest.
 
     Args:
@@ -149,7 +151,7 @@ class Count(_Lookup):
         super().__init__()
         self.number, self.probes = number, tuple(probes)
 
-    def looked_up(self, time: Any, rows: pa.Table) -> Iterator[pa.Table]:
+    def looked_up(self, time: Timestamp, rows: pa.Table) -> Iterator[pa.Table]:
         """The prefixes that can be extended."""
         probe = self.probes[self.number]
         found = self.index(1).at_most(rows, probe.keys, _hashed(rows), before=probe.until(time))
@@ -186,7 +188,7 @@ class Match(_Lookup):
         super().__init__()
         self.schema, self.probes, self.turn, self.then = schema, tuple(probes), turn, then
 
-    def looked_up(self, time: Any, rows: pa.Table) -> Iterator[pa.Table]:
+    def looked_up(self, time: Timestamp, rows: pa.Table) -> Iterator[pa.Table]:
         """The extended prefixes."""
         many = len(self.probes)
         best = numbers(rows, BEST) if many > 1 else np.zeros(rows.num_rows, np.int64)
@@ -199,11 +201,11 @@ class Match(_Lookup):
             if made.num_rows:
                 yield (located(made, keys) if keys else made).select(self.schema.names)
 
-    def _matched(self, time: Any, number: int, rows: pa.Table) -> pa.Table:
+    def _matched(self, time: Timestamp, number: int, rows: pa.Table) -> pa.Table:
         """Prefixes with the records of one index, without `AT`."""
         probe, index = self.probes[number], self.index(1 + number)
         within = [attribute for attribute in probe.within if attribute in rows.schema.names]
-        hashed = paired(_hashed(rows), hashes(rows, within)) if within else _hashed(rows)
+        hashed = Arrangement.paired(_hashed(rows), hashes(rows, within)) if within else _hashed(rows)
         new = dict(probe.others) | (dict(zip(probe.within, index.within, strict=True)) if not within else {})
         until, read = probe.until(time), [*dict.fromkeys(new.values()), EPOCH, DIFF]
         which, found = index.matches(rows, [*probe.keys, *within], hashed, columns=read, before=until)

@@ -10,15 +10,20 @@ import pyarrow as pa
 
 from timely_spark.differential.arranged import index_of
 from timely_spark.differential.reducers import GROUP, Logic
-from timely_spark.differential.trace import check_since, consolidate, consolidation
+from timely_spark.differential.trace import DIFF, check_since, consolidate, consolidation
 from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import FEW, Mask, numbers, replaced
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.history import stamped, stamped_each, times_of
-from timely_spark.state.keys import FEW, Mask, group
+from timely_spark.state.grouping import group
+from timely_spark.state.history import stamped_each, times_of, with_time
+from timely_spark.times import Timestamp
 
 #: keys with more records than these are looked at before their records are read
 _MANY = 1 << 8
+
+#: a second weight
+_NOW = f"{DIFF}_now"
 
 
 class Reduce(BufferingVertex):
@@ -29,9 +34,9 @@ class Reduce(BufferingVertex):
     although no change has that time.
     """
 
-    def __init__(self, logic: Logic, *, shared: bool) -> None:
+    def __init__(self, logic: Logic, *, shared: bool, tells_negative: bool = False) -> None:
         super().__init__()
-        self.logic, self.shared = logic, shared
+        self.logic, self.shared, self.tells_negative = logic, shared, tells_negative
         #: the traces; the changes of the present loop context are in the working set only
         self.input, self.output = Arrangement(logic.keys), Arrangement(logic.keys)
         #: by time, keys to which it is interesting as a join of times; without those of the working set
@@ -62,7 +67,7 @@ class Reduce(BufferingVertex):
         """Consolidate the changes."""
         return consolidate(batch)
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the changes of the results at a complete time."""
         self._since = self._context.since_here()
         check_since(time, self._since)
@@ -75,7 +80,7 @@ class Reduce(BufferingVertex):
             irrelevant = self._irrelevant(changes)
             if irrelevant.any():
                 if not self.shared:
-                    trace = stamped(changes.filter(pa.array(irrelevant)), time)
+                    trace = with_time(changes.filter(pa.array(irrelevant)), time)
                     self.input.insert(trace, compact=consolidation(self._since))
                 arrived = [] if irrelevant.all() else [changes.filter(pa.array(~irrelevant))]
         keys = [table.select(list(self.logic.keys)) for table in arrived] + self.interesting.pop(time, [])
@@ -88,12 +93,23 @@ class Reduce(BufferingVertex):
             new = self._at(time, [*keys, *self.interesting.pop(time, [])], None)
         if new is not None and new.num_rows:
             self.send_by(0, time, new)
+        if arrived and self._work is not None and (negative := self._work.negative) is not None:
+            became = became_negative(negative, self.logic.partial(pa.concat_tables(arrived)))
+            if became.num_rows:
+                self._context.negative(time, became)
 
-    def _at(self, time: Any, keys: list[pa.Table], added: pa.Table | None) -> pa.Table | None:
+    def _at(self, time: Timestamp, keys: list[pa.Table], added: pa.Table | None) -> pa.Table | None:
         """The changes of the results at a time."""
         if self._work is None:
             records, results = (Side(one, Values(plain=self._plain)) for one in (self._records, self.output))
-            self._work = WorkingSet(self.logic, time, records, results, indexed=self.shared)
+            self._work = WorkingSet(
+                self.logic,
+                time,
+                records,
+                results,
+                indexed=self.shared,
+                tells_negative=self.tells_negative,
+            )
         work = self._work
         if added is not None:
             work.records.fresh.append((time, added))
@@ -150,7 +166,7 @@ class Reduce(BufferingVertex):
         for trace, side in ((self.input, work.records), (self.output, work.results)):
             if side.fresh:
                 few = [one for one in side.fresh if one[1].num_rows < FEW]  # see `_partial`
-                rows = [stamped(table, time) for time, table in side.fresh if table.num_rows >= FEW]
+                rows = [with_time(table, time) for time, table in side.fresh if table.num_rows >= FEW]
                 rows += [consolidate(stamped_each(few))] if few else []
                 trace.insert(pa.concat_tables(rows), compact=consolidation(self._since))
 
@@ -159,3 +175,21 @@ class Reduce(BufferingVertex):
         self._leave_context()
         named = ("input", "output", "buffered", "interesting")
         return {name: value for name in named if len(value := getattr(self, name))}
+
+
+def became_negative(negative: pa.Table, changes: pa.Table) -> pa.Table:
+    """The records of `negative` that were not negative before `changes`.
+
+    **Columns:** `negative`: any flat ones, and `DIFF`, the multiplicity; `changes`: these and others.
+
+    >>> negative = pa.table({"n": [1, 2], DIFF: [-1, -2]})
+    >>> became_negative(negative, pa.table({"n": [1, 2, 3], DIFF: [-1, -1, -1]})).to_pylist()
+    [{'n': 1, '__timely_diff': -1}]
+    """
+    changes = changes.select(negative.column_names)
+    before = replaced(changes, DIFF, -numbers(changes, DIFF))
+    zeros = pa.array(np.zeros(changes.num_rows, np.int64))
+    both = [negative.append_column(_NOW, negative[DIFF]), before.append_column(_NOW, zeros)]
+    total = consolidate(pa.concat_tables(both))
+    total = total.filter(pa.array((numbers(total, DIFF) >= 0) & (numbers(total, _NOW) < 0)))
+    return replaced(total, DIFF, numbers(total, _NOW)).drop_columns(_NOW)

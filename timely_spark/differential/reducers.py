@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +16,16 @@ from timely_spark.differential.trace import DIFF, consolidate, products
 from timely_spark.errors import RecordError, SchemaError
 from timely_spark.graph import as_table
 from timely_spark.operators.aggregate import beyond_longs, too_large_sum
-from timely_spark.operators.rows import records
+from timely_spark.operators.rows import records, rows_of, table_of
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.keys import Mask, flat, numbers, replaced, run_starts
+from timely_spark.state.arrow import Mask, flat, numbers, replaced
+from timely_spark.state.grouping import run_starts
 
 GROUP = "__timely_group"
 """The column with a number for each key of a call; rows are sorted by it."""
+
+MOST_RECORDS = 1 << 26
+"""The most records of a key, equal ones repeated, that a user's function gets."""
 
 Rows = list[npt.NDArray[np.int64]]
 """Rows as integer columns: the number of the key, the number of the value, and the weights."""
@@ -30,6 +35,8 @@ Rows = list[npt.NDArray[np.int64]]
 class Logic:
     """The function of a reduction, over the accumulated records of many keys."""
 
+    #: whether negative multiplicities of the input have a meaning
+    signed: ClassVar[bool] = False
     keys: tuple[str, ...]
 
     def partial(self, changes: pa.Table) -> pa.Table:
@@ -132,6 +139,7 @@ class Sum(Logic):
     that is 2^62 or more, which takes a multiplicity of 2^31 or more, is an error.
     """
 
+    signed: ClassVar[bool] = True
     value: str
 
     def partial(self, changes: pa.Table) -> pa.Table:
@@ -164,6 +172,7 @@ class Sum(Logic):
 class SumOfFractions(Logic):
     """The sum of doubles or decimals, from the present values, so that no rounding error accumulates."""
 
+    signed: ClassVar[bool] = True
     value: str
     kind: pa.DataType
 
@@ -191,6 +200,7 @@ class SumOfFractions(Logic):
 class Mean(Logic):
     """The mean of the valid values, as double: their sum divided by their number."""
 
+    signed: ClassVar[bool] = True
     total: Sum | SumOfFractions
 
     def partial(self, changes: pa.Table) -> pa.Table:
@@ -300,6 +310,7 @@ class TopK(Logic):
 class Threshold(Logic):
     """A function of each record's multiplicity; the whole record is the key."""
 
+    signed: ClassVar[bool] = True
     function: Callable[[Any], Any]
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
@@ -321,7 +332,7 @@ class Threshold(Logic):
         return counts.astype(np.int64)
 
 
-def present(counts: npt.NDArray[np.int64]) -> Any:
+def presence(counts: npt.NDArray[np.int64]) -> Any:
     """Multiplicity 1 for each present record."""
     return counts > 0
 
@@ -341,7 +352,9 @@ class Batches(Logic):
             if field.name not in {GROUP, DIFF}:
                 rows = rows.append_column(field, inputs.column(field.name))
         rows = rows.append_column("count", inputs.column(DIFF))
-        results = as_table(self.function(rows), self.schema) if inputs.num_rows else self.schema.empty_table()
+        results = self.schema.empty_table()
+        if inputs.num_rows:
+            results = table_of(self.function, self.function(rows), self.schema)
         numbered = keys.append_column(GROUP, pa.array(np.arange(keys.num_rows)))
         index = Arrangement(self.keys, [])
         index.insert(numbered)
@@ -365,17 +378,25 @@ class PerKey(Logic):
         inputs = present_records(inputs)
         starts, groups = _starts(inputs), numbers(inputs, GROUP)
         named = [column for column in inputs.schema.names if column not in {GROUP, DIFF}]
-        values = inputs.select([*named, DIFF]).rename_columns([*named, "count"])
-        rows, ends = list(records(values)), [*starts[1:], inputs.num_rows]
+        rows, counts = list(records(inputs.select(named))), numbers(inputs, DIFF)
+        ends = [*starts[1:], inputs.num_rows]
         key_rows = records(keys.take(groups[starts]))
-        results = [self._result(k, rows[a:b]) for k, a, b in zip(key_rows, starts, ends, strict=bool(rows))]
+        results = [
+            self._result(k, rows[a:b], counts[a:b])
+            for k, a, b in zip(key_rows, starts, ends, strict=bool(rows))
+        ]
         table = as_table([row for many in results for row in many], self.schema)
         group = np.repeat(groups[starts], [len(many) for many in results]).astype(np.int64)
         return consolidate(table.add_column(0, GROUP, pa.array(group)).append_column(DIFF, _ones(len(group))))
 
-    def _result(self, key: Any, rows: list[Any]) -> list[Any]:
+    def _result(self, key: Any, rows: list[Any], counts: npt.NDArray[np.int64]) -> list[Any]:
+        if (total := sum(counts.tolist())) > MOST_RECORDS:
+            msg = f"the key {key} has {total:,} records, of which {len(rows):,} are distinct"
+            hint = "reduce_batches gets each distinct record once, with its number as count."
+            raise SchemaError(msg, hint=hint)
         try:
-            return list(self.function(key, rows))
+            repeated = chain.from_iterable(map(repeat, rows, counts.tolist()))
+            return rows_of(self.function, self.function(key, list(repeated)))
         except Exception as error:
-            meaning = " (the key, and its distinct records, each with its multiplicity as `count`)"
+            meaning = " (the key, and its records)"
             raise RecordError((key, rows), meaning) from error

@@ -22,9 +22,9 @@ from timely_spark.differential.reducers import (
     SumOfFractions,
     Threshold,
     TopK,
-    present,
+    presence,
 )
-from timely_spark.differential.skew import SALT, Salt, hot_keys
+from timely_spark.differential.skew import SALT, Salt, named_keys
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import (
@@ -59,12 +59,13 @@ def reduced(
     shared = collection.keys == logic.keys and collection.skew is None
     stream = collection.index if shared else collection.stream
     keys = [collection.schema.field(key) for key in logic.keys]
+    tells = not collection.signed and (operator == "distinct" or not logic.signed)
     made = collection.like(
         stream.then(
             operator,
             [pa.schema([*keys, *fields, pa.field(DIFF, pa.int64())])],
             name=name,
-            vertex=Reduce(logic, shared=shared),
+            vertex=Reduce(logic, shared=shared, tells_negative=tells),
             keyed=logic.keys,
             detail=detail,
             parameters={"keys": list(logic.keys), **parameters},
@@ -113,7 +114,7 @@ def _in_parts(
     """
     keys, columns = logic.keys, [*logic.keys, *(field.name for field in fields)]
     spread = [field.name for field in fields]
-    hot = hot_keys(operator, collection.schema, keys, skew, spread)
+    hot = named_keys(operator, collection.schema, keys, skew, spread)
     if hot is None and collection.keys == keys and collection.skew is not None:
         hot = replace(collection.skew, spread=tuple(spread))
     if hot is not None:
@@ -337,9 +338,7 @@ def top_k(
     A record of multiplicity n takes n places. NaN come last, then nulls.
 
     Args:
-        k: the greatest number of records per key.
-        value: the column to order by.
-        descending: the greatest first.
+        keys: the key columns, as for `count`.
         skew: hot keys, as for `min`.
 
     **Columns:** out: `keys`, then the others.
@@ -371,8 +370,6 @@ def top_k(
 def distinct(collection: Collection, *, name: str | None = None) -> Collection:
     """Each present record once.
 
-    **Columns:** out as in; none may be nested.
-
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("distinct")
@@ -384,7 +381,7 @@ def distinct(collection: Collection, *, name: str | None = None) -> Collection:
     Raises:
         SchemaError: a column is nested.
     """
-    return _threshold("distinct", collection, present, name)
+    return _threshold("distinct", collection, presence, name)
 
 
 @operator(Collection)
@@ -436,13 +433,11 @@ def reduce(
 ) -> Collection:
     """Compute each key's results, by a function of one key's records: slower than `reduce_batches`.
 
-    The function gets each *distinct* record of the key once, with its multiplicity as `count`: the number of
-    records is ``sum(row.count for row in rows)``, not ``len(rows)``. The same function
-    of a stream, in `Stream.group_by(...).reduce`, gets a record as often as it was sent.
+    The function gets a record as often as the collection has it, as in `Stream.group_by(...).reduce`.
 
     Args:
-        function: gets the key, a named row, and its distinct records, named rows of the other columns and
-            `count` (more than 0), in no order; returns rows, without the key. It must be deterministic.
+        function: gets the key, a named row, and its records, named rows of the other columns, equal ones
+            beside each other, else in no order; returns rows, without the key. It must be deterministic.
         schema: the schema of the results.
         keys: the key columns.
 
@@ -459,9 +454,9 @@ def reduce(
 
     Raises:
         GraphError: `function` cannot be called.
-        SchemaError: there are no keys, or one is missing, named twice, or in `schema`; a column is nested, or
-            called ``count``.
-        VertexError: at run time: the function returns rows of other columns.
+        SchemaError: there are no keys, or one is missing, named twice, or in `schema`; a column is nested.
+        VertexError: at run time: the function returns rows of other columns, or a key has more than 2^26
+            records.
     """
     check_function("reduce", function, "key", "rows")
     listed, results = _general("reduce", collection, schema, keys)
@@ -480,6 +475,9 @@ def reduce_batches(
 ) -> Collection:
     """Compute the results of many keys at once, by a function of whole batches.
 
+    The function gets each *distinct* record once, with its number in the column `count`. `reduce` gets a
+    record as often as the collection has it.
+
     Args:
         function: gets an Arrow table with all distinct records of some keys, grouped by key, each with its
             `count`; returns a table (or pandas frame) of results, each with its key. A key's results must
@@ -492,12 +490,13 @@ def reduce_batches(
 
     Example:
         >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("median")
+        >>> flow = ts.Dataflow("mean")
         >>> rows = flow.input("rows", "k string, v double").collection()
-        >>> def median(table):
-        ...     return table.to_pandas().groupby("k", as_index=False).agg(median=("v", "median"))
-        >>> _ = rows.reduce_batches(median, "median double", keys="k").changes().capture("out")
-        >>> ts.testing.run(flow, {"rows": [[("a", 1.0), ("a", 3.0), ("b", 5.0)]]})["out"].rows()
+        >>> def mean(table):
+        ...     each = table.to_pandas().eval("v = v * count").groupby("k")[["v", "count"]].sum()
+        ...     return each.eval("mean = v / count")[["mean"]].reset_index()
+        >>> _ = rows.reduce_batches(mean, "mean double", keys="k").changes().capture("out")
+        >>> ts.testing.run(flow, {"rows": [[("a", 1.0), ("a", 1.0), ("a", 4.0), ("b", 5.0)]]})["out"].rows()
         {0: [('a', 2.0, 1), ('b', 5.0, 1)]}
 
     Raises:
@@ -520,7 +519,7 @@ def _general(
     check_columns(operator, results, results.names, keys=True)
     for column in results.names:
         _check_free(operator, column, listed)
-    if "count" in collection.schema.names:
+    if operator == "reduce_batches" and "count" in collection.schema.names:
         msg = f"{operator}: the collection has a column 'count' already ({describe(collection.schema)})"
         hint = "rename it: the function gets multiplicities in a column of that name."
         raise SchemaError(msg, where=caller(), hint=hint)

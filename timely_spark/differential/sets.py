@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from timely_spark.differential.trace import DIFF
 from timely_spark.graph import Expression, composed, operator
 from timely_spark.operators.rows import computed
 from timely_spark.operators.sets import OPERATIONS, check_alike
-from timely_spark.state.keys import numbers
+from timely_spark.state.arrow import numbers
 
 _OTHER = f"{DIFF}_other"
 """The changes of the other side: a weight of its own, so that both sides are one trace."""
@@ -25,6 +26,7 @@ _OTHER = f"{DIFF}_other"
 class SetLogic(Logic):
     """A function of a record's multiplicities on both sides; the whole record is the key."""
 
+    signed: ClassVar[bool] = True
     operation: tuple[str, bool]
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
@@ -51,8 +53,6 @@ def union(
         other: the other; from an outer scope it enters this one.
         all: whether records keep their multiplicities.
 
-    **Columns:** out as in, the same on both sides; none may be nested.
-
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("union")
@@ -62,10 +62,6 @@ def union(
         >>> inputs = {"x": [[(1, 1), (2, 1)], [(1, -1), (2, -1)]], "y": [[1], []]}
         >>> ts.testing.run(flow, inputs)["out"].rows()
         {0: [(1, 1), (2, 1)], 1: [(2, -1)]}
-
-    Raises:
-        GraphError: `other` is no collection, or of another flow, or in an unrelated loop.
-        SchemaError: the columns differ, or one is nested.
     """
     return _compared("union", collection, other, multiset=all, name=name)
 
@@ -79,8 +75,6 @@ def intersect(
 
     With `all`, with the lesser of both multiplicities. Otherwise as `union`.
 
-    **Columns:** out as in, the same on both sides; none may be nested.
-
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("intersect")
@@ -88,10 +82,6 @@ def intersect(
         >>> _ = x.intersect(y).changes().capture("out")
         >>> ts.testing.run(flow, {"x": [[1, 1, 2], []], "y": [[1], [2]]})["out"].rows()
         {0: [(1, 1)], 1: [(2, 1)]}
-
-    Raises:
-        GraphError: `other` is no collection, or of another flow, or in an unrelated loop.
-        SchemaError: the columns differ, or one is nested.
     """
     return _compared("intersect", collection, other, multiset=all, name=name)
 
@@ -106,8 +96,6 @@ def subtract(
     With `all`, multiplicities are subtracted, and what is left above 0 stays (PySpark's `exceptAll`).
     Otherwise as `union`. `antijoin` compares keys, not whole records.
 
-    **Columns:** out as in, the same on both sides; none may be nested.
-
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("subtract")
@@ -117,10 +105,6 @@ def subtract(
         >>> made = ts.testing.run(flow, {"x": [[1, 1, 2], []], "y": [[1], [2]]})
         >>> made["set"].rows(), made["multiset"].rows()
         ({0: [(2, 1)], 1: [(2, -1)]}, {0: [(1, 1), (2, 1)], 1: [(2, -1)]})
-
-    Raises:
-        GraphError: `other` is no collection, or of another flow, or in an unrelated loop.
-        SchemaError: the columns differ, or one is nested.
     """
     return _compared("subtract", collection, other, multiset=all, name=name)
 

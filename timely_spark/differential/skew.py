@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Skew, Stateless, as_table, caller, check_columns, describe
-from timely_spark.state.keys import hashes, is_hot
+from timely_spark.state.exchange import is_hot
+from timely_spark.state.hashing import hashes
 
 SALT = "__timely_salt"
 """The column with the part of its hot key to which a record belongs."""
@@ -22,7 +23,7 @@ SALTS = 1 << 10
 _SHOWN = 3
 
 
-def hot_keys(
+def named_keys(
     operator: str, schema: pa.Schema, keys: Sequence[str], values: Any, spread: Sequence[str] | None = None
 ) -> Skew | None:
     """The hot keys that a user names; None: there are none.

@@ -11,7 +11,7 @@ from timely_spark.captured import Captured
 from timely_spark.differential.trace import DIFF, consolidate
 from timely_spark.errors import NotComplete, SchemaError, excerpt, with_hint
 from timely_spark.graph import caller, identifier, locate_errors, refuse
-from timely_spark.state.keys import numbers
+from timely_spark.state.arrow import numbers
 from timely_spark.times import as_epoch
 
 if TYPE_CHECKING:

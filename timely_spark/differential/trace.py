@@ -7,7 +7,6 @@ A change is a row with `DIFF`: from its time on, the record occurs so many times
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +15,11 @@ from timely_spark.errors import SchemaError, StateError
 from timely_spark.operators.aggregate import OTHER_SUMS
 from timely_spark.state import history
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import Hashes, Indices, max_abs, numbers, replaced
 from timely_spark.state.codes import numbers_of, runs
-from timely_spark.state.history import Compact, compaction, stamped, time_columns
-from timely_spark.state.keys import Groups, Hashes, Indices, max_abs, numbers, replaced
-from timely_spark.times import PRODUCT
+from timely_spark.state.grouping import Groups
+from timely_spark.state.history import Compact, compaction, time_columns, with_time
+from timely_spark.times import PRODUCT, Timestamp
 
 DIFF = history.DIFF
 """The column of differences: by how much the multiplicity of a record grows at a time."""
@@ -101,7 +101,7 @@ def _too_large(weight: str) -> SchemaError:
     return SchemaError(msg, hint=hint)
 
 
-def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, received: int = 0) -> None:
+def insert(state: Arrangement, changes: pa.Table, time: Timestamp, since: int, received: int = 0) -> None:
     """Add changes at a time to a trace, which is compacted as its batches merge.
 
     Args:
@@ -109,10 +109,10 @@ def insert(state: Arrangement, changes: pa.Table, time: Any, since: int, receive
         received: all readers have the changes up to this sequence number: they are not distinguished.
     """
     check_since(time, since)
-    state.insert(stamped(changes, time), compact=consolidation(since, received))
+    state.insert(with_time(changes, time), compact=consolidation(since, received))
 
 
-def check_since(time: Any, since: int) -> None:
+def check_since(time: Timestamp, since: int) -> None:
     """Check that a trace which was compacted up to an epoch may still get changes at a time."""
     if time.epoch < since:
         msg = f"a change at {time} arrives at a trace that was compacted up to epoch {since}"

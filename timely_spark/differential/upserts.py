@@ -16,7 +16,7 @@ from timely_spark.graph import Expression, caller, check_columns, composed, name
 from timely_spark.operators.group_map import StatefulMap
 from timely_spark.operators.rows import computed, key_columns
 from timely_spark.operators.top_k import First
-from timely_spark.state.keys import group
+from timely_spark.state.grouping import group
 from timely_spark.streams import Stream
 
 _DELETES = "__timely_deletes"

@@ -24,7 +24,7 @@ from timely_spark.operators.event_time import (
     numbers_of_time,
 )
 from timely_spark.operators.rows import key_columns
-from timely_spark.state.keys import numbers
+from timely_spark.state.arrow import numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,6 @@ def window(
 
     Windows of `every` are computed for each record by itself. Sessions are a reduction: a change costs its
     key's records.
-
-    Args:
-        on: the column of event time: a timestamp, a date or a whole number.
-        by: `every` or `sessions`.
-        keys: for sessions, and only for them: the columns of which each value has sessions of its own.
 
     **Columns:** out: the collection's (for sessions `keys` first), then `window_start` and `window_end` of
     the type of `on`, whole numbers as long. A record in several windows is there once for each. For sessions

@@ -19,21 +19,13 @@ import pyarrow as pa
 
 from timely_spark.differential.reducers import GROUP, Logic, Rows
 from timely_spark.differential.trace import DIFF, check_totals
-from timely_spark.state.arrangement import Arrangement, Found
+from timely_spark.state.arrangement import Arrangement, Matches
+from timely_spark.state.arrow import FEW, Hashes, Indices, numbers
 from timely_spark.state.codes import runs
+from timely_spark.state.grouping import group, ranges, run_starts
+from timely_spark.state.hashing import exact, hashes, same
 from timely_spark.state.history import TIME, Coordinates, by_join
-from timely_spark.state.keys import (
-    FEW,
-    Hashes,
-    Indices,
-    exact,
-    group,
-    hashes,
-    numbers,
-    ranges,
-    run_starts,
-    same,
-)
+from timely_spark.times import Timestamp
 
 
 class HasNulls(Exception):
@@ -174,7 +166,7 @@ class Values:
         self.fields: list[pa.Field] = []
         self._numbering: Numbering | None = None
 
-    def numbers(self, rows: pa.Table | Found, columns: Sequence[str]) -> Indices:
+    def numbers(self, rows: pa.Table | Matches, columns: Sequence[str]) -> Indices:
         """The number of each row."""
         assert rows.schema is not None
         self.fields = [rows.schema.field(column) for column in columns]
@@ -187,7 +179,7 @@ class Values:
             return values.astype(np.int64, copy=False)
         if self._numbering is None:
             self._numbering = Numbering(columns)
-        return self._numbering.of(rows.table(columns) if isinstance(rows, Found) else rows)[0]
+        return self._numbering.of(rows.table(columns) if isinstance(rows, Matches) else rows)[0]
 
     def columns(self, which: Indices) -> dict[str, Any]:
         """The values with these numbers, by column."""
@@ -205,9 +197,9 @@ class Values:
         return not fields or (self.plain and [pa.types.is_signed_integer(f.type) for f in fields] == [True])
 
 
-def _integers(rows: pa.Table | Found, column: str) -> npt.NDArray[Any] | None:
+def _integers(rows: pa.Table | Matches, column: str) -> npt.NDArray[Any] | None:
     """A column of whole numbers; None: it has nulls."""
-    if isinstance(rows, Found):
+    if isinstance(rows, Matches):
         return rows.integers(column)
     return None if rows.column(column).null_count else numbers(rows, column)
 
@@ -226,14 +218,14 @@ class Side:
     fresh: list[tuple[Any, pa.Table]] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
 
-    def coded(self, which: Indices, rows: pa.Table | Found, keys: Sequence[str]) -> Rows:
+    def coded(self, which: Indices, rows: pa.Table | Matches, keys: Sequence[str]) -> Rows:
         """Rows whose keys have the numbers `which`."""
         assert rows.schema is not None
         names = rows.schema.names
         labels = [column for column in names if column not in keys and not column.startswith((DIFF, TIME))]
         self.weights = [column for column in names if column.startswith(DIFF)]
         weights = (
-            rows.numbers(one) if isinstance(rows, Found) else numbers(rows, one) for one in self.weights
+            rows.numbers(one) if isinstance(rows, Matches) else numbers(rows, one) for one in self.weights
         )
         return [which, self.values.numbers(rows, labels), *weights]
 
@@ -243,7 +235,7 @@ class Side:
 
     def put_off(self, iterations: Indices, rows: Rows) -> None:
         """Store rows that count from a later iteration on."""
-        at, *rows = consolidated([[iterations, *rows]], 3)
+        at, *rows = consolidated_rows([[iterations, *rows]], 3)
         bounds = [*run_starts(at).tolist(), len(at)]
         for low, high in pairwise(bounds if len(at) else ()):
             self.later.setdefault(int(at[low]), []).append([column[low:high] for column in rows])
@@ -270,7 +262,7 @@ def _together(parts: Sequence[Rows]) -> Rows:
     return parts[0] if parts else []
 
 
-def consolidated(parts: Sequence[Rows], labels: int = 2) -> Rows:
+def consolidated_rows(parts: Sequence[Rows], labels: int = 2) -> Rows:
     """The rows of all parts, sorted by their labels; weights of equal labels are added up, zeros dropped."""
     if not parts:
         return []
@@ -287,12 +279,26 @@ class WorkingSet:
 
     Args:
         indexed: whether the input trace is a shared index, with more columns than `Logic.partial` keeps.
+        tells_negative: whether negative multiplicities have no meaning outside of loops.
     """
 
-    def __init__(self, logic: Logic, time: Any, records: Side, results: Side, *, indexed: bool) -> None:
+    def __init__(
+        self,
+        logic: Logic,
+        time: Timestamp,
+        records: Side,
+        results: Side,
+        *,
+        indexed: bool,
+        tells_negative: bool = False,
+    ) -> None:
         self.logic, self.records, self.results, self.indexed = logic, records, results, indexed
         *self.context, _ = time.encode()
         self.keys = Numbering(logic.keys)
+        #: whether there is `negative`; iterations of loops may have such records
+        self._tells_negative = tells_negative and not self.context
+        #: the affected records whose multiplicity was negative at the last call of `changes`; None: none
+        self.negative: pa.Table | None = None
         #: per key the contexts in which its times of other contexts join a time of this one: the first
         #: iteration there, and the context
         self._beside = RowsByKey()
@@ -300,7 +306,7 @@ class WorkingSet:
         self._requested: set[int] = set()
 
     def changes(
-        self, time: Any, keys: list[pa.Table], added: pa.Table | None
+        self, time: Timestamp, keys: list[pa.Table], added: pa.Table | None
     ) -> tuple[pa.Table | None, list[tuple[list[int], pa.Table]]]:
         """The changes of the results at a time.
 
@@ -314,6 +320,7 @@ class WorkingSet:
             After `HasNulls` the working set is unusable, but for `Side.fresh` and `remaining`.
         """
         *_, at = time.encode()
+        self.negative = None
         arrived: list[Rows] = []
         old: list[Rows] = []
         active = np.zeros(0, np.int64)
@@ -344,7 +351,7 @@ class WorkingSet:
         if not len(found):
             return []
         times = found.times(len(self.context) + 1)
-        rows: pa.Table | Found = found
+        rows: pa.Table | Matches = found
         if self.indexed and side is self.records:
             rows = self.logic.partial(found.table([c for c in found.columns() if not c.startswith(TIME)]))
         coded = side.coded(which[found.probe], rows, self.logic.keys)
@@ -371,16 +378,21 @@ class WorkingSet:
 
     def _changed(self, affected: Indices, arrived: Rows, old: Rows) -> pa.Table | None:
         """The changes of the results of keys, after more records have been accumulated."""
-        rows = consolidated(self.records.parts(affected, arrived))
+        rows = consolidated_rows(self.records.parts(affected, arrived))
         self.records.accumulated.replace(affected, rows)
+        if self._tells_negative and rows and (below := rows[2] < 0).any():
+            self.negative = self._table(self.records, affected, [column[below] for column in rows])
         made = [self._results(affected, rows)] if rows and len(rows[0]) else []
         before = self.results.parts(affected, old)
         self.results.accumulated.replace(affected, made[0] if made else [])
-        changed = consolidated([*made, *([*rows[:2], -rows[2]] for rows in before)])
+        changed = consolidated_rows([*made, *([*rows[:2], -rows[2]] for rows in before)])
         if not changed or not len(changed[0]):
             return None
-        columns = dict(zip(self.keys.columns, self.keys.rows(affected[changed[0]]).columns, strict=True))
-        return pa.table(columns | self.results.columns(changed))
+        return self._table(self.results, affected, changed)
+
+    def _table(self, side: Side, affected: Indices, rows: Rows) -> pa.Table:
+        columns = dict(zip(self.keys.columns, self.keys.rows(affected[rows[0]]).columns, strict=True))
+        return pa.table(columns | side.columns(rows))
 
     def _results(self, affected: Indices, rows: Rows) -> Rows:
         """The results of accumulated records."""

@@ -12,6 +12,7 @@ from timely_spark.graph.arguments import (
     integer,
     names,
     nanoseconds,
+    no_items,
     no_truth_value,
     path_text,
     refuse,
@@ -19,10 +20,17 @@ from timely_spark.graph.arguments import (
     with_checked_arguments,
 )
 from timely_spark.graph.caller import caller
-from timely_spark.graph.expressions import Expression, check_quotients, columns_in, never_fails, project
-from timely_spark.graph.graph import Graph
+from timely_spark.graph.expressions import (
+    Expression,
+    check_quotients,
+    columns_in,
+    never_fails,
+    project,
+    projected,
+)
+from timely_spark.graph.graph import LogicalGraph
 from timely_spark.graph.locate_errors import locate_errors
-from timely_spark.graph.loop_context import Scope
+from timely_spark.graph.loop_context import LoopContext
 from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.operator import load_operators, operator
 from timely_spark.graph.schema import (
@@ -44,15 +52,15 @@ __all__ = [
     "Edge",
     "Expression",
     "Forward",
-    "Graph",
     "Kind",
+    "LogicalGraph",
+    "LoopContext",
     "Monotone",
     "Name",
     "OnLimit",
     "Partition",
     "Partitioner",
     "SchemaLike",
-    "Scope",
     "Several",
     "Skew",
     "Stage",
@@ -82,10 +90,12 @@ __all__ = [
     "names",
     "nanoseconds",
     "never_fails",
+    "no_items",
     "no_truth_value",
     "operator",
     "path_text",
     "project",
+    "projected",
     "refuse",
     "seconds",
     "with_checked_arguments",

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
-from numbers import Integral, Number
+from numbers import Number, Real
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -20,12 +20,27 @@ import pyarrow as pa
 from timely_spark.errors import BadArgument, GraphError, SchemaError, TimelyError, UnknownName, Where
 from timely_spark.graph.caller import caller
 from timely_spark.graph.schema import as_schema, columns_of, is_key_type
-from timely_spark.times import EPOCHS
+from timely_spark.times import EPOCHS, is_integer
 
 T = TypeVar("T")
 
 OnLimit: TypeAlias = Literal["return", "warn", "raise"]
 """The reaction if a loop's `max_iterations` drops records."""
+
+
+def no_items(kind: str, column: object) -> NoReturn:
+    """Refuse `stream["column"]`, and with it `for record in stream`."""
+    msg = f"a {kind} has no items: it has no records until the flow runs"
+    hint = "name a column as pc.field('n') (pyarrow.compute as pc); see records by capture or inspect."
+    if isinstance(column, str):
+        hint = in_expressions(column)
+    raise GraphError(msg, where=caller(), hint=hint)
+
+
+def in_expressions(column: str) -> str:
+    """How a column is named in an expression."""
+    named = f"pc.field({column!r})"
+    return f"name a column as {named} (pyarrow.compute as pc), as in where({named} > 1)."
 
 
 def no_truth_value(kind: str) -> NoReturn:
@@ -87,10 +102,8 @@ def integer(
     timely_spark.errors.BadArgument: inspect: round=-1 is not an integer from 0 on and below 2**62 (...)
     Hint: give an integer.
     """
-    if not isinstance(value, bool) and isinstance(value, Integral):
-        number = int(value)
-        if (least is None or least <= number) and (most is None or number <= most):
-            return number
+    if is_integer(value, least, most):
+        return int(value)
     span = "" if least is None else f" from {least}"
     span += "" if most is None else f" to {most:,}" if most < EPOCHS - 1 else " on and below 2**62"
     msg = f"{step}: " * bool(step) + f"{what}={value!r} is not an integer{span}"
@@ -213,7 +226,7 @@ def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:
         >>> names("join", "id"), names("join", ["src", "dst"])
         (('id',), ('src', 'dst'))
     """
-    listed = (columns,) if isinstance(columns, str) else columns or ()
+    listed = (columns,) if isinstance(columns, str) else () if columns is None else columns
     result: tuple[Any, ...] = tuple(listed) if hasattr(listed, "__iter__") else (listed,)
     if not all(isinstance(column, str) for column in result):
         msg = f"{step}: {columns!r} are no column names"
@@ -225,7 +238,8 @@ def check_columns(
     step: str, schema: pa.Schema, columns: Sequence[str], *, keys: bool = False, of: str = "its input"
 ) -> None:
     """Check that a schema, by default of the step's input, has the columns, and that they can be keys."""
-    missing = [column for column in columns if column not in schema.names]
+    present = set(schema.names)
+    missing = [column for column in names(step, columns) if column not in present]
     if missing:
         msg = f"step {step!r} asks for columns {missing}, {of} has {columns_of(schema)}"
         raise SchemaError(msg, where=caller(), hint="check the spelling, or select the column first.")
@@ -275,8 +289,10 @@ def most_epochs(inputs: Any) -> int:
 
 def check_schedule(seed: Any, crashes: Any, *, flow: Any, fits: bool) -> None:
     """Check the arguments of a simulation; `fits`: whether `flow` is a flow."""
-    valid_crashes = isinstance(crashes, int | float) and 0 <= crashes < 1
-    valid_seed = isinstance(seed, int | float | str | bytes | bytearray | None)
+    valid_crashes = isinstance(crashes, Real) and 0 <= float(crashes) < 1
+    valid_seed = isinstance(seed, int | float | str | bytes | bytearray | None) or is_integer(
+        seed, None, None
+    )
     flow_hint = 'flow = ts.Dataflow("numbers"); ...; ts.testing.run(flow, {"x": [[1, 2]]}).'
     crashes_hint = "give the probability that an attempt at a batch crashes: crashes=0.2."
     seed_hint = "seed=1, or None for the schedule of Spark."

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph.caller import caller
+from timely_spark.graph.schema import columns_of
 
 Expression: TypeAlias = pc.Expression
 
@@ -24,6 +25,22 @@ def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Tabl
 
     expressions = [pc.field(column) if isinstance(column, str) else column for column in columns.values()]
     return _run(table, "project", acero.ProjectNodeOptions(expressions, list(columns)))
+
+
+def projected(step: str, columns: Mapping[str, str | Expression], schema: pa.Schema) -> pa.Schema:
+    """The schema of columns computed from records of a schema.
+
+    Raises:
+        SchemaError: an expression does not fit, or divides integers by ``/``.
+    """
+    try:
+        made = project(schema.empty_table(), columns).schema.remove_metadata()
+    except (pa.ArrowException, KeyError) as error:
+        msg = f"{step}: {error}; the input has {columns_of(schema)}"
+        hint = "check the columns' names and types; pyarrow.compute lists the functions."
+        raise SchemaError(msg, where=caller(), hint=hint) from error
+    check_quotients(step, columns.values(), schema)
+    return made
 
 
 #: functions that have a value for all arguments, as comparisons do

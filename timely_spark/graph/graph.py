@@ -13,7 +13,7 @@ from timely_spark.errors import GraphError
 from timely_spark.graph.arguments import check_columns, integer, refuse
 from timely_spark.graph.caller import caller
 from timely_spark.graph.locate_errors import METHOD
-from timely_spark.graph.loop_context import Scope
+from timely_spark.graph.loop_context import LoopContext
 from timely_spark.graph.naming import Name, Names, Owner
 from timely_spark.graph.schema import check_names
 from timely_spark.graph.stage import Edge, Kind, Partition, Stage
@@ -21,22 +21,22 @@ from timely_spark.times import PRODUCT, RefinedTimes, Times
 
 
 @dataclass
-class Graph:
+class LogicalGraph:
     """A graph under construction. Stages and edges are only added, and each is checked when added."""
 
     name: str
     times: Times = PRODUCT
-    root: Scope = field(init=False)
+    root: LoopContext = field(init=False)
     stages: list[Stage] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     names: Names = field(default_factory=Names)
     #: the loop whose body is being written
-    inside: Scope | None = None
+    inside: LoopContext | None = None
     #: the regions that are being written, each with the scope that it was opened in
-    regions: list[tuple[Scope, Name, tuple[int, ...] | None]] = field(default_factory=list)
+    regions: list[tuple[LoopContext, Name, tuple[int, ...] | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.root = Scope(None, None, None, caller(), outermost=self.times)
+        self.root = LoopContext(None, None, None, caller(), outermost=self.times)
 
     @property
     def every_time(self) -> Times:
@@ -50,7 +50,7 @@ class Graph:
                 raise GraphError(msg, where=scopes[kind].where, hint="give the types different names.")
         return RefinedTimes((None,), tuple(inner)) if inner else self.times
 
-    def title(self, scope: Scope) -> Name | None:
+    def title(self, scope: LoopContext) -> Name | None:
         """The name around those of new steps in a scope: that of a region there, or the scope's own."""
         opened = (title for within, title, _ in reversed(self.regions) if within is scope)
         return next(opened, scope.title)
@@ -60,7 +60,9 @@ class Graph:
         """The only workers of new steps; None: all."""
         return next((only for *_, only in reversed(self.regions) if only is not None), None)
 
-    def region(self, scope: Scope, name: str, workers: Sequence[int] | None) -> AbstractContextManager[None]:
+    def region(
+        self, scope: LoopContext, name: str, workers: Sequence[int] | None
+    ) -> AbstractContextManager[None]:
         """Add steps to a region within the context."""
         only = None if workers is None else tuple(integer("workers", one, least=0) for one in workers)
         if only is not None and len(only or (0, 0)) > len(set(only)):
@@ -70,7 +72,7 @@ class Graph:
         return self._region(scope, self.names.add(self.title(scope), "region", name, caller()), only)
 
     @contextmanager
-    def _region(self, scope: Scope, title: Name, workers: tuple[int, ...] | None) -> Iterator[None]:
+    def _region(self, scope: LoopContext, title: Name, workers: tuple[int, ...] | None) -> Iterator[None]:
         self.regions.append((scope, title, workers))
         try:
             with self.names.by(None):
@@ -78,12 +80,12 @@ class Graph:
         finally:
             self.regions.pop()
 
-    def parts(self, scope: Scope, name: str | None) -> AbstractContextManager[Owner | None]:
+    def parts(self, scope: LoopContext, name: str | None) -> AbstractContextManager[Owner | None]:
         """Name the unnamed steps of a composed operator after the operator, if that has a name."""
         return self.names.by(self.names.owned(self.title(scope), name))
 
     @contextmanager
-    def body(self, scope: Scope, outside: Owner | None) -> Iterator[None]:
+    def body(self, scope: LoopContext, outside: Owner | None) -> Iterator[None]:
         """Run the user's function that builds a loop body; its steps belong to no library operator."""
         before, self.inside = self.inside, scope
         try:
@@ -98,11 +100,11 @@ class Graph:
         owner = Owner(None, title.text, title.full, given=False, stable=True) if title.stable else None
         return self.names.by(owner)
 
-    def copied(self) -> tuple[Graph, dict[Stage, Stage]]:
+    def copied(self) -> tuple[LogicalGraph, dict[Stage, Stage]]:
         """A copy of the stages without edges, names unchanged; and for each stage its copy."""
-        copy = Graph(self.name, self.times)
+        copy = LogicalGraph(self.name, self.times)
         copy.names, titles = self.names.copied()
-        scopes: dict[Scope | None, Scope | None] = {None: None}
+        scopes: dict[LoopContext | None, LoopContext | None] = {None: None}
         copies: dict[Stage, Stage] = {}
         for stage in self.stages:
             for scope in stage.scope.path:
@@ -119,7 +121,7 @@ class Graph:
     def stage(
         self,
         operator: str,
-        scope: Scope,
+        scope: LoopContext,
         outputs: Sequence[pa.Schema],
         *,
         inputs: Sequence[tuple[Stage, int]] = (),

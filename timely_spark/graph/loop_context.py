@@ -11,7 +11,7 @@ from timely_spark.times import PRODUCT, Times, refined
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scope:
+class LoopContext:
     """The root, a loop context (Naiad section 2.1), or a scope with an inner time.
 
     Times inside have one coordinate more than outside: a loop's counter, or a value of the inner time's type.
@@ -19,7 +19,7 @@ class Scope:
 
     #: None: the root
     title: Name | None
-    parent: Scope | None
+    parent: LoopContext | None
     #: the largest value of the loop counter; None: no limit
     limit: int | None
     where: Where
@@ -67,6 +67,6 @@ class Scope:
         return f"{kind} {self.name}{comma}{more}"
 
     @property
-    def path(self) -> tuple[Scope, ...]:
+    def path(self) -> tuple[LoopContext, ...]:
         """The scopes from the root to this one."""
         return (self,) if self.parent is None else (*self.parent.path, self)

@@ -162,7 +162,8 @@ def composed(operator: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **options: P.kwargs) -> R:
         name: Any = options.get("name")
         arguments: Any = (getattr(one, "index", one) for one in (*args, *options.values()))
-        stream = next((one for one in arguments if hasattr(one, "stage")), None)
+        # of the type: the attributes of a DataFrame are its columns
+        stream = next((one for one in arguments if hasattr(type(one), "stage")), None)
         if name is None or stream is None:
             return operator(*args, **options)
         with stream.flow.graph.parts(stream.stage.scope, name):

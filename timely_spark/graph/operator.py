@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -12,8 +14,13 @@ from timely_spark.graph.locate_errors import located_method
 Operator = TypeVar("Operator", bound=Callable[..., Any])
 
 
+_SECTION = re.compile(r"\n\n(?=(?:Args|\*\*Columns|Example|Raises):)")
+
+
 def operator(of: type, *, also: str | None = None) -> Callable[[Operator], Operator]:
     """Decorate a function: it becomes a method of the class `of`, whose instance is its first argument.
+
+    From the method of the same name of the class `of._explained_by` it has what its own docstring lacks.
 
     Type checkers read the methods in `timely_spark/methods.pyi`, which `make methods` writes.
 
@@ -26,14 +33,46 @@ def operator(of: type, *, also: str | None = None) -> Callable[[Operator], Opera
     """
 
     def add(function: Operator) -> Operator:
+        method = located_method(function)
+        if (twin := getattr(getattr(of, "_explained_by", None), function.__name__, None)) is not None:
+            method.__doc__ = _completed(function, twin)
         for name in filter(None, (function.__name__, also)):
             if name in vars(of):
                 msg = f"{function.__module__}.{name}: {of.__name__} has a method {name!r} already"
                 raise TypeError(msg)
-            setattr(of, name, located_method(function))
+            setattr(of, name, method)
         return function
 
     return add
+
+
+def _completed(function: Callable[..., Any], twin: Callable[..., Any]) -> str:
+    r"""A docstring with the sections, and the arguments, that only the twin's explains.
+
+    >>> def one(x, *, y):
+    ...     "Do.\n\nArgs:\n    y: why.\n    z: no.\n\nRaises:\n    ValueError: never."
+    >>> def other(x, *, y):
+    ...     "Do it.\n\nArgs:\n    x: which."
+    >>> _completed(other, one)
+    'Do it.\n\nArgs:\n    x: which.\n    y: why.\n\nRaises:\n    ValueError: never.'
+    """
+    (_, theirs), (prose, own) = (_sections(inspect.getdoc(each) or "") for each in (twin, function))
+    explained = _arguments(theirs) | _arguments(own)
+    listed = [explained[name] for name in inspect.signature(function).parameters if name in explained]
+    sections = theirs | own | {"Args": "\n    ".join(["Args:", *listed]) if listed else ""}
+    order = [sections.get(head) for head in ("Args", "**Columns", "Example", "Raises")]
+    return "\n\n".join([prose, *filter(None, order)])
+
+
+def _sections(doc: str) -> tuple[str, dict[str, str]]:
+    """The prose before the sections, and each section by its head."""
+    prose, *sections = _SECTION.split(doc)
+    return prose, {section.partition(":")[0]: section for section in sections}
+
+
+def _arguments(sections: dict[str, str]) -> dict[str, str]:
+    _, *each = re.split(r"\n    (?=\w+: )", sections.get("Args", ""))
+    return {one.partition(":")[0]: one for one in each}
 
 
 def load_operators(package: str, path: Iterable[str]) -> None:

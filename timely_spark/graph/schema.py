@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, time, timedelta
 from decimal import Decimal
@@ -74,7 +75,7 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
         msg = f"a schema cannot be read from {type(schema).__name__}"
         raise SchemaError(msg, hint="write DDL such as 'node long, name string'.")
     names = [name for name, _ in fields]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         msg = f"the schema names {twice} more than once"
         raise SchemaError(msg, hint="rename columns first.")
@@ -110,6 +111,9 @@ def _as_type(kind: Any, column: str) -> Any:
     if isinstance(kind, str):
         return _whole_type(_Tokens(kind))
     described = _described(kind)
+    if described is None and not isinstance(kind, pa.DataType):
+        msg = f"column {column!r}: {kind!r} is no type"
+        raise SchemaError(msg, hint="write a type as in DDL, such as 'long', or give one of pyarrow's.")
     return kind if described is None else _of_spark(described, column)
 
 
@@ -315,7 +319,7 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
             return _cast(records, schema) if records.schema != schema else records
         if hasattr(records, "itertuples"):
             return _from_frame(records[schema.names], schema)
-        if isinstance(records, str | bytes):
+        if isinstance(records, str | bytes) or not hasattr(records, "__iter__"):
             msg = f"{records!r} is one value, not rows"
             raise TypeError(msg)  # noqa: TRY301 - one message for all errors
         if isinstance(records, Mapping):

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from timely_spark.errors import Where
 from timely_spark.graph.expressions import Expression
-from timely_spark.graph.loop_context import Scope
+from timely_spark.graph.loop_context import LoopContext
 from timely_spark.graph.naming import Name
 from timely_spark.graph.vertex import Stateless, Vertex
 from timely_spark.times import PathSummary
@@ -159,7 +159,7 @@ class Stage:
     operator: str
     #: whether the user called that operator; else one that is made of it, or a function of the library
     direct: bool = False
-    scope: Scope
+    scope: LoopContext
     where: Where
     #: the path summary from its inputs to its outputs
     summary: PathSummary
@@ -189,6 +189,8 @@ class Stage:
     epochs: str = ""
     #: of a source with an epoch column: how far an epoch may lie above the highest so far
     max_jump: int = 0
+    #: of a source that quarantines files: the output that tells of them
+    quarantined: int | None = None
 
     @property
     def name(self) -> str:

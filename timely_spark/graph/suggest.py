@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from timely_spark.errors import NoSuchMethod
+from timely_spark.graph.arguments import in_expressions
 from timely_spark.graph.caller import caller
 
 #: by names of Spark, pandas, timely and differential, in lower case without underscores: ours
@@ -20,7 +21,7 @@ _SUGGESTIONS = {
         "select, which computes columns: select(*stream.schema.names, new=expression)": (
             "withcolumn withcolumns"
         ),
-        "select(new='old')": "withcolumnrenamed",
+        "select(new='old')": "withcolumnrenamed rename",
         "select(new='old'); steps have name=...": "alias",
         "select, with the columns to keep": "drop",
         "concat, or union": "unionall unionbyname",
@@ -41,7 +42,7 @@ _SUGGESTIONS = {
         "foreach_epoch": "foreachbatch",
         "to_delta, to_files or foreach_epoch": "write writestream",
         "flat_map": "flatmap",
-        "map_batches": "mapinpandas mapinarrow mappartitions",
+        "map_batches": "mapinpandas mapinarrow mappartitions apply",
         "group_by(...).reduce_batches(...)": "applyinpandas cogroup",
         "stateful_map, or stateful_map_batches": (
             "transformwithstate transformwithstateinpandas applyinpandaswithstate mapgroupswithstate"
@@ -109,8 +110,11 @@ class Suggests:
             word = name.lower().replace("_", "")
             meant = self._suggestions.get(word) or _SUGGESTIONS.get(word)
             meant = meant or close or f"one of {', '.join(names)}"
+            hint = f"did you mean {meant}?"
+            if hasattr(kind, "schema") and name in self.schema.names:
+                hint = in_expressions(name)
             msg = f"a{'n' if kind.__name__[0] in 'AEIOU' else ''} {kind.__name__} has no {name!r}"
-            raise NoSuchMethod(msg, where=caller(), hint=f"did you mean {meant}?")
+            raise NoSuchMethod(msg, where=caller(), hint=hint)
 
 
 class Several:

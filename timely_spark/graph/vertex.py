@@ -42,6 +42,9 @@ class Context(Protocol):
     def late(self, rows: int) -> None:
         """Count late records, under the step's name."""
 
+    def negative(self, time: Timestamp, records: pa.Table) -> None:
+        """Tell of records whose multiplicity, the last column, became negative at a complete time."""
+
     def feeds(self, edge: int) -> Vertex | None:
         """The vertex on this worker whose output is input `edge`, unchanged and not exchanged; else None.
 
@@ -200,15 +203,15 @@ class Vertex:
             msg = f"vertex {cls.__name__}: pickles={reason!r} is no reason"
             raise StateError(msg, hint="give the reason as a text, or leave pickles out")
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Receive a batch on input `edge` at `time`: all batches that waited at this (edge, time) as one."""
         msg = f"{type(self).__name__} gets records and has no on_recv(self, edge, time, batch)"
         raise NotImplementedError(msg)
 
-    def on_notify(self, time: Any) -> None:
+    def on_notify(self, time: Timestamp) -> None:
         """Called when no batch will arrive at a time earlier than or equal to `time`."""
 
-    def send_by(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def send_by(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send a batch by output `edge` at `time`.
 
         Raises:
@@ -217,7 +220,7 @@ class Vertex:
         """
         self._context.send(edge, time, batch)
 
-    def notify_at(self, time: Any, *, capability: Any = ...) -> None:
+    def notify_at(self, time: Timestamp, *, capability: Any = ...) -> None:
         """Request `on_notify(time)` when nothing can arrive at `time` or earlier. Requests are idempotent.
 
         Args:
@@ -312,7 +315,7 @@ class Stateless(Vertex):
         """An expression that is true of all records that have an output; None: unknown."""
         return None
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send the results of `apply`."""
         for port, table in enumerate(self.apply(batch)):
             self.send_by(port, time, table)

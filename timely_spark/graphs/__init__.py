@@ -38,8 +38,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
+from timely_spark.authors import caller
 from timely_spark.errors import NoSuchMethod
-from timely_spark.graph import caller
 from timely_spark.graphs.centrality import betweenness
 from timely_spark.graphs.clustering import lcc
 from timely_spark.graphs.components import connected_components, strongly_connected_components

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.state.keys import Hashes, Indices, Mask, flat, hashes, in_order, run_starts
+from timely_spark.authors import Hashes, Indices, Mask, changes, flat, hashes, in_order
 
 NO_NODE = -1
 
@@ -188,13 +188,13 @@ def summed(a: Indices, b: Indices, weights: npt.NDArray[Any]) -> tuple[Indices, 
     keys |= b
     if (weights == 1).all():
         keys.sort()
-        starts = run_starts(keys)
+        starts = np.flatnonzero(changes(keys))
         totals = np.diff(starts, append=len(keys))
     else:
         room = 64 - int(keys.max(initial=1)).bit_length()
         order = in_order(keys.astype(np.uint64) << np.uint64(room))
         keys = keys[order]
-        starts = run_starts(keys)
+        starts = np.flatnonzero(changes(keys))
         totals = np.add.reduceat(weights[order], starts, dtype=np.int64)
         starts, totals = starts[totals != 0], totals[totals != 0]
     keys = keys[starts]

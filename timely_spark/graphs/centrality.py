@@ -9,12 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import Groups, Indices, adjacent, algorithm, numbers, same
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
-from timely_spark.graph import composed, locate_errors
 from timely_spark.graphs.edges import edges_of, ends_of, nodes_of, reversed_of, with_nodes
-from timely_spark.state.codes import adjacent
-from timely_spark.state.keys import Groups, Indices, numbers, replaced, same
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
@@ -24,8 +22,7 @@ _MOST_PATHS = 2.0**62
 _WAITS = -1.0
 
 
-@locate_errors
-@composed
+@algorithm
 def betweenness(
     edges: Collection,
     directed: bool,  # noqa: FBT001 - there is no default: a wrong one would be wrong by a factor, silently
@@ -172,4 +169,5 @@ def _sums(values: Doubles, count: Indices, of: Groups) -> Doubles:
 def _own(rows: pa.Table) -> pa.Table:
     """The parts, with 0 for a source itself."""
     own = pa.array(same(rows, rows, ["node"], ["source"]))
-    return replaced(rows, "through", pc.if_else(own, 0.0, rows.column("through")))
+    place = rows.schema.get_field_index("through")
+    return rows.set_column(place, "through", pc.if_else(own, 0.0, rows.column("through")))

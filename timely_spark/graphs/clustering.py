@@ -5,14 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import algorithm
 from timely_spark.differential import Collection
-from timely_spark.graph import composed, locate_errors
 from timely_spark.graphs.edges import all_nodes, differ, edges_of, lesser
 from timely_spark.graphs.triangles import by_degree
 
 
-@locate_errors
-@composed
+@algorithm
 def lcc(
     edges: Collection,
     directed: bool,  # noqa: FBT001 - there is no default: a wrong one would be wrong by a factor, silently

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import algorithm
 from timely_spark.differential import Collection
-from timely_spark.graph import composed, locate_errors
 from timely_spark.graphs.edges import edges_of, ends_of, magnitude, reversed_of, with_nodes
 from timely_spark.graphs.forest import components, spanning_forest
 
 
-@locate_errors
-@composed
+@algorithm
 def connected_components(
     edges: Collection,
     *,
@@ -60,8 +59,7 @@ def connected_components(
     return least_reaching(ends_of(links), links, name=name)
 
 
-@locate_errors
-@composed
+@algorithm
 def strongly_connected_components(
     edges: Collection,
     *,

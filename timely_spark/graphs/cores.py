@@ -6,16 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import adjacent, algorithm, integer, numbers
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError
-from timely_spark.graph import composed, integer, locate_errors
 from timely_spark.graphs.edges import edges_of, links_of, nodes_of
-from timely_spark.state.codes import adjacent
-from timely_spark.state.keys import numbers
 
 
-@locate_errors
-@composed
+@algorithm
 def k_core(
     edges: Collection, k: int, *, src: str = "src", dst: str = "dst", name: str | None = None
 ) -> Collection:
@@ -60,8 +57,7 @@ def k_core(
     return links.select(node="src").distinct().iterate(peel, name=name)
 
 
-@locate_errors
-@composed
+@algorithm
 def core_numbers(
     edges: Collection,
     *,

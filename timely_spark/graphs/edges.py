@@ -7,19 +7,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import caller, check_collection, check_columns, describe
 from timely_spark.differential import Collection
-from timely_spark.differential.collections import check_collection
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Expression, caller, check_columns, describe, names
 
 
 def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None = None) -> Collection:
     """The edges as columns `src`, `dst`, and `weight` if given, without edges that have a null end."""
     check_collection(algorithm, edges)
-    ends, weights = (*names(algorithm, src), *names(algorithm, dst)), names(algorithm, weight)
-    check_columns(algorithm, edges.schema, [*ends, *weights], keys=True)
-    kinds = [edges.schema.field(end).type for end in ends]
-    if len(kinds) != 2 or kinds[0] != kinds[1]:
+    columns = {"src": src, "dst": dst} | ({} if weight is None else {"weight": weight})
+    check_columns(algorithm, edges.schema, [*columns.values()], keys=True)
+    kinds = [edges.schema.field(end).type for end in (src, dst)]
+    if kinds[0] != kinds[1]:
         msg = (
             f"{algorithm}: src={src!r} and dst={dst!r} are {' and '.join(map(str, kinds))}; the edges have "
             f"({describe(edges.schema)})"
@@ -27,16 +26,14 @@ def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None 
         hint = "name a column for each end, of one type; cast with select(dst=pc.field('dst').cast(...))."
         raise SchemaError(msg, where=caller(), hint=hint)
     valid = pc.is_valid(pc.field("src")) & pc.is_valid(pc.field("dst"))
-    chosen = dict(zip(("src", "dst", "weight"), (*ends, *weights), strict=False))
-    result: Collection = edges.select(chosen).where(valid)
+    result: Collection = edges.select(columns).where(valid)
     return result
 
 
 def nodes_of(algorithm: str, nodes: Any, node: str, edges: Collection, **more: str) -> Collection:
     """Nodes like those of the edges as a column `node`, and further columns by new names, without nulls."""
     check_collection(algorithm, nodes)
-    for column in (node, *more.values()):
-        check_columns(algorithm, nodes.schema, names(algorithm, column), keys=True)
+    check_columns(algorithm, nodes.schema, [node, *more.values()], keys=True)
     found, kind = nodes.schema.field(node).type, edges.schema.field("src").type
     if found != kind:
         msg = f"{algorithm}: node={node!r} is {found}, the ends of the edges are {kind}"
@@ -88,7 +85,7 @@ def magnitude(number: pc.Expression) -> pc.Expression:
     return pc.floor(pc.max_element_wise(size, pc.scalar(0.0), skip_nulls=True)).cast(pa.int64())
 
 
-def lesser(nodes: Collection, a: str, b: str) -> Expression:
+def lesser(nodes: Collection, a: str, b: str) -> pc.Expression:
     """Whether one column of nodes is less than another; NaN is the greatest."""
     less = pc.field(a) < pc.field(b)
     if pa.types.is_floating(nodes.schema.field(a).type):
@@ -96,7 +93,7 @@ def lesser(nodes: Collection, a: str, b: str) -> Expression:
     return less
 
 
-def differ(nodes: Collection, a: str, b: str) -> Expression:
+def differ(nodes: Collection, a: str, b: str) -> pc.Expression:
     """Whether two columns of nodes differ; all NaN are one node."""
     unlike = pc.field(a) != pc.field(b)
     if pa.types.is_floating(nodes.schema.field(a).type):

@@ -16,28 +16,34 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.trace import DIFF, consolidate
-from timely_spark.errors import SchemaError
-from timely_spark.graph import (
+from timely_spark.authors import (
+    DIFF,
+    Arrangement,
+    BufferingVertex,
+    Hashes,
+    Indices,
+    Mask,
     Partition,
     Partitioner,
     Stateless,
     States,
+    algorithm,
     caller,
+    changes,
     check_columns,
-    composed,
+    computed,
+    consolidate,
     describe,
+    flat,
+    numbers,
+    same,
 )
+from timely_spark.errors import SchemaError
 from timely_spark.graphs.affected import NO_NODE, Affected, ordered, summed, unique
 from timely_spark.graphs.pairs import in_bytes, insert_pairs, pairs_of
 from timely_spark.graphs.spanning import Rooted, along_paths, rooted_forest, shallow_forest
-from timely_spark.operators.aggregate import ALL
-from timely_spark.operators.rows import computed
-from timely_spark.state.arrangement import Arrangement, paired
-from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import Hashes, Indices, Mask, changes, exact, flat, numbers, replaced, same
-from timely_spark.state.partitioning import repartition
 from timely_spark.streams import Stream
+from timely_spark.times import Timestamp
 
 #: A detached subtree is walked level by level: at most `_LEVELS` levels, plus one per `_PER_LEVEL` nodes of
 #: the state, and at most `_FEW` nodes or an eighth of all. Beyond, the rest of the tree is detached at once.
@@ -50,6 +56,8 @@ _STEPS = 8
 _NEAR = 256
 #: Whether a node has an edge is first looked for in so many entries of each batch.
 _SAMPLE = 8
+#: a constant column, by which all edges are on one worker
+_ALL = "__timely_all"
 #: the rank in the row of a removed node
 _REMOVED = -1
 
@@ -154,7 +162,7 @@ class _Forest(BufferingVertex):
         total, h = np.zeros(len(a), np.int64), nodes.hashes()
         if len(self.edges):
             pairs = pa.table({"node": nodes.of(a), "other": nodes.of(b)})
-            probe, found = self.edges.matches(pairs, pairs.column_names, paired(h[a], h[b]))
+            probe, found = self.edges.matches(pairs, pairs.column_names, self.edges.paired(h[a], h[b]))
             if len(probe):
                 np.add.at(total, probe, numbers(found, DIFF))
         return total
@@ -351,7 +359,7 @@ class _SpanningForest(_Forest):
         #: and the forest edges that those workers had sent of them
         self.sent: list[pa.Table] = []
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the forest's changes at `time`."""
         edges = [*self.moved, *batches[0]]
         if not edges:
@@ -385,7 +393,7 @@ class _SpanningForest(_Forest):
             }
             for state in states
         ]
-        return repartition(self, parts, workers, partition)
+        return super().repartition(parts, workers, partition)
 
     def _forest(self, nodes: Arrangement, edges: Arrangement) -> list[pa.Table]:
         """The forest edges and self-loops that a worker has sent in total."""
@@ -412,7 +420,7 @@ class _SpanningForest(_Forest):
 class _Components(_Forest):
     """Send the changes of each node's component. All edges are on one worker."""
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the components' changes at `time`."""
         if not batches[0]:
             return
@@ -430,7 +438,7 @@ class _Components(_Forest):
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Move the one worker's state to the worker that now gets all edges."""
         (state,) = states
-        places = partition(0, pa.table({ALL: pa.array([0], pa.int8())}))
+        places = partition(0, pa.table({_ALL: pa.array([0], pa.int8())}))
         return [state if place.num_rows else {} for place in places]
 
 
@@ -462,7 +470,7 @@ def _both_ways(a: Indices, b: Indices, count: npt.NDArray[Any]) -> tuple[Indices
 def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
     """The last row of each node; none of a node that was added and removed."""
     repeats = hashed[1:] == hashed[:-1]
-    if not exact(table, ["node"]):
+    if repeats.any():
         repeats &= same(table.slice(0, len(repeats)), table.slice(1), ["node"], ["node"])
     if not repeats.any():
         return hashed, table
@@ -471,10 +479,11 @@ def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
     keep = np.flatnonzero(last)
     rank = numbers(table, "rank")[keep]
     needed = (rank != _REMOVED) | (total != 0)
-    return hashed[keep[needed]], replaced(table.take(keep[needed]), DIFF, total[needed])
+    left = table.take(keep[needed])
+    return hashed[keep[needed]], left.set_column(4, DIFF, pa.array(total[needed], left.schema.field(4).type))
 
 
-@composed
+@algorithm
 def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
     """Maintain a spanning forest of each worker's edges, undirected, as edges are added and removed.
 
@@ -511,7 +520,7 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
     )[0]
 
 
-@composed
+@algorithm
 def components(stream: Stream, *, name: str | None = None) -> Stream:
     """For each node the least node of its connected component, as edges are added and removed.
 
@@ -538,13 +547,13 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
     ends, kind = _checked("components", stream)
     stream = stream.then("ordered", [stream.schema], vertex=_Ordered(ends, kind))[0]
     schema = pa.schema([("node", kind), ("component", kind), (DIFF, pa.int64())])
-    together = {ALL: pc.scalar(pa.scalar(0, pa.int8()))}
-    return computed(stream, *stream.schema.names, together, own=(ALL,)).then(
+    together = {_ALL: pc.scalar(pa.scalar(0, pa.int8()))}
+    return computed(stream, *stream.schema.names, together, own=(_ALL,)).then(
         "label_components",
         [schema],
         name=name,
         vertex=_Components(ends, kind),
-        requires=[Partition((ALL,))],
+        requires=[Partition((_ALL,))],
         guarantees=(),  # all records on one worker
     )[0]
 

@@ -16,12 +16,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import (
+    Groups,
+    Hashes,
+    Indices,
+    Mask,
+    adjacent,
+    algorithm,
+    flat,
+    hashes,
+    integer,
+    numbers,
+)
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError
-from timely_spark.graph import composed, integer, locate_errors
 from timely_spark.graphs.edges import all_nodes, edges_of
-from timely_spark.state.codes import adjacent
-from timely_spark.state.keys import Groups, Hashes, Indices, Mask, flat, hashes, mix, numbers
 
 _CHOICE = "choice"
 #: in place of a choice: a row for each earlier neighbour that must choose first, and one for the node
@@ -29,8 +38,7 @@ _WAITS = -1
 _OUT, _IN = 0, 1
 
 
-@locate_errors
-@composed
+@algorithm
 def maximal_independent_set(
     edges: Collection,
     *,
@@ -80,8 +88,7 @@ def maximal_independent_set(
     return chosen.where(pc.field(_CHOICE) == _IN).select("node")
 
 
-@locate_errors
-@composed
+@algorithm
 def colouring(
     edges: Collection,
     *,
@@ -133,7 +140,8 @@ def colouring(
 
 def priorities(nodes: pa.Table, column: str, seed: int) -> Hashes:
     """The priority of each node; equal ones are ordered by the nodes."""
-    return mix(hashes(nodes, [column]) ^ mix(np.array([seed % 2**64], np.uint64)))
+    seeds = pa.table({"seed": np.array([seed % 2**64], np.uint64)})
+    return hashes(pa.table({"mixed": hashes(nodes, [column]) ^ hashes(seeds, ["seed"])}), ["mixed"])
 
 
 def _in_order(  # noqa: PLR0917

@@ -6,16 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import adjacent, algorithm, changes, flat, integer, numbers
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError
-from timely_spark.graph import composed, integer, locate_errors
 from timely_spark.graphs.edges import edges_of, ends_of, nodes_of, reversed_of
-from timely_spark.state.codes import adjacent
-from timely_spark.state.keys import flat, numbers, run_starts
 
 
-@locate_errors
-@composed
+@algorithm
 def cdlp(
     edges: Collection,
     iterations: int,
@@ -70,8 +67,7 @@ def cdlp(
     return _propagated(graph, own, iterations).concat(alone, name=name)
 
 
-@locate_errors
-@composed
+@algorithm
 def label_propagation(
     edges: Collection,
     labels: Collection,
@@ -167,10 +163,10 @@ def _most_frequent(votes: pa.Table) -> pa.Table:
     of, counts = adjacent(votes, ["node"]), numbers(votes, "count")
     most_frequent = np.flatnonzero(counts == np.maximum.reduceat(counts, of.starts)[of.ids])
     votes, nodes = votes.select(["node", "label"]).take(pa.array(most_frequent)), of.ids[most_frequent]
-    starts, labels = run_starts(nodes), flat(votes.column("label"))
+    starts, labels = np.flatnonzero(changes(nodes)), flat(votes.column("label"))
     if pa.types.is_integer(labels.type):
         least = pa.array(np.minimum.reduceat(labels.to_numpy(), starts), labels.type)
         return votes.take(pa.array(starts)).set_column(1, "label", least)
     by = [("of", "ascending"), ("label", "ascending")]
     order = pc.sort_indices(pa.table({"of": nodes, "label": labels}), by).to_numpy()
-    return votes.take(pa.array(order[run_starts(nodes[order])]))
+    return votes.take(pa.array(order[changes(nodes[order])]))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import algorithm, caller, check_columns, describe
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
-from timely_spark.graph import caller, check_columns, composed, describe, locate_errors
 from timely_spark.graphs.edges import nodes_of
 from timely_spark.graphs.paths import sum_of, weighed
 
 
-@locate_errors
-@composed
+@algorithm
 def landmarks(
     edges: Collection,
     nodes: Collection,
@@ -73,8 +72,7 @@ def landmarks(
     return start.iterate(hop, name=name)
 
 
-@locate_errors
-@composed
+@algorithm
 def distance_bounds(
     distances: Collection, pairs: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
 ) -> Collection:

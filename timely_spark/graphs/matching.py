@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
+from timely_spark.authors import algorithm, caller, check_collection, check_columns
 from timely_spark.differential import Collection
-from timely_spark.differential.collections import check_collection
 from timely_spark.errors import SchemaError
-from timely_spark.graph import caller, check_columns, composed, locate_errors
 
 
-@locate_errors
-@composed
+@algorithm
 def stable_matching(
     edges: Collection,
     *,

@@ -5,16 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import algorithm, flat
 from timely_spark.differential import Collection
-from timely_spark.graph import composed, locate_errors
 from timely_spark.graphs.affected import ordered
 from timely_spark.graphs.edges import differ
 from timely_spark.graphs.paths import weighed
-from timely_spark.state.keys import flat
 
 
-@locate_errors
-@composed
+@algorithm
 def minimum_spanning_forest(
     edges: Collection,
     *,

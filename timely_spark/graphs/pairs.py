@@ -8,10 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timely_spark.differential.trace import DIFF
+from timely_spark.authors import DIFF, Arrangement, Hashes, Indices, group, in_order, numbers, ranges
 from timely_spark.graphs.affected import Affected, summed
-from timely_spark.state.arrangement import Arrangement, paired
-from timely_spark.state.keys import Hashes, Indices, group, in_order, numbers, ranges
 
 #: hashes that are computed at once: they take five times as much memory meanwhile
 _PIECE = 1 << 18
@@ -25,7 +23,7 @@ def insert_pairs(
     h = np.empty(len(first), np.uint64)
     for start in range(0, len(h), _PIECE):
         piece = slice(start, start + _PIECE)
-        h[piece] = paired(hashed[first[piece]], hashed[second[piece]])
+        h[piece] = index.paired(hashed[first[piece]], hashed[second[piece]])
     if (rows := _unordered(h)) is not None:
         order = rows[in_order(h[rows])]
         for column in (h, first, second, diff):

@@ -8,14 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import algorithm, caller
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
-from timely_spark.graph import caller, composed, locate_errors
 from timely_spark.graphs.edges import edges_of, nodes_of
 
 
-@locate_errors
-@composed
+@algorithm
 def bfs(
     edges: Collection,
     roots: Collection,
@@ -57,8 +56,7 @@ def bfs(
     return _nearest("bfs", graph.select("src", "dst", weight=pc.scalar(1)), start, name)
 
 
-@locate_errors
-@composed
+@algorithm
 def sssp(
     edges: Collection,
     roots: Collection,

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from timely_spark.authors import algorithm, caller
 from timely_spark.differential import Collection
-from timely_spark.differential.delta_queries import Relation, wcoj
+from timely_spark.differential.delta_queries import wcoj
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import caller, composed, locate_errors
 from timely_spark.graphs.edges import edges_of, nodes_of
 
 _EDGE = re.compile(r"(!?)\s*\(\s*(\w*)\s*\)\s*(<?)\s*-\s*\[\s*(\w*)\s*\]\s*-\s*(>?)\s*\(\s*(\w*)\s*\)")
@@ -22,8 +22,7 @@ _NODE = re.compile(r"\(\s*(\w+)\s*\)")
 _HINT = 'write "(a)-[]->(b); (b)-[e]->(c); !(a)-[]->(c)", or for short "a->b, b->c, !a->c".'
 
 
-@locate_errors
-@composed
+@algorithm
 def motifs(
     edges: Collection,
     pattern: str,
@@ -107,8 +106,8 @@ def motifs(
     if twice := [column for column, n in Counter(made).items() if n > 1]:
         msg = f"motifs: the result has several columns {twice[0]!r}"
         raise SchemaError(msg, where=caller(), hint="rename a node or an edge of the pattern, or a column.")
-    relations: list[Relation] = [(of, known | more) for of, known, more in parts]
-    without: list[Relation] = [
+    relations: list[Any] = [(of, known | more) for of, known, more in parts]
+    without: list[Any] = [
         (edges, {column: of for column, of in zip((src, dst), term.ends, strict=True) if of in term.named})
         for term in terms
         if term.negated

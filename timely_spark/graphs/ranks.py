@@ -13,16 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import DIFF, GROUP, Logic, algorithm, caller, computed, integer, numbers, reduced
 from timely_spark.differential import Collection
-from timely_spark.differential.reducers import GROUP, Logic
-from timely_spark.differential.reductions import reduced
-from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import caller, composed, integer, locate_errors
+from timely_spark.graphs.dynamic_frontier import by_frontier
 from timely_spark.graphs.edges import all_nodes, edges_of, nodes_of
-from timely_spark.graphs.frontier import by_frontier
-from timely_spark.operators.rows import computed
-from timely_spark.state.keys import numbers
 
 #: the greatest unit: sums of many ranks must fit in a long
 _LARGEST = 10**9
@@ -34,8 +29,7 @@ _SHARE, _BITS = 2.0**62, 8
 _DEGREE = f"{DIFF}_degree"
 
 
-@locate_errors
-@composed
+@algorithm
 def pagerank(
     edges: Collection,
     iterations: int | None = 20,
@@ -299,7 +293,7 @@ def _check_tolerance(tolerance: Any, unit: int, iterations: int | None) -> int |
 def _fraction(damping: Any) -> Fraction:
     """The damping as a fraction."""
     valid = isinstance(damping, Real) and 0 <= float(damping) < 1
-    share = Fraction(damping).limit_denominator(1000) if valid else Fraction(1)
+    share = Fraction(float(damping)).limit_denominator(1000) if valid else Fraction(1)
     if share == 1:
         msg = f"pagerank: damping={damping!r}"
         raise GraphError(msg, where=caller(), hint="give a damping of at least 0 and at most 0.999.")

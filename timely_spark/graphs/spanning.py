@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from timely_spark.state.keys import Indices, Mask, ranges
+from timely_spark.authors import Indices, Mask, ranges
 
 
 @dataclass(frozen=True, slots=True)

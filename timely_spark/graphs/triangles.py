@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
+from timely_spark.authors import algorithm
 from timely_spark.differential import Collection
 from timely_spark.differential.delta_queries import wcoj
-from timely_spark.graph import composed, locate_errors
 from timely_spark.graphs.edges import differ, edges_of, lesser, magnitude
 
 
-@locate_errors
-@composed
+@algorithm
 def triangles(
     edges: Collection, *, src: str = "src", dst: str = "dst", name: str | None = None
 ) -> Collection:

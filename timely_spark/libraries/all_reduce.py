@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from timely_spark.authors import (
+    BufferingVertex,
+    Partition,
+    Stateless,
+    algorithm,
+    caller,
+    check_columns,
+    flat,
+    numbers,
+)
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Partition, Stateless, caller, check_columns, composed, locate_errors, names
-from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import flat, numbers
 from timely_spark.streams import Stream
-from timely_spark.times import EPOCHS, is_integer
+from timely_spark.times import Timestamp
 
 Op = Literal["sum", "mean", "min", "max"]
 
@@ -66,7 +74,7 @@ class ReduceScatter(BufferingVertex):
             [_reduced(_matrix(of.take(pa.array(one)), self.kind), self.op) for one in rows],
         )
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the parts."""
         if batches[0]:
             self.send_by(0, time, self.combine(0, pa.concat_tables(batches[0])))
@@ -79,7 +87,7 @@ class AllGather(ReduceScatter):
         super().__init__(op, kind)
         self.value = value
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the array."""
         if not batches[0]:
             return
@@ -97,8 +105,7 @@ class AllGather(ReduceScatter):
         )
 
 
-@locate_errors
-@composed
+@algorithm
 def all_reduce(
     stream: Stream,
     value: str,
@@ -175,12 +182,11 @@ def _check(stream: Any, value: Any, op: Any) -> pa.DataType:
     if not isinstance(op, str) or op not in _REDUCE:
         msg = f"all_reduce: op={op!r}"
         raise GraphError(msg, where=caller(), hint=f"give one of {list(_REDUCE)}.")
-    (column,) = names("all_reduce", value) or ("",)
-    check_columns("all_reduce", stream.schema, [column])
-    kind = stream.schema.field(column).type
+    check_columns("all_reduce", stream.schema, [value])
+    kind = stream.schema.field(value).type
     element = kind.value_type if pa.types.is_list(kind) else None
     if element is None or not (pa.types.is_integer(element) or pa.types.is_floating(element)):
-        msg = f"all_reduce: {column!r} is {kind}, not an array of numbers"
+        msg = f"all_reduce: {value!r} is {kind}, not an array of numbers"
         raise SchemaError(msg, where=caller(), hint="declare it as array<double>.")
     return pa.int64() if pa.types.is_integer(element) else pa.float64()
 
@@ -188,10 +194,12 @@ def _check(stream: Any, value: Any, op: Any) -> pa.DataType:
 def _places(parts: Any) -> tuple[int, ...]:
     """The key of each part."""
     places: Any = (0,) if parts is None else parts
-    if is_integer(places, least=1) and places <= 1 << 20:
-        return tuple(range(places))
-    if isinstance(places, Sequence) and places and all(is_integer(one, -EPOCHS) for one in places):
-        return tuple(map(int, places))
+    each = places if isinstance(places, Sequence) else [places]
+    if each and all(isinstance(one, Integral) and not isinstance(one, bool) for one in each):
+        if each is places:
+            return tuple(map(int, places))
+        if 1 <= places <= 1 << 20:
+            return tuple(range(places))
     msg = f"all_reduce: parts={parts!r}"
     raise GraphError(
         msg, where=caller(), hint="give the number of parts, or a list with a whole number for each."

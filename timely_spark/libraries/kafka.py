@@ -21,11 +21,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import BufferingVertex, algorithm, caller, check_columns, describe, group
 from timely_spark.errors import BadArgument, SchemaError
-from timely_spark.graph import caller, check_columns, describe, locate_errors, refuse
-from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import group
 from timely_spark.streams import Stream
+from timely_spark.times import Timestamp
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,7 +39,7 @@ _SEQUENCE = ["topic", "partition", "flow"]
 _IDENTITY = [*_SEQUENCE, "epoch", "record"]
 
 
-@locate_errors
+@algorithm
 def origin(frame: DataFrame) -> DataFrame:
     """Add to the records of a topic which flow wrote them, in which epoch, and which record of it they are.
 
@@ -62,7 +61,8 @@ def origin(frame: DataFrame) -> DataFrame:
 
     given: Any = frame
     if not hasattr(given, "isStreaming"):
-        refuse(given, what="frame", expected="a DataFrame", hint="read the topic with Spark.")
+        msg = f"frame={given!r}: a DataFrame was expected"
+        raise BadArgument(msg, where=caller(), hint="read the topic with Spark.")
     taken = sorted(set(HEADERS) & {*frame.columns})
     if "headers" not in frame.columns or taken:
         msg = f"kafka.origin: the frame has the columns {frame.columns}"
@@ -74,7 +74,7 @@ def origin(frame: DataFrame) -> DataFrame:
     return frame.withColumns(columns | {"epoch": columns["epoch"].cast("long")})
 
 
-@locate_errors
+@algorithm
 def drop_repeats(records: Any, *, name: str | None = None) -> Any:
     """The records that `to_kafka` wrote, each once; other records of the topic stay as they are.
 
@@ -114,8 +114,9 @@ def drop_repeats(records: Any, *, name: str | None = None) -> Any:
     if isinstance(records, Stream):
         return _of_stream(records, name)
     if not hasattr(records, "isStreaming"):
+        msg = f"records={records!r}: a DataFrame or a stream was expected"
         hint = "give it what ts.kafka.origin returns, or a stream of it."
-        refuse(records, what="records", expected="a DataFrame or a stream", hint=hint)
+        raise BadArgument(msg, where=caller(), hint=hint)
     if records.isStreaming:
         msg = "kafka.drop_repeats: the DataFrame is streaming"
         hint = "make it a stream, ts.kafka.drop_repeats(flow.source(name, frame))."
@@ -158,7 +159,7 @@ class DropRepeats(BufferingVertex):
         #: several tables
         self.newest: list[pa.Table] = []
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Pass the new records of an epoch: earlier epochs have been here."""
         if not batches[0]:
             return

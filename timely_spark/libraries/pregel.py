@@ -6,28 +6,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential import Collection
-from timely_spark.differential.collections import check_collection
-from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import (
-    Expression,
-    OnLimit,
+from timely_spark.authors import (
     Several,
+    algorithm,
     caller,
+    check_collection,
     check_columns,
-    check_given,
-    composed,
+    check_function,
     describe,
-    locate_errors,
 )
+from timely_spark.differential import Collection
+from timely_spark.errors import GraphError, SchemaError
 from timely_spark.libraries.superstep import HALTED, by_batch, by_expressions, by_row
 from timely_spark.libraries.supersteps import MakeProgram, Message, Supersteps, value_of
-from timely_spark.operators.rows import check_function
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +34,12 @@ class Graph(Several):
     edges: Collection
 
 
-@locate_errors
-@composed
+@algorithm
 def pregel(
     nodes: Collection,
     edges: Collection,
     *,
-    with_vertex_column: Mapping[str, tuple[Any, Expression]] | None = None,
+    with_vertex_column: Mapping[str, tuple[Any, pc.Expression]] | None = None,
     compute: Callable[[pa.Table], Any] | None = None,
     vprog: Callable[[Any], Any] | None = None,
     send_msg_to_dst: Message | None = None,
@@ -52,10 +47,10 @@ def pregel(
     agg_msgs: str | Callable[[Collection], Collection] = "sum",
     initial_msg: Any = None,
     aggregators: Mapping[str, tuple[str, Any]] | None = None,
-    halt: Expression | None = None,
+    halt: pc.Expression | None = None,
     mutate: Callable[[Collection, Collection], tuple[Collection, Collection]] | None = None,
     max_iterations: int | None = None,
-    on_limit: OnLimit | None = None,
+    on_limit: Literal["return", "warn", "raise"] | None = None,
     node: str = "node",
     src: str = "src",
     dst: str = "dst",
@@ -150,7 +145,6 @@ def pregel(
 
     Source: Naiad section 4.2; Malewicz et al., Pregel, SIGMOD 2010.
     """
-    check_given("pregel", caller(), aggregators or ())
     nodes, edges = _graph(nodes, edges, node, src, dst)
     nodes, program = _program(nodes, with_vertex_column, compute, vprog)
     steps = Supersteps(program, agg_msgs, aggregators or {}, halt, send_msg_to_dst, send_msg_to_src)

@@ -11,13 +11,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.reducers import GROUP, Logic, present_records
-from timely_spark.differential.trace import DIFF
+from timely_spark.authors import (
+    DIFF,
+    GROUP,
+    Logic,
+    as_table,
+    caller,
+    describe,
+    map_records,
+    numbers,
+    project,
+    projected,
+)
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Expression, as_table, caller, check_quotients, describe, project
-from timely_spark.graph.schema import RESERVED
-from timely_spark.operators.rows import map_records
-from timely_spark.state.keys import numbers, replaced
 
 Program = Callable[[pa.Table], pa.Table]
 """A vertex program: from a table of nodes that compute to their new columns, row by row."""
@@ -27,10 +33,10 @@ HALTED = "halted"
 IS_MESSAGE = "__timely_message"
 
 
-def by_expressions(columns: Mapping[str, Expression], schema: pa.Schema, batch: pa.Schema) -> Program:
+def by_expressions(columns: Mapping[str, pc.Expression], schema: pa.Schema, batch: pa.Schema) -> Program:
     """The program of an expression for each column that changes; all read the columns of a `batch`."""
     new = {name: columns.get(name, name) for name in schema.names}
-    made = checked("with_vertex_column", new, batch)
+    made = projected("pregel: with_vertex_column", new, batch)
     if made != schema:
         msg = f"pregel: columns ({describe(schema)}) are ({describe(made)}) after a superstep"
         hint = "cast one of them, as in pc.field('msg').cast('double')."
@@ -56,21 +62,6 @@ def by_row(function: Callable[[Any], Any], schema: pa.Schema) -> Program:
     return lambda batch: as_table(map_records(function, batch), schema, of="vprog")
 
 
-def checked(argument: str, columns: Mapping[str, str | Expression], batch: pa.Schema) -> pa.Schema:
-    """The schema of expressions of a batch, which must fit it."""
-    try:
-        made = project(batch.empty_table(), columns).schema.remove_metadata()
-    except (pa.ArrowException, KeyError) as error:
-        msg = f"pregel: {argument}: {error}; a program gets ({describe(batch)})"
-        raise SchemaError(
-            msg,
-            where=caller(),
-            hint="check the columns' names and types; pyarrow.compute lists the functions.",
-        ) from error
-    check_quotients(f"pregel: {argument}", columns.values(), batch)
-    return made
-
-
 @dataclass(frozen=True, slots=True)
 class Superstep(Logic):
     """Apply the program to the nodes that have a message or have not voted to halt.
@@ -84,11 +75,11 @@ class Superstep(Logic):
     columns: pa.Schema
     messages: tuple[str, ...]
     aggregates: tuple[str, ...]
-    halt: Expression | None
+    halt: pc.Expression | None
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The nodes after the superstep."""
-        inputs = present_records(inputs)
+        inputs = inputs.filter(pc.greater(inputs.column(DIFF), 0))
         is_message = inputs.column(IS_MESSAGE)
         nodes, messages = inputs.filter(pc.invert(is_message)), inputs.filter(is_message)
         self._check_single("node", "records", keys, nodes)
@@ -123,7 +114,8 @@ class Superstep(Logic):
         if self.halt is None:
             return results
         for column in self.columns.names:
-            batch = replaced(batch, column, results.column(column))
+            place = batch.schema.get_field_index(column)
+            batch = batch.set_column(place, batch.schema.field(place), results.column(column))
         vote = project(batch, {HALTED: self.halt}).column(HALTED)
         return results.append_column(HALTED, pc.fill_null(vote, fill_value=False))
 
@@ -134,7 +126,7 @@ class Superstep(Logic):
         ]
         if twice.any():
             first = keys.take(pa.array(groups[twice][:1])).to_pylist()[0]
-            own = pa.schema([field for field in rows.schema if not field.name.startswith(RESERVED)])
-            msg = f"pregel: {noun} {first} has several {what}, with ({describe(own)})"
+            own = describe(rows.drop_columns([GROUP, IS_MESSAGE, DIFF]).schema)
+            msg = f"pregel: {noun} {first} has several {what}, with ({own})"
             hint = "give one record for each node, and let agg_msgs return one message for each."
             raise SchemaError(msg, hint=hint)

@@ -6,20 +6,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.authors import (
+    caller,
+    check_collection,
+    check_columns,
+    columns_in,
+    describe,
+    padded,
+    projected,
+    reduced,
+)
 from timely_spark.differential import Collection
-from timely_spark.differential.collections import check_collection
-from timely_spark.differential.joins import padded
-from timely_spark.differential.reduce import Reduce
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Expression, caller, check_columns, columns_in, describe
-from timely_spark.libraries.superstep import HALTED, IS_MESSAGE, Program, Superstep, checked
+from timely_spark.libraries.superstep import HALTED, IS_MESSAGE, Program, Superstep
 
-Message = str | Expression | Mapping[str, str | Expression]
+Message: TypeAlias = str | pc.Expression | Mapping[str, str | pc.Expression]
 """A message: an expression, or several by column."""
 MakeProgram = Callable[[pa.Schema, pa.Schema], Program]
 """Makes a program from the schemas of the nodes' columns, and of the batches that it gets."""
@@ -34,7 +40,7 @@ class Supersteps:
     program: MakeProgram
     agg_msgs: str | Callable[[Collection], Collection]
     aggregators: Mapping[str, tuple[str, Any]]
-    halt: Expression | None
+    halt: pc.Expression | None
     to_dst: Message | None
     to_src: Message | None
 
@@ -117,7 +123,8 @@ class Supersteps:
         if self.halt is not None and not isinstance(self.halt, pc.Expression):
             msg = f"pregel: halt={self.halt!r} is no expression"
             raise SchemaError(msg, where=caller(), hint="write pc.scalar(True), or a condition.")
-        if self.halt is not None and checked("halt", {HALTED: self.halt}, batch).types != [pa.bool_()]:
+        votes = {} if self.halt is None else {HALTED: self.halt}
+        if projected("pregel: halt", votes, batch).types != [pa.bool_()] * len(votes):
             msg = f"pregel: halt={self.halt} is no condition"
             raise SchemaError(msg, where=caller(), hint="compare with something, as pc.field('msg') > 1.")
         logic = Superstep(
@@ -130,11 +137,7 @@ class Supersteps:
         )
         full = pa.schema([*seen.schema, *received])
         parts = [padded(of, full, **{IS_MESSAGE: pc.scalar(of is messages)}) for of in (seen, messages)]
-        rows = parts[0].concat(parts[1])
-        after = rows.stream.then(
-            "superstep", [nodes.stream.schema], vertex=Reduce(logic, shared=False), keyed=logic.keys
-        )
-        return nodes.like(after[0], once=True)
+        return reduced("superstep", parts[0].concat(parts[1]), logic, [*nodes.schema][1:], name=None)
 
 
 def value_of(value: Any) -> Any:

@@ -13,16 +13,17 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import SchemaLike, Suggests, caller, check_columns, check_given, composed, operator
-from timely_spark.operators.expire import Sessions, check_expire, check_per, options_text
+from timely_spark.operators.expire import Sessions, check_per, checked_expire, options_text
 from timely_spark.operators.group_map import group_mapped
-from timely_spark.operators.retractions import signed
-from timely_spark.operators.rows import check_name, computed
+from timely_spark.operators.retractions import with_signs
+from timely_spark.operators.rows import all_named, check_name, computed
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import Indices, Mask, flat, max_abs
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.history import RowTimes, compaction, stamped, time_columns
-from timely_spark.state.keys import Groups, Indices, Mask, flat, group, max_abs
+from timely_spark.state.grouping import Groups, group
+from timely_spark.state.history import RowTimes, compaction, time_columns, with_time
 from timely_spark.streams import Stream
-from timely_spark.times import only_epochs
+from timely_spark.times import Timestamp, only_epochs
 
 _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 _KINDS = ("count", "sum", "min", "max", "collect")
@@ -30,7 +31,6 @@ _KINDS = ("count", "sum", "min", "max", "collect")
 #: Types of which equal values have equal bytes; and how many keys tell whether keys repeat.
 _HASHED = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary)
 _SAMPLE = 1 << 14
-
 _LOW = (1 << 32) - 1
 OTHER_SUMS = 'sum doubles or decimals: select(..., amount=pc.field("amount").cast("float64")).'
 """The hint of errors of sums of longs that are too large."""
@@ -223,7 +223,7 @@ class Aggregate(BufferingVertex):
         """Combine partial aggregates before the exchange."""
         return self.aggregates.combine(batch)
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the values that changed at `time`."""
         if not self.accumulate:
             if batches[0]:
@@ -235,7 +235,7 @@ class Aggregate(BufferingVertex):
             compact = compaction(
                 self._since(time), self._context.times, self.aggregates.keys, self.aggregates.fold
             )
-            self.state.insert(stamped(batch, time), compact=compact)
+            self.state.insert(with_time(batch, time), compact=compact)
         keys = list(self.aggregates.keys)
         interesting = self.interesting.pop(time, [])
         changed = [table.select(keys) for table in (batch, *interesting) if table is not None]
@@ -268,26 +268,14 @@ class Aggregate(BufferingVertex):
             raise too_large_sum()
         return results
 
-    def _since(self, time: Any) -> int:
+    def _since(self, time: Timestamp) -> int:
         """The compaction frontier when `time` is complete: later times do not distinguish earlier epochs."""
         outermost = only_epochs(self._context.times) and len(time.order_key()) == 1
         return int(time.epoch) + 1 if outermost else self._context.since()
 
 
-class AggregateSessions(Sessions):
+class AggregateSessions(Sessions, Aggregate):
     """Aggregate per key and session; when an epoch is complete, send the values of the keys in it."""
-
-    def __init__(self, aggregates: Aggregates, expire: int) -> None:
-        super().__init__(aggregates.keys, expire)
-        self.aggregates = aggregates
-
-    def before_exchange(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Aggregate at the sender."""
-        return self.aggregates.partial(batch)
-
-    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Combine partial aggregates."""
-        return self.aggregates.combine(batch)
 
     def changes(self, total: pa.Table, batch: pa.Table, probe: Indices, stored: pa.Table) -> pa.Table:
         """The value of each key in the epoch."""
@@ -307,6 +295,10 @@ class Grouped(Suggests):
         >>> ts.testing.run(flow, {"sales": [[("a", 5), ("a", 2), ("b", 1)]]})["out"].rows()
         {0: [('a', 7, 5), ('b', 1, 1)]}
     """
+
+    _suggestions = dict.fromkeys(
+        ("capture", "inspect", "select", "where", "map", "join"), "aggregate(...) or reduce(...) before it"
+    )
 
     def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
         self.stream, self.keys = stream, keys
@@ -355,8 +347,7 @@ class Grouped(Suggests):
             SchemaError: a column is missing; a key or compared column is nested; a kind or `per` is unknown;
                 or no aggregate is given.
         """
-        columns = {**(named or {}), **columns}
-        return _aggregate(self.stream, self.keys, columns, per, expire=expire, name=name)
+        return _aggregate(self.stream, self.keys, all_named(named, columns), per, expire=expire, name=name)
 
     def count(
         self,
@@ -389,13 +380,11 @@ class Grouped(Suggests):
         """Compute each key's results at each time, by a function of its records; `reduce_batches` is faster.
 
         The function gets the records of one time, when the time is complete (Naiad's GroupBy, section 4.2).
-        A record that was sent twice is there twice. For the records of all times so far see
-        `Collection.reduce`, which gives equal ones once, with their number as `count`; with a state between
-        epochs, `Stream.stateful_map`.
+        For those of all times so far see `Collection.reduce`; with a state, `Stream.stateful_map`.
 
         Args:
-            function: gets the key, a named row, and its records, named rows of the other columns, in no
-                order; returns rows, without the key. It must be deterministic.
+            function: gets the key, a named row, and its records, named rows of the other columns, equal ones
+                repeated, in no order; returns rows, without the key. It must be deterministic.
             schema: the schema of the results.
 
         **Columns:** out: the keys, then `schema`.
@@ -500,7 +489,7 @@ def aggregate(
         >>> ts.testing.run(flow, {"x": [range(10)]})["out"].rows()
         {0: [(45, 10)]}
     """
-    return _aggregate(stream, (), {**(named or {}), **columns}, per, expire=expire, name=name)
+    return _aggregate(stream, (), all_named(named, columns), per, expire=expire, name=name)
 
 
 @composed
@@ -536,8 +525,7 @@ def _aggregate(
     where = caller()
     check_name("aggregate", stream, name, "('max', 'name')")
     check_per("aggregate", per)
-    if expire is not None:
-        check_expire("aggregate", stream, expire, per=per)
+    expire = checked_expire("aggregate", stream, expire, per=per)
     check_given("aggregate", where, columns)
     if not keys:
         result = _aggregate(one_group(stream), (ALL,), columns, per, expire=expire, name=name)
@@ -557,7 +545,7 @@ def _aggregate(
         raise SchemaError(
             msg, where=where, hint="name what to compute, for example aggregate(count='count')."
         )
-    stream, listed = signed(stream, keys, listed)
+    stream, listed = with_signs(stream, keys, listed)
     aggregates = Aggregates(keys, tuple(listed))
     return stream.then(
         "aggregate",
@@ -565,14 +553,14 @@ def _aggregate(
         name=name,
         vertex=Aggregate(aggregates, accumulate=per == "accumulated")
         if expire is None
-        else AggregateSessions(aggregates, expire),
+        else AggregateSessions(expire, aggregates, accumulate=True),
         keyed=keys,
         detail=", ".join(f"{out}={kind}({column or ''})" for out, kind, column in listed)
         + options_text(per=per, expire=expire),
         parameters={
             "aggregates": [list(one) for one in listed],
             "per": per,
-            "expire": expire and int(expire),
+            "expire": expire,
         },
     )[0]
 

@@ -15,14 +15,16 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import caller, check_columns, composed, names, operator
 from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.event_time import Duration, length, time_type
-from timely_spark.operators.expire import check_expire, check_per, options_text
+from timely_spark.operators.expire import check_per, checked_expire, options_text
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import Mask, flat
 from timely_spark.state.buffering import BufferingVertex, per_input
-from timely_spark.state.history import RowTimes, compaction, epochs_of, stamped
-from timely_spark.state.keys import Mask, changes, flat, group
+from timely_spark.state.grouping import changes, group
+from timely_spark.state.history import RowTimes, compaction, epochs_of, with_time
 from timely_spark.streams import Stream
+from timely_spark.times import Timestamp
 
 Direction: TypeAlias = Literal["backward", "forward", "nearest"]
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -187,7 +189,7 @@ class AsOfJoin(BufferingVertex):
         #: by input, records that later ones need: those of the right side
         self.state: list[Any] = [[], Arrangement(by)]
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Store the right records of a time, and send its left records with theirs."""
         left, right = per_input(batches, self.schemas)
         right = with_keys(right, self.by)
@@ -207,17 +209,17 @@ class AsOfJoin(BufferingVertex):
         made = pa.table({c: own.get(c) if c in own else columns.column(c) for c in self.schema.names})
         self.send_by(0, time, made if self.how == "left" else made.filter(pa.array(matched)))
 
-    def _store(self, index: Arrangement, time: Any, right: pa.Table) -> None:
+    def _store(self, index: Arrangement, time: Timestamp, right: pa.Table) -> None:
         if self.per == "time":
             index.insert(right)
         elif self.expire is None:
-            rows = stamped(right, self._context.coarse(time))
+            rows = with_time(right, self._context.coarse(time))
             index.insert(rows, compact=compaction(self._context.since(), self._context.times))
         else:
             index.expire(time.epoch - self.expire)
-            index.insert(stamped(right, time))
+            index.insert(with_time(right, time))
 
-    def _before(self, time: Any, rows: pa.Table) -> Mask:
+    def _before(self, time: Timestamp, rows: pa.Table) -> Mask:
         """The right records that count at a time."""
         if self.expire is not None:
             return np.asarray(epochs_of(rows) >= time.epoch - self.expire)
@@ -292,8 +294,7 @@ def asof_join(
         stream.schema, other.schema, on, by=by, direction=direction, tolerance=tolerance, how=how
     )
     check_per("asof_join", per)
-    if expire is not None:
-        check_expire("asof_join", stream, expire, per=per)
+    expire = checked_expire("asof_join", stream, expire, per=per)
     sides, keys = [stream, other], checked.by
     if not keys:
         sides = [one_group(side) for side in sides]
@@ -307,7 +308,7 @@ def asof_join(
         pa.schema([*fields, *checked.schema]),
         how=how,
         per=per,
-        expire=None if expire is None else int(expire),
+        expire=expire,
     )
     check_no_retractions("asof_join", *sides)
     made = sides[0].then(

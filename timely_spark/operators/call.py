@@ -32,8 +32,9 @@ from timely_spark.graph import (
     seconds,
 )
 from timely_spark.operators.rows import check_function
-from timely_spark.state.keys import from_bytes, to_bytes
+from timely_spark.state.arrow import from_bytes, to_bytes
 from timely_spark.streams import Stream
+from timely_spark.times import Timestamp
 
 _FIRST_PAUSE = 0.1
 """Seconds before a call is repeated; doubled each time."""
@@ -64,7 +65,7 @@ class Call(Vertex):
         #: the micro-batch up to which recorded answers were deleted
         self._swept = 0
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Ask, wait for all answers, and send them in the order of their questions."""
         import asyncio
 
@@ -78,7 +79,7 @@ class Call(Vertex):
             pool.shutdown(wait=False, cancel_futures=True)
         self.send_by(0, time, pa.concat_tables(tables))
 
-    def _answers(self, record: str, time: Any) -> Answers:
+    def _answers(self, record: str, time: Timestamp) -> Answers:
         """The recorded answers of a time; those of batches that cannot run again are deleted."""
         number = self._context.batch()
         answers = Answers(record, number, time)
@@ -151,7 +152,7 @@ class Answers:
     section 3.4, here of what is not repeatable.
     """
 
-    def __init__(self, path: str, batch: int, time: Any) -> None:
+    def __init__(self, path: str, batch: int, time: Timestamp) -> None:
         self.files, self.path = fs.FileSystem.from_uri(path if "://" in path else str(Path(path).resolve()))
         self.time = time
         self.folder = f"{self.path}/{batch}"

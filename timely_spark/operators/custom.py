@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
     Expression,
+    LoopContext,
     Partition,
     SchemaLike,
     Stateless,
@@ -27,11 +28,10 @@ from timely_spark.graph import (
     project,
     refuse,
 )
-from timely_spark.graph import Scope as GraphScope
 from timely_spark.operators.rows import check_function
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.streams import Stream
-from timely_spark.times import PathSummary, is_integer
+from timely_spark.times import PathSummary, Timestamp, is_integer
 
 Columns: TypeAlias = str | Sequence[str] | Expression | None
 By: TypeAlias = Sequence[Columns] | str | Expression | None
@@ -49,7 +49,7 @@ class _OnRecv(Vertex):
     def __init__(self, function: Callable[..., Any], *, sides: bool) -> None:
         self.function, self.sides = function, sides
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         result = self.function(edge, time, batch) if self.sides else self.function(time, batch)
         if result is not None:
             self.send_by(0, time, result)
@@ -64,7 +64,7 @@ class _OnNotify(BufferingVertex):
         super().__init__(inputs=len(schemas))
         self.function, self.schemas = function, schemas
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         if not any(batches):
             return
         result = self.function(time, *per_input(batches, self.schemas))
@@ -282,7 +282,7 @@ def _summaries(
 
 
 def _path(
-    step: str, pair: tuple[int, int], given: Any, identity: PathSummary, scope: GraphScope
+    step: str, pair: tuple[int, int], given: Any, identity: PathSummary, scope: LoopContext
 ) -> PathSummary | None:
     """One declared path summary, checked."""
     if given is None:

@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Stateless, caller, check_columns, names, nanoseconds
+from timely_spark.graph import Stateless, caller, check_columns, integer, names, nanoseconds
 from timely_spark.graph.schema import UNITS
-from timely_spark.state.keys import changes, flat
+from timely_spark.state.arrow import flat
+from timely_spark.state.grouping import changes
+from timely_spark.times import is_integer
 
 Duration: TypeAlias = str | timedelta | int
 """A length of event time: ``"90 seconds"``, a `timedelta`, or for a column of whole numbers a number."""
@@ -113,22 +115,17 @@ def length(operator: str, what: str, value: Any, kind: pa.DataType, *, least: in
     """A length of event time in the unit of a time column of type `kind`."""
     msg = f"{operator}: {what}={value!r} for a time of type {kind}"
     if pa.types.is_integer(kind):
-        if isinstance(value, bool | str | timedelta) or not hasattr(value, "__index__"):
-            raise SchemaError(msg, where=caller(), hint="give a whole number, in the unit of the column.")
-        found = int(value)
-    else:
-        unit = 86_400 * 10**9 if pa.types.is_date(kind) else UNITS[kind.unit]
-        total = 0 if type(value) is int and value == 0 else nanoseconds(value)
-        if total is None:
-            hint = "give '1 hour', '90 seconds', '2 days', or a timedelta; months and years differ in length."
-            raise SchemaError(msg, where=caller(), hint=hint)
-        found, rest = divmod(total, unit)
-        if rest:
-            raise SchemaError(
-                msg,
-                where=caller(),
-                hint="give a multiple of the type's unit, or cast the column to a finer unit.",
-            )
+        hint = "give a whole number, in the unit of the column."
+        return integer(what, value, least=least, most=FAR - 1, step=operator, error=SchemaError, hint=hint)
+    unit = 86_400 * 10**9 if pa.types.is_date(kind) else UNITS[kind.unit]
+    total = 0 if is_integer(value, 0, 0) else nanoseconds(value)
+    if total is None:
+        hint = "give '1 hour', '90 seconds', '2 days', or a timedelta; months and years differ in length."
+        raise SchemaError(msg, where=caller(), hint=hint)
+    found, rest = divmod(total, unit)
+    if rest:
+        hint = "give a multiple of the type's unit, or cast the column to a finer unit."
+        raise SchemaError(msg, where=caller(), hint=hint)
     if not least <= found < FAR:
         raise SchemaError(msg, where=caller(), hint=f"give at least {least}.")
     return found

@@ -6,7 +6,7 @@ scope only, where any two times can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,11 +17,13 @@ import pyarrow.compute as pc
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Partitioner, States, Vertex, caller, integer, operator
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import Hashes, Indices, replaced
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.history import EPOCH, epochs_of, stamped
-from timely_spark.state.keys import Hashes, Indices, group, replaced
-from timely_spark.state.partitioning import repartition
+from timely_spark.state.grouping import group
+from timely_spark.state.history import EPOCH, epochs_of, with_time
+from timely_spark.state.repartition import repartition
 from timely_spark.streams import Stream
+from timely_spark.times import Timestamp
 
 
 class Expire(Vertex):
@@ -34,15 +36,15 @@ class Expire(Vertex):
         #: the records of later epochs, by epoch; compaction has not dropped all those of earlier ones yet
         self.state = Arrangement((EPOCH,))
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Pass the batch, and store it."""
         if self.diff not in batch.schema.names:
             batch = batch.append_column(self.diff, pa.array(np.ones(batch.num_rows, np.int32)))
-        self.state.insert(stamped(batch, time))
+        self.state.insert(with_time(batch, time))
         self.notify_at(self._context.times.epoch(time.epoch + self.after))
         self.send_by(0, time, batch)
 
-    def on_notify(self, time: Any) -> None:
+    def on_notify(self, time: Timestamp) -> None:
         """Retract the records of the epoch that leaves the window."""
         self.retracted = time.epoch - self.after
         rows = self.state.take([self.retracted])
@@ -57,21 +59,20 @@ class Expire(Vertex):
 
 
 class Sessions(BufferingVertex):
-    """Aggregate each key's records per session, as in a session window with a gap of `expire` epochs.
+    """Let the vertex class that follows in the bases aggregate each key's records per session.
 
-    A key's session ends when more than `expire` epochs pass without a record of the key. Epochs are processed
-    whole and in order, so sessions depend on times alone.
+    Its `combine` makes one row per key, or more where one cannot hold the sum. A key's session ends when more
+    than `expire` epochs pass without a record of the key, as in a session window. Epochs are processed whole
+    and in order, so sessions depend on times alone.
     """
 
-    def __init__(self, keys: Sequence[str], expire: int) -> None:
-        super().__init__()
-        self.keys, self.expire = tuple(keys), expire
-        #: per key its session's aggregate and last epoch; of several rows of a key the latest counts
-        self.state = Arrangement(self.keys)
+    #: per key its session's aggregate and last epoch; of several rows of a key the latest counts
+    state: Arrangement
+    combine: Callable[[int, pa.Table], pa.Table]
 
-    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Combine records, or partial aggregates, to one row per key; more, where one cannot hold them."""
-        raise NotImplementedError
+    def __init__(self, expire: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.expire = expire
 
     def changes(self, total: pa.Table, batch: pa.Table, probe: Indices, stored: pa.Table) -> pa.Table:
         """The rows to send for an epoch.
@@ -84,20 +85,17 @@ class Sessions(BufferingVertex):
         """
         raise NotImplementedError
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        """Buffer what `combine` makes of the batch."""
-        super().on_recv(edge, time, self.combine(0, batch))
-
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Continue, or begin, the session of each key in the epoch."""
         if not batches[0]:
             return
-        batch = batches[0][0] if len(batches[0]) == 1 else self.combine(0, pa.concat_tables(batches[0]))
+        batch = self.combine(0, pa.concat_tables(batches[0]))
         if not batch.num_rows:
             return
-        firsts = group(batch, self.keys).firsts
+        keys = self.state.keys
+        firsts = group(batch, keys).firsts
         each = batch if len(firsts) == batch.num_rows else batch.take(firsts)
-        probe, stored = self.state.lookup(each, self.keys)
+        probe, stored = self.state.lookup(each, keys)
         if len(probe):
             epochs = epochs_of(stored)
             order = np.lexsort((epochs, probe))
@@ -106,7 +104,7 @@ class Sessions(BufferingVertex):
             probe, stored = probe[last], stored.take(last).select(batch.schema.names)
         total = self.combine(0, pa.concat_tables([stored, batch])) if len(probe) else batch
         self.state.expire(time.epoch + 1 - self.expire)
-        self.state.insert(stamped(total, time), compact=partial(latest, self.keys))
+        self.state.insert(with_time(total, time), compact=partial(latest, keys))
         self.send_by(0, time, self.changes(total, each, probe, stored))
 
 
@@ -133,17 +131,20 @@ def options_text(*, per: str = "accumulated", expire: int | None = None) -> str:
     return (", per time" if per == "time" else "") + (f", expire {expire}" if expire is not None else "")
 
 
-def check_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accumulated") -> None:
-    """Check `expire`, and that the stream's times are epochs."""
+def checked_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accumulated") -> int | None:
+    """Check `expire`, and that the stream's times are epochs; None if state does not expire."""
     argument = "after" if operator == "expire" else "expire"
+    if expire is None and argument == "expire":
+        return None
     hint = "give a number of epochs."
     if operator == "aggregate":
         hint += ' A column called "expire" is written aggregate({"expire": ...}).'
-    integer(argument, expire, step=operator, error=GraphError, hint=hint)
+    number = integer(argument, expire, step=operator, error=GraphError, hint=hint)
     if per != "accumulated":
         msg = f"{operator}: expire={expire} with per={per!r}, which stores nothing across times"
         raise GraphError(msg, where=caller(), hint="leave one of them out.")
     stream.check_outside(operator, epochs="state expires by epochs")
+    return number
 
 
 @operator(Stream)
@@ -185,7 +186,7 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
             of its own kind.
         SchemaError: the stream's column `diff` is not of a signed number type.
     """
-    check_expire("expire", stream, after)
+    after = checked_expire("expire", stream, after) or 0
     schema = stream.schema
     if not isinstance(diff, str):
         msg = f"expire: diff={diff!r} is no column's name"  # type: ignore[unreachable] # reached without a type checker
@@ -201,8 +202,8 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
         "expire",
         [schema],
         name=name,
-        vertex=Expire(int(after), diff),
+        vertex=Expire(after, diff),
         keeps={column: column for column in schema.names if column != diff},
         detail=f"after {after}",
-        parameters={"after": int(after), "diff": diff},
+        parameters={"after": after, "diff": diff},
     )[0]

@@ -1,8 +1,9 @@
-"""Insert `Finalise` vertices: a pass over the finished graph.
+"""`settle`, and a pass over the finished graph that inserts it.
 
 `distinct`, `min` and `max` may improve a record in a later round. Other monotone reductions, and loops that
 run to a fixed point, may read records that are not final. Every other reader outside loops, and every vertex
-that waits inside one, must get each final record once, so this pass puts a `Finalise` vertex before it.
+that waits inside one, must get each final record once, so this pass puts a vertex before it that
+sends each time's final records when the time is complete.
 Outputs pick the final records themselves and need no further round.
 """
 
@@ -13,13 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from timely_spark.errors import GraphError
-from timely_spark.graph import Edge, Graph, Kind, Monotone, Partition, Stage, Vertex
+from timely_spark.graph import Edge, Kind, LogicalGraph, Monotone, Partition, Stage, Vertex, caller, operator
 from timely_spark.graph.stage import edges_into
 from timely_spark.operators.aggregate import Aggregate
 from timely_spark.operators.expire import Expire, Sessions
 from timely_spark.operators.lattice import MergedPerTime
-from timely_spark.operators.monotone import Finalise
-from timely_spark.operators.output_vertex import MonotoneOutput, Output
+from timely_spark.operators.monotone import ImprovementsPerTime
+from timely_spark.operators.output_vertex import MonotoneOutput, OutputVertex
+from timely_spark.streams import Stream
 from timely_spark.times import only_epochs
 
 
@@ -39,14 +41,41 @@ _REORDERS = frozenset({Kind.FEEDBACK, Kind.VARIABLE, Kind.LEAVE, Kind.DELAY, Kin
 """Behind these an epoch's records may come in several parts, or out of order."""
 
 
-def finalise_graph(graph: Graph) -> Graph:
-    """A copy of the graph with a `Finalise` vertex before each reader that needs final records."""
+@operator(Stream)
+def settle(stream: Stream, *, name: str | None = None) -> Stream:
+    """Make the records of `distinct`, `min`, `max` or `merge` final: send them when their time is complete.
+
+    The compiler inserts this step wherever outside loops, and before vertices that wait, final records are
+    needed. Inside a loop, call it where the iterations must be kept in step.
+
+    **Columns:** out as in.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("final")
+        >>> _ = flow.input("x", "n long").distinct().settle().capture("out")
+        >>> ts.testing.run(flow, {"x": [[1, 2, 2]]}, workers=3)["out"].rows()
+        {0: [(1,), (2,)]}
+
+    Raises:
+        GraphError: the stream is not the output of such an operator.
+    """
+    monotone = stream.stage.monotone
+    if monotone is None:
+        msg = f"settle: step {stream.stage.name!r} ({stream.stage.where}) has final records already"
+        raise GraphError(msg, where=caller(), hint="call it right after distinct, min, max or merge.")
+    vertex = _finalising(monotone)
+    return stream.then("settle", [stream.schema], name=name, vertex=vertex, keyed=monotone.keys)[0]
+
+
+def finalise_graph(graph: LogicalGraph) -> LogicalGraph:
+    """A copy of the graph with a vertex before each reader that needs final records."""
     by_epochs = only_epochs(graph.times)
     within_epoch, across_epochs = _not_final(graph), _not_final(graph, across_epochs=True)
     inserted: dict[tuple[int, int], Stage] = {}
     copy, copies = graph.copied()
     for stage in graph.stages:
-        if isinstance(stage.vertex, Output) and (edges := graph.into(stage)):
+        if isinstance(stage.vertex, OutputVertex) and (edges := graph.into(stage)):
             # with a diff the output also retracts records of earlier epochs
             kinds = within_epoch if stage.vertex.diff is None else across_epochs
             kind = kinds[edges[0].source, edges[0].port]
@@ -77,7 +106,7 @@ def _must_be_final(edge: Edge, kind: Monotone | Derived, *, by_epochs: bool) -> 
         return True
     # an output finalises by itself only where an epoch is one time, and the best value one that was sent
     alone = by_epochs and not (isinstance(kind, Monotone) and kind.merge is not None)
-    is_output = isinstance(target.vertex, Output)
+    is_output = isinstance(target.vertex, OutputVertex)
     return _needs_final(target, edge.source) or (is_output and not alone) or _loses(target, kind)
 
 
@@ -93,11 +122,8 @@ def _never_final(edge: Edge, kind: Derived) -> GraphError:
     return GraphError(msg, hint=hint)
 
 
-def _insert(graph: Graph, source: Stage, edge: Edge, monotone: Monotone) -> Stage:
+def _insert(graph: LogicalGraph, source: Stage, edge: Edge, monotone: Monotone) -> Stage:
     """Add a vertex that makes records final behind an output of `source`."""
-    vertex: Vertex = Finalise(monotone)
-    if monotone.merge is not None and monotone.value is not None:
-        vertex = MergedPerTime(monotone.keys, monotone.value, monotone.merge)
     stage = Stage(
         index=len(graph.stages),
         title=graph.names.part(source.title, f"settled_{edge.port}" if edge.port else "settled"),
@@ -107,7 +133,7 @@ def _insert(graph: Graph, source: Stage, edge: Edge, monotone: Monotone) -> Stag
         where=source.where,
         summary=source.scope.times.identity(source.scope.depth),
         outputs=(edge.schema,),
-        vertex=vertex,
+        vertex=_finalising(monotone),
         requires=(Partition(monotone.keys, workers=source.workers),),
         workers=source.workers,
         guarantees=monotone.keys,
@@ -117,7 +143,11 @@ def _insert(graph: Graph, source: Stage, edge: Edge, monotone: Monotone) -> Stag
     return stage
 
 
-def _check_diff(graph: Graph, output: Stage, kind: NotFinal, *, by_epochs: bool) -> None:
+def _finalising(monotone: Monotone) -> Vertex:
+    return (ImprovementsPerTime if monotone.merge is None else MergedPerTime)(monotone)
+
+
+def _check_diff(graph: LogicalGraph, output: Stage, kind: NotFinal, *, by_epochs: bool) -> None:
     """Refuse an output with a diff that reads an aggregate, which replaces values and retracts none.
 
     Also one of records that may improve, if earlier epochs cannot be told from later ones.
@@ -166,7 +196,7 @@ def _needs_final(stage: Stage, *sources: Stage) -> bool:
     return not stage.scope.in_loop or (stage.vertex is not None and stage.vertex.waits)
 
 
-def _not_final(graph: Graph, *, across_epochs: bool = False) -> dict[tuple[Stage, int], NotFinal]:
+def _not_final(graph: LogicalGraph, *, across_epochs: bool = False) -> dict[tuple[Stage, int], NotFinal]:
     """Per output, how its records may still improve: the least fixed point, starting from "final".
 
     By default within their epoch; with `across_epochs` also in later epochs.
@@ -187,7 +217,7 @@ def _not_final(graph: Graph, *, across_epochs: bool = False) -> dict[tuple[Stage
                 across_epochs=across_epochs,
             )
             for port in range(max(1, len(stage.outputs))):
-                if kinds[stage, port] != kind and not isinstance(kinds[stage, port], Derived):
+                if kinds[stage, port] != kind:
                     kinds[stage, port] = kind
                     changed = True
     return kinds
@@ -210,9 +240,7 @@ def _transfer(
     if isinstance(kind, Derived) or stage.kind is Kind.BROADCAST:
         # each copy of a broadcast record counts, and choosing the best per key would keep one of them
         return kind if isinstance(kind, Derived) else Derived(source, kind)
-    if stage.is_routing and (
-        len(inputs) == 1 or (stage.kind is Kind.VARIABLE and all(other == kind for _, other in inputs))
-    ):
+    if stage.is_routing and len(inputs) == 1:
         return kind
     carried = _carried(stage, kind)
     lost = carried is None and _loses(stage, kind)
@@ -259,7 +287,7 @@ def _carried(stage: Stage, kind: Monotone) -> Monotone | None:
     return None
 
 
-def _final_per_epoch(graph: Graph, into: Mapping[Stage, list[Edge]]) -> set[Stage]:
+def _final_per_epoch(graph: LogicalGraph, into: Mapping[Stage, list[Edge]]) -> set[Stage]:
     """Stages outside loops that get each epoch's records in one batch and in order: their output is final.
 
     Only with epochs by the clock: a manual epoch, or one of a column, may come in several batches. Not behind

@@ -21,14 +21,16 @@ from timely_spark.graph import (
     names,
     operator,
 )
-from timely_spark.operators.expire import check_expire
-from timely_spark.operators.rows import check_function, key_columns, records
+from timely_spark.operators.expire import checked_expire
+from timely_spark.operators.rows import check_function, key_columns, records, rows_of, table_of
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import Hashes, Indices, numbers
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.codes import numbers_of, runs
-from timely_spark.state.history import epochs_of, stamped
-from timely_spark.state.keys import Groups, Hashes, Indices, changes, group, numbers
+from timely_spark.state.grouping import Groups, changes, group
+from timely_spark.state.history import epochs_of, with_time
 from timely_spark.streams import Stream
+from timely_spark.times import Timestamp
 
 _WEIGHT = "__timely_weight"
 
@@ -51,7 +53,7 @@ class GroupMap(BufferingVertex):
         super().__init__()
         self.function, self.keys, self.columns, self.schema = function, tuple(keys), tuple(columns), schema
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the results of a complete time."""
         if not batches[0]:
             return
@@ -61,7 +63,7 @@ class GroupMap(BufferingVertex):
             time, batch.take(pa.array(of.order)), batch.select(list(self.keys)).take(pa.array(of.firsts))
         )
 
-    def apply(self, time: Any, batch: pa.Table, keys: pa.Table) -> None:
+    def apply(self, time: Timestamp, batch: pa.Table, keys: pa.Table) -> None:
         """Send the results of a batch with these (distinct) keys."""
         self.send_by(
             0, time, self.fitting(self.function(batch.select(list(self.columns))), self.schema, keys)
@@ -69,7 +71,7 @@ class GroupMap(BufferingVertex):
 
     def fitting(self, results: Any, schema: pa.Schema, keys: pa.Table) -> pa.Table:
         """What the function returned as a table, whose keys are among those that it got."""
-        table = as_table(results, schema)
+        table = table_of(self.function, results, schema)
         on = [key for key in self.keys if key in schema.names]
         index = Arrangement(on)
         index.insert(keys)
@@ -104,7 +106,7 @@ class StatefulMap(GroupMap):
         self.rows, self.expire = rows, expire
         self.state = Arrangement(self.keys)
 
-    def apply(self, time: Any, batch: pa.Table, keys: pa.Table) -> None:
+    def apply(self, time: Timestamp, batch: pa.Table, keys: pa.Table) -> None:
         """Send the results, and replace the state of the keys."""
         before = self._stored(time, keys)
         results, state = _pair(
@@ -112,20 +114,22 @@ class StatefulMap(GroupMap):
         )
         after = self.fitting(state, self.rows, keys)
         if self.expire is not None:
-            after = stamped(after, time)
+            after = with_time(after, time)
             self.state.expire(time.epoch + 1 - self.expire)
-        replaced = consolidated(pa.concat_tables([_weighed(before, -1), _weighed(after, 1)]))[1]
+        replaced = with_summed_weights(pa.concat_tables([_weighed(before, -1), _weighed(after, 1)]))[1]
         self.state.insert(replaced, compact=_compact)
         self.send_by(0, time, self.fitting(results, self.schema, keys))
 
-    def _stored(self, time: Any, keys: pa.Table) -> pa.Table:
+    def _stored(self, time: Timestamp, keys: pa.Table) -> pa.Table:
         """The present state of keys, with the epoch of its last change if it expires."""
         _, rows = self.state.matches(keys, self.keys)
         if not rows.num_rows:
             return (
-                stamped(self.rows.empty_table(), time) if self.expire is not None else self.rows.empty_table()
+                with_time(self.rows.empty_table(), time)
+                if self.expire is not None
+                else self.rows.empty_table()
             )
-        rows = consolidated(rows)[1]
+        rows = with_summed_weights(rows)[1]
         rows = rows.take(pa.array(np.repeat(np.arange(rows.num_rows), np.maximum(numbers(rows, _WEIGHT), 0))))
         if self.expire is not None:
             rows = rows.filter(pa.array(epochs_of(rows) >= time.epoch - self.expire))
@@ -136,7 +140,7 @@ def _weighed(rows: pa.Table, weight: int) -> pa.Table:
     return rows.append_column(_WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int64)))
 
 
-def consolidated(rows: pa.Table, *first: Indices) -> tuple[Indices, pa.Table]:
+def with_summed_weights(rows: pa.Table, *first: Indices) -> tuple[Indices, pa.Table]:
     """Add up the weights of equal rows, and drop those of weight zero; in the order of `first`.
 
     Returns:
@@ -149,7 +153,7 @@ def consolidated(rows: pa.Table, *first: Indices) -> tuple[Indices, pa.Table]:
 
 
 def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-    rows, left = consolidated(table, np.cumsum(changes(hashed)))
+    rows, left = with_summed_weights(table, np.cumsum(changes(hashed)))
     return hashed[rows], left
 
 
@@ -201,9 +205,9 @@ class KeyFunction:
         try:
             answer = self.function(*arguments)
             if self.state is None:
-                return list(answer)
+                return rows_of(self.function, answer)
             if isinstance(answer, tuple) and len(answer) == 2:
-                return list(answer[0]), answer[1]
+                return rows_of(self.function, answer[0]), answer[1]
         except Exception as error:
             raise RecordError(arguments, " (the key, its records, and its state if there is one)") from error
         return _pair(answer)
@@ -401,8 +405,7 @@ def _stateful(
 ) -> Stream:
     keys = key_columns(operator, stream.schema, keys)
     stream.check_outside(operator, epochs="states follow one another by epochs")
-    if expire is not None:
-        check_expire(operator, stream, expire)
+    expire = checked_expire(operator, stream, expire)
     results = keyed_schema(operator, stream, keys, schema)
     rows = keyed_schema(operator, stream, keys, state)
     check_columns(operator, rows, rows.names, keys=True)
@@ -413,5 +416,5 @@ def _stateful(
         vertex=StatefulMap(function, keys, stream.schema.names, results, rows=rows, expire=expire),
         keyed=keys,
         detail=", ".join(keys) + (f", expire {expire}" if expire is not None else ""),
-        parameters={"state": describe(rows), "expire": expire and int(expire)},
+        parameters={"state": describe(rows), "expire": expire},
     )[0]

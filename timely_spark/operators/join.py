@@ -22,15 +22,16 @@ from timely_spark.graph import (
     names,
     operator,
 )
-from timely_spark.operators.expire import check_expire, check_per, latest, options_text
+from timely_spark.operators.expire import check_per, checked_expire, latest, options_text
 from timely_spark.operators.retractions import check_no_retractions, retractions_in
-from timely_spark.state.arrangement import Arrangement, Found
+from timely_spark.state.arrangement import Arrangement, Matches
+from timely_spark.state.arrow import Indices, Mask, numbers
 from timely_spark.state.buffering import BufferingVertex, per_input
-from timely_spark.state.history import EPOCH, TIME, RowTimes, compaction, epochs_of, stamped
-from timely_spark.state.keys import Indices, Mask, group, numbers
-from timely_spark.state.partitioning import repartition
+from timely_spark.state.grouping import group
+from timely_spark.state.history import EPOCH, TIME, RowTimes, compaction, epochs_of, with_time
+from timely_spark.state.repartition import repartition
 from timely_spark.streams import Stream
-from timely_spark.times import EPOCHS
+from timely_spark.times import EPOCHS, Timestamp
 
 Keys = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -60,7 +61,7 @@ class Join(Vertex):
         self.on, self.columns = on, tuple(columns)
         self.sides = [Arrangement(keys) for keys in on]
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send the batch's pairs with the other side, and store the batch."""
         batch = with_keys(batch, self.on[edge])
         if not batch.num_rows:
@@ -70,25 +71,25 @@ class Join(Vertex):
             self.send_pairs(edge, time, batch, found)
         self.store(edge, time, batch)
 
-    def stored(self, side: int, time: Any) -> Arrangement:
+    def stored(self, side: int, time: Timestamp) -> Arrangement:
         """The rows of a side, with their times."""
         return self.sides[side]
 
-    def send_pairs(self, edge: int, time: Any, mine: pa.Table, found: Found) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, mine: pa.Table, found: Matches) -> None:
         """Send the pairs of rows of the batch with the rows that were found."""
         times, _ = RowTimes.of(found.table(found.columns(TIME)), self._context.times)
         for at, part in times.joins(time, self.pairs(edge, mine, found)):
             self.send_by(0, at, part)
 
-    def pairs(self, edge: int, mine: pa.Table, found: Found) -> pa.Table:
+    def pairs(self, edge: int, mine: pa.Table, found: Matches) -> pa.Table:
         """The pairs in one table."""
         there = found.columns()
         theirs = [c for c in self.columns if (c in there if edge else c not in mine.schema.names)]
-        return paired(self.columns, edge, mine, found.probe, found.table(theirs))
+        return joined_rows(self.columns, edge, mine, found.probe, found.table(theirs))
 
-    def store(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Store the batch."""
-        rows = stamped(batch, self._context.coarse(time))
+        rows = with_time(batch, self._context.coarse(time))
         self.sides[edge].insert(rows, compact=compaction(self._context.since(), self._context.times))
 
 
@@ -99,20 +100,20 @@ class JoinExpiring(Join):
         super().__init__(on, columns)
         self.expire = expire
 
-    def stored(self, side: int, time: Any) -> Arrangement:
+    def stored(self, side: int, time: Timestamp) -> Arrangement:
         """The rows of a side that have not expired."""
         for each in self.sides:
             each.expire(self._context.since() - self.expire)
         return self.sides[side]
 
-    def send_pairs(self, edge: int, time: Any, mine: pa.Table, found: Found) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, mine: pa.Table, found: Matches) -> None:
         """Send the pairs of close epochs."""
         close = np.abs(found.times(1)[:, 0] - time.epoch) <= self.expire
         super().send_pairs(edge, time, mine, found.kept(close))
 
-    def store(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Store the batch with its own epoch."""
-        self.sides[edge].insert(stamped(batch, time))
+        self.sides[edge].insert(with_time(batch, time))
 
 
 class JoinPerTime(Join):
@@ -124,22 +125,22 @@ class JoinPerTime(Join):
         super().__init__(on, columns)
         self.by_time: dict[Any, list[Arrangement]] = {}
 
-    def stored(self, side: int, time: Any) -> Arrangement:
+    def stored(self, side: int, time: Timestamp) -> Arrangement:
         """The rows of a side at a time."""
         if time not in self.by_time:
             self.by_time[time] = [Arrangement(keys) for keys in self.on]
             self.notify_at(time, capability=None)  # only cleans up, so it delays no other notification
         return self.by_time[time][side]
 
-    def send_pairs(self, edge: int, time: Any, mine: pa.Table, found: Found) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, mine: pa.Table, found: Matches) -> None:
         """Send the pairs, which are all of one time."""
         self.send_by(0, time, self.pairs(edge, mine, found))
 
-    def store(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Store the batch until the time is complete."""
         self.by_time[time][edge].insert(batch)
 
-    def on_notify(self, time: Any) -> None:
+    def on_notify(self, time: Timestamp) -> None:
         """Drop the records of a complete time."""
         self.by_time.pop(time, None)
 
@@ -158,57 +159,48 @@ class JoinComplete(BufferingVertex):
 
     def __init__(self, on: Keys, sides: tuple[pa.Schema, pa.Schema], schema: pa.Schema, how: How) -> None:
         super().__init__(inputs=2)
-        self.on, self.sides, self.schema, self.how = on, sides, schema, how
+        self.on, self.schemas, self.schema, self.how = on, sides, schema, how
+        #: the sides whose records go out if nothing matches them
+        self.kept = {"left": (0,), "anti": (0,), "right": (1,), "outer": (0, 1)}.get(how, ())
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the pairs, and the unmatched records that the kind of join keeps."""
-        left, right = per_input(batches, self.sides)
+        left, right = per_input(batches, self.schemas)
         index, known = Arrangement(self.on[1]), with_keys(_numbered(left), self.on[0])
         index.insert(with_keys(_numbered(right), self.on[1]))
         at, found = index.matches(known, self.on[0])
         probe = numbers(known, _ROW)[at]
-        matched = _among(probe, left)
-        if self.how in {"semi", "anti"}:
-            self.send_by(0, time, left.filter(pa.array(matched == (self.how == "semi"))))
-            return
-        parts = []
-        if len(probe):
-            taken = left.take(pa.array(probe))
-            parts.append(
-                {c: (taken if c in left.schema.names else found).column(c) for c in self.schema.names}
-            )
-        if self.how in {"left", "outer"}:
-            alone = left.filter(pa.array(~matched))
-            parts.append({c: alone.column(c) for c in left.schema.names})
-        if self.how in {"right", "outer"}:
-            alone = right.filter(pa.array(~_among(numbers(found, _ROW) if len(probe) else probe, right)))
-            extra = {c: alone.column(c) for c in self.schema.names if c not in left.schema.names}
-            parts.append({ours: alone.column(theirs) for ours, theirs in zip(*self.on, strict=True)} | extra)
-        for part in parts:
-            self.send_by(0, time, padded(part, self.schema))
+        rows = probe, numbers(found, _ROW) if len(probe) else probe
+        if self.how == "semi":
+            self.send_by(0, time, left.filter(pa.array(_among(probe, left))))
+        elif self.how != "anti" and len(probe):
+            self.send_by(0, time, joined_rows(self.schema.names, 0, left, probe, found))
+        for side in self.kept:
+            table = (left, right)[side]
+            self.send_unmatched(side, time, table.filter(pa.array(~_among(rows[side], table))))
+
+    def send_unmatched(self, side: int, time: Timestamp, rows: pa.Table) -> None:
+        """Send records of a side that nothing matches, with nulls for the other side."""
+        own = zip(self.on[0], self.on[1], strict=True) if side else ()
+        renamed = {ours: rows.column(theirs) for ours, theirs in own}
+        others = {c: rows.column(c) for c in rows.schema.names if c in self.schema.names and c not in renamed}
+        self.send_by(0, time, with_nulls(renamed | others, self.schema))
 
 
-class JoinCompleteExpiring(BufferingVertex):
+class JoinCompleteExpiring(JoinComplete):
     """The joins that are not inner, of records at most `expire` epochs apart.
 
     Epochs are processed whole and in order. A record of epoch e that no record of the other side has matched
     when epoch ``e + expire`` is complete never will be.
-
-    Args:
-        on: the key columns of each side.
-        sides: the schema of each side.
-        schema: the output's.
-        how: the kind of join.
-        expire: the number of epochs.
     """
 
-    keeps_signs = True
+    per_time = False
 
     def __init__(
         self, on: Keys, sides: tuple[pa.Schema, pa.Schema], schema: pa.Schema, how: How, expire: int
     ) -> None:
-        super().__init__(inputs=2)
-        self.on, self.schemas, self.schema, self.how, self.expire = on, sides, schema, how, expire
+        super().__init__(on, sides, schema, how)
+        self.expire = expire
         #: by side the records that later ones may match
         self.sides = [Arrangement(keys) for keys in on]
         #: by side the latest epoch of each key, for twice as long
@@ -218,7 +210,7 @@ class JoinCompleteExpiring(BufferingVertex):
         #: the last epoch of which the records without a match were sent
         self.sent = -1
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Match the records of an epoch; send those whose last chance of a match has passed."""
         both = per_input(batches, self.schemas)
         usable = [with_keys(table, keys) for table, keys in zip(both, self.on, strict=True)]
@@ -228,22 +220,23 @@ class JoinCompleteExpiring(BufferingVertex):
             self._first_matches(time, *usable)
         elif self.how != "anti":
             self._pairs(time, *usable)
-        for side, table in enumerate(usable):
-            self._note(side, time, table)
-        for side in {"left": (0,), "anti": (0,), "right": (1,), "outer": (0, 1)}.get(self.how, ()):
+        for side in self.kept:
+            self._note(1 - side, time, usable[1 - side])
             self._unmatched(side, time, both[side])
         self.sent = time.epoch - self.expire
 
-    def _pairs(self, time: Any, left: pa.Table, right: pa.Table) -> None:
+    def _pairs(self, time: Timestamp, left: pa.Table, right: pa.Table) -> None:
         for edge, table in enumerate((left, right)):
             probe, found = self.sides[1 - edge].matches(table, self.on[edge])
             if len(probe):
                 close = epochs_of(found) >= time.epoch - self.expire
-                part = paired(self.schema.names, edge, table, probe[close], found.filter(pa.array(close)))
+                part = joined_rows(
+                    self.schema.names, edge, table, probe[close], found.filter(pa.array(close))
+                )
                 self.send_by(0, time, part)
-            self.sides[edge].insert(stamped(table, time))
+            self.sides[edge].insert(with_time(table, time))
 
-    def _first_matches(self, time: Any, left: pa.Table, right: pa.Table) -> None:
+    def _first_matches(self, time: Timestamp, left: pa.Table, right: pa.Table) -> None:
         """Send the left records that this epoch's records are the first to match, and store the others."""
         keys = right.take(pa.array(group(right, self.on[1]).firsts))
         before = self._latest(1, keys, self.on[1])
@@ -252,19 +245,17 @@ class JoinCompleteExpiring(BufferingVertex):
             own = epochs_of(found)
             first = (own >= time.epoch - self.expire) & (before[probe] < own - self.expire)
             self.send_by(0, time, found.filter(pa.array(first)).select(left.schema.names))
-        here = Arrangement(self.on[1])
-        here.insert(keys)
+        self._note(1, time, keys)
         matched = self._latest(1, left, self.on[0]) >= time.epoch - self.expire
-        matched[here.matches(left, self.on[0])[0]] = True
         self.send_by(0, time, left.filter(pa.array(matched)))
-        self.sides[0].insert(stamped(left.filter(pa.array(~matched)), time))
+        self.sides[0].insert(with_time(left.filter(pa.array(~matched)), time))
 
-    def _note(self, side: int, time: Any, table: pa.Table) -> None:
+    def _note(self, side: int, time: Timestamp, table: pa.Table) -> None:
         """Note the keys of an epoch."""
         keys = list(dict.fromkeys(self.on[side]))
         self.latest[side].expire(time.epoch - 2 * self.expire)
         now = table.select(keys).take(pa.array(group(table, keys).firsts))
-        self.latest[side].insert(stamped(now, time), compact=partial(latest, keys))
+        self.latest[side].insert(with_time(now, time), compact=partial(latest, keys))
 
     def _latest(self, side: int, table: pa.Table, on: Sequence[str]) -> Indices:
         """For each row of a table the latest epoch of its key on a side."""
@@ -274,21 +265,18 @@ class JoinCompleteExpiring(BufferingVertex):
             np.maximum.at(epochs, probe, epochs_of(found))
         return epochs
 
-    def _unmatched(self, side: int, time: Any, table: pa.Table) -> None:
+    def _unmatched(self, side: int, time: Timestamp, table: pa.Table) -> None:
         """Send a side's records of `expire` epochs ago that nothing has matched; store those of now."""
         now = table.filter(pa.array(self._latest(1 - side, table, self.on[side]) < time.epoch - self.expire))
         if now.num_rows:
-            self.alone[side].insert(stamped(now, time))
+            self.alone[side].insert(with_time(now, time))
             self.notify_at(self._context.times.epoch(time.epoch + self.expire))
         at = time.epoch - self.expire
         rows = self.alone[side].take([at])
         if not rows.num_rows:
             return
         rows = rows.filter(pa.array(self._latest(1 - side, rows, self.on[side]) < at - self.expire))
-        own = zip(self.on[0], self.on[1], strict=True) if side else ()
-        renamed = {ours: rows.column(theirs) for ours, theirs in own}
-        others = {c: rows.column(c) for c in rows.schema.names if c in self.schema.names and c not in renamed}
-        self.send_by(0, time, padded(renamed | others, self.schema))
+        self.send_unmatched(side, time, rows)
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Drop records that were sent: another worker may still be notified of their epoch."""
@@ -299,7 +287,9 @@ class JoinCompleteExpiring(BufferingVertex):
         return repartition(self, kept, workers, partition)
 
 
-def paired(columns: Sequence[str], edge: int, mine: pa.Table, probe: Indices, found: pa.Table) -> pa.Table:
+def joined_rows(
+    columns: Sequence[str], edge: int, mine: pa.Table, probe: Indices, found: pa.Table
+) -> pa.Table:
     """Pairs in one table: rows `probe` of a batch of a side, and the rows of the other that were found.
 
     Columns of both sides are the left side's.
@@ -320,7 +310,7 @@ def _among(rows: Indices, table: pa.Table) -> Mask:
     return mask
 
 
-def padded(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+def with_nulls(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     """A table of a schema; columns that are not given are null."""
     rows = len(next(iter(columns.values())))
     return pa.table(
@@ -486,8 +476,7 @@ def join(
     whole = how not in {"semi", "anti"}
     extra = other_columns("join", stream.schema, other.schema, keys[1]) if whole else []
     check_per("join", per)
-    if expire is not None:
-        check_expire("join", stream, expire, per=per)
+    expire = checked_expire("join", stream, expire, per=per)
     if how != "inner" and per != "time" and expire is None:
         msg = (
             f"join: how={how!r} of all records up to each time would have to retract records that match later"
@@ -499,7 +488,7 @@ def join(
         sides = stream.schema, other.schema
         vertex = JoinComplete(keys, sides, schema, how)
         if expire is not None:
-            vertex = JoinCompleteExpiring(keys, sides, schema, how, int(expire))
+            vertex = JoinCompleteExpiring(keys, sides, schema, how, expire)
     elif expire is not None:
         vertex = JoinExpiring(keys, schema.names, expire)
     else:
@@ -515,6 +504,6 @@ def join(
         detail=keys_text(keys)
         + (f", {how}" if how != "inner" else "")
         + options_text(per=per, expire=expire),
-        parameters={"on": [list(side) for side in keys], "per": per, "expire": expire and int(expire)}
+        parameters={"on": [list(side) for side in keys], "per": per, "expire": expire}
         | ({"how": how} if how != "inner" else {}),
     )[0]

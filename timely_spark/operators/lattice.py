@@ -17,7 +17,6 @@ from timely_spark.graph import (
     Expression,
     Monotone,
     Stateless,
-    Vertex,
     caller,
     check_columns,
     composed,
@@ -25,44 +24,40 @@ from timely_spark.graph import (
     names,
     operator,
 )
+from timely_spark.operators.monotone import Growing
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import check_function, check_predicate, keys_and_value, passing
-from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import Indices, Mask, flat, numbers, replaced
 from timely_spark.state.buffering import PerTime
 from timely_spark.state.codes import numbers_of
-from timely_spark.state.history import Fold, RowTimes, compaction, stamped
-from timely_spark.state.keys import Groups, Indices, Mask, flat, group, numbers, replaced, run_starts
-from timely_spark.state.partitioning import repartition
+from timely_spark.state.grouping import Groups, group, run_starts
+from timely_spark.state.history import Fold, RowTimes, compaction, with_time
 from timely_spark.streams import Stream
+from timely_spark.times import Timestamp
 
 Merge = Callable[[pa.Array, pa.Array], Any]
 """The join of a lattice: associative, commutative and idempotent, element by element."""
 
 
-class Growing(Vertex):
-    """Send per key a value of all records of earlier or equal times, whenever it grows.
+class Joined(Growing):
+    """A record also counts at later times at which others came before it: at the joins of their times."""
 
-    A record also counts at later times at which others came before it: at the joins of their times.
-    """
+    @property
+    def value(self) -> str:
+        """The column of values."""
+        return self.monotone.value or ""
 
-    reads_time = False
-    repartition = repartition
-
-    def __init__(self, keys: Sequence[str], value: str) -> None:
-        self.keys, self.value = tuple(keys), value
-        #: the records that made a value grow, with their times
-        self.state = Arrangement(keys)
-
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send the values that grow, and store the records that make them grow."""
         batch = self.combine(edge, batch)
         if not batch.num_rows:
             return
         at, kind = self.coarse(time), self._context.times
-        groups = group(batch, self.keys)
-        named = batch.select(list(self.keys)).take(pa.array(groups.firsts))
+        keys = self.monotone.keys
+        groups = group(batch, keys)
+        named = batch.select(keys).take(pa.array(groups.firsts))
         of = groups.of
-        probe, stored = self.state.lookup(named, self.keys)
+        probe, stored = self.state.lookup(named, keys)
         times, rows = RowTimes.of(stored, kind) if len(probe) else (None, batch.slice(0, 0))
         moments: dict[Any, Indices] = {at: np.arange(named.num_rows)}
         if times is not None:
@@ -82,11 +77,7 @@ class Growing(Vertex):
                 sent = named.append_column(self.value, new).take(pa.array(rising))
                 self.send_by(0, time if moment == at else time.join(moment), sent)
         compact = compaction(self._context.since(), kind, *self.folds(batch.schema.names))
-        self.state.insert(stamped(batch.filter(pa.array(grown[of])), at), compact=compact)
-
-    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Combine the records of each key, before the exchange too."""
-        raise NotImplementedError
+        self.state.insert(with_time(batch.filter(pa.array(grown[of])), at), compact=compact)
 
     def values(self, rows: pa.Table, of: Indices, keys: int) -> pa.Array:
         """The value of each of some keys, given all their records; null without records. `of`: the keys."""
@@ -96,24 +87,16 @@ class Growing(Vertex):
         """For compaction: the columns in which records are equal of which one is kept, and that one."""
         return columns, _firsts
 
-    def coarse(self, time: Any) -> Any:
-        """The time with the counters of loops that run to a fixed point set to 0."""
-        return self._context.coarse(time)
 
-
-class Merged(Growing):
+class Merged(Joined):
     """The merge of the values of a lattice."""
-
-    def __init__(self, keys: Sequence[str], value: str, merge: Merge) -> None:
-        super().__init__(keys, value)
-        self.merge = merge
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Merge the values of each key; null and NaN values are dropped."""
         column = batch.column(self.value)
         is_number = pa.types.is_floating(column.type)
         batch = batch.filter(pc.equal(column, column) if is_number else pc.is_valid(column))
-        groups = group(batch, self.keys)
+        groups = group(batch, self.monotone.keys)
         rows = batch.take(pa.array(groups.firsts))
         values = self.values(batch, groups.of, rows.num_rows)
         return replaced(rows, self.value, values)
@@ -128,7 +111,8 @@ class Merged(Growing):
             left = np.flatnonzero(place % 2 == 0)
             paired = np.append(of[1:] == of[:-1], [False])[left]
             pairs = left[paired]
-            merged = _merge(self.merge, values.take(pa.array(pairs)), values.take(pa.array(pairs + 1)))
+            sides = values.take(pa.array(pairs)), values.take(pa.array(pairs + 1))
+            merged = _merged(self.monotone, *sides)
             at = left.copy()
             at[paired] = len(values) + np.arange(len(pairs))
             values, of = pa.concat_arrays([values, merged]).take(pa.array(at)), of[left]
@@ -138,7 +122,7 @@ class Merged(Growing):
 
     def folds(self, columns: Sequence[str]) -> tuple[Sequence[str], Fold]:
         """Of each key one record: the merge of those whose times no later time distinguishes."""
-        return self.keys, self._merged
+        return self.monotone.keys, self._merged
 
     def _merged(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
         values = self.values(table, groups.of, len(groups.starts))
@@ -152,11 +136,11 @@ class MergedPerTime(PerTime, Merged):
     improves = True
 
 
-class Counted(Growing):
+class Counted(Joined):
     """The number of different records, up to a bound."""
 
-    def __init__(self, keys: Sequence[str], value: str, up_to: int | None) -> None:
-        super().__init__(keys, value)
+    def __init__(self, monotone: Monotone, up_to: int | None) -> None:
+        super().__init__(monotone)
         self.up_to = up_to
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
@@ -198,10 +182,11 @@ class Reached(Stateless):
         return (batch.filter(passing(self.reached, batch)).select(list(self.keys)),)
 
 
-def _merge(merge: Merge, left: Any, right: Any) -> pa.Array:
+def _merged(monotone: Monotone, left: Any, right: Any) -> pa.Array:
     """The user's merge, checked."""
     left, right = flat(left), flat(right)
-    made = merge(left, right)
+    assert monotone.merge is not None
+    made = monotone.merge(left, right)
     made = flat(made) if isinstance(made, pa.ChunkedArray) else pa.array(made)
     if len(made) != len(left) or made.null_count:
         msg = f"merge returned {len(made)} values, {made.null_count} of them null, for {len(left)} pairs"
@@ -260,13 +245,13 @@ def merge(
     keys = keys_and_value("merge", stream.schema, keys, value, nested=True)
     check_no_retractions("merge", stream)
     columns = [*keys, value]
-    outside = stream.stage.scope.parent is None
+    outside, monotone = stream.stage.scope.parent is None, Monotone(keys, value, merge=merge)
     return stream.select(*columns).then(
         "merge",
         [pa.schema([stream.schema.field(column) for column in columns])],
         name=name,
-        vertex=(MergedPerTime if outside else Merged)(keys, value, merge),
-        monotone=None if outside else Monotone(keys, value, merge=merge),
+        vertex=(MergedPerTime if outside else Merged)(monotone),
+        monotone=None if outside else monotone,
         keyed=keys,
         detail=value,
         parameters={"value": value},
@@ -367,7 +352,7 @@ def count_distinct(
         "count_distinct",
         [schema],
         name=name,
-        vertex=Counted(keys, column, up_to),
+        vertex=Counted(monotone, up_to),
         keyed=keys,
         monotone=monotone,
         detail=column,

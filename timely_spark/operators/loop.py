@@ -13,7 +13,7 @@ from timely_spark.graph import Expression, Kind, OnLimit, Vertex, caller, check_
 from timely_spark.operators.rows import computed
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.streams import Scope, Stream, Variable
-from timely_spark.times import only_epochs
+from timely_spark.times import Timestamp, only_epochs
 
 _AT = "__timely_at"
 
@@ -46,7 +46,7 @@ class EnterAt(Vertex):
                 msg = f"a record's {what} is null" + " or negative" * numbered
                 raise SchemaError(msg, where=where, hint=hint)
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send the records of each inner time together."""
         columns = list(self.at)
         at, batch = batch.select(columns), batch.drop_columns(columns)
@@ -56,14 +56,14 @@ class EnterAt(Vertex):
         for values, part in zip(zip(*distinct, strict=True), groups.slices(batch), strict=True):
             self.send_by(0, self._entered(time, list(values)), part)
 
-    def _entered(self, time: Any, values: list[Any]) -> Any:
+    def _entered(self, time: Timestamp, values: list[Any]) -> Any:
         *outer, first = time.encode()
         if self.inner is None or _numbered(self.inner):
             return self._context.times.decode([*outer, first + values[0]])
         encoded: list[Any] = [*outer, {self.inner.__name__: values}]
         entered = self._context.times.decode(encoded)
         if not time.less_equal(entered):
-            msg = f"a record's inner time, {entered[-1]!r}, is not after the least one, {time[-1]!r}"
+            msg = f"a record's inner time, {entered[-1]!r}, is not after the least one in {time!r}"
             raise SchemaError(msg, hint="let least() be before all values that decode makes.")
         return entered
 
@@ -175,9 +175,10 @@ def loop(
     """Iterate: a variable starts as this stream; the output of `step` is fed back, and leaves the loop.
 
     variable = enter(input) + feedback(step(variable)). The loop ends when nothing is fed back, so end `step`
-    with an operator that drops repeated records, such as `distinct` or `min`. Loops may be nested. Records of
-    `min` and `max` may improve later, so the steps from them to the end of `step` must be monotone (a better
-    value leads to a better one); if they are not, call `settle()` on the stream.
+    with an operator that drops repeated records, such as `distinct` or `min`. What leaves is what `step`
+    returns: the start is not in it unless `step` passes it on, by ``.concat(variable)``. Loops may be nested.
+    Records of `min` and `max` may improve later, so the steps from them to the end of `step` must be monotone
+    (a better value leads to a better one); if they are not, call `settle()` on the stream.
 
     Args:
         stream: the variable's initial value.

@@ -7,37 +7,52 @@ ask for no notification, so a loop around them ends as soon as no record improve
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import GraphError
-from timely_spark.graph import Monotone, Vertex, caller, composed, operator
-from timely_spark.operators.expire import Sessions, check_expire, options_text
+from timely_spark.graph import Monotone, Vertex, composed, operator
+from timely_spark.operators.expire import Sessions, checked_expire, options_text
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import keys_and_value
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import Indices, Mask
 from timely_spark.state.buffering import PerTime
-from timely_spark.state.history import Compact, RowTimes, compaction, stamped
-from timely_spark.state.keys import Groups, Indices, Mask, group, hashes
-from timely_spark.state.partitioning import repartition
+from timely_spark.state.grouping import Groups, group
+from timely_spark.state.hashing import hashes
+from timely_spark.state.history import Compact, RowTimes, compaction, with_time
+from timely_spark.state.repartition import repartition
 from timely_spark.streams import Stream
-from timely_spark.times import Times
+from timely_spark.times import Times, Timestamp
 
 
-class Improvements(Vertex):
-    """Pass, per key, each record that improves on all records of earlier or equal times."""
+class Growing(Vertex):
+    """Send, per key, a value of all records of earlier or equal times, whenever it grows."""
 
     reads_time = False
     repartition = repartition
 
     def __init__(self, monotone: Monotone) -> None:
         self.monotone = monotone
+        #: the records that made a value grow, with their times
         self.state = Arrangement(monotone.keys)
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
+        """Combine the records of each key, before the exchange too."""
+        raise NotImplementedError
+
+    def coarse(self, time: Timestamp) -> Any:
+        """The time with the counters of loops that run to a fixed point set to 0."""
+        return self._context.coarse(time)
+
+
+class Improvements(Growing):
+    """Pass, per key, each record that improves on all records of earlier or equal times."""
+
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send the improvements."""
         best = self.combine(edge, batch)
         at = self.coarse(time)
@@ -53,42 +68,24 @@ class Improvements(Vertex):
             best, hashed = best.filter(improves), hashed[improves]
         if best.num_rows:
             compacted = keep_best(self.monotone, self._context.since(), self._context.times)
-            self.state.insert(stamped(best, at), hashed, compacted)
+            self.state.insert(with_time(best, at), hashed, compacted)
             self.send_by(0, time, best)
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Keep the best record of each key."""
         return best_per_key(batch, self.monotone)
 
-    def coarse(self, time: Any) -> Any:
-        """The time with the counters of loops that run to a fixed point set to 0."""
-        return self._context.coarse(time)
-
 
 class ImprovementsPerTime(PerTime, Improvements):
     """When a time is complete, send each key's best record, if it improves on those of earlier times."""
 
-    def coarse(self, time: Any) -> Any:
-        """The time itself: a vertex that waits for iterations keeps every loop counter."""
-        return time
-
-
-class Finalise(ImprovementsPerTime):
-    """Make the records of a monotone reduction final."""
-
     improves = True
 
 
-class ImprovementSessions(Sessions):
+class ImprovementSessions(Sessions, ImprovementsPerTime):
     """Per key and session, pass each record that improves on the session's earlier epochs."""
 
-    def __init__(self, monotone: Monotone, expire: int) -> None:
-        super().__init__(monotone.keys, expire)
-        self.monotone = monotone
-
-    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Keep the best record of each key."""
-        return best_per_key(batch, self.monotone)
+    improves = False
 
     def changes(self, total: pa.Table, batch: pa.Table, probe: Indices, stored: pa.Table) -> pa.Table:
         """The records that improve on their session or begin one."""
@@ -108,28 +105,25 @@ def best_per_key(batch: pa.Table, monotone: Monotone) -> pa.Table:
             if pa.types.is_floating(value.type):
                 keep = pc.and_(keep, pc.invert(pc.fill_null(pc.is_nan(value), fill_value=True)))
             batch = batch.filter(keep)
-    ordered = batch if monotone.value is None else batch.take(_value_order(batch, monotone))
-    return ordered.take(group(ordered, monotone.keys).firsts)
+    return _best(monotone, batch, group(batch, monotone.keys))[1]
 
 
 def keep_best(monotone: Monotone, since: int, kind: Times) -> Compact:
     """The compaction that keeps the best record per key and time."""
+    return compaction(since, kind, monotone.keys, partial(_best, monotone))
 
-    def best(table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
-        order = _value_order(table, monotone)
+
+def _best(monotone: Monotone, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
+    """The best record of each group, and its row number; of several best ones the first."""
+    if monotone.value is None or len(groups.starts) == len(groups.order):  # one record in each group
+        rows = groups.firsts
+    else:
+        direction = "descending" if monotone.greatest else "ascending"
+        order = pc.sort_indices(table, [(monotone.value, direction)]).to_numpy()
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         rows = order[np.minimum.reduceat(place[groups.order], groups.starts)]
-        return rows, table.take(pa.array(rows))
-
-    return compaction(since, kind, monotone.keys, best)
-
-
-def _value_order(table: pa.Table, monotone: Monotone) -> Any:
-    if monotone.value is None:
-        return np.arange(table.num_rows)
-    direction = "descending" if monotone.greatest else "ascending"
-    return pc.sort_indices(table, [(monotone.value, direction)]).to_numpy()
+    return rows, table.take(pa.array(rows))
 
 
 def at_least_as_good(stored: pa.Table, batch: pa.Table, monotone: Monotone) -> Mask:
@@ -256,43 +250,15 @@ def _monotone(
     expire: int | None,
     name: str | None,
 ) -> Stream:
-    if expire is not None:
-        check_expire(operator, stream, expire)
+    expire = checked_expire(operator, stream, expire)
     check_no_retractions(operator, stream)
     return stream.then(
         operator,
         [schema],
         name=name,
-        vertex=Improvements(monotone) if expire is None else ImprovementSessions(monotone, expire),
+        vertex=Improvements(monotone) if expire is None else ImprovementSessions(expire, monotone),
         keyed=monotone.keys,
         monotone=monotone if expire is None else None,
         detail=(monotone.value or "") + options_text(expire=expire),
-        parameters={"value": monotone.value, "expire": expire and int(expire)},
+        parameters={"value": monotone.value, "expire": expire},
     )[0]
-
-
-@operator(Stream)
-def settle(stream: Stream, *, name: str | None = None) -> Stream:
-    """Make the records of `distinct`, `min` or `max` final: send them when their time is complete.
-
-    The compiler inserts this step wherever outside loops, and before vertices that wait, final records are
-    needed. Inside a loop, call it where the iterations must be kept in step.
-
-    **Columns:** out as in.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("final")
-        >>> _ = flow.input("x", "n long").distinct().settle().capture("out")
-        >>> ts.testing.run(flow, {"x": [[1, 2, 2]]}, workers=3)["out"].rows()
-        {0: [(1,), (2,)]}
-
-    Raises:
-        GraphError: the stream is not the output of `distinct`, `min` or `max`.
-    """
-    monotone = stream.stage.monotone
-    if monotone is None:
-        msg = f"settle: step {stream.stage.name!r} ({stream.stage.where}) has final records already"
-        raise GraphError(msg, where=caller(), hint="call it right after distinct, min or max.")
-    final = stream.then("settle", [stream.schema], name=name, vertex=Finalise(monotone), keyed=monotone.keys)
-    return final[0]

@@ -11,15 +11,17 @@ import pyarrow.compute as pc
 from timely_spark.graph import Monotone, Vertex
 from timely_spark.operators.monotone import best_per_key, keep_best
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.history import epochs_of, stamped
-from timely_spark.state.keys import Indices, Mask, changes, group
-from timely_spark.state.partitioning import repartition
+from timely_spark.state.arrow import Indices, Mask
+from timely_spark.state.grouping import changes, group
+from timely_spark.state.history import epochs_of, with_time
+from timely_spark.state.repartition import repartition
+from timely_spark.times import Timestamp
 
 VOID = "__timely_void"
 """True on a record that withdraws an earlier one of its key and epoch, which is not released yet."""
 
 
-class Output(Vertex):
+class OutputVertex(Vertex):
     """Hand every batch to the driver, which keeps it until its epoch is released."""
 
     reads_time, improves = False, True
@@ -27,7 +29,7 @@ class Output(Vertex):
     def __init__(self, schema: pa.Schema, diff: str | None = None) -> None:
         self.schema, self.diff = schema, diff
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Hand the batch to the driver."""
         if self.diff is not None:
             batch = batch.append_column(self.diff, pa.array(np.ones(batch.num_rows, np.int32)))
@@ -43,16 +45,16 @@ class Output(Vertex):
         return pa.concat_tables(tables) if tables else self.schema.empty_table()
 
 
-class Watch(Vertex):
+class ProbeVertex(Vertex):
     """Receive and drop records: a probe asks for the frontier here."""
 
     reads_time, improves = False, True
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Drop the batch."""
 
 
-class MonotoneOutput(Output):
+class MonotoneOutput(OutputVertex):
     """Hand out records that may still improve, and withdraw those that an improvement replaces.
 
     `finish` keeps the last record of each key, so nothing waits for a notification: an epoch is released as
@@ -66,7 +68,7 @@ class MonotoneOutput(Output):
         self.monotone = monotone
         self.state = Arrangement(monotone.keys)
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Hand out the best record of each affected key for this epoch and the later ones that have begun."""
         monotone, keys = self.monotone, list(self.monotone.keys)
         best = best_per_key(batch, monotone)
@@ -99,9 +101,11 @@ class MonotoneOutput(Output):
             at = self._context.times.epoch(int(one_epoch))
             self._hand_out(at, rows, index[part], holds[part], previous[part])
         compact = keep_best(monotone, self._context.since(), self._context.times)
-        self.state.insert(stamped(best.take(index[arrived & holds]), time), compact=compact)
+        self.state.insert(with_time(best.take(index[arrived & holds]), time), compact=compact)
 
-    def _hand_out(self, time: Any, rows: pa.Table, index: Indices, holds: Mask, previous: Indices) -> None:
+    def _hand_out(
+        self, time: Timestamp, rows: pa.Table, index: Indices, holds: Mask, previous: Indices
+    ) -> None:
         out = rows.take(index).append_column(VOID, pa.array(~holds))
         if self.diff is not None:
             plus = out.append_column(self.diff, pa.array(np.ones(len(index), np.int32)))

@@ -24,7 +24,7 @@ from timely_spark.graph import (
     refuse,
 )
 from timely_spark.operators.exactly_once import ExactlyOnce
-from timely_spark.operators.output_vertex import Output, Watch
+from timely_spark.operators.output_vertex import OutputVertex, ProbeVertex
 from timely_spark.operators.rows import check_function
 from timely_spark.streams import Stream
 
@@ -78,8 +78,19 @@ class Probe:
 
 @operator(Stream)
 def probe(stream: Stream, name: str | None = None) -> Probe:
-    """Add a probe, at which the frontier can be read."""
-    probed = stream.then("probe", [stream.schema], kind=Kind.PROBE, name=name, vertex=Watch())[0]
+    """Add a probe, at which the frontier can be read.
+
+    **Columns:** in: any.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> ts.Dataflow("watched").input("x", "n long").probe("seen").name
+        'seen'
+
+    Raises:
+        GraphError: another step has the name.
+    """
+    probed = stream.then("probe", [stream.schema], kind=Kind.PROBE, name=name, vertex=ProbeVertex())[0]
     return Probe(stream.flow, probed.stage)
 
 
@@ -277,9 +288,8 @@ def to_delta(
         A collection, as a log of its changes and as a current table:
 
         >>> words = flow.input("written", "word string, diff int").collection(diff="diff")
-        >>> changes = words.count("n", keys="word").changes()
-        >>> _ = changes.to_delta("main.texts.changes")
-        >>> _ = changes.to_delta("main.texts.now", keys="word", diff="diff")
+        >>> counts = words.count("n", keys="word")
+        >>> _ = counts.to_delta("main.texts.changes").to_delta("main.texts.now", keys="word")
 
     Raises:
         SchemaError: a key is missing; or `diff` is a key, or a column that is no whole number.
@@ -520,7 +530,7 @@ def add_output(
         kind=stage_kind,
         name=name,
         called=called,
-        vertex=Output(schema, added),
+        vertex=OutputVertex(schema, added),
         detail=kind,
         parameters={"to": kind, **{key: options[key] for key in ("keys", "diff") if options.get(key)}},
     )

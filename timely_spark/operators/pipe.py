@@ -26,8 +26,9 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.custom import Columns
 from timely_spark.operators.program import VERSION, Program, ProgramError, Reply, put_back, reused, shown
-from timely_spark.state.keys import from_bytes, to_bytes
+from timely_spark.state.arrow import from_bytes, to_bytes
 from timely_spark.streams import Stream
+from timely_spark.times import Timestamp
 
 _REPLAYED_BYTES = 64 << 20
 """Calls up to this size are kept, to be repeated if the program ends; then its state is asked for."""
@@ -92,11 +93,11 @@ class ExternalVertex(Vertex):
         self._calls: list[tuple[dict[str, Any], bytes]] = []
         self._called_bytes = 0
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Hand the batch to the program, and do what it answers."""
         self._call({"verb": "recv", "input": edge, "time": time.encode()}, to_bytes(batch))
 
-    def on_notify(self, time: Any) -> None:
+    def on_notify(self, time: Timestamp) -> None:
         """Notify the program, and do what it answers."""
         self._call({"verb": "notify", "time": time.encode()}, b"")
 

@@ -66,7 +66,7 @@ def _refused(why: str, step: str, diff: str | None, *, operator: str) -> GraphEr
     return GraphError(msg, where=caller(), hint=hint)
 
 
-def signed(stream: Stream, keys: tuple[str, ...], listed: Listed) -> tuple[Stream, Listed]:
+def with_signs(stream: Stream, keys: tuple[str, ...], listed: Listed) -> tuple[Stream, Listed]:
     """A stream with retractions, and its aggregates, as sums of values with signs; others as they are."""
     if (found := retractions_in(stream)) is None:
         return stream, listed

@@ -69,17 +69,20 @@ def broadcast(stream: Stream, *, name: str | None = None) -> Stream:
 def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
     """All records of several streams of one schema; forwarded at once (Naiad section 4.1).
 
-    **Columns:** out as in.
+    **Columns:** out as in, the same on all sides.
 
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("concat")
-        >>> _ = flow.input("x", "n long").concat(flow.input("y", "n long")).capture("out")
-        >>> ts.testing.run(flow, {"x": [[1]], "y": [[2]]})["out"].rows()
-        {0: [(1,), (2,)]}
+        >>> x, y = flow.input("x", "n long"), flow.input("y", "n long")
+        >>> _ = x.concat(y).capture("out"), x.collection().concat(y.collection()).capture("collection")
+        >>> made = ts.testing.run(flow, {"x": [[1, 2]], "y": [[2]]})
+        >>> made["out"].rows(), made["collection"].rows()
+        ({0: [(1,), (2,), (2,)]}, {0: [(1, 1), (2, 2)]})
 
     Raises:
-        SchemaError: the schemas differ.
+        SchemaError: the columns differ.
+        GraphError: one is of another kind or flow, or in another scope (collections: an unrelated one).
     """
     for other in others:
         if getattr(other, "schema", stream.schema) != stream.schema:  # `then` refuses what is no stream

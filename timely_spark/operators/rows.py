@@ -5,19 +5,18 @@ from __future__ import annotations
 import inspect
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import GraphError, RecordError, SchemaError
+from timely_spark.errors import GraphError, RecordError, SchemaError, function_text, shorten
 from timely_spark.graph import (
     Expression,
     Kind,
     SchemaLike,
-    Several,
     Stateless,
     Vertex,
     as_schema,
@@ -30,6 +29,8 @@ from timely_spark.graph import (
     names,
     operator,
     project,
+    projected,
+    refuse,
 )
 from timely_spark.streams import Stream
 
@@ -46,33 +47,28 @@ class _Select(Stateless):
         return {name for column in self.columns.values() for name in columns_in(column, schema)}
 
 
-class _Where(Stateless):
+class Filter(Stateless):
+    """Keep the records that pass a predicate."""
+
     def __init__(self, predicate: Expression | Callable[[Any], bool]) -> None:
         self.predicate = predicate
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
+        """The columns of the predicate, too."""
         if not isinstance(self.predicate, pc.Expression):
             return {*schema.names}
         return {*columns, *columns_in(self.predicate, schema)}
 
     @property
     def condition(self) -> pc.Expression | None:
+        """The predicate, for a source that can filter by it."""
         return self.predicate if isinstance(self.predicate, pc.Expression) else None
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """The records that pass."""
         passes = passing(self.predicate, batch)
         # no copy if all records pass
         return (batch if pc.all(passes, skip_nulls=False).as_py() else batch.filter(passes),)
-
-
-class _Branch(_Where):
-    @property
-    def condition(self) -> pc.Expression | None:
-        return None
-
-    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        passes = pc.fill_null(passing(self.predicate, batch), fill_value=False)
-        return batch.filter(passes), batch.filter(pc.invert(passes))
 
 
 class _Records(Stateless):
@@ -81,8 +77,8 @@ class _Records(Stateless):
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         if not self.many:
-            return (as_table(map_records(self.function, batch), self.schema),)
-        results = map_records(lambda row: list(self.function(row)), batch)
+            return (as_table(each_record(self.function, self.schema, batch), self.schema),)
+        results = map_records(lambda row: rows_of(self.function, self.function(row)), batch)
         return (as_table([one for many in results for one in many], self.schema),)
 
 
@@ -91,14 +87,43 @@ class _Batches(Stateless):
         self.function, self.schema = function, schema
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        return (as_table(self.function(batch), self.schema),)
+        return (table_of(self.function, self.function(batch), self.schema),)
+
+
+def table_of(function: Callable[..., Any], answer: Any, schema: pa.Schema) -> pa.Table:
+    """The table that a user's function returned."""
+    if answer is None:
+        msg = f"{function_text(function)} returned None, not a table"
+        raise SchemaError(msg, hint="return an Arrow table, a record batch or a pandas frame.")
+    return as_table(answer, schema)
+
+
+def each_record(function: Callable[[Any], Any], schema: pa.Schema, batch: pa.Table) -> list[Any]:
+    """The record that a user's function returned for each."""
+
+    def one(row: Any) -> Any:
+        if (result := function(row)) is None and len(schema) != 1:  # one column may be null
+            msg = f"{function_text(function)} returned None, not a record {columns_of(schema)}"
+            raise SchemaError(msg, hint="return a record; leave records out by where or flat_map.")
+        return result
+
+    return map_records(one, batch)
+
+
+def rows_of(function: Callable[..., Any], answer: Any) -> list[Any]:
+    """The rows that a user's function returned."""
+    if not isinstance(answer, Iterable):
+        msg = f"{function_text(function)} returned {shorten(answer)}, not rows"
+        raise SchemaError(msg, hint="return a list of rows, [] for none.")
+    return list(answer)
 
 
 def records(batch: pa.Table) -> Iterable[Any]:
     """The rows of a batch as named tuples; `row["column"]` works for every name, as in PySpark."""
     row = _row_type(tuple(batch.schema.names))
     columns = [column.to_pylist() for column in batch.columns]
-    return (row(*values) for values in zip(*columns, strict=True))
+    rows = zip(*columns, strict=True) if columns else repeat((), batch.num_rows)
+    return (row(*values) for values in rows)
 
 
 @lru_cache(maxsize=1000)
@@ -149,12 +174,15 @@ def select(
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
         >>> flow = ts.Dataflow("select")
-        >>> _ = flow.input("x", "a long, b long").select("b", double=pc.field("a") * 2).capture("out")
-        >>> ts.testing.run(flow, {"x": [[(1, 5)]]})["out"].rows()
-        {0: [(5, 2)]}
+        >>> x = flow.input("x", "a long, b long")
+        >>> _ = x.select("b", double=pc.field("a") * 2).capture("stream")
+        >>> _ = x.collection().select("b").capture("collection")
+        >>> made = ts.testing.run(flow, {"x": [[(1, 5), (2, 5)]]})
+        >>> made["stream"].rows(), made["collection"].rows()
+        ({0: [(5, 2), (5, 4)]}, {0: [(5, 2)]})
 
     Raises:
-        SchemaError: a column is missing, or an expression does not fit.
+        SchemaError: a column is missing, an expression does not fit, or a collection has no column left.
     """
     check_name("select", stream, name)
     return computed(stream, *columns, named, name=name)
@@ -179,21 +207,13 @@ def computed(
             msg = f"select: {new}={old!r} is neither a column's name nor an expression"
             raise SchemaError(msg, where=caller(), hint=f"{how}.")
     given = [column for column in chosen.values() if isinstance(column, str)]
-    if wrong := [one for one in given if one not in stream.schema.names and not one.isidentifier()]:
-        msg = f"select: {wrong[0]!r} is no column of ({columns_of(stream.schema)})"
+    present = set(stream.schema.names)
+    if wrong := [one for one in given if one not in present and not one.isidentifier()]:
+        msg = f"select: {wrong[0]!r} is no column of {columns_of(stream.schema)}"
         hint = "a text names a column; write an expression as pc.field('n') + 1 (pyarrow.compute as pc)."
         raise SchemaError(msg, where=caller(), hint=hint)
     check_columns("select", stream.schema, given)
-    try:
-        schema = as_schema(project(stream.schema.empty_table(), chosen).schema)
-    except pa.ArrowException as error:
-        msg = f"select: {error}; the input has {columns_of(stream.schema)}"
-        raise SchemaError(
-            msg,
-            where=caller(),
-            hint="check the columns' names and types; pyarrow.compute lists the functions.",
-        ) from error
-    check_quotients("select", chosen.values(), stream.schema)
+    schema = as_schema(projected("select", chosen, stream.schema))
     return stream.then(
         "select",
         [schema],
@@ -218,6 +238,13 @@ def check_name(operator: str, stream: Stream, name: Any, also: str = "...") -> N
             "that no column has."
         )
         raise SchemaError(msg, where=caller(), hint=hint)
+
+
+def all_named(named: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of `aggregate` by name."""
+    if not isinstance(named, Mapping | None):
+        refuse(named, what="named", expected="results by name", hint="write aggregate(total=('sum', 'n'))")
+    return {**(named or {}), **columns}
 
 
 def keys_and_value(
@@ -281,37 +308,15 @@ def where(
         >>> flow = ts.Dataflow("where")
         >>> numbers = flow.input("x", "n long")
         >>> _ = numbers.where(pc.field("n") > 1).filter(lambda row: row.n < 4).capture("out")
-        >>> ts.testing.run(flow, {"x": [[1, 2, 3, 4]]})["out"].rows()
-        {0: [(2,), (3,)]}
+        >>> _ = numbers.collection().where(pc.field("n") > 3).capture("collection")
+        >>> made = ts.testing.run(flow, {"x": [[1, 2, 3, 4]]})
+        >>> made["out"].rows(), made["collection"].rows()
+        ({0: [(2,), (3,)]}, {0: [(4, 1)]})
+
+    Raises:
+        SchemaError: `predicate` is neither, or the expression does not fit.
     """
-    return _filtered("where", stream, _Where(predicate), outputs=1, name=name)[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Branches(Several):
-    """The two parts of a branched stream."""
-
-    trues: Stream
-    falses: Stream
-
-
-@operator(Stream)
-def branch(
-    stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
-) -> Branches:
-    """Split a stream in two by a predicate; null counts as false.
-
-    **Columns:** both out as in.
-
-    Example:
-        >>> import pyarrow.compute as pc, timely_spark as ts
-        >>> flow = ts.Dataflow("branch")
-        >>> parts = flow.input("x", "n long").branch(pc.bit_wise_and(pc.field("n"), 1) == 0)
-        >>> _ = parts.trues.capture("even"), parts.falses.capture("odd")
-        >>> ts.testing.run(flow, {"x": [[1, 2, 3]]})["odd"].rows()
-        {0: [(1,), (3,)]}
-    """
-    return Branches(*_filtered("branch", stream, _Branch(predicate), outputs=2, name=name))
+    return filtered("where", stream, Filter(predicate), outputs=1, name=name)[0]
 
 
 @operator(Stream)
@@ -321,8 +326,10 @@ def map(
     """Compute one record from each, by a function of a record: slower than `select` and `map_batches`.
 
     Args:
-        function: gets a named row; returns a tuple, a dict, or for one column the value.
+        function: gets a named row; returns a tuple, a dict, or for one column the value (None is null).
         schema: the schema of the results.
+
+    **Columns:** out: `schema`.
 
     Example:
         >>> import timely_spark as ts
@@ -331,8 +338,13 @@ def map(
         >>> for f in (lambda row: row.n + 1, lambda row: row.n * 2, lambda row: row.n + 10):
         ...     numbers = numbers.map(f, "n long")
         >>> _ = numbers.capture("out")
-        >>> ts.testing.run(flow, {"x": [range(3)]})["out"].rows()
-        {0: [(12,), (14,), (16,)]}
+        >>> _ = numbers.collection().map(lambda row: row.n // 10, "tens long").capture("collection")
+        >>> made = ts.testing.run(flow, {"x": [range(3)]})
+        >>> made["out"].rows(), made["collection"].rows()
+        ({0: [(12,), (14,), (16,)]}, {0: [(1, 3)]})
+
+    Raises:
+        GraphError: `function` cannot be called.
     """
     check_function("map", function, "row")
     return _mapped("map", stream, function, _Records(function, as_schema(schema), many=False), name)
@@ -348,16 +360,20 @@ def flat_map(
         function: gets a named row; returns an iterable of tuples, dicts, or for one column values.
         schema: the schema of the results.
 
+    **Columns:** out: `schema`.
+
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("words")
-        >>> _ = (
-        ...     flow.input("lines", "line string")
-        ...     .flat_map(lambda row: row.line.split(), "word string")
-        ...     .capture("out")
-        ... )
-        >>> ts.testing.run(flow, {"lines": [["to be", "or"]]})["out"].rows()
-        {0: [('be',), ('or',), ('to',)]}
+        >>> lines = flow.input("lines", "line string")
+        >>> _ = lines.flat_map(lambda row: row.line.split(), "word string").capture("out")
+        >>> _ = lines.collection().flat_map(lambda row: row.line.split(), "word string").capture("all")
+        >>> made = ts.testing.run(flow, {"lines": [["to be", "be"]]})
+        >>> made["out"].rows(), made["all"].rows()
+        ({0: [('be',), ('be',), ('to',)]}, {0: [('be', 2), ('to', 1)]})
+
+    Raises:
+        GraphError: `function` cannot be called.
     """
     check_function("flat_map", function, "row")
     return _mapped("flat_map", stream, function, _Records(function, as_schema(schema), many=True), name)
@@ -375,13 +391,22 @@ def map_batches(
         function: gets an Arrow table; returns an Arrow table, a record batch or a pandas frame.
         schema: the schema of the results.
 
+    **Columns:** the function gets the input's; out: `schema`, which it returns.
+
     Example:
         >>> import pyarrow.compute as pc, timely_spark as ts
         >>> flow = ts.Dataflow("upper")
         >>> upper = lambda batch: batch.set_column(0, "s", pc.utf8_upper(batch["s"]))
-        >>> _ = flow.input("x", "s string").map_batches(upper, "s string").capture("out")
-        >>> ts.testing.run(flow, {"x": [["a"]]})["out"].rows()
-        {0: [('A',)]}
+        >>> words = flow.input("x", "s string")
+        >>> _ = words.map_batches(upper, "s string").capture("out")
+        >>> _ = words.collection().map_batches(upper, "s string").capture("collection")
+        >>> made = ts.testing.run(flow, {"x": [["a", "A"]]})
+        >>> made["out"].rows(), made["collection"].rows()
+        ({0: [('A',), ('A',)]}, {0: [('A', 2)]})
+
+    Raises:
+        GraphError: `function` cannot be called.
+        VertexError: at run time: the function returns another schema.
     """
     check_function("map_batches", function, "table")
     return _mapped("map_batches", stream, function, _Batches(function, as_schema(schema)), name)
@@ -393,8 +418,8 @@ def _mapped(
     return stream.then(operator, [vertex.schema], name=name, vertex=vertex, detail=_text(function))[0]
 
 
-def _filtered(
-    operator: str, stream: Stream, vertex: _Where, *, outputs: int, name: str | None
+def filtered(
+    operator: str, stream: Stream, vertex: Filter, *, outputs: int, name: str | None
 ) -> tuple[Stream, ...]:
     """A step that passes records by a predicate."""
     predicate = vertex.predicate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,9 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import caller, check_columns, describe, operator
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.state.buffering import BufferingVertex
-from timely_spark.state.keys import group
+from timely_spark.state.grouping import group
 from timely_spark.streams import Stream
+from timely_spark.times import Timestamp
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 
@@ -38,7 +39,7 @@ class SetOperation(BufferingVertex):
         super().__init__(inputs=2)
         self.operation = (operation, multiset)
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the records of a complete time."""
         left, right = (sum(table.num_rows for table in side) for side in batches)
         if not left + right:
@@ -81,7 +82,7 @@ def union(stream: Stream, other: Stream, *, all: bool = False, name: str | None 
 
     Raises:
         SchemaError: the columns differ, or one is nested.
-        GraphError: `other` is no stream, or of another flow or scope.
+        GraphError: `other` is of another kind or flow, or in another scope (collections: an unrelated one).
     """
     return _compared("union", stream, other, multiset=all, name=name)
 
@@ -105,7 +106,7 @@ def intersect(stream: Stream, other: Stream, *, all: bool = False, name: str | N
 
     Raises:
         SchemaError: the columns differ, or one is nested.
-        GraphError: `other` is no stream, or of another flow or scope.
+        GraphError: `other` is of another kind or flow, or in another scope (collections: an unrelated one).
     """
     return _compared("intersect", stream, other, multiset=all, name=name)
 
@@ -130,7 +131,7 @@ def subtract(stream: Stream, other: Stream, *, all: bool = False, name: str | No
 
     Raises:
         SchemaError: the columns differ, or one is nested.
-        GraphError: `other` is no stream, or of another flow or scope.
+        GraphError: `other` is of another kind or flow, or in another scope (collections: an unrelated one).
     """
     return _compared("subtract", stream, other, multiset=all, name=name)
 

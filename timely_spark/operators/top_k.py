@@ -16,7 +16,8 @@ from timely_spark.operators.aggregate import ALL, Aggregate, Combines, one_group
 from timely_spark.operators.expire import check_per, options_text
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import keys_and_value
-from timely_spark.state.keys import Groups, Indices
+from timely_spark.state.arrow import Indices
+from timely_spark.state.grouping import Groups
 from timely_spark.streams import Stream
 
 _GROUP = "__timely_group"

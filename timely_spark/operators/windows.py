@@ -46,11 +46,11 @@ from timely_spark.operators.event_time import (
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.grouping import group
 from timely_spark.state.history import EPOCH
-from timely_spark.state.keys import group
-from timely_spark.state.partitioning import repartition
+from timely_spark.state.repartition import repartition
 from timely_spark.streams import Stream
-from timely_spark.times import EPOCHS
+from timely_spark.times import EPOCHS, Timestamp
 
 _HIGH = "high"
 _LAST = EPOCHS // 2
@@ -76,7 +76,7 @@ class CloseWindows(BufferingVertex):
         #: the records of open windows, by the end of the window
         self.state = Arrangement((EPOCH,))
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Wait until the time is complete."""
         if edge == 0:
             super().on_recv(edge, time, batch)
@@ -84,7 +84,7 @@ class CloseWindows(BufferingVertex):
             self.highs[time] = int(numbers_of_time(batch.column(_HIGH))[0].max())
             self.notify_at(time)
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Sort out late records, store the others, and close windows."""
         if batches[0] and time.epoch >= _LAST:
             msg = f"epoch {time.epoch}, and the windows that are still open at the end close in epoch 2**61"
@@ -99,7 +99,7 @@ class CloseWindows(BufferingVertex):
         elif to is not None and (self.closed is None or to - self.lateness > self.closed):
             self.close(time, to - self.lateness)
 
-    def _arrived(self, time: Any, batch: pa.Table) -> None:
+    def _arrived(self, time: Timestamp, batch: pa.Table) -> None:
         ends, usable = numbers_of_time(batch.column(END))
         late = ~usable if self.closed is None else ~usable | (ends <= self.closed)
         if late.any():
@@ -114,7 +114,7 @@ class CloseWindows(BufferingVertex):
         self.state.insert(batch.append_column(EPOCH, pa.array(ends)))
         self.ends = sorted({*self.ends, *np.unique(ends).tolist()})
 
-    def close(self, time: Any, to: int) -> None:
+    def close(self, time: Timestamp, to: int) -> None:
         """Send the records of the windows that end by `to`, and forget them."""
         self.closed = to
         due = [end for end in self.ends if end <= to]
@@ -159,7 +159,7 @@ class CloseSessions(CloseWindows):
         """Store records of open sessions."""
         self.open = [*self.open, batch]
 
-    def close(self, time: Any, to: int) -> None:
+    def close(self, time: Timestamp, to: int) -> None:
         """Send the sessions that end by `to`."""
         self.closed = to
         if not self.open:

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from timely_spark.errors import CyclicTime
 from timely_spark.times import Antichain, PathSummary
 
-__all__ = ("Edge", "Reachability")
+__all__ = ("Arc", "Reachability")
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class Arc:
     """An edge between two locations, with its path summary; `exchange`: it may lead to another worker.
 
     >>> from timely_spark.times import PRODUCT
-    >>> Edge(0, 1, PRODUCT.identity(0), exchange=True).target
+    >>> Arc(0, 1, PRODUCT.identity(0), exchange=True).target
     1
     """
 
@@ -40,11 +40,11 @@ class Reachability:
 
     >>> from timely_spark.times import PRODUCT
     >>> one, loop, iteration = PRODUCT.identity(0), PRODUCT.identity(1), PRODUCT.feedback(1)
-    >>> ends = Edge(0, 1, PRODUCT.enter(0), False), Edge(1, 2, PRODUCT.leave(1), False)
-    >>> graph = Reachability(3, [*ends, Edge(1, 1, iteration, True)], identities=[one, loop, one])
+    >>> ends = Arc(0, 1, PRODUCT.enter(0), False), Arc(1, 2, PRODUCT.leave(1), False)
+    >>> graph = Reachability(3, [*ends, Arc(1, 1, iteration, True)], identities=[one, loop, one])
     >>> graph.summaries(2)[0] == Antichain([one])
     True
-    >>> Reachability(2, [Edge(0, 1, one, False), Edge(1, 0, one, True)])
+    >>> Reachability(2, [Arc(0, 1, one, False), Arc(1, 0, one, True)])
     Traceback (most recent call last):
     ...
     timely_spark.errors.CyclicTime: the cycle of locations 0 -> 1 -> 0 does not advance time: ...
@@ -56,13 +56,13 @@ class Reachability:
         CyclicTime: A cycle need not advance time, even if a limit ends it.
     """
 
-    def __init__(self, n: int, edges: Iterable[Edge], *, identities: Sequence[PathSummary] = ()) -> None:
+    def __init__(self, n: int, edges: Iterable[Arc], *, identities: Sequence[PathSummary] = ()) -> None:
         self.n = n
         self.edges = tuple(edges)
         self.identities = tuple(identities)
         #: For each location the edges out of it, and into it.
-        self.out: list[list[Edge]] = [[] for _ in range(n)]
-        self.into: list[list[Edge]] = [[] for _ in range(n)]
+        self.out: list[list[Arc]] = [[] for _ in range(n)]
+        self.into: list[list[Arc]] = [[] for _ in range(n)]
         for edge in self.edges:
             assert 0 <= edge.source < n, edge
             assert 0 <= edge.target < n, edge
@@ -99,7 +99,7 @@ class Reachability:
 
         >>> from timely_spark.times import PRODUCT
         >>> one = PRODUCT.identity(0)
-        >>> graph = Reachability(3, [Edge(0, 1, one, True), Edge(1, 2, one, False)], identities=[one] * 3)
+        >>> graph = Reachability(3, [Arc(0, 1, one, True), Arc(1, 2, one, False)], identities=[one] * 3)
         >>> sorted(graph.summaries(2)), sorted(graph.exchanged(2))
         ([0, 1, 2], [0])
         """
@@ -112,7 +112,7 @@ class Reachability:
 
         >>> from timely_spark.times import PRODUCT
         >>> one = PRODUCT.identity(0)
-        >>> graph = Reachability(3, [Edge(0, 1, one, True), Edge(1, 2, one, False)], identities=[one] * 3)
+        >>> graph = Reachability(3, [Arc(0, 1, one, True), Arc(1, 2, one, False)], identities=[one] * 3)
         >>> [sorted(paths) for paths in graph.paths_from(0)]
         [[0, 1, 2], [1, 2]]
         """
@@ -156,7 +156,7 @@ class Reachability:
         return either, by[1]
 
 
-def _places(n: int, edges: Sequence[Edge]) -> list[tuple[int, ...]]:
+def _places(n: int, edges: Sequence[Arc]) -> list[tuple[int, ...]]:
     """Positions of the locations in nested topological orders; raises `CyclicTime` if there are none.
 
     The first position is that of the strongly connected component. Inside a component (a loop context) each
@@ -166,12 +166,12 @@ def _places(n: int, edges: Sequence[Edge]) -> list[tuple[int, ...]]:
     edge is visited once per loop around it.
     """
     places: list[list[int]] = [[] for _ in range(n)]
-    todo: list[tuple[Sequence[int], Sequence[Edge], int]] = [(range(n), edges, 0)]
+    todo: list[tuple[Sequence[int], Sequence[Arc], int]] = [(range(n), edges, 0)]
     while todo:
         locations, among, coordinate = todo.pop()
         components = _components(locations, among)
         component = {location: i for i, members in enumerate(components) for location in members}
-        inside: dict[int, list[Edge]] = {}
+        inside: dict[int, list[Arc]] = {}
         for edge in among:
             if component[edge.source] == component[edge.target]:
                 inside.setdefault(component[edge.source], []).append(edge)
@@ -189,7 +189,7 @@ def _places(n: int, edges: Sequence[Edge]) -> list[tuple[int, ...]]:
     return [tuple(place) for place in places]
 
 
-def _cycle(first: Edge, edges: Iterable[Edge]) -> list[int]:
+def _cycle(first: Arc, edges: Iterable[Arc]) -> list[int]:
     """The locations of a shortest cycle through an edge."""
     out: dict[int, list[int]] = {}
     for edge in edges:
@@ -208,7 +208,7 @@ def _cycle(first: Edge, edges: Iterable[Edge]) -> list[int]:
     return [first.source, *reversed(path[1:])]
 
 
-def _components(locations: Iterable[int], edges: Iterable[Edge]) -> list[list[int]]:
+def _components(locations: Iterable[int], edges: Iterable[Arc]) -> list[list[int]]:
     """The strongly connected components, in topological order (Gabow 2000, without recursion)."""
     out: dict[int, list[int]] = {location: [] for location in locations}
     for edge in edges:

@@ -8,7 +8,7 @@ from typing import Any
 
 from timely_spark.errors import InvalidTime
 from timely_spark.progress.reachability import Reachability
-from timely_spark.times import Antichain, MutableAntichain, Times
+from timely_spark.times import Antichain, MutableAntichain, Times, Timestamp
 
 __all__ = ("Tracker",)
 
@@ -22,10 +22,10 @@ class Tracker:
     changed pointstamps and frontiers, not to the graph. Source: Naiad section 2.3; timely's
     ``progress/reachability``.
 
-    >>> from timely_spark.progress import Edge
+    >>> from timely_spark.progress import Arc
     >>> from timely_spark.times import PRODUCT, Time
     >>> one = PRODUCT.identity(0)
-    >>> tracker = Tracker(Reachability(3, [Edge(0, 1, one, True), Edge(1, 2, one, False)]))
+    >>> tracker = Tracker(Reachability(3, [Arc(0, 1, one, True), Arc(1, 2, one, False)]))
     >>> tracker.input_at(0, None, Time(0))
     >>> tracker.update([(1, Time(0), 1), (0, Time(0), 1)])
     >>> tracker.input_at(0, Time(0), Time(1))
@@ -108,7 +108,7 @@ class Tracker:
         self._changes.clear()
         return sorted(changes, key=lambda change: (change[0], change[2], change[1].order_key()))
 
-    def _push(self, node: int, time: Any, n: int) -> None:
+    def _push(self, node: int, time: Timestamp, n: int) -> None:
         entry = (node, time)
         if entry in self._pending:
             self._pending[entry] += n
@@ -143,11 +143,6 @@ class Tracker:
         self._drain()
         return _frontier(self._frontiers, location)
 
-    def counted(self, location: int) -> Antichain[Any]:
-        """The least times that counts lead to without an exchange, not counting open inputs."""
-        self._drain()
-        return _frontier(self._implied, location)
-
     def arrivals(self, location: int) -> Antichain[Any]:
         """The least times that may still arrive over an exchange, not counting open inputs."""
         self._drain()
@@ -164,11 +159,11 @@ class Tracker:
         """The least epoch of any pointstamp, not counting open inputs."""
         return self._oldest[0] if self._oldest else None
 
-    def less_equal(self, location: int, time: Any) -> bool:
+    def less_equal(self, location: int, time: Timestamp) -> bool:
         """Whether the frontier of a location has an element ``<= time``."""
         return self.frontier(location).less_equal(time)
 
-    def less_than(self, location: int, time: Any) -> bool:
+    def less_than(self, location: int, time: Timestamp) -> bool:
         """Whether the frontier of a location has an element ``< time``."""
         return self.frontier(location).less_than(time)
 

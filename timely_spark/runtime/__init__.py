@@ -1,6 +1,6 @@
 """The runtime: a compiled flow as one streaming query, with its driver, log, sources, sinks and handle.
 
-May import every pure folder, and is imported by none of them; `dataflow.start` imports it when it is called.
+Knows a flow by its plan, so `inputs` and `dataflow` stand above it; they import it inside functions only.
 Importing this package does not import PySpark; the functions that need PySpark import it.
 """
 

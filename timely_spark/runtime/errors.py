@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from timely_spark.errors import SchemaError, TimelyError, Where
+from timely_spark.graph import caller
 
 
 class SparkMissing(TimelyError, ImportError):
@@ -164,27 +165,29 @@ class EpochClosed(TimelyError, ValueError):
     @classmethod
     def on_input(cls, name: str, *, asked: int, epoch: int) -> EpochClosed:
         """`asked` is below the input's `epoch`."""
-        msg = f"Input {name!r} is at epoch {epoch}; epoch {asked} is closed."
+        msg = f"Input {name!r} is at epoch {epoch}; epoch {asked} is closed"
         hint = f"send at epoch {epoch} or later; after a restart continue from the input's `epoch`."
-        return cls(msg, hint=hint)
+        return cls(msg, where=caller(), hint=hint)
 
     @classmethod
     def entirely(cls, name: str) -> EpochClosed:
         """The input was closed."""
-        msg = f"Input {name!r} is closed."
-        return cls(msg, hint="send before close().")
+        msg = f"Input {name!r} is closed"
+        return cls(msg, where=caller(), hint="send before close().")
 
     @classmethod
     def by_the_clock(cls, name: str, verb: str) -> EpochClosed:
         """The method needs manual epochs."""
-        msg = f"Input {name!r} follows the flow's clock, so {verb} has no meaning."
-        return cls(msg, hint='declare it with flow.input(name, schema, epochs="manual").')
+        msg = f"Input {name!r} follows the flow's clock, so {verb} has no meaning"
+        return cls(msg, where=caller(), hint='declare it with flow.input(name, schema, epochs="manual").')
 
     @classmethod
     def by_the_capture(cls, name: str) -> EpochClosed:
         """The input replays a capture."""
-        msg = f"Input {name!r} replays a capture, so close() has no meaning."
-        return cls(msg, hint="close the inputs of the flow that captures: the replay ends with them.")
+        msg = f"Input {name!r} replays a capture, so close() has no meaning"
+        return cls(
+            msg, where=caller(), hint="close the inputs of the flow that captures: the replay ends with them."
+        )
 
 
 def first_line(message: str) -> str:
@@ -218,5 +221,16 @@ class QueryFailed(TimelyError, RuntimeError):
         if stopped:
             msg = f"The query of {name!r} ended because its Spark session was stopped."
             return cls(msg, hint="stop() the query before spark.stop(); start it again in a new session.")
-        msg = f"The query of {name!r} failed: {message}."
-        return cls(msg, hint="correct what Spark's exception says, the cause of this one, and start again.")
+        msg = f"The query of {name!r} failed: {message.rstrip('.')}."
+        hint = "correct what Spark's exception says, the cause of this one, and start again."
+        if "failed to connect back" in message:  # Spark waits for each of its Python processes for 10 s
+            hint = "the machine was too busy to start Spark's Python processes: start again, fewer at once."
+        return cls(msg, hint=hint)
+
+
+class PeersUnreachable(OSError):
+    """The tasks of a stage cannot reach each other."""
+
+
+class PeerLost(ConnectionError):
+    """A task of a stage has ended, or gives no sign of life."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, integer, refuse
 from timely_spark.runtime.handle.query import known, living
-from timely_spark.runtime.handle.watch import Progress, Watch
+from timely_spark.runtime.handle.watch import LogView, Progress
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -27,7 +27,7 @@ class _Metric:
     name: str
     label: str | None
     help: str
-    numbers: Callable[[Watch, Progress], Mapping[str, float]]
+    numbers: Callable[[LogView, Progress], Mapping[str, float]]
     #: whether it only grows
     counter: bool = False
 
@@ -200,7 +200,7 @@ def _labels(metric: _Metric) -> list[str]:
     return ["query"] if metric.label is None else ["query", metric.label]
 
 
-def _seen() -> list[tuple[str, Watch, Progress]]:
+def _seen() -> list[tuple[str, LogView, Progress]]:
     """The running queries, by name, and their last progress; without those that cannot be read now.
 
     The duration is that of the last micro-batch of which Spark has it.

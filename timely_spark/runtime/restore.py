@@ -11,8 +11,8 @@ import pyarrow as pa
 from timely_spark.compiler import Plan
 from timely_spark.coordinator.lacking import told
 from timely_spark.coordinator.migrate import Migration, migrate
-from timely_spark.runtime.query.driver import progress_of
-from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.query.driver import progress_fields
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage.blobs import Blobs, files_of
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
@@ -64,7 +64,8 @@ def restore(log: RoundLog, context: RunContext, newest: int, *, empty: bool = Fa
             plan=context.plan.fingerprint,
             run=context.run,
             gone=sorted(gone),
-            **progress_of(migration.coordinator, migration.result),
+            stats=manifest.stats | {"state_bytes": dict(states.sizes)},
+            **progress_fields(migration.coordinator, migration.result),
         ),
         pa.concat_tables([migration.result.rows, states.rows()]),
     )

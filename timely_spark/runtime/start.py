@@ -40,9 +40,9 @@ from timely_spark.runtime.handle.inputs import InputHandle, locked
 from timely_spark.runtime.handle.query import Query, keep_until_it_ends, living
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.rounds import Rounds
-from timely_spark.runtime.query.run_context import RunContext, labels, packed
 from timely_spark.runtime.query.streaming import build
 from timely_spark.runtime.restore import check, newest_flow, restore
+from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.session import (
     FILE_MANAGER,
     PARTITIONS,
@@ -106,7 +106,7 @@ def start(
     refuse_wheel(session)
     retained = _retention(session)
     plan = dataclasses.replace(plan, measured=log_to is not None, keep=retained)
-    partitions = partitions if partitions is None else integer("partitions", partitions)
+    partitions = partitions if partitions is None else integer("partitions", partitions, most=1 << 16)
     rounds = Bound().rounds if rounds_per_batch is None else integer("rounds_per_batch", rounds_per_batch)
     name, arguments = name or plan.name, trigger_of(trigger)
     _check_sources(plan, dataframes, inputs, local=on_one_machine(session))

@@ -9,11 +9,10 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from timely_spark.errors import TimelyError
 from timely_spark.runtime.handle.inspection import inspect
-from timely_spark.runtime.handle.overview import loops_table, steps_table
-from timely_spark.runtime.handle.status import Status
+from timely_spark.runtime.handle.overview import loops_table, steps, steps_table
+from timely_spark.runtime.handle.status import AGAIN, Status
 from timely_spark.runtime.storage.log import FIRST
-from timely_spark.show.table import Table, counted, escaped
-from timely_spark.times.refined import time_text
+from timely_spark.show.table import Table, counted, escaped, listed
 
 #: Seconds after which a browser loads the page again.
 _EVERY = 2
@@ -131,41 +130,37 @@ def page(server: Server, flow: int) -> str:
 
 def _flow(checkpoint: str) -> Iterator[str]:
     status = Status.of(checkpoint)
-    look = inspect(checkpoint)
+    after, manifest = status.after, status.after.manifest
     kind = "running" if status.running else "not"
-    yield f'<h1>{escaped(status.flow)} <small class="{kind}">{status.state}</small></h1>'
+    yield f'<h1>{escaped(after.flow)} <small class="{kind}">{status.state}</small></h1>'
     if status.failure is not None:
         failed = status.failure
         yield f"<p>Failed at {escaped(failed['when'])}:</p><pre>{escaped(failed['error'])}</pre>"
-        yield "<p>Start the flow again on this checkpoint, when that is mended: it goes on where it was.</p>"
+        yield f"<p>{AGAIN}</p>"
+    messages, size, notifications = status.pending
     yield (
-        f"<p>{counted(status.workers, 'worker')}; micro-batch {status.batch}, "
-        f"{counted(status.rounds, 'round')}{', complete' * status.complete}; "
-        f"{counted(status.messages, 'message')} in flight ({counted(status.message_bytes, 'byte')}), "
-        f"{counted(status.notifications, 'notification')}.</p>"
+        f"<p>{counted(status.workers, 'worker')}; micro-batch {manifest.batch}, "
+        f"{counted(manifest.rounds, 'round')}{', complete' * manifest.complete}; "
+        f"{messages} in flight ({size}), {notifications}.</p>"
     )
-    yield f"<h2>Epochs in flight: {escaped(', '.join(map(str, status.epochs)) or 'none')}</h2>"
-    if status.why is not None:  # which tells of the running micro-batch, too
-        yield f"<pre>{escaped(str(status.why))}</pre>"
-    yield from (f"<p>{escaped(text)}</p>" for text in (*status.hot_keys.values(), *status.without_past))
+    yield f"<h2>Epochs in flight: {listed(manifest.open_epochs) or 'none'}</h2>"
+    if (open_ := status.why or status.now) is not None:  # `why` tells of the running micro-batch, too
+        yield f"<pre>{escaped(str(open_))}</pre>"
+    yield from (f"<p>{escaped(text)}</p>" for text in status.warnings)
     if status.now is not None:
-        yield f"<p>{escaped(str(status.now))}</p>"
         yield loops_table(status.now).html()
     inputs = [
-        [name, "closed" if at is None else at, status.late.get(name, 0), line]
-        for name, (at, line) in status.inputs.items()
+        [name, "closed" if at is None else at, manifest.late.get(name, 0), line]
+        for name, (at, line) in after.inputs.items()
     ]
     yield Table(["input", "epoch", "late rows", "line"], inputs, "Inputs").html()
-    steps = (
-        (name, ", ".join(map(time_text, times)) or "complete", status.state_bytes.get(name))
-        for name, times in status.frontier.items()
-    )
-    yield steps_table(steps).html()
-    rounds = [row for row in look.rounds(last=_ROUNDS).to_pylist()[::-1] if row["round"] > FIRST]
+    yield steps_table(steps(manifest, after.frontier)).html()
+    look = inspect(checkpoint).rounds(last=_ROUNDS).to_pylist()
+    rounds = [row for row in look[::-1] if row["round"] > FIRST]
     cells = [
         [", ".join(map(str, row[name])) if name in {"epochs", "released"} else row[name] for name in _COLUMNS]
         for row in rounds
     ]
     if cells:
         yield Table(list(_COLUMNS.values()), cells, "Last micro-batches").html()
-    yield f"<h2>The flow</h2>{status.drawing}"
+    yield f"<h2>The flow</h2>{after.description.get('drawing', '')}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from timely_spark.compiler import Plan
 from timely_spark.errors import TimelyError
-from timely_spark.graph import Edge, Kind, Name, Scope, Stage, columns_of
+from timely_spark.graph import Edge, Kind, LoopContext, Name, Stage, columns_of
 from timely_spark.show.layout import Box, Layout, Part, Point, label_of, lay_out, title_of, way_of
 from timely_spark.show.table import escaped
 
@@ -94,7 +94,7 @@ def _short(text: str) -> str:
 
 def _frames(layout: Layout) -> Iterator[str]:
     for part, box in layout.boxes.items():
-        if isinstance(part, Stage) or (isinstance(part, Scope) and part.parent is None):
+        if isinstance(part, Stage) or (isinstance(part, LoopContext) and part.parent is None):
             continue
         region = isinstance(part, Name)
         fill, ink = ("#f6f6f6", _FAINT) if region else ("#eff4ff", _LOOP)

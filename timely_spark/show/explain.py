@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from timely_spark.compiler import Plan
-from timely_spark.compiler.plan import Channel, Node, Source
+from timely_spark.compiler.plan import Channel, Node, PlanInput
 from timely_spark.compiler.summary import unnamed_in_words
-from timely_spark.graph import Edge, Partition, Scope, Stage, columns_of
+from timely_spark.graph import Edge, LoopContext, Partition, Stage, columns_of
 from timely_spark.graph.stage import edges_into
 from timely_spark.show.layout import label_of, way_of
 from timely_spark.times.refined import time_text
@@ -70,7 +70,7 @@ def _steps(plan: Plan, given: int) -> Iterator[str]:
     """`given`: the number of the program's own steps; later ones are inserted by the library."""
     into = edges_into(plan.edges)
     rows: list[tuple[str, ...]] = []
-    entered: set[Scope] = set()
+    entered: set[LoopContext] = set()
     for stage in plan.stages:
         for depth, scope in enumerate(stage.scope.path[1:], 1):
             if scope not in entered:
@@ -90,7 +90,7 @@ def _steps(plan: Plan, given: int) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _line(part: Stage | Scope) -> str:
+def _line(part: Stage | LoopContext) -> str:
     return f"{Path(part.where.file).name}:{part.where.line}"
 
 
@@ -172,7 +172,7 @@ def _elided(plan: Plan, channel: Channel) -> Partition | None:
 
 
 def _rounds(plan: Plan) -> Iterator[str]:
-    inside: Counter[Scope] = Counter()
+    inside: Counter[LoopContext] = Counter()
     for channel in plan.channels:
         if channel.source is not None and channel.exchange is not None:
             inside[_scope(channel)] += 1
@@ -207,14 +207,14 @@ def _unnamed(plan: Plan) -> Iterator[str]:
         yield unnamed_in_words([f"{stage.name} ({_line(stage)})" for stage in plan.unnamed])
 
 
-def _scope(channel: Channel) -> Scope:
+def _scope(channel: Channel) -> LoopContext:
     """The innermost scope that a channel never leaves."""
     paths = [scope.path for edge in channel.edges for scope in (edge.source.scope, edge.target.scope)]
-    shared: list[Scope] = [level[0] for level in zip(*paths, strict=False) if len(set(level)) == 1]
+    shared: list[LoopContext] = [level[0] for level in zip(*paths, strict=False) if len(set(level)) == 1]
     return shared[-1]
 
 
-def _late(plan: Plan, inside: Iterable[Scope]) -> Iterator[tuple[Node, Scope]]:
+def _late(plan: Plan, inside: Iterable[LoopContext]) -> Iterator[tuple[Node, LoopContext]]:
     """Vertices that wait for a loop with exchanges, and are not behind an exchange themselves."""
     local: dict[int, list[int]] = defaultdict(list)
     for channel in plan.channels:
@@ -232,9 +232,9 @@ def _late(plan: Plan, inside: Iterable[Scope]) -> Iterator[tuple[Node, Scope]]:
                 yield node, scope
 
 
-def _iterations(plan: Plan, inside: Counter[Scope]) -> Iterator[str]:
-    waiting: dict[Scope, list[str]] = defaultdict(list)
-    reading: dict[Scope, list[str]] = defaultdict(list)
+def _iterations(plan: Plan, inside: Counter[LoopContext]) -> Iterator[str]:
+    waiting: dict[LoopContext, list[str]] = defaultdict(list)
+    reading: dict[LoopContext, list[str]] = defaultdict(list)
     for node in plan.nodes:
         for i, scope in enumerate(node.stage.scope.path[1:]):
             waiting[scope] += [node.name] * (node.waits and i not in node.ignored_counters)
@@ -258,7 +258,7 @@ def _iterations(plan: Plan, inside: Counter[Scope]) -> Iterator[str]:
             yield f"loop {scope.name!r}: iterations {matter}; {cost}"
 
 
-def _epochs(inputs: Iterable[Source]) -> Iterator[str]:
+def _epochs(inputs: Iterable[PlanInput]) -> Iterator[str]:
     clock = [source.name for source in inputs if source.epochs == "clock"]
     if clock:
         yield (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from timely_spark.graph import Edge, Kind, Name, Partition, Scope, Stage
+from timely_spark.graph import Edge, Kind, LoopContext, Name, Partition, Stage
 from timely_spark.graph.schema import RESERVED
 
 #: Pixels between the items of a row, between rows, and from a frame to its steps.
@@ -23,7 +23,7 @@ STEP, TITLE, PASS, LANE = 34, 16, 4, 12
 #: Sweeps over the rows, which move each item towards its neighbours.
 _SWEEPS = 8
 
-Frame: TypeAlias = Scope | Name
+Frame: TypeAlias = LoopContext | Name
 """A scope, or a region, which is known by its name."""
 
 Part: TypeAlias = Stage | Frame

@@ -143,6 +143,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def listed(parts: Sequence[Any], most: int | None = None) -> str:
+    """Things with commas between them, of which the first ones are named.
+
+    >>> listed([1, 2]), listed(range(9), most=2), listed([])
+    ('1, 2', '0, 1, and 7 more', '')
+    """
+    more = f", and {len(parts) - most} more" if most is not None and len(parts) > most else ""
+    return ", ".join(map(str, parts[:most])) + more
+
+
 def printable(text: str) -> str:
     """The text, without what a terminal obeys and XML refuses.
 

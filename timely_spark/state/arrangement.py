@@ -18,9 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.state.arrow import FEW, Hashes, Indices, Mask
 from timely_spark.state.batch import Batch
+from timely_spark.state.grouping import in_order, ranges
+from timely_spark.state.hashing import exact, hashes, same
 from timely_spark.state.history import EPOCH, TIME, Compact, Coordinates
-from timely_spark.state.keys import FEW, Hashes, Indices, Mask, exact, hashes, in_order, ranges, same
 
 LIMIT = 1 << 21
 """Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""
@@ -32,7 +34,7 @@ _REST = _U((1 << 32) - 1)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Found:
+class Matches:
     """The rows that a look-up has found, in an arbitrary order; nothing of them is read yet.
 
     Rows of one key are in the order of insertion.
@@ -94,14 +96,14 @@ class Found:
             times[:, i] = self.numbers(column)
         return times
 
-    def kept(self, some: Mask) -> Found:
+    def kept(self, some: Mask) -> Matches:
         """The rows for which `some` is true."""
         if some.all():
             return self
         ends = np.cumsum([len(at) for _, at in self.parts])[:-1]
         masks = np.split(some, ends) if self.parts else ()
         parts = [(part, at[mask]) for (part, at), mask in zip(self.parts, masks, strict=True)]
-        return Found(self.probe[some], parts, self.schema, self.hashed)
+        return Matches(self.probe[some], parts, self.schema, self.hashed)
 
 
 class Arrangement:
@@ -152,9 +154,26 @@ class Arrangement:
         """The hashes by which rows are sorted: H of the keys, or with `within` of both (see `paired`)."""
         return self._hashes(table, (*self.keys, *self.within))
 
+    @staticmethod
+    def paired(keys: Hashes, within: Hashes) -> Hashes:
+        """A hash of two values, from H of each; sorting by it brings equal first values together.
+
+        Example:
+            >>> [
+            ...     hex(h)
+            ...     for h in Arrangement.paired(
+            ...         np.array([7 << 60], np.uint64), np.array([5 << 60], np.uint64)
+            ...     ).tolist()
+            ... ]
+            ['0x7000000050000000']
+        """
+        both = within >> _HALF
+        both |= keys & ~_REST
+        return both
+
     def _hashes(self, table: pa.Table, on: Sequence[str]) -> Hashes:
         h, within = hashes(table, on[: len(self.keys)]), on[len(self.keys) :]
-        return paired(h, hashes(table, within)) if within else h
+        return self.paired(h, hashes(table, within)) if within else h
 
     def insert(self, table: pa.Table, hashed: Hashes | None = None, compact: Compact | None = None) -> None:
         """Add rows.
@@ -281,7 +300,7 @@ class Arrangement:
         *,
         before: int | None = None,
         most: int | None = None,
-    ) -> Found:
+    ) -> Matches:
         """As `matches`, before any column is read."""
         keys = (*self.keys, *self.within)[: len(on)]
         rest = self._rest(on)
@@ -305,7 +324,7 @@ class Arrangement:
             rows.append(at)
             found.append((part, low))
         at = rows[0] if len(rows) == 1 else np.concatenate(rows) if rows else np.zeros(0, np.int64)
-        return Found(at, found, parts[-1].schema if parts else None, h)
+        return Matches(at, found, parts[-1].schema if parts else None, h)
 
     def _parts(self, before: int | None) -> list[Batch]:
         return [part for part in self.parts if before is None or part.earliest < before]
@@ -355,18 +374,6 @@ def _runs(
     if most is not None:
         np.minimum(counts, most, out=counts)
     return ranges(low, counts), who.repeat(counts)
-
-
-def paired(keys: Hashes, within: Hashes) -> Hashes:
-    """A hash of two values, from H of each; sorting by it brings equal first values together.
-
-    Example:
-        >>> [hex(h) for h in paired(np.array([7 << 60], np.uint64), np.array([5 << 60], np.uint64)).tolist()]
-        ['0x7000000050000000']
-    """
-    both = within >> _HALF
-    both |= keys & ~_REST
-    return both
 
 
 def _merged(parts: list[Batch], compact: Compact | None, rows: int, key: str) -> int:

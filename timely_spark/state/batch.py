@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from timely_spark.state.arrow import FEW, Hashes, Indices, flat, holding
 from timely_spark.state.bounds import parse_json
+from timely_spark.state.grouping import run_starts
+from timely_spark.state.hashing import exact, unmix
 from timely_spark.state.history import EPOCH
-from timely_spark.state.keys import FEW, Hashes, Indices, exact, flat, holding, run_starts, unmix
 
 _HASH, _ROWS = "__timely_hash", "__timely_rows"
 #: metadata of a stored batch

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.graph import Vertex
-from timely_spark.state.partitioning import repartition
+from timely_spark.state.repartition import repartition
+from timely_spark.times import Timestamp
 
 
 def per_input(batches: Sequence[list[pa.Table]], schemas: Sequence[pa.Schema]) -> list[pa.Table]:
@@ -31,18 +32,18 @@ class BufferingVertex(Vertex):
         #: by time and input, the batches that have arrived
         self.buffered: dict[Any, list[list[pa.Table]]] = {}
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Buffer the batch until the time is complete."""
         if time not in self.buffered:
             self.buffered[time] = [[] for _ in range(self._inputs)]
         self.buffered[time][edge].append(batch)
         self.notify_at(time)
 
-    def on_notify(self, time: Any) -> None:
+    def on_notify(self, time: Timestamp) -> None:
         """Process a complete time."""
         self.on_complete(time, *self.buffered.pop(time, [[]] * self._inputs))
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Process the batches of each input at a complete time; there may be none."""
         raise NotImplementedError
 
@@ -57,12 +58,16 @@ class PerTime(BufferingVertex):
         super().__init__()
         super(BufferingVertex, self).__init__(*arguments)  # that of the next base
 
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Buffer the combined batch."""
         assert self.combine is not None
         super().on_recv(edge, time, self.combine(edge, batch))
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def coarse(self, time: Timestamp) -> Any:
+        """The time itself: a vertex that waits for iterations keeps every loop counter."""
+        return time
+
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Receive the records of a complete time."""
         if batches[0]:
             super(BufferingVertex, self).on_recv(0, time, pa.concat_tables(batches[0]))

@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from timely_spark.errors import StateError
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import from_bytes, to_bytes
 from timely_spark.state.batch import Batch
 from timely_spark.state.bounds import DEPTH, parse_json
 from timely_spark.state.frozen import fields_of, is_frozen, qualified, reachable, restored
-from timely_spark.state.keys import from_bytes, to_bytes
 from timely_spark.times import Times
 
 #: the default factories that a defaultdict may have
@@ -35,7 +35,7 @@ _FACTORIES: dict[str, Any] = {
 _PLAIN = (str, int, float, bool, type(None))
 
 
-class Blobs(Protocol):
+class BlobStore(Protocol):
     """A store of large parts of states. A reference is bytes."""
 
     def put(self, prefix: str, data: bytes) -> bytes:
@@ -88,7 +88,7 @@ Chunk: TypeAlias = bytes | memoryview | BlobRef
 """Bytes of a state, in memory or in a blob."""
 
 
-def size_of(chunk: Chunk) -> int:
+def chunk_size(chunk: Chunk) -> int:
     """The size of a chunk in bytes."""
     return chunk.size if isinstance(chunk, BlobRef) else len(chunk)
 
@@ -114,7 +114,7 @@ class Codec:
         Time(3, 0)
     """
 
-    def __init__(self, times: Times, blobs: Blobs | None = None) -> None:
+    def __init__(self, times: Times, blobs: BlobStore | None = None) -> None:
         self.times, self.blobs = times, blobs
         self.kept: dict[bytes, int] = {}
         #: the blobs of batches that this codec has written or read
@@ -170,13 +170,13 @@ class Codec:
         return self._store.get(chunk.reference) if isinstance(chunk, BlobRef) else chunk
 
     @property
-    def _store(self) -> Blobs:
+    def _store(self) -> BlobStore:
         if self.blobs is None:
             msg = "state refers to blobs, and none are at hand"
             raise StateError(msg, hint="read it where it was written.")
         return self.blobs
 
-    def _put(self, blobs: Blobs, data: bytes) -> BlobRef:
+    def _put(self, blobs: BlobStore, data: bytes) -> BlobRef:
         self._number += 1
         return BlobRef(blobs.put(f"{self._prefix}-{self._number}", data), len(data))
 

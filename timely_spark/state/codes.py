@@ -13,7 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.state.keys import Groups, Indices, changes, flat, run_starts, words
+from timely_spark.state.arrow import Indices, flat
+from timely_spark.state.grouping import Groups, changes, run_starts
+from timely_spark.state.hashing import words
 
 Codes = npt.NDArray[np.uint64]
 

@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from timely_spark.state.arrow import Hashes, Indices, Mask, numbers, replaced
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.codes import numbers_of, runs
-from timely_spark.state.keys import Groups, Hashes, Indices, Mask, changes, exact, numbers, replaced
-from timely_spark.times import PRODUCT, CompactingTimes, RefinedTime, Time, Times, only_epochs
+from timely_spark.state.grouping import Groups, changes
+from timely_spark.state.hashing import exact
+from timely_spark.times import PRODUCT, CompactingTimes, RefinedTime, Time, Times, Timestamp, only_epochs
 
 Coordinates = npt.NDArray[np.int64]
 """The times of rows: an array of shape (rows, coordinates)."""
@@ -38,11 +40,11 @@ EPOCH = f"{TIME}0"
 """The column of epochs."""
 
 
-def stamped(table: pa.Table, time: Any) -> pa.Table:
+def with_time(table: pa.Table, time: Timestamp) -> pa.Table:
     """The table with the time columns of `time`.
 
     Example:
-        >>> stamped(pa.table({"k": ["a", "b"]}), Time(7, 1)).to_pydict()
+        >>> with_time(pa.table({"k": ["a", "b"]}), Time(7, 1)).to_pydict()
         {'k': ['a', 'b'], '__timely_time0': [7, 7], '__timely_time1': [1, 1]}
     """
     if not isinstance(time, Time) or isinstance(time, RefinedTime):
@@ -94,7 +96,7 @@ def times_of(table: pa.Table, depth: int) -> tuple[Coordinates, pa.Table]:
     return times, table.drop_columns(names)
 
 
-def by_join(rows: pa.Table, times: Coordinates, time: Sequence[int]) -> Iterator[tuple[list[int], pa.Table]]:
+def by_join(rows: pa.Table, times: Coordinates, time: Timestamp) -> Iterator[tuple[list[int], pa.Table]]:
     """Rows by the join of `time` with their own times in product order: each different join, and its rows."""
     joined = np.maximum(times, np.array(time, np.int64))
     if (joined == joined[:1]).all():
@@ -113,7 +115,7 @@ class RowTimes:
     """The times of rows, of any kind.
 
     Example:
-        >>> rows = stamped(pa.table({"k": ["a", "b"]}), Time(7, 1))
+        >>> rows = with_time(pa.table({"k": ["a", "b"]}), Time(7, 1))
         >>> times, rows = RowTimes.of(rows, PRODUCT)
         >>> times.less_equal(Time(7, 0)).tolist(), [time for time, _ in times.joins(Time(3, 2), rows)]
         ([False, False], [Time(7, 2)])
@@ -141,14 +143,14 @@ class RowTimes:
         """The times of some of the rows."""
         return RowTimes(self.kind, self.numbers[mask], self.values)
 
-    def less_equal(self, time: Any) -> Mask:
+    def less_equal(self, time: Timestamp) -> Mask:
         """The rows whose time is before or equal to a time."""
         if self.kind == PRODUCT:
             return np.asarray((self.numbers <= np.array(time, np.int64)).all(axis=1))
         before = np.array([value.less_equal(time) for value in self.values], np.bool_)
         return np.asarray(before[self.numbers[:, 0]])
 
-    def joins(self, time: Any, rows: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
+    def joins(self, time: Timestamp, rows: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
         """The rows by the joins of their times with `time`."""
         if self.kind == PRODUCT:
             for moment, part in by_join(rows, self.numbers, time):
@@ -168,8 +170,8 @@ def advanced(table: pa.Table, kind: Times, since: int) -> pa.Table:
         return table
     times, rows = RowTimes.of(table, kind)
     values = [kind.advance(value, since) for value in times.values]
-    for column in time_columns(stamped(rows.slice(0, 0), values[0])):
-        parts = [stamped(rows.slice(0, 1), value).column(column).chunk(0) for value in values]
+    for column in time_columns(with_time(rows.slice(0, 0), values[0])):
+        parts = [with_time(rows.slice(0, 1), value).column(column).chunk(0) for value in values]
         rows = rows.append_column(column, pa.concat_arrays(parts).take(pa.array(times.numbers[:, 0])))
     return rows
 

@@ -14,8 +14,8 @@ __all__ = ("EPOCHS", "as_epoch", "is_integer")
 EPOCHS: Final = 2**62
 
 
-def is_integer(value: Any, least: int = 0) -> bool:
-    """Whether a value is a whole number from `least` on and below `EPOCHS`: an int or a numpy integer.
+def is_integer(value: Any, least: int | None = 0, most: int | None = EPOCHS - 1) -> bool:
+    """Whether a value is a whole number from `least` to `most`: an int or a numpy integer.
 
     >>> import numpy as np
     >>> [is_integer(value) for value in (3, np.int32(3), -1, 2**62, 1.0, True, "3", None)]
@@ -23,7 +23,7 @@ def is_integer(value: Any, least: int = 0) -> bool:
     """
     if value is True or value is False or not isinstance(value, Integral):
         return False
-    return least <= int(value) < EPOCHS
+    return (least is None or least <= int(value)) and (most is None or int(value) <= most)
 
 
 def as_epoch(value: Any, of: str, where: Where | None = None) -> int:

@@ -6,8 +6,8 @@ Arrow, and not Spark.
 
 from __future__ import annotations
 
-from timely_spark.worker.pack import pack, pack_input
+from timely_spark.worker.pack import pack, pack_input, pack_quarantined
 from timely_spark.worker.round import Budget, Worker, step
 from timely_spark.worker.wire import ROWS
 
-__all__ = ["ROWS", "Budget", "Worker", "pack", "pack_input", "step"]
+__all__ = ["ROWS", "Budget", "Worker", "pack", "pack_input", "pack_quarantined", "step"]

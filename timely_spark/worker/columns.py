@@ -27,19 +27,20 @@ Span = list[int]
 """(least epoch, greatest epoch, rows) of epochs with gaps of at most one jump."""
 
 
-def check_epoch_column(name: str, schema: pa.Schema, column: Any, max_jump: Any) -> None:
-    """Check the column of a source's epochs, and `max_jump`."""
+def check_epoch_column(name: str, schema: pa.Schema, column: Any, max_jump: Any) -> int:
+    """Check the column of a source's epochs, and `max_jump`, which is returned as an int."""
     at, where = f"source {name!r}", caller()
     if column in ("clock", "manual"):
         msg = f"{at}: epoch={column!r} is no column's name here, but a kind of epochs"
         raise GraphError(
             msg, where=where, hint="give a column of another name; rename it in the DataFrame if need be."
         )
-    integer("max_jump", max_jump, step=at, error=GraphError, hint="give a number of epochs.")
+    jump = integer("max_jump", max_jump, step=at, error=GraphError, hint="give a number of epochs.")
     check_columns("source", schema, [column])
     if not pa.types.is_integer(schema.field(column).type):
         msg = f"{at}: epoch column {column!r} is {schema.field(column).type}"
         raise SchemaError(msg, where=where, hint="use whole numbers.")
+    return jump
 
 
 def kind_of(epochs: str) -> str:
@@ -52,7 +53,7 @@ def by_column(epochs: str) -> bool:
     return epochs not in {"clock", "manual"}
 
 
-def epochs_of(column: pa.ChunkedArray) -> Epochs:
+def column_epochs(column: pa.ChunkedArray) -> Epochs:
     """The epochs in a column of whole numbers, with `NO_EPOCH` for invalid ones."""
     filled = pc.fill_null(column, pa.scalar(0, column.type)).to_numpy()
     valid = pc.is_valid(column).to_numpy()
@@ -152,12 +153,9 @@ class Refused:
                 refused.least = min(refused.least, epoch)
         return refused
 
-    def add(self, other: Refused) -> None:
-        """Add the refused rows of another task or worker."""
-        self.without += other.without
-        self.far += other.far
-        self.least = min(self.least, other.least)
-        self.above = max(self.above, other.above)
+    def __add__(self, other: Refused) -> Refused:
+        without, far = self.without + other.without, self.far + other.far
+        return Refused(without, far, min(self.least, other.least), max(self.above, other.above))
 
     def text(self, source: str, where: Where, jump: int) -> str:
         """The warning for the user."""

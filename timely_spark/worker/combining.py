@@ -13,7 +13,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Channel, Plan
 from timely_spark.errors import SchemaError, VertexError, excerpt, values_of
 from timely_spark.graph import Partition, Vertex, as_table, describe
-from timely_spark.state.keys import destinations, split
+from timely_spark.state.exchange import destinations, split
 
 #: the number of parts that the simulator combines apart, to compare
 _PARTS = 5

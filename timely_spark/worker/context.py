@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from timely_spark.compiler.plan import Node, Through
 from timely_spark.errors import CapabilityError, LogDamaged, SchemaError, StorageFailed, VertexError, excerpt
-from timely_spark.graph import Scope, Vertex, as_table, describe
-from timely_spark.state.keys import destinations
-from timely_spark.times import Times, is_integer
+from timely_spark.graph import LoopContext, Vertex, as_table, describe
+from timely_spark.state.exchange import destinations
+from timely_spark.times import Times, Timestamp, is_integer
 from timely_spark.worker.loops import limiting_loop
+from timely_spark.worker.negatives import Negatives
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.pack import apply_stage
 from timely_spark.worker.vertex_snapshot import Invocation
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def errors_of(node: Node, time: Any = "", batch: pa.Table | None = None) -> Iterator[None]:
+def errors_of(node: Node, time: Timestamp | str = "", batch: pa.Table | None = None) -> Iterator[None]:
     """Raise exceptions of the body as errors of the step that was called with `batch`."""
     try:
         yield
@@ -40,7 +41,7 @@ def errors_of(node: Node, time: Any = "", batch: pa.Table | None = None) -> Iter
 
 
 class CallContext:
-    """The context of the calls of a round."""
+    """What a vertex may do in a call: send, ask for notifications, look at frontiers."""
 
     def __init__(self, round_: Worker) -> None:
         self.round, self.worker, self.workers = round_, round_.worker, round_.workers
@@ -50,26 +51,15 @@ class CallContext:
         """The kind of time in the scope of the vertex."""
         return self.node.stage.scope.times
 
-    def run(
-        self,
-        node: Node,
-        invocation: Invocation,
-        capability: Any | None = None,
-        inputs: tuple[int | None, ...] = (None,),
-    ) -> None:
-        """Call a node's vertex, which may send at `capability`, due to messages of `inputs`, or later."""
-        with errors_of(node, invocation.time, invocation.batch):
-            self.call(node, self.round.vertex(node), invocation, capability, inputs)
-
     def call(
         self,
         node: Node,
         vertex: Vertex,
         invocation: Invocation,
-        capability: Any | None,
+        capability: Timestamp | None,
         inputs: tuple[int | None, ...] = (None,),
     ) -> None:
-        """Call a vertex of `node`."""
+        """Call a vertex of `node`, which may send at `capability`, due to messages of `inputs`, or later."""
         self.node, self.invocation, self.capability = node, invocation, capability
         self.inputs = inputs if node.ports else (None,)
         try:
@@ -80,7 +70,7 @@ class CallContext:
         finally:
             self.capability = None  # the capability ends with the call
 
-    def send(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def send(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send by an output: to this worker's queue at once, to other workers at the end of the round."""
         node = self.node
         self._check_time("sends at", time)
@@ -108,12 +98,12 @@ class CallContext:
         for index in node.out[edge]:
             self._send_over(index, time, batch)
 
-    def _check_time(self, does: str, time: Any) -> None:
+    def _check_time(self, does: str, time: Timestamp) -> None:
         if not hasattr(time, "less_equal"):
             msg = f"step {self.node.name!r} {does} {time!r}, which is no time"
             raise CapabilityError(msg, hint="give the time of the call, or a later one, as ts.Time(epoch).")
 
-    def _send_over(self, index: int, time: Any, batch: pa.Table) -> None:
+    def _send_over(self, index: int, time: Timestamp, batch: pa.Table) -> None:
         round_ = self.round
         channel = round_.plan.channels[index]
         arrival = round_.iterations.arrival(channel, time)
@@ -129,7 +119,7 @@ class CallContext:
         if own is not None:
             round_.enqueue(round_.plan.nodes[channel.target], channel.input, arrival, own)
 
-    def _check_summaries(self, edge: int, time: Any) -> None:
+    def _check_summaries(self, edge: int, time: Timestamp) -> None:
         """Check that the inputs which gave the capability reach an output at a time as early."""
         summaries = self.node.stage.summaries or ()
         paths = [summaries[i][edge] for i in self.inputs if i is not None]
@@ -158,11 +148,11 @@ class CallContext:
             hint = "partition its input by the same columns and keep them, or leave guarantees out."
             raise CapabilityError(msg, where=node.stage.where, hint=hint)
 
-    def _drop(self, stages: Through, loop: Scope, time: Any, batch: pa.Table) -> None:
+    def _drop(self, stages: Through, loop: LoopContext, time: Timestamp, batch: pa.Table) -> None:
         """Count the records that a loop's limit drops."""
         self.round.iterations.drop(self.node, loop, time, through(stages, batch))
 
-    def notify(self, time: Any, capability: Any | None) -> None:
+    def notify(self, time: Timestamp, capability: Timestamp | None) -> None:
         """Ask for a notification."""
         node, now = self.node, self.invocation.time
         self._check_time("asks to be notified of", time)
@@ -188,13 +178,23 @@ class CallContext:
         for input_ in self.inputs if capability is not None else (None,):
             self.round.pending.add(Pending(node.index, time, capability, input_))
 
-    def output(self, time: Any, batch: pa.Table) -> None:
+    def output(self, time: Timestamp, batch: pa.Table) -> None:
         """Give the driver a batch of an output."""
         self.round.outputs[self.node.index, time].append(batch)
 
     def late(self, rows: int) -> None:
         """Count late records, as those of a source with an epoch column are."""
         self.round.received.late[self.node.name] += rows
+
+    def negative(self, time: Timestamp, records: pa.Table) -> None:
+        """Count records that have become negative; or end the flow."""
+        times = records.column(records.num_columns - 1)[0].as_py()
+        one = excerpt(records.slice(0, 1))
+        example = f"{one} is there {times} times" if one else f"the collection has {times} records"
+        found = Negatives(self.node.name, time.epoch, example, records.num_rows)
+        if self.round.plan.on_negative == "raise":
+            raise found.error()
+        self.round.negatives.append(found)
 
     def feeds(self, edge: int) -> Vertex | None:
         """This worker's vertex whose output is an input's only source, unchanged; None: no such vertex."""
@@ -204,7 +204,7 @@ class CallContext:
             return None
         return self.round.vertex(plan.nodes[first.source])
 
-    def coarse(self, time: Any) -> Any:
+    def coarse(self, time: Timestamp) -> Any:
         """The time without the loop counters that do not matter to the vertex's state."""
         ignored = self.node.ignored_counters
         return self.times.coarse(time, ignored) if ignored else time
@@ -250,16 +250,19 @@ class ReplayContext(CallContext):
         """The epoch that the log has: a lower bound."""
         return self.invocation.since
 
-    def send(self, edge: int, time: Any, batch: pa.Table) -> None:
+    def send(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Do nothing: the batch was sent before."""
 
-    def notify(self, time: Any, capability: Any | None) -> None:
+    def notify(self, time: Timestamp, capability: Timestamp | None) -> None:
         """Do nothing: the notification was requested before."""
 
     def late(self, rows: int) -> None:
         """Do nothing: the records were counted before."""
 
-    def output(self, time: Any, batch: pa.Table) -> None:
+    def negative(self, time: Timestamp, records: pa.Table) -> None:
+        """Do nothing: the records were counted before."""
+
+    def output(self, time: Timestamp, batch: pa.Table) -> None:
         """Do nothing: the batch was output before."""
 
 

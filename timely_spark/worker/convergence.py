@@ -57,11 +57,17 @@ class Convergence:
         """Enter records of an iteration."""
         self._add(loop, epoch, 1, iteration, {iteration: records})
 
-    def merge(self, other: Convergence) -> Convergence:
-        """Enter the counts of another; returns this one."""
-        for (epoch, loop), (width, last, counts) in other._counts.items():
-            self._add(loop, epoch, width, last, counts)
-        return self
+    def __add__(self, other: Convergence) -> Convergence:
+        return Convergence.sum([self, other])
+
+    @classmethod
+    def sum(cls, parts: Iterable[Convergence]) -> Convergence:
+        """The counts of all parts, which stay as they are."""
+        total = cls()
+        for part in parts:
+            for (epoch, loop), (width, last, counts) in part._counts.items():  # noqa: SLF001 - of this class
+                total._add(loop, epoch, width, last, counts)
+        return total
 
     def _add(self, loop: str, epoch: int, width: int, last: int, more: Mapping[int, int]) -> None:
         own, own_last, counts = self._counts.setdefault((epoch, loop), (width, last, {}))

@@ -11,7 +11,7 @@ from timely_spark.compiler.plan import Plan
 from timely_spark.errors import shorten
 from timely_spark.graph import Partition, Stage
 from timely_spark.graph.schema import RESERVED
-from timely_spark.state.keys import hashes
+from timely_spark.state.hashing import hashes
 
 #: Batches of fewer records are not looked at.
 MANY = 1 << 15

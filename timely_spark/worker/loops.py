@@ -6,8 +6,11 @@ A worker reads loop counters from the times of the batches that it delivers, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -15,26 +18,59 @@ import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Channel, Node, Plan
 from timely_spark.errors import LimitReached, excerpt, values_of
-from timely_spark.graph import Kind, Scope
-from timely_spark.state.keys import data_bytes
-from timely_spark.times import Times
+from timely_spark.graph import Kind, LoopContext
+from timely_spark.state.arrow import data_bytes
+from timely_spark.times import Times, Timestamp
 from timely_spark.worker.convergence import Convergence
 
 
 @dataclass(frozen=True, slots=True)
 class LoopCounts:
-    """The loops in a worker's report of a round."""
+    """The loops in a report of a round; of a loop in an epoch one entry in each list."""
 
     #: by loop the highest counter
-    reached: dict[str, int]
+    reached: dict[str, int] = field(default_factory=dict)
     #: (loop, epoch, counter, sample records) of loops with very many iterations
-    far: list[tuple[str, int, int, str]]
+    far: list[tuple[str, int, int, str]] = field(default_factory=list)
     #: (loop, epoch, iteration, number, sample records) of the records that limits dropped
-    dropped: list[tuple[str, int, int, int, str]]
+    dropped: list[tuple[str, int, int, int, str]] = field(default_factory=list)
     #: `Convergence` of the records that feedback carried, encoded
     fed: list[list[Any]] = field(default_factory=list)
     #: (loop, epoch, iteration, number, evidence) of an iteration that repeats very many records
     grown: list[tuple[str, int, int, int, str]] = field(default_factory=list)
+
+    @classmethod
+    def sum(cls, parts: Iterable[LoopCounts]) -> LoopCounts:
+        """The loops of several reports: numbers of records added up, else the highest counters."""
+        parts = list(parts)
+        return cls(
+            highest(part.reached for part in parts),
+            _by_epoch((each for part in parts for each in part.far), max),
+            _by_epoch((each for part in parts for each in part.dropped), _sum_of_dropped),
+            Convergence.sum(Convergence.decode(part.fed) for part in parts).encode(),
+            _by_epoch((each for part in parts for each in part.grown), partial(max, key=itemgetter(1, 0, 2))),
+        )
+
+
+def highest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """By name the highest number.
+
+    >>> highest([{"x": 3}, {"x": 2, "y": 1}])
+    {'x': 3, 'y': 1}
+    """
+    return dict(sorted(chain.from_iterable(part.items() for part in parts)))
+
+
+def _by_epoch(entries: Iterable[Sequence[Any]], add: Callable[[Any, Any], Any]) -> list[Any]:
+    """One entry for each loop and epoch."""
+    found: dict[tuple[str, int], Any] = {}
+    for loop, epoch, *rest in entries:
+        found[loop, epoch] = add(found[loop, epoch], rest) if (loop, epoch) in found else rest
+    return [(*key, *rest) for key, rest in sorted(found.items())]
+
+
+def _sum_of_dropped(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
+    return [min(one[0], other[0]), one[1] + other[1], min(one[2], other[2])]
 
 
 #: Iterations of fewer records are not looked at; and the records of a sample.
@@ -45,7 +81,7 @@ OFTEN = 1 << 24
 DIFF = "__timely_diff"
 
 
-class Iterations:
+class LoopState:
     """Loop iterations, and records dropped by loop limits, of one worker in one round."""
 
     def __init__(self, plan: Plan) -> None:
@@ -79,7 +115,9 @@ class Iterations:
         if bounds != self._bounds:
             self._bounds, self._bounded = bounds, {}
 
-    def enter(self, node: Node, key: tuple[Any, ...], time: Any, table: pa.Table | None, steps: int) -> bool:
+    def enter(
+        self, node: Node, key: tuple[Any, ...], time: Timestamp, table: pa.Table | None, steps: int
+    ) -> bool:
         """Count the iteration of the next delivery; False: end the round before the delivery.
 
         A round ends at each multiple of `plan.warn_after` iterations, so that the driver hears of a loop
@@ -102,11 +140,11 @@ class Iterations:
                     self.far[loop.name, time.epoch] = counter, "" if table is None else excerpt(table)
         return continues
 
-    def _mark(self, loop: Scope, time: Any) -> int:
+    def _mark(self, loop: LoopContext, time: Timestamp) -> int:
         counter, _ = self.far.get((loop.name, time.epoch), (0, ""))
         return counter // (self.every or 1)
 
-    def arrival(self, channel: Channel, time: Any) -> Any | None:
+    def arrival(self, channel: Channel, time: Timestamp) -> Any | None:
         """The time at which a batch sent over a channel arrives; None: a loop's limit or bound drops it."""
         if not self._bounds:
             return channel.summary.results_in(time)
@@ -115,7 +153,7 @@ class Iterations:
         summary = self._bounded[channel.index]
         return None if summary is None else summary.results_in(time)
 
-    def sent(self, channel: Channel, time: Any, batch: pa.Table, node: Node) -> None:
+    def sent(self, channel: Channel, time: Timestamp, batch: pa.Table, node: Node) -> None:
         """Count records that a step sends over a channel, if it is the one by which a feedback is counted.
 
         The channel may lead on, out of the loop, so the iteration is the one after that of the sender.
@@ -132,7 +170,7 @@ class Iterations:
             records = size = 0
         records, size = records + batch.num_rows, size + data_bytes(batch)
         self._carried[key] = iteration, records, size
-        if (too_many := self.plan.iteration_limit.exceeded(records, size, self.plan.workers)) is not None:
+        if (too_many := self.plan.iteration_limit.exceeded(records, size)) is not None:
             raise LimitReached.grown(
                 loop.name, loop.where, node.name, epoch=time.epoch, iteration=iteration,
                 size=f"{records:,} records, {size:,} bytes on one worker", limit=too_many,
@@ -152,7 +190,7 @@ class Iterations:
             self.grown[key] = iteration, number, evidence
             self.ends = True
 
-    def drop(self, node: Node, loop: Scope, time: Any, table: pa.Table) -> None:
+    def drop(self, node: Node, loop: LoopContext, time: Timestamp, table: pa.Table) -> None:
         """Count records that a loop's limit drops."""
         if not table.num_rows:
             return
@@ -217,12 +255,12 @@ def _bounded_summary(channel: Channel, bounds: Mapping[str, int]) -> Any | None:
     return summary
 
 
-def limiting_loop(channel: Channel) -> Scope | None:
+def limiting_loop(channel: Channel) -> LoopContext | None:
     """The loop whose feedback a channel crosses, if any."""
     return next((edge.target.scope for edge in channel.edges if edge.target.kind is Kind.FEEDBACK), None)
 
 
-def _counter(loop: Scope, time: Any) -> int:
+def _counter(loop: LoopContext, time: Timestamp) -> int:
     """The iteration of a time; records that enter the loop with this message have none yet."""
     counter: Any = time.order_key()[loop.depth :][:1]
     return counter[0] if counter and isinstance(counter[0], int) else 0

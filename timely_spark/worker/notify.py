@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from timely_spark.compiler.plan import Node, Plan, Source
-from timely_spark.times import Antichain, MutableAntichain, only_epochs
+from timely_spark.compiler.plan import Node, Plan, PlanInput
+from timely_spark.times import Antichain, MutableAntichain, Timestamp, only_epochs
 from timely_spark.worker.wire import Header
 
 
 def input_frontier(
-    source: Source, position: int | None, batch_id: int, *, first: bool = True
+    source: PlanInput, position: int | None, batch_id: int, *, first: bool = True
 ) -> tuple[int | None, int | None]:
     """The frontier of an input after batch `batch_id`, and the least epoch of the data in that batch.
 
@@ -96,7 +96,7 @@ class Pending:
 
     node: int
     guarantee: Any
-    capability: Any | None
+    capability: Timestamp | None
     #: where path summaries are declared, the input to which the capability is due; None: to no input
     input: int | None = None
 

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Channel, Plan
-from timely_spark.state.keys import Hashes, destinations, partitioned, split, to_bytes
+from timely_spark.state.arrow import Hashes, to_bytes
+from timely_spark.state.exchange import destinations, partitioned, split
+from timely_spark.times import Timestamp
 from timely_spark.worker.combining import combined
 
 #: (channel, time, receiver, number of records, the records as an Arrow IPC stream)
@@ -32,7 +34,7 @@ class Outbox:
         #: by channel and time, records by worker, some of which go to several workers
         self._copied: dict[tuple[int, Any], list[dict[int, pa.Table]]] = defaultdict(list)
 
-    def add(self, channel: Channel, time: Any, batch: pa.Table) -> pa.Table | None:
+    def add(self, channel: Channel, time: Timestamp, batch: pa.Table) -> pa.Table | None:
         """Enter what a vertex sends over an exchange; returns the records for the worker itself, if any."""
         by, workers = channel.exchange, self.plan.workers
         assert by is not None
@@ -77,7 +79,7 @@ class Outbox:
             yield index, times, parts
 
     def _split(
-        self, channel: Channel, times: list[Any], parts: list[tuple[pa.Table, Hashes]]
+        self, channel: Channel, times: list[Timestamp], parts: list[tuple[pa.Table, Hashes]]
     ) -> Iterator[Sent]:
         gets = [frozenset(np.unique(to).tolist()) for _, to in parts]
         table = self._combined(channel, [part for part, _ in parts])
@@ -96,7 +98,7 @@ class Outbox:
             yield channel.index, _join(theirs or times), worker, part.num_rows, to_bytes(part, narrow=True)
 
     def _copies(
-        self, channel: Channel, times: list[Any], copies: list[dict[int, pa.Table]]
+        self, channel: Channel, times: list[Timestamp], copies: list[dict[int, pa.Table]]
     ) -> Iterator[Sent]:
         #: by the tables of a worker, the encoded message: receivers of the same records share it
         encoded: dict[tuple[int, ...], tuple[int, bytes]] = {}
@@ -115,5 +117,5 @@ class Outbox:
         return combined(self.plan, channel, pa.concat_tables(tables)).combine_chunks()
 
 
-def _join(times: Iterable[Any]) -> Any:
+def _join(times: Iterable[Timestamp]) -> Any:
     return functools.reduce(lambda a, b: a.join(b), times)

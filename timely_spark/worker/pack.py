@@ -10,12 +10,13 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.compiler.plan import Channel, Plan, Source
+from timely_spark.compiler.plan import Channel, Plan, PlanInput
 from timely_spark.errors import VertexError, excerpt
 from timely_spark.graph import Partition, Stage, Stateless
-from timely_spark.state.keys import partitioned, to_bytes
+from timely_spark.state.arrow import to_bytes
+from timely_spark.state.exchange import partitioned
 from timely_spark.worker import wire
-from timely_spark.worker.columns import Epochs, by_column, epochs_of, spans
+from timely_spark.worker.columns import Epochs, by_column, column_epochs, spans
 from timely_spark.worker.combining import combined
 from timely_spark.worker.wire import Advance, InputBatch, Item, Tick
 
@@ -79,6 +80,14 @@ def pack_input(
     return wire.table(items)
 
 
+def pack_quarantined(plan: Plan, source: str, table: pa.Table) -> pa.Table:
+    """Pack the rows about quarantined files; with an epoch column they enter as late rows do."""
+    entry = plan.source(source)
+    batches = list(_pack(plan, entry, _Batch(table), 0, 0, entries=entry.quarantined))
+    ticks = {worker: Tick(source=source, spans=[]) for worker, _ in batches if by_column(entry.epochs)}
+    return wire.table([*ticks.items(), *batches])
+
+
 def _pieces(table: pa.Table) -> list[pa.Table]:
     """A table as pieces for Spark's rows: Spark keeps some copies of each row in its heap."""
     size = max(1, -(-table.num_rows * PIECE_BYTES // max(1, table.nbytes)))
@@ -137,7 +146,7 @@ _EPOCH = "__timely_epoch"
 
 def _by_epoch(table: pa.Table, column: str) -> _Batch:
     """The rows in the order of their epochs."""
-    epochs = epochs_of(table.column(column))
+    epochs = column_epochs(table.column(column))
     if len(epochs) and np.any(epochs[1:] < epochs[:-1]):
         order = np.argsort(epochs, kind="stable")
         table, epochs = table.take(order), epochs[order]
@@ -146,17 +155,18 @@ def _by_epoch(table: pa.Table, column: str) -> _Batch:
 
 def _pack(
     plan: Plan,
-    entry: Source,
+    entry: PlanInput,
     whole: _Batch,
     shard: int,
     seq: int,
     *,
     piece: int = 0,
     epoch: int | None = None,
+    entries: Iterable[int] | None = None,
 ) -> Iterator[tuple[int, InputBatch]]:
     # outputs by the route from the source, because a stage gets other rows by another route
     outputs: dict[tuple[tuple[Stage, int], ...], _Batch] = {(): whole}
-    for index in entry.entries:
+    for index in sorted({*entry.entries} - entry.quarantined if entries is None else entries):
         channel = plan.channels[index]
         route: tuple[tuple[Stage, int], ...] = ()
         for stage, port in channel.through:

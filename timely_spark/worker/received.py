@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Channel, Node, Plan
-from timely_spark.state.keys import from_bytes
+from timely_spark.state.arrow import from_bytes
 from timely_spark.worker import wire
 from timely_spark.worker.columns import InTime, Refused, by_column
 from timely_spark.worker.notify import input_frontier
@@ -97,7 +97,7 @@ class Received:
                 if late := sum(n for epoch, n in counts if epoch not in in_time):
                     self.late[name] += late
                 if (refused := Refused.among(counts, in_time)).rows:
-                    self.refused[name].add(refused)
+                    self.refused[name] += refused
 
     def batches(self) -> Iterator[Batch]:
         """The batches to deliver, in an order that depends on their contents only."""
@@ -119,6 +119,11 @@ class Received:
             )
             return
         in_time, start = self.in_time[source.name], 0
+        if channel.index in source.quarantined:
+            yield from self._entering(channel, in_time.late, table)
+            if self.header.inputs[source.name] is None:  # a closed source's epoch of late rows ends
+                self.late[source.name] += 0
+            return
         for own, rows in batch.epochs or ():
             late = own not in in_time
             if late == (channel.index in source.late):

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from timely_spark.compiler.plan import Plan
 from timely_spark.errors import StorageFailed
+from timely_spark.state.arrow import from_bytes, to_bytes
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.codec import pack_parts, unpack_parts
-from timely_spark.state.keys import from_bytes, to_bytes
 from timely_spark.worker.round import Budget, Worker, step
 from timely_spark.worker.wire import Header
 

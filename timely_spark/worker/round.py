@@ -23,12 +23,14 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Node, Plan
 from timely_spark.errors import StateError
 from timely_spark.graph import Vertex
-from timely_spark.state.codec import BlobRef, Blobs, Chunk, Codec, pack_parts, unpack_json
-from timely_spark.state.keys import FEW, data_bytes, from_bytes, to_bytes
+from timely_spark.state.arrow import FEW, data_bytes, from_bytes, to_bytes
+from timely_spark.state.codec import BlobRef, BlobStore, Chunk, Codec, pack_parts, unpack_json
+from timely_spark.times import Timestamp
 from timely_spark.worker import wire
 from timely_spark.worker.context import CallContext, ReplayContext, errors_of
 from timely_spark.worker.hot_keys import Loads
-from timely_spark.worker.loops import Iterations
+from timely_spark.worker.loops import LoopState
+from timely_spark.worker.negatives import Negatives
 from timely_spark.worker.notify import Blockers, Notificator, Pending
 from timely_spark.worker.outbox import Outbox
 from timely_spark.worker.received import Received
@@ -40,7 +42,7 @@ from timely_spark.worker.vertex_snapshot import (
     encode_chunk,
     instance,
 )
-from timely_spark.worker.wire import Header, Item, Message, Output, Report
+from timely_spark.worker.wire import Header, Item, Message, Report, SinkRows
 
 FORMAT = 9
 """The version of a worker's encoded state."""
@@ -65,7 +67,7 @@ def step(  # noqa: PLR0917 - the round's own signature, of which nothing is opti
     rows: pa.Table,
     header: Header | None = None,
     budget: Budget | None = None,
-    blobs: Blobs | None = None,
+    blobs: BlobStore | None = None,
 ) -> tuple[bytes, pa.Table]:
     """Run one worker's round.
 
@@ -103,9 +105,9 @@ class Worker:
         ['output', 'report']
     """
 
-    def __init__(self, plan: Plan, state: Any | None, worker: int, blobs: Blobs | None = None) -> None:
+    def __init__(self, plan: Plan, state: Any | None, worker: int, blobs: BlobStore | None = None) -> None:
         self.plan, self.worker, self.workers = plan, worker, plan.workers
-        self.codec, self.iterations, self.loads = Codec(plan.times, blobs), Iterations(plan), Loads(plan)
+        self.codec, self.iterations, self.loads = Codec(plan.times, blobs), LoopState(plan), Loads(plan)
         #: batches that wait for delivery, by (node, input, time); `order` is a heap of the same keys
         self.queue: dict[tuple[int, int, Any], list[pa.Table]] = defaultdict(list)
         self.order: list[tuple[Any, int, int, int, Any]] = []
@@ -139,6 +141,7 @@ class Worker:
         self.budget = budget or self.plan.budget or Budget()
         self.outbox = Outbox(self.plan, self.worker)
         self.outputs: dict[tuple[int, Any], list[pa.Table]] = defaultdict(list)
+        self.negatives: list[Negatives] = []
         self.stats: Counter[str] = Counter()
         self.queued_before = self._queued()
         received = self.received = Received(self.plan, batch_id, rows, header)
@@ -184,7 +187,7 @@ class Worker:
             held = decode(capability) if capability is not None else None
             self.pending.restore(Pending(by_name[name].index, decode(guarantee), held, *input_), later)
 
-    def enqueue(self, node: Node, input_: int, time: Any, table: pa.Table) -> None:
+    def enqueue(self, node: Node, input_: int, time: Timestamp, table: pa.Table) -> None:
         """Queue a batch for delivery."""
         key = (node.index, input_, time)
         if key not in self.queue:
@@ -249,7 +252,7 @@ class Worker:
         return [*queued, *outside, *self.pending.epochs(node)]
 
     def _call(
-        self, node: Node, invocation: Invocation, capability: Any | None, inputs: tuple[int | None, ...]
+        self, node: Node, invocation: Invocation, capability: Timestamp | None, inputs: tuple[int | None, ...]
     ) -> None:
         """Call a vertex, with a capability that messages of `inputs` gave."""
         if not node.stage.is_stateless:
@@ -258,12 +261,13 @@ class Worker:
                 invocations.append(invocation)
         started, records = perf_counter_ns(), 0 if invocation.batch is None else invocation.batch.num_rows
         self.calling = node, invocation.time, records, monotonic()
-        self.context.run(node, invocation, capability, inputs)
+        with errors_of(node, invocation.time, invocation.batch):
+            self.context.call(node, self.vertex(node), invocation, capability, inputs)
         self.calling = None
         if self.plan.measured:
             self._measure("call", node, invocation.time, (1, records, 0, perf_counter_ns() - started))
 
-    def _measure(self, kind: str, node: Node, time: Any, counts: tuple[int, int, int, int]) -> None:
+    def _measure(self, kind: str, node: Node, time: Timestamp, counts: tuple[int, int, int, int]) -> None:
         total = self.measured.setdefault((kind, node.name, time.epoch), [0, 0, 0, 0])
         for i, count in enumerate(counts):
             total[i] += count
@@ -313,12 +317,12 @@ class Worker:
                 self._measure("message", node, time, (1, rows, len(payload), 0))
         for (index, time), tables in self.outputs.items():
             sink, payload = self.plan.nodes[index].name, to_bytes(pa.concat_tables(tables))
-            items.append((self.worker, Output(sink=sink, epoch=time.epoch, payload=payload)))
+            items.append((self.worker, SinkRows(sink=sink, epoch=time.epoch, payload=payload)))
         changed = self.pending.changed.items()
         report = Report(
             deltas=[(location, time.encode(), n) for (location, time), n in deltas.items() if n],
             pending=[(p.node, p.guarantee.encode(), n) for p, n in changed if n],
-            left=len(self.queue),
+            left=int(bool(self.queue)),
             ticks=sorted(received.ticks),
             advanced=received.advanced,
             seen=received.seen,
@@ -327,6 +331,8 @@ class Worker:
             refused=received.refused,
             loops=self.iterations.counts(),
             loads=self.loads.take(),
+            negatives=self.negatives,
+            outputs=[(self.plan.nodes[index].name, time.epoch) for index, time in self.outputs],
             stats={**self.stats, "records_in": received.records},
         )
         return wire.table([*items, (self.worker, report)])

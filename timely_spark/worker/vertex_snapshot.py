@@ -17,17 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.graph import Stateless, Vertex
+from timely_spark.state.arrow import from_bytes, to_bytes
 from timely_spark.state.codec import (
     BlobRef,
     Chunk,
     Codec,
     as_text,
+    chunk_size,
     from_text,
     pack_parts,
-    size_of,
     unpack_json,
 )
-from timely_spark.state.keys import from_bytes, to_bytes
+from timely_spark.times import Timestamp
 
 LOG_BYTES = 64 << 10
 """A log up to this size is kept even if the full state is smaller."""
@@ -37,7 +38,7 @@ LOG_BYTES = 64 << 10
 class Invocation:
     """One call of a vertex: a batch on input `edge`, or, without a batch, a notification."""
 
-    time: Any
+    time: Timestamp
     #: the oldest open epoch at the time of the call; a replay reports the same epoch
     since: int
     edge: int = 0
@@ -64,12 +65,12 @@ class VertexSnapshot:
     @property
     def full_size(self) -> int:
         """Bytes of the full state, blobs included."""
-        return (size_of(self.full) if self.full is not None else 0) + sum(self.kept.values())
+        return (chunk_size(self.full) if self.full is not None else 0) + sum(self.kept.values())
 
     @property
     def log_size(self) -> int:
         """Bytes of the log."""
-        return sum(map(size_of, self.log))
+        return sum(map(chunk_size, self.log))
 
     def in_blobs(self, codec: Codec) -> VertexSnapshot:
         """This snapshot with a large full state in a blob, so that later rounds write a reference only."""
@@ -78,9 +79,9 @@ class VertexSnapshot:
     def logged(self, invocations: Sequence[Invocation], codec: Codec) -> VertexSnapshot | None:
         """This snapshot with further invocations; None if the log would be larger than the full state."""
         log: list[Chunk] = [*self.log, _segment(invocations)]
-        while len(log) > 1 and size_of(log[-2]) < 2 * size_of(log[-1]):
+        while len(log) > 1 and chunk_size(log[-2]) < 2 * chunk_size(log[-1]):
             log[-2:] = [_merged([codec.get(segment) for segment in log[-2:]])]
-        if sum(map(size_of, log)) > max(self.full_size, LOG_BYTES):
+        if sum(map(chunk_size, log)) > max(self.full_size, LOG_BYTES):
             return None
         return replace(self.in_blobs(codec), log=tuple(map(codec.put, log)))
 

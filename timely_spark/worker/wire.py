@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from enum import Enum
+from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +23,8 @@ from timely_spark.errors import VertexError
 from timely_spark.state.bounds import parse_json
 from timely_spark.worker.columns import Refused, Span
 from timely_spark.worker.hot_keys import Load
-from timely_spark.worker.loops import LoopCounts
+from timely_spark.worker.loops import LoopCounts, highest
+from timely_spark.worker.negatives import Negatives
 
 if TYPE_CHECKING:
     from typing import Self
@@ -30,6 +33,12 @@ ROWS = pa.schema(
     [("worker", pa.int32()), ("kind", pa.string()), ("meta", pa.string()), ("payload", pa.binary())]
 )
 """Columns: worker (receiver or sender, from 0), kind (`RowKind`), meta (JSON), payload (Arrow IPC stream)."""
+
+#: The sender of a report of all workers of another process.
+ELSEWHERE = -1
+
+Change: TypeAlias = tuple[int, Any, int]
+"""By what number the count of a place (a location or vertex) and a time has changed."""
 
 
 class RowKind(str, Enum):
@@ -46,8 +55,6 @@ class RowKind(str, Enum):
     OUTPUT = "output"
     REPORT = "report"
     FAILURE = "failure"
-    #: from a process of workers to another one: `coordinator.accumulated.Accumulated`
-    ACCUMULATED = "accumulated"
     #: of the runtime: `storage.states.State`, and `TaskResult` and `Unreachable` of `query.rounds`
     STATE = "state"
     RESULT = "result"
@@ -185,7 +192,7 @@ class Message(Item):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output(Item):
+class SinkRows(Item):
     """Records for a sink, at an epoch."""
 
     kind = RowKind.OUTPUT
@@ -196,36 +203,88 @@ class Output(Item):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Item):
-    """The progress of a worker in a round."""
+    """The progress of a worker in a round, or of several workers, added up.
+
+    Law: `+` is associative and commutative, and `Report()` is its unit. So a coordinator that gets one sum of
+    some workers' reports computes the same frontiers, header and counts. Each report is in a sum whole, and a
+    coordinator applies all of a round at once, so no decrement is applied before its increment. Source: Naiad
+    section 3.3.
+    """
 
     kind = RowKind.REPORT
     #: (location, time, number) by which the pointstamps changed
-    deltas: list[tuple[int, Any, int]]
+    deltas: list[Change] = field(default_factory=list)
     #: (vertex, guarantee, number) by which the pending notifications changed
-    pending: list[tuple[int, Any, int]]
-    #: queued batches that the round's budget left over
-    left: int
+    pending: list[Change] = field(default_factory=list)
+    #: how many workers have queued batches that the round's budget left over
+    left: int = 0
     #: epochs that began
-    ticks: list[int]
-    #: by input that was advanced, its epoch; None: closed
-    advanced: dict[str, int | None]
+    ticks: list[int] = field(default_factory=list)
+    #: by input that was advanced, its epoch; None: closed. All workers report the same.
+    advanced: dict[str, int | None] = field(default_factory=dict)
     #: by source with an epoch column, the highest epoch in time
-    seen: dict[str, int]
+    seen: dict[str, int] = field(default_factory=dict)
     #: late rows, by source, and by step that keeps windows; by source, those of no valid epoch
-    late: dict[str, int]
-    refused: dict[str, Refused]
+    late: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, Refused] = field(default_factory=dict)
     #: by input the records that the round read, late ones included
     read: dict[str, int] = field(default_factory=dict)
-    loops: LoopCounts
-    loads: list[Load]
+    loops: LoopCounts = field(default_factory=LoopCounts)
+    loads: list[Load] = field(default_factory=list)
+    negatives: list[Negatives] = field(default_factory=list)
+    #: (sink, epoch) of the records for sinks
+    outputs: list[tuple[str, int]] = field(default_factory=list)
     #: counts of calls, records, bytes, ...
-    stats: dict[str, int]
+    stats: dict[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Report) -> Report:
+        return Report.sum([self, other])
+
+    @classmethod
+    def sum(cls, parts: Iterable[Report]) -> Report:
+        """The sum of any number of reports."""
+        parts = list(parts)
+        refused: dict[str, Refused] = defaultdict(Refused)
+        for name, rows in chain.from_iterable(part.refused.items() for part in parts):
+            refused[name] += rows
+        return cls(
+            deltas=_sum_of_changes(part.deltas for part in parts),
+            pending=_sum_of_changes(part.pending for part in parts),
+            left=sum(part.left for part in parts),
+            ticks=sorted({epoch for part in parts for epoch in part.ticks}),
+            advanced=dict(chain.from_iterable(part.advanced.items() for part in parts)),
+            seen=highest(part.seen for part in parts),
+            late=_totals(part.late for part in parts),
+            refused=refused,
+            read=_totals(part.read for part in parts),
+            loops=LoopCounts.sum(part.loops for part in parts),
+            loads=sorted((load for part in parts for load in part.loads), key=astuple),
+            negatives=sorted(one for part in parts for one in part.negatives),
+            outputs=sorted({(sink, epoch) for part in parts for sink, epoch in part.outputs}),
+            stats=_totals(part.stats for part in parts),
+        )
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
         refused = {source: Refused(**counts) for source, counts in values["refused"].items()}
         loads = [Load(**load) for load in values["loads"]]
-        return cls(**values | {"refused": refused, "loops": LoopCounts(**values["loops"]), "loads": loads})
+        own = {"refused": refused, "loops": LoopCounts(**values["loops"]), "loads": loads}
+        return cls(**values | own | {"negatives": [Negatives(**one) for one in values["negatives"]]})
+
+
+def _sum_of_changes(parts: Iterable[list[Change]]) -> list[Change]:
+    """The sums by place and time, in order, without those that are zero."""
+    sums: dict[tuple[int, str], list[Any]] = {}
+    for at, time, n in chain.from_iterable(parts):  # times are lists, perhaps of lists
+        sums.setdefault((at, str(time)), [time, 0])[1] += n
+    return [(at, time, n) for (at, _), (time, n) in sorted(sums.items()) if n]
+
+
+def _totals(parts: Iterable[dict[str, int]]) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for part in parts:
+        totals.update(part)
+    return totals
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timely_spark.runtime.sources.arrivals import MOST, OPENING, File, Unread, split
+from timely_spark.runtime.sources.arrivals import MOST, OPENING, File, Unread, split_files
 
 sizes = st.integers(1, 3 * MOST)
 listed = st.lists(
@@ -49,7 +49,7 @@ def test_the_shares_of_tasks_have_every_byte_once_and_are_about_equal(
     sizes: list[int], tasks: int, *, divisible: bool
 ) -> None:
     files = [File(0, str(n), size) for n, size in enumerate(sizes)]
-    shares = split(files, tasks, divisible=divisible)
+    shares = split_files(files, tasks, divisible=divisible)
     parts = [part for share in shares for part in share]
 
     assert [file.path for file in files] == list(dict.fromkeys(part.path for part in parts))

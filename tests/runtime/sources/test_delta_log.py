@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -334,3 +335,21 @@ def test_a_lost_or_damaged_file_of_a_version_is_not_skipped_alone(table: Table, 
     with pytest.raises(BadFile, match=r"(?s)/d .*Hint: restore it") as lost, source.folder.reading("/d"):
         raise fault
     assert "skip" not in str(lost.value)
+
+
+def test_a_version_that_cannot_be_read_names_the_command_that_skips_it(
+    table: Table, read: tuple[Any, Any]
+) -> None:
+    reader, offset = read
+    reader.source = replace(reader.source, folder=replace(reader.source.folder, checkpoint="/a checkpoint"))
+    command = r"(?s)Hint: .*python -m timely_spark skip '/a checkpoint' --version 2"
+    table.commit({"add": table.file("c", [3]) | {"path": "lost"}}, {"add": table.file("d", [4])})
+    shares = reader.partitions(offset, polled(reader, offset))
+    folder = replace(reader.source.folder, versions=shares[0].versions)
+    with pytest.raises(BadFile, match=command):
+        list(folder.read(shares[0].parts, table.log().schema(), ["n"]))
+    table.commit({"remove": {"path": "b", "dataChange": True}})
+    with pytest.raises(BadFile, match=r"(?s)read its changes.*--version 3"):
+        polled(reader, {**offset, "version": 2, "commit": None})
+    first = reader.partitions(reader.initialOffset(), offset)
+    assert [share.versions for share in first] == [{}], "before a batch is complete, nothing can be skipped"

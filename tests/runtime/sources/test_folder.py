@@ -27,7 +27,7 @@ import timely_spark as ts
 from timely_spark.errors import BadArgument, Where
 from timely_spark.graph import as_schema
 from timely_spark.runtime.errors import BadFile
-from timely_spark.runtime.sources.arrivals import Part, split
+from timely_spark.runtime.sources.arrivals import Part, split_files
 from timely_spark.runtime.sources.delta_log import DeltaSource
 from timely_spark.runtime.sources.folder import FileSource, Folder
 
@@ -39,7 +39,7 @@ def folder_of(path: Any, form: Any = "parquet", filesystem: Any = None) -> Folde
 
 
 def rows(folder: Folder, schema: Any = None, columns: list[str] | None = None, **more: Any) -> list[Any]:
-    schema = folder.schema(schema) if not isinstance(schema, pa.Schema) else schema
+    schema = folder.inspect(schema)[0] if not isinstance(schema, pa.Schema) else schema
     parts = [Part(file.path, 0, file.size) for file in sorted(folder.files())]
     batches = folder.read(parts, schema, columns or schema.names, more.get("condition"))
     return pa.Table.from_batches(
@@ -82,7 +82,7 @@ def test_json_with_long_lines_is_not_held_in_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         folder = folder_of(tmp_path, blocks)
-        schema = folder.schema(None)
+        schema, _ = folder.inspect(None)
         (file,) = folder.files()
         read = 0
         for batch in folder.read([Part(file.path, 0, file.size)], schema, ["s"]):
@@ -105,7 +105,7 @@ def test_each_format_gives_the_same_rows(tmp_path: Path, form: str) -> None:
     write[form](tmp_path / "a")
     folder = folder_of(tmp_path, form)
 
-    assert folder.schema(None) == as_schema("n long, s string")
+    assert folder.inspect(None)[0] == as_schema("n long, s string")
     assert rows(folder) == TABLE.to_pylist()
     assert rows(pickle.loads(pickle.dumps(folder)), "n double, s string")[0] == {"n": 1.0, "s": "a"}
     assert rows(folder, columns=["s"]) == TABLE.select(["s"]).to_pylist()
@@ -131,7 +131,7 @@ def test_parts_of_a_parquet_file_have_every_row_group_once_and_in_order(tmp_path
         parts = [Part(file.path, a, b) for a, b in itertools.pairwise(bounds)]
         read = pa.Table.from_batches(list(folder.read(parts, schema, ["n", "s"], None)))
         assert read.equals(table.cast(schema))
-    assert sum(map(len, split([file._replace(size=100 << 20)], 2, divisible=True))) > 1
+    assert sum(map(len, split_files([file._replace(size=100 << 20)], 2, divisible=True))) > 1
 
 
 def test_row_groups_that_a_condition_excludes_are_not_read(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_folders_are_columns_and_hidden_files_do_not_count(tmp_path: Path) -> No
         "day=3/k=x%2Fy/a.parquet",
         "day=4/k=z/a.parquet",
     ]
-    schema = folder.schema(None)
+    schema, _ = folder.inspect(None)
     assert schema == as_schema("n long, day long, k string")
     parts = [Part(file.path, 0, file.size) for file in sorted(found, key=lambda file: file.path)]
     read = pa.Table.from_batches(list(folder.read(parts, schema, schema.names, None))).to_pylist()
@@ -177,7 +177,7 @@ def test_types_that_spark_lacks_are_those_that_its_reader_gives(tmp_path: Path) 
     feather.write_feather(table, tmp_path / "a")
     folder = folder_of(tmp_path, "arrow")
 
-    assert folder.schema(None) == as_schema("d string, t timestamp_ntz, u long, l string")
+    assert folder.inspect(None)[0] == as_schema("d string, t timestamp_ntz, u long, l string")
     assert [row["d"] for row in rows(folder)] == ["a", "b"]
 
 
@@ -208,7 +208,7 @@ def test_a_column_that_an_older_file_lacks_is_null_and_other_differences_are_err
     with pytest.raises(
         BadFile, match=r"(?s)source 'in' has columns \(n int64, t .*lacks \['t'\], it has \['n'\].*:7\)\nHint"
     ):
-        folder.schema("n long, t string")
+        folder.inspect("n long, t string")
     with pytest.raises(BadFile, match="case counts"):
         rows(folder, as_schema("N long, z long"))
     with pytest.raises(BadFile, match="lacks"):
@@ -304,7 +304,7 @@ def test_a_column_without_a_value_has_no_type(tmp_path: Path) -> None:
         (tmp_path / form / "a").write_text(text)
         folder = folder_of(tmp_path / form, form)
         with pytest.raises(BadFile, match=r"(?s)has no value in \['s'\].*Hint: give one: files.*s string"):
-            folder.schema(None)
+            folder.inspect(None)
         assert rows(folder, "n long, s string") == [{"n": 1, "s": None}]
 
 
@@ -387,7 +387,7 @@ def test_a_column_has_its_default_in_files_that_lack_it(tmp_path: Path, form: st
 
     def folder(defaults: Any, schema: Any = None) -> tuple[Folder, pa.Schema]:
         made = Folder.of("in", HERE, tmp_path, form, None, defaults=defaults)
-        return made, made.schema(schema)
+        return made, made.inspect(schema)[0]
 
     write[form](pa.table({"n": [1, 2], "diff": [-1, 5]}), tmp_path / "a")
     write[form](pa.table({"n": [3]}), tmp_path / "b")
@@ -416,10 +416,10 @@ def test_a_column_has_its_default_in_files_that_lack_it(tmp_path: Path, form: st
 def test_a_default_in_json_is_that_of_records(tmp_path: Path) -> None:
     (tmp_path / "a").write_text('{"n": 1}\n' * 120_000 + '{"n": 2, "diff": -1}\n{"n": 3, "diff": null}\n')
     made = Folder.of("in", HERE, tmp_path, "json", None, defaults={"diff": 1})
-    found = rows(made, made.schema("n long, diff long"), ["diff"])
+    found = rows(made, made.inspect("n long, diff long")[0], ["diff"])
     assert [row["diff"] for row in found[-3:]] == [1, -1, 1]
     made = folder_of(tmp_path, "json")
-    found = rows(made, made.schema("n long, diff long, day date"))  # the first block lacks the column
+    found = rows(made, made.inspect("n long, diff long, day date")[0])  # the first block lacks the column
     assert found[-3:] == [{"n": n, "diff": diff, "day": None} for n, diff in ((1, None), (2, -1), (3, None))]
     assert len(found) == 120_002
 
@@ -429,7 +429,7 @@ def test_folders_of_json_are_columns(tmp_path: Path) -> None:
         (tmp_path / f"day={day}").mkdir()
         (tmp_path / f"day={day}" / "a.json").write_text(text)
     folder = Folder.of("in", HERE, tmp_path, "json", None, defaults={"day": 9})
-    schema = folder.schema("n long, day long")
+    schema, _ = folder.inspect("n long, day long")
     found = rows(folder, schema)
     assert sorted((row["n"], row["day"]) for row in found if row["day"]) == [(1, 1), (2, 1)]
     assert {"n": 3, "day": None} in found
@@ -525,15 +525,15 @@ def test_dates_and_times_of_texts(tmp_path: Path) -> None:
 def test_missing_damaged_and_empty(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     with pytest.raises(BadFile, match=r"no schema is given, and .* \(job.py:7\)\nHint"):
-        folder.schema(None)
-    assert folder.schema("n long") == as_schema("n long")
+        folder.inspect(None)
+    assert folder.inspect("n long")[0] == as_schema("n long")
     with pytest.raises(BadFile, match="does not exist"):
-        folder_of(tmp_path / "*.parquet").schema(None)
+        folder_of(tmp_path / "*.parquet").inspect(None)[0]
     with pytest.raises(BadFile, match="was listed, and is gone"):
         list(folder.read([Part(str(tmp_path / "x.parquet"), 0, 9)], as_schema("n long"), ["n"], None))
     (tmp_path / "half.parquet").write_bytes(b"PAR1 and no end")
     with pytest.raises(BadFile, match=r"half\.parquet cannot be read"):
-        folder.schema(None)
+        folder.inspect(None)
 
 
 def test_a_flow_with_a_schema_is_built_again_though_the_newest_file_is_damaged(tmp_path: Path) -> None:
@@ -547,7 +547,30 @@ def test_a_flow_with_a_schema_is_built_again_though_the_newest_file_is_damaged(t
     assert schema == as_schema("n long")
     assert list(folder.known) == ["n"]
     with pytest.raises(BadFile, match="'m'"):
-        folder_of(tmp_path).schema("m long")
+        folder_of(tmp_path).inspect("m long")
+
+
+def test_a_flow_that_quarantines_starts_beside_damaged_files(tmp_path: Path) -> None:
+    (tmp_path / "half.parquet").write_bytes(b"PAR1 and no end")
+    pq.write_table(pa.table({"other": ["x"]}), tmp_path / "other.parquet")
+    folder = folder_of(tmp_path)
+
+    with pytest.raises(BadFile, match=r"other\.parquet lacks \['n'\]"):
+        folder.inspect("n long", quarantine=True)  # no file fits, so the schema is wrong
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "whole.parquet")
+    os.utime(tmp_path / "whole.parquet", (1, 1))
+    assert folder.inspect("n long", quarantine=True)[1].known == ("n",)
+    with pytest.raises(BadFile, match=r"other\.parquet lacks"):
+        folder.inspect("n long")
+    (tmp_path / "other.parquet").unlink()
+    assert folder.inspect(None, quarantine=True)[0] == as_schema("n long")
+    with pytest.raises(BadFile, match=r"half\.parquet cannot be read"):
+        folder.inspect(None)
+    (tmp_path / "whole.parquet").unlink()
+    for quarantine in (True, False):  # a file that does not open says nothing of the columns
+        assert folder.inspect("n long", quarantine=quarantine)[0] == as_schema("n long")
+        with pytest.raises(BadFile, match=r"half\.parquet cannot be read"):
+            folder.inspect(None, quarantine=quarantine)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from timely_spark.runtime.sources import journal, reader
 from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
-from timely_spark.runtime.sources.reader import FilesReader, Share
+from timely_spark.runtime.sources.reader import FilesReader, ReadPartition
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.spark_log import INPUT
 
@@ -35,17 +35,22 @@ class Killed(Exception):
 class World:
     """Spark's log of offsets, a folder that files arrive in, and the process that reads them."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, *, quarantine: bool = False) -> None:
         self.root, self.arrived = Files(tempfile.mkdtemp()), []
+        self.way: Any = "quarantine" if quarantine else "fail"
         self.limit, self.removed = limit, set[str]()
         self.offsets = [{"files": -1}]
-        #: by batch its files, as they were first read
+        #: by batch its files, as they were first read; and those that the flow is told of as quarantined
         self.read: dict[int, list[str]] = {}
+        self.told: dict[int, list[str]] = {}
         self.start()
 
     def start(self) -> None:
         log = SimpleNamespace(files=self.root, check_owner=lambda: None)
-        context: Any = SimpleNamespace(log=log, reporting=nullcontext, keep=2, log_message=mock.Mock())
+        plan = SimpleNamespace(source=lambda _: SimpleNamespace(stage=SimpleNamespace(outputs=[None])))
+        context: Any = SimpleNamespace(
+            log=log, reporting=nullcontext, keep=2, log_message=mock.Mock(), plan=plan
+        )
         here = Where("job.py", 1)
         folder: Any = SimpleNamespace(
             source="in",
@@ -53,8 +58,11 @@ class World:
             divisible=False,
             listing=lambda: (list(self.arrived), {}),
             gone=lambda files: {file.path for file in files} & self.removed,
+            why_bad=lambda file, **_: "half of it" if file.modified % 2 else None,
         )
-        self.reader = FilesReader(context, FileSource(folder, files_per_epoch=self.limit))
+        self.reader = FilesReader(
+            context, FileSource(folder, files_per_epoch=self.limit, on_bad_file=self.way)
+        )
 
     def arrive(self, modified: int) -> None:
         self.arrived.append(File(modified, f"/in/{len(self.arrived)}", 1))
@@ -66,9 +74,11 @@ class World:
 
     def run(self, batch: int) -> None:
         shares = self.reader.partitions(self.offsets[batch - 1], self.offsets[batch])
-        assert all(isinstance(share, Share) for share in shares)
+        assert all(isinstance(share, ReadPartition) for share in shares)
         files = [part.path for share in shares for part in share.parts]
         assert self.read.setdefault(batch, files) == files, "a replay reads the same files"
+        told = [path for share in shares if share.bad for path in share.bad["path"].to_pylist()]  # type: ignore[attr-defined]
+        assert self.told.setdefault(batch, told) == told, "and tells of the same files"
 
     def batch(self) -> bool:
         end = self.poll()
@@ -87,12 +97,15 @@ class World:
         max_size=60,
     ),
     st.integers(1, 3) | st.none(),
+    st.booleans(),
 )
-def test_every_file_is_read_once_however_often_the_process_is_killed(
-    steps: list[tuple[str, int]], limit: int | None
+def test_every_file_is_read_or_quarantined_once_however_often_the_process_is_killed(
+    steps: list[tuple[str, int]],
+    limit: int | None,
+    quarantine: bool,  # noqa: FBT001 - drawn
 ) -> None:
     with mock.patch.object(journal, "EVERY", 2):
-        world = World(limit)
+        world = World(limit, quarantine=quarantine)
         for step, number in steps:
             if step == "arrive":
                 world.arrive(number)
@@ -102,9 +115,11 @@ def test_every_file_is_read_once_however_often_the_process_is_killed(
                 _killed(world, step, number)
         while world.batch():
             pass
-    read = [path for files in world.read.values() for path in files]
+    read, told = ([path for files in of.values() for path in files] for of in (world.read, world.told))
+    bad = {file.path for file in world.arrived if quarantine and file.modified % 2}
 
-    assert sorted(read) == sorted(file.path for file in world.arrived)
+    assert sorted(told) == sorted(bad)
+    assert sorted(read) == sorted(file.path for file in world.arrived if file.path not in bad)
 
 
 def _killed(world: World, step: str, after: int) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +17,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import timely_spark as ts
+from tests.support import engine
+from tests.support.stepper import Stepper
 from timely_spark.errors import BadArgument, GraphError, TimelyError
 from timely_spark.runtime.errors import BadFile, OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
@@ -25,15 +26,10 @@ from timely_spark.runtime.sinks.outputs import outputs_of
 from timely_spark.runtime.sources import reader
 from timely_spark.runtime.sources.folder import Folder
 from timely_spark.runtime.sources.reader import ReplayReader
-from timely_spark.runtime.storage.captured import Deliveries
+from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.files import Files
 from timely_spark.testing import Simulation, run
 from timely_spark.worker import ROWS
-
-if TYPE_CHECKING:
-    from stepper import Stepper
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "chaos")]
 
 EDGES = [[(0, 1, 1), (1, 2, 1)], [], [(2, 3, 1), (1, 2, -1)], [(1, 2, 1), (3, 0, 1)], []]
 
@@ -276,8 +272,6 @@ class Replays:
 
     def batch(self) -> bool:
         """One batch, as Spark runs it, with the source read by tasks of its own."""
-        import engine
-
         process, world = self.process, self.process.world
         replay = ReplayReader(process.context, self.source)
         start = world.taken.get(process.next - 1, {}).get("edges") or replay.initialOffset()  # type: ignore[call-overload]
@@ -359,8 +353,6 @@ def test_the_runtime_replays(begin: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3))])
 def test_a_replay_beside_a_capture_that_is_killed_stalled_and_rescaled(seed: int, tmp_path: Path) -> None:
-    import engine
-
     calls: list[Any] = []
     for epoch, rows in enumerate(EDGES):
         calls += [("send", (rows,))] if rows else []

@@ -48,7 +48,7 @@ def test_a_text_without_a_zone_is_no_time_with_one(tmp_path: Path, form: str) ->
         )
         assert rows(good, f"n long, t {kind}") == [{"n": 1, "t": time}]
         if form != "folder":
-            assert good.schema(None) == as_schema(f"n long, t {kind}")
+            assert good.inspect(None)[0] == as_schema(f"n long, t {kind}")
         with pytest.raises(BadFile, match=r"(?s)zone offset.*Hint: .*timestamp_ntz"):
             rows(bad, f"n long, t {kind}")
 
@@ -57,12 +57,12 @@ def test_a_default_has_a_zone_if_its_column_has_one(tmp_path: Path) -> None:
     for kind, time, other in (("timestamp", MOMENT, WALL), ("timestamp_ntz", WALL, MOMENT)):
         for column, value, wrong in ((kind, time, other), (f"array<{kind}>", [time], [other])):
             pq.write_table(pa.table({"n": [1]}), tmp_path / "a")
-            Folder.of("in", HERE, tmp_path, "parquet", None, defaults={"t": value}).schema(
+            Folder.of("in", HERE, tmp_path, "parquet", None, defaults={"t": value}).inspect(
                 f"n long, t {column}"
             )
             folder = Folder.of("in", HERE, tmp_path, "parquet", None, defaults={"t": wrong})
             with pytest.raises(BadArgument, match=r"(?s)defaults.*Hint: times of a timestamp have a zone"):
-                folder.schema(f"n long, t {column}")
+                folder.inspect(f"n long, t {column}")
 
 
 def test_sparks_times_in_parquet_are_of_utc(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_sparks_times_in_parquet_are_of_utc(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "a", use_deprecated_int96_timestamps=True, store_schema=False)
     folder = Folder.of("in", HERE, tmp_path, "parquet", None)
     columns = "n long, t timestamp, s struct<x: long, y: array<timestamp>, m: map<string, timestamp>>"
-    assert folder.schema(None) == as_schema(columns)
+    assert folder.inspect(None)[0] == as_schema(columns)
     (row,) = rows(folder, columns)
     assert row == {"n": 1, "t": MOMENT, "s": {"x": 1, "y": [MOMENT], "m": [("k", MOMENT)]}}
     with pytest.raises(BadFile, match="column 't' is timestamp"):

@@ -18,8 +18,8 @@ from timely_spark.errors import SchemaError, shorten
 from timely_spark.graph import caller, describe, refuse, seconds
 from timely_spark.graph.schema import as_table
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.history import EPOCH, epochs_of, stamped
-from timely_spark.state.keys import Indices, numbers, replaced
+from timely_spark.state.arrow import Indices, numbers, replaced
+from timely_spark.state.history import EPOCH, epochs_of, with_time
 from timely_spark.times import Time
 
 Released = Callable[[str, int], Iterator[tuple[int, pa.Table]]]
@@ -79,7 +79,7 @@ class _Index:
         """Add epochs; nobody asks for an epoch before `since`."""
         for epoch, table in epochs:
             renamed = table.rename_columns([DIFF if name == diff else name for name in table.schema.names])
-            self.changes.insert(stamped(renamed, Time(epoch)), compact=consolidation(max(since, 0)))
+            self.changes.insert(with_time(renamed, Time(epoch)), compact=consolidation(max(since, 0)))
             self.last = epoch
 
     def at(self, epoch: int, question: pa.Table, keys: Sequence[str]) -> tuple[Indices, pa.Table]:

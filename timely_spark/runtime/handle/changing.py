@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.trace import DIFF, consolidate
-from timely_spark.state.keys import replaced
+from timely_spark.state.arrow import replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

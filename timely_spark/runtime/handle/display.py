@@ -1,4 +1,4 @@
-"""What a person sees of a query: its form in notebooks and terminals, and `watch`."""
+"""Methods of `Query` that show it: its form in notebooks and terminals, `watch` and `plot`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from timely_spark.runtime.handle.overview import Overview, Watched
-from timely_spark.runtime.handle.plot import plot
-from timely_spark.runtime.handle.watch import Watch, only_the_wait
-from timely_spark.runtime.query.live import BatchProgress, running_batch
+from timely_spark.runtime.handle.overview import Overview
+from timely_spark.runtime.handle.plot import figure_of
+from timely_spark.runtime.handle.watch import only_the_wait
 from timely_spark.show.table import escaped, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from timely_spark.runtime.query.run_context import RunContext
+    from timely_spark.methods import Query
 
 #: Seconds between two lines where lines are not replaced, as in a log.
 _LINES = 10.0
@@ -27,92 +26,73 @@ _LINES = 10.0
 Shower: TypeAlias = Callable[[Overview, bool], None]
 
 
-class Display:
-    """The methods of `Query` that show it."""
+def watch(self: Query, *, every: float = 0.5) -> None:
+    """Show the query's progress, until the query ends or the program is interrupted.
 
-    _watch: Watch
-    _context: RunContext
+    An interrupt (Ctrl-C, or the notebook's button) ends the display only: the query runs on, and `stop`
+    ends it. In a notebook the display is HTML that is updated; in a terminal one line; elsewhere, as in a
+    log, a line for each micro-batch, and one every 10 seconds.
 
-    @property
-    def current_progress(self) -> BatchProgress | None:
-        """The micro-batch that is running, as of the last 0.2 seconds; None if none has run for so long.
+    Args:
+        every: seconds between two looks.
 
-        What runs its rounds replaces a small file, at most every 0.2 seconds and for at most 2 % of its time.
+    Example:
+        >>> query.watch()  # doctest: +SKIP
+        fraud: running, batch 4, 61 rounds; now batch 5, round 12, hops: iteration 40, 1,200 changes
+    """
+    show = shower()
+    try:
+        with only_the_wait() as interruptible:
+            while self.is_active:
+                show(Overview.of(self), False)  # noqa: FBT003
+                interruptible(time.sleep, every)
+    except KeyboardInterrupt:
+        show(Overview.of(self), True)  # noqa: FBT003
+        sys.stderr.write("no longer watched; the query runs on, until stop() or the program's end\n")
+    else:
+        show(Overview.of(self), True)  # noqa: FBT003
 
-        Example:
-            >>> query.current_progress.loops  # doctest: +SKIP
-            (LoopProgress(loop='hops', epoch=5, iteration=17, changes=1200, total=48210),)
-        """
-        if not cast("Watched", self).is_active:
-            return None
-        return running_batch(self._context.log, self._watch.newest().batch)
 
-    def watch(self, *, every: float = 0.5) -> None:
-        """Show the query's progress, until the query ends or the program is interrupted.
+def plot(self: Query) -> Figure:
+    """Draw the last micro-batches: how each loop converges, latencies of epochs, and states of steps.
 
-        An interrupt (Ctrl-C, or the notebook's button) ends the display only: the query runs on, and `stop`
-        ends it. In a notebook the display is HTML that is updated; in a terminal one line; elsewhere, as in a
-        log, a line for each micro-batch, and one every 10 seconds.
+    For each loop the records that changed, by iteration, one line an epoch (the last 8); the milliseconds
+    until each epoch was complete at all outputs; the bytes of the 8 largest states. The history is what
+    Spark retains of this run, by default 100 micro-batches, and 128 numbers of a loop in an epoch.
 
-        Args:
-            every: seconds between two looks.
+    Returns:
+        A `matplotlib.figure.Figure`, which a notebook shows; ``savefig`` writes it to a file.
 
-        Example:
-            >>> query.watch()  # doctest: +SKIP
-            fraud: running, batch 4, 61 rounds; now batch 5, round 12, hops: iteration 40, 1,200 changes
-        """
-        query, show = cast("Watched", self), shower()
-        try:
-            with only_the_wait() as interruptible:
-                while query.is_active:
-                    show(self._overview(), False)  # noqa: FBT003
-                    interruptible(time.sleep, every)
-        except KeyboardInterrupt:
-            show(self._overview(), True)  # noqa: FBT003
-            sys.stderr.write("no longer watched; the query runs on, until stop() or the program's end\n")
-        else:
-            show(self._overview(), True)  # noqa: FBT003
+    Raises:
+        TimelyError: matplotlib is not installed.
 
-    def plot(self) -> Figure:
-        """Draw the last micro-batches: how each loop converges, latencies of epochs, and states of steps.
+    Example:
+        >>> query.plot().savefig("fraud.png")  # doctest: +SKIP
+    """
+    recent = self.recent_progress
+    latencies: dict[int, int] = {}
+    durations = {progress.epoch: progress.duration_ms for progress in recent}
+    for progress in recent:
+        for done in self._watch.completed(progress.epoch, durations):
+            if done.milliseconds is not None:
+                latencies[done.epoch] = max(done.milliseconds, latencies.get(done.epoch, 0))
+    return figure_of(self.name or self._context.name, recent, latencies)
 
-        For each loop the records that changed, by iteration, one line an epoch (the last 8); the milliseconds
-        until each epoch was complete at all outputs; the bytes of the 8 largest states. The history is what
-        Spark retains of this run, by default 100 micro-batches, and 128 numbers of a loop in an epoch.
 
-        Returns:
-            A `matplotlib.figure.Figure`, which a notebook shows; ``savefig`` writes it to a file.
+def query_line(self: Query) -> str:
+    """The query on one line."""
+    try:
+        return f"Query({printable(Overview.of(self).line())})"
+    except Exception as error:  # noqa: BLE001 - the checkpoint or the JVM is gone
+        return f"Query({self._context.name}: {type(error).__name__}: {printable(str(error))})"
 
-        Raises:
-            TimelyError: matplotlib is not installed.
 
-        Example:
-            >>> query.plot().savefig("fraud.png")  # doctest: +SKIP
-        """
-        query = cast("Watched", self)
-        recent = query.recent_progress
-        latencies: dict[int, int] = {}
-        durations = {progress.epoch: progress.duration_ms for progress in recent}
-        for progress in recent:
-            for done in self._watch.completed(progress.epoch, durations):
-                if done.milliseconds is not None:
-                    latencies[done.epoch] = max(done.milliseconds, latencies.get(done.epoch, 0))
-        return plot(query.name or self._context.name, recent, latencies)
-
-    def _overview(self) -> Overview:
-        return Overview.of(cast("Watched", self), self._watch)
-
-    def __repr__(self) -> str:
-        try:
-            return f"Query({printable(self._overview().line())})"
-        except Exception as error:  # noqa: BLE001 - the checkpoint or the JVM is gone
-            return f"Query({self._context.name}: {type(error).__name__}: {printable(str(error))})"
-
-    def _repr_html_(self) -> str:
-        try:
-            return self._overview().html()
-        except Exception:  # noqa: BLE001 - see `__repr__`
-            return f"<div>{escaped(repr(self))}</div>"
+def html(self: Query) -> str:
+    """The query in a notebook."""
+    try:
+        return Overview.of(self).html()
+    except Exception:  # noqa: BLE001 - see `query_line`
+        return f"<div>{escaped(repr(self))}</div>"
 
 
 def shower() -> Shower:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,24 +19,31 @@ from timely_spark.graph import caller, find, integer, locate_errors
 from timely_spark.graph.schema import RESERVED
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.handle.changing import Changing
-from timely_spark.runtime.storage.blobs import Blobs
+from timely_spark.runtime.storage.blobs import Blobs, size_of
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import from_bytes
 from timely_spark.state.codec import Codec, unpack_json
 from timely_spark.state.history import EPOCH
-from timely_spark.state.keys import from_bytes
 from timely_spark.times.refined import time_text
 from timely_spark.worker import wire
-from timely_spark.worker.vertex_snapshot import Invocation, VertexSnapshot, decode_chunk
+from timely_spark.worker.vertex_snapshot import VertexSnapshot, decode_chunk
 from timely_spark.worker.wire import Message
 
-_TIMES = pa.list_(pa.int64())
-_ROUNDS = {
-    "round": pa.int64(), "local_rounds": pa.int64(), "epochs": _TIMES, "released": pa.list_(pa.string()),
-    "messages": pa.int64(), "notifications": pa.int64(), "state_bytes": pa.int64(), "complete": pa.bool_(),
-}  # fmt: skip
+_TIMES, _NAMES = pa.list_(pa.int64()), pa.list_(pa.string())
+#: The columns of `Inspection.rounds`: the type, and the value.
+_ROUNDS: Mapping[str, tuple[pa.DataType, Callable[[Round], Any]]] = {
+    "round": (pa.int64(), lambda at: at.round),
+    "local_rounds": (pa.int64(), lambda at: at.manifest.rounds),
+    "epochs": (_TIMES, lambda at: at.manifest.open_epochs),
+    "released": (_NAMES, lambda at: [f"{output}: {epoch}" for output, epoch in at.manifest.released]),
+    "messages": (pa.int64(), lambda at: len(at.message_bytes)),
+    "notifications": (pa.int64(), lambda at: at.manifest.notifications),
+    "state_bytes": (pa.int64(), lambda at: sum(at.manifest.state_bytes.values())),
+    "complete": (pa.bool_(), lambda at: at.manifest.complete),
+}
 _PENDING = {
     "step": pa.string(), "where": pa.string(), "time": pa.string(), "messages": pa.int64(),
     "notifications": pa.int64(),
@@ -119,8 +126,8 @@ class Inspection:
         (output and epoch), messages long, notifications long, state_bytes long, complete boolean.
         """
         kept = self.kept[-integer("last", last) :] if last is not None else self.kept
-        rows = [self.at(number)._row() for number in kept]  # noqa: SLF001 - its own module
-        return pa.Table.from_pylist(rows, pa.schema(_ROUNDS))
+        found = [self.at(number) for number in kept]
+        return pa.table({name: pa.array(map(of, found), kind) for name, (kind, of) in _ROUNDS.items()})
 
     def __repr__(self) -> str:
         kept = self.kept
@@ -129,27 +136,52 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Round:
-    """A flow after one micro-batch."""
+    """A flow after one micro-batch, as its manifest and the summary of its plan tell it."""
 
     #: The flow's name.
     flow: str
-    _log: RoundLog
-    _manifest: Manifest
-    _rows: pa.Table
+    log: RoundLog
+    manifest: Manifest
+    #: The messages for the next micro-batch, and the references of the workers' states.
+    rows: pa.Table
+    #: The summary of the plan in this process, which has times of a user's kind, too; None: read it.
+    own: PlanSummary | None = None
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """The flow as the checkpoint describes it, with the summary of its plan (`outline`) and a drawing."""
+        return self.log.flow(self.manifest)
+
+    @cached_property
+    def summary(self) -> PlanSummary:
+        """The summary of the plan."""
+        return self.own or PlanSummary(self.description["outline"])
+
+    @property
+    def inputs(self) -> dict[str, tuple[int | None, str]]:
+        """By input its epoch, None if it is closed, and the user's line."""
+        epochs = self.manifest.coordinator["inputs"]
+        return {name: (at, self.summary.inputs[name][1]) for name, at in epochs.items()}
+
+    @cached_property
+    def frontier(self) -> dict[str, list[Any]]:
+        """By step its frontier, empty if it is complete; with times of a user's kind by output and probe."""
+        return self.summary.frontier(self.manifest.coordinator) or self.manifest.frontier
+
+    @property
+    def message_bytes(self) -> list[int]:
+        """The bytes of each message in flight."""
+        return list(map(size_of, wire.only(self.rows, Message).column("payload").to_pylist()))
 
     @property
     def round(self) -> int:
         """The micro-batch."""
-        return self._manifest.batch
-
-    @cached_property
-    def _summary(self) -> PlanSummary:
-        return PlanSummary(self._log.flow(self._manifest)["outline"])
+        return self.manifest.batch
 
     @property
     def steps(self) -> list[str]:
         """The flow's steps that are vertices, in topological order."""
-        return [name for name, *_ in self._summary.steps]
+        return [name for name, *_ in self.summary.steps]
 
     def pending(self) -> pa.Table:
         """The pointstamps: what keeps epochs open, by time.
@@ -157,10 +189,10 @@ class Round:
         **Columns:** step string, where string (the user's line), time string, messages long (batches that
         were not delivered), notifications long (that hold a capability).
         """
-        last = max(self._manifest.coordinator["begun"], self._manifest.batch)
+        last = max(self.manifest.coordinator["begun"], self.round)
         rows = [
             {column: getattr(open_, column) for column in _PENDING} | {"time": time_text(open_.time)}
-            for open_ in self._summary.open_pointstamps(self._manifest.coordinator, last)
+            for open_ in self.summary.open_pointstamps(self.manifest.coordinator, last)
         ]
         return pa.Table.from_pylist(rows, pa.schema(_PENDING))
 
@@ -227,9 +259,10 @@ class Round:
             UnknownName: there is no such loop or step in a loop.
         """
         last = integer("last", last, least=2)
-        epoch = min(self._manifest.open_epochs, default=self._manifest.coordinator["begun"])
+        manifest = self.manifest
+        epoch = min(manifest.open_epochs, default=manifest.coordinator["begun"])
         found = {}
-        for step, *_ in self._summary.steps:
+        for step, *_ in self.summary.steps:
             if step == name or step.startswith(f"{name}."):
                 state = self.state(step)
                 traces = [state[each] for each in ("output", "state", "input") if each in state]
@@ -239,7 +272,7 @@ class Round:
             step: Changing.of(step, epoch, trace, last) for step, trace in self._in_flight(name, epoch)
         }
         if not found:
-            steps = [step.split(".") for step, _, _, depth in self._summary.steps if depth]
+            steps = [step.split(".") for step, _, _, depth in self.summary.steps if depth]
             loops = [".".join(parts[:n]) for parts in steps for n in range(1, len(parts) + 1)]
             find(dict.fromkeys(loops), name, kind="loop, or step in one", flow=self.flow)
             return Changing.nothing(name, epoch)
@@ -271,7 +304,7 @@ class Round:
         """
         rows = [
             {"step": step, "worker": worker, "bytes": size}
-            for worker, state in States.of(self._rows).by_worker.items()
+            for worker, state in States.of(self.rows).by_worker.items()
             for step, size in state.sizes.items()
         ]
         return pa.Table.from_pylist(
@@ -279,46 +312,37 @@ class Round:
         )
 
     def __repr__(self) -> str:
-        manifest = self._manifest
+        manifest = self.manifest
         return f"Round({manifest.batch}, {manifest.rounds} rounds, epochs in flight {manifest.open_epochs})"
 
     def _check(self, step: str) -> None:
         find(dict.fromkeys(self.steps), step, kind="step with a vertex", flow=self.flow)
 
-    def _row(self) -> dict[str, Any]:
-        manifest = self._manifest
-        return {
-            "round": manifest.batch,
-            "local_rounds": manifest.rounds,
-            "epochs": manifest.open_epochs,
-            "released": [f"{output}: {epoch}" for output, epoch in manifest.released],
-            "messages": wire.only(self._rows, Message).num_rows,
-            "notifications": manifest.notifications,
-            "state_bytes": sum(States.of(self._rows).sizes.values()),
-            "complete": manifest.complete,
-        }
-
     @cached_property
     def _blobs(self) -> Blobs:
-        return Blobs(self._log.files)
+        return Blobs(self.log.files)
 
     def _codec(self) -> Codec:
         times: Any = _AnyTimes()
         return _Reader(times, self._blobs)
 
     def _workers(self) -> Iterator[tuple[int, dict[str, Any], list[memoryview]]]:
-        for worker, state in sorted(States.of(self._rows).by_worker.items()):
+        for worker, state in sorted(States.of(self.rows).by_worker.items()):
             with self._blobs.reading(state.reference):
                 yield worker, *unpack_json(self._blobs.get(state.reference))
 
-    def _batches(self) -> Iterator[tuple[dict[str, Any], pa.Table]]:
-        for worker, message in wire.read(self._rows, Message):
-            step, input_ = self._summary.channels[message.channel]
+    def sent(self) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+        """The messages in flight: worker, sender, step, input, time as text and `at`; and the records."""
+        for worker, message in wire.read(self.rows, Message):
+            step, input_ = self.summary.channels[message.channel]
             where = {"worker": worker, "sender": message.sender, "step": step, "input": input_}
             yield (
                 {**where, "time": time_text(message.time), "at": message.time},
                 self._blobs.table(message.payload),
             )
+
+    def _batches(self) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+        yield from self.sent()
         codec = self._codec()
         for worker, head, parts in self._workers():
             for (step, input_, time), encoded in zip(head["queue"], head["batches"], strict=True):
@@ -333,7 +357,7 @@ class Round:
             values = state if isinstance(state, Mapping) else {"state": state}
             yield from ((str(name), _table(value)) for name, value in values.items())
         if snapshot.log:
-            calls: list[Invocation] = list(snapshot.invocations(codec))
+            calls: list[Any] = list(snapshot.invocations(codec))
             rows = [
                 {"time": time_text(call.time)}
                 | ({} if call.batch is None else {"input": call.edge, "rows": call.batch.num_rows})

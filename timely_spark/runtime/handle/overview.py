@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from timely_spark.coordinator import Coordinator
-from timely_spark.runtime.handle.watch import Progress, Watch
+from timely_spark.runtime.handle.watch import Progress
 from timely_spark.runtime.query.live import BatchProgress
-from timely_spark.show.table import Table, escaped
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.show.table import Table, escaped, listed
 from timely_spark.times.refined import time_text
+
+if TYPE_CHECKING:
+    from timely_spark.methods import Query
 
 #: The most micro-batches, epochs and times that are listed.
 _BATCHES, _EPOCHS, _TIMES = 5, 8, 3
-
-
-class Watched(Protocol):
-    """The part of a query that an overview reads."""
-
-    @property
-    def name(self) -> str | None: ...  # noqa: D102
-    @property
-    def is_active(self) -> bool: ...  # noqa: D102
-    @property
-    def current_progress(self) -> BatchProgress | None: ...  # noqa: D102
-    @property
-    def recent_progress(self) -> list[Progress]: ...  # noqa: D102
-    def exception(self) -> Exception | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,35 +37,32 @@ class Overview:
     running: BatchProgress | None
     #: by step its frontier, and the bytes of its state
     steps: Sequence[tuple[str, str, int | None]]
-    #: the warnings of hot keys
+    #: the warnings of hot keys, and of negative records
     hot_keys: Sequence[str]
+    negatives: Sequence[str]
     recent: Sequence[Progress]
 
     @classmethod
-    def of(cls, query: Watched, watch: Watch) -> Overview:
+    def of(cls, query: Query) -> Overview:
         """A query's overview."""
         active = query.is_active
         error = None if active else query.exception()
-        manifest, plan = watch.newest(), watch.context.plan
-        coordinator = Coordinator.decode(plan, manifest.coordinator)
+        watch, manifest = query._watch, query._watch.newest()  # noqa: SLF001 - shows a query as it is
         recent = query.recent_progress[-_BATCHES - 1 :]
         timed = [progress for progress in recent if progress.duration_ms]
         seconds = sum(progress.duration_ms or 0 for progress in timed) / 1000
-        sizes = manifest.stats.get("state_bytes", {})
         return cls(
             name=query.name or watch.context.name,
             state="running" if active else "ended" if error is None else f"failed: {error}",
             batch=manifest.batch,
             rounds=manifest.rounds,
             rate=sum(progress.records for progress in timed) / seconds if seconds else None,
-            epochs=sorted({epoch for epochs in coordinator.unreleased.values() for epoch in epochs}),
+            epochs=manifest.open_epochs,
             held_back_by=watch.held_back_by(),
             running=query.current_progress,
-            steps=[
-                (node.name, _times(coordinator.tracker.frontier(node.arrives)), sizes.get(node.name))
-                for node in plan.nodes
-            ],
-            hot_keys=list(coordinator.hot_keys.values()),
+            steps=steps(manifest, watch.summary.frontier(manifest.coordinator), _TIMES),
+            hot_keys=list(manifest.hot_keys.values()),
+            negatives=[text for _, text in manifest.negatives.values()],
             recent=recent,
         )
 
@@ -90,7 +76,7 @@ class Overview:
         if self.rate is not None:
             parts.append(f"{self.rate:,.0f} records/s")
         if self.epochs:
-            parts.append(f"epochs in flight: {_listed(self.epochs)}")
+            parts.append(f"epochs in flight: {listed(self.epochs, _EPOCHS)}")
         line = f"{self.name}: {', '.join(parts)}"
         if self.running is not None:
             line += f"; now batch {self.running.epoch}, round {self.running.rounds}"
@@ -102,10 +88,11 @@ class Overview:
 
     def tables(self) -> Iterator[Table]:
         """The overview as tables."""
-        open_ = [["epochs in flight", _listed(self.epochs) or "none"]]
+        open_ = [["epochs in flight", listed(self.epochs, _EPOCHS) or "none"]]
         if self.epochs and self.held_back_by:
             open_.append(["held back by", ", ".join(self.held_back_by)])
         open_ += [["hot key", text] for text in self.hot_keys]
+        open_ += [["negative records", text] for text in self.negatives]
         yield Table(["", ""], open_)
         if self.running is not None:
             yield loops_table(self.running)
@@ -141,12 +128,11 @@ def steps_table(steps: Iterable[tuple[str, str, int | None]]) -> Table:
     return Table(["step", "frontier", "bytes of state"], rows, title)
 
 
-def _times(frontier: Any) -> str:
-    times = [time_text(time.encode()) for time in frontier]
-    more = f", and {len(times) - _TIMES} more" if len(times) > _TIMES else ""
-    return ", ".join(times[:_TIMES]) + more if times else "complete"
-
-
-def _listed(epochs: Sequence[int]) -> str:
-    more = f", and {len(epochs) - _EPOCHS} more" if len(epochs) > _EPOCHS else ""
-    return ", ".join(map(str, epochs[:_EPOCHS])) + more
+def steps(
+    manifest: Manifest, frontier: Mapping[str, list[Any]], most: int | None = None
+) -> list[tuple[str, str, int | None]]:
+    """By step its frontier in words, of which only `most` times are listed, and the bytes of its state."""
+    return [
+        (name, listed(list(map(time_text, times)), most) or "complete", manifest.state_bytes.get(name))
+        for name, times in frontier.items()
+    ]

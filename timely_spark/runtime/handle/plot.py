@@ -1,4 +1,4 @@
-"""`plot`: how loops converge, how long epochs take, and how large states are, drawn with matplotlib."""
+"""`Query.plot`: how loops converge, how long epochs take, and how large states are, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LINES = 8
 
 
-def plot(title: str, recent: Sequence[Progress], latencies: Mapping[int, int]) -> Figure:
+def figure_of(title: str, recent: Sequence[Progress], latencies: Mapping[int, int]) -> Figure:
     """Draw recent micro-batches: a panel for each loop, one for the latencies by epoch, one for states."""
     try:
         from matplotlib import figure
@@ -53,9 +53,7 @@ def convergence(recent: Iterable[Progress]) -> dict[str, dict[int, list[tuple[in
 
     An epoch may take several micro-batches. The records of `width` iterations are drawn as their mean.
     """
-    every = Convergence()
-    for progress in recent:
-        every.merge(Convergence.of(progress.iterations))
+    every = Convergence.sum(Convergence.of(progress.iterations) for progress in recent)
     loops: dict[str, dict[int, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
     for loop, epoch, first, width, records in every:
         loops[loop][epoch].append((first, records / width))

@@ -1,26 +1,19 @@
-"""`Probe`: the frontier at one place of a running flow."""
+"""`QueryProbe`: the frontier at one place of a running flow."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from timely_spark.times import Antichain
+from timely_spark.times import Antichain, Timestamp
 
-
-class Observed(Protocol):
-    """The part of a query that a probe reads."""
-
-    def frontier(self, name: str | None = None) -> Any: ...  # noqa: D102
-    def time(self, time: Any) -> Any: ...  # noqa: D102
-    def wait_for(  # noqa: D102
-        self, target: Any = None, *, epoch: int | None = None, timeout: float | None = None
-    ) -> bool: ...
+if TYPE_CHECKING:
+    from timely_spark.methods import Query
 
 
-class Probe:
+class QueryProbe:
     """The frontier at a probe or output of a running flow (Naiad section 4.1; timely's probe)."""
 
-    def __init__(self, query: Observed, name: str) -> None:
+    def __init__(self, query: Query, name: str) -> None:
         self.query, self.name = query, name
 
     def frontier(self) -> Antichain[Any]:
@@ -28,11 +21,11 @@ class Probe:
         found: Antichain[Any] = self.query.frontier(self.name)
         return found
 
-    def less_than(self, time: Any) -> bool:
+    def less_than(self, time: Timestamp) -> bool:
         """Whether a time strictly before `time` (an epoch, or a time of the flow) may still appear."""
         return self.frontier().less_than(self.query.time(time))
 
-    def less_equal(self, time: Any) -> bool:
+    def less_equal(self, time: Timestamp) -> bool:
         """Whether `time`, or one before it, may still appear."""
         return self.frontier().less_equal(self.query.time(time))
 

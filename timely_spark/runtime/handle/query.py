@@ -10,7 +10,7 @@ import shutil
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Number
+from numbers import Number, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,27 +24,28 @@ from timely_spark.runtime.errors import (
     QueryFailed,
     first_line,
 )
+from timely_spark.runtime.handle import display, questions, reasons
 from timely_spark.runtime.handle.ask import Indexes
 from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.inputs import InputHandle
-from timely_spark.runtime.handle.probe import Probe
-from timely_spark.runtime.handle.questions import Questions
+from timely_spark.runtime.handle.probe import QueryProbe
 from timely_spark.runtime.handle.sent import Sent
 from timely_spark.runtime.handle.watch import (
     BEAT,
     Completed,
+    LogView,
     Progress,
-    Watch,
     only_the_wait,
     wait_in_a_thread,
 )
+from timely_spark.runtime.query.live import BatchProgress, running_batch
 from timely_spark.runtime.query.rest import at_rest, told_what_runs
-from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.storage.cancel import request
 from timely_spark.runtime.storage.entries import Journal, close_source
 from timely_spark.runtime.storage.lock import Lock
-from timely_spark.times import as_epoch
+from timely_spark.times import Timestamp, as_epoch
 from timely_spark.worker.columns import by_column
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _delete(folder: str, views: bool) -> None:  # noqa: FBT001 - called by `fina
 
 
 @with_checked_arguments
-class Query(Questions):
+class Query:
     """A running flow.
 
     Has the methods of Spark's `StreamingQuery`, in snake_case and in camelCase, and those of a timely
@@ -151,7 +152,7 @@ class Query(Questions):
         temporary: bool = False,
         views: bool = False,
     ) -> None:
-        self._query, self._context, self._watch, self._lock = query, context, Watch(context), lock
+        self._query, self._context, self._watch, self._lock = query, context, LogView(context), lock
         self._inputs = {journal.name: (handle, journal) for handle, journal in inputs}
         remote = type(session).__module__.startswith(_CONNECT)
         idle = Idle(query, remote=remote, ends=ends)
@@ -298,7 +299,30 @@ class Query(Questions):
         error = self._query.exception()
         return None if error is None else self._own_error(error)
 
+    # -- methods in modules of their own ---------------------------------------------------------------------
+    __repr__ = display.query_line
+    _repr_html_ = display.html
+    watch = display.watch
+    plot = display.plot
+    why = reasons.why
+    audit = reasons.audit
+    explain_row = reasons.explain_row
+    changing = reasons.changing
+    ask = questions.ask
+
     # -- timely's methods ------------------------------------------------------------------------------------
+    @property
+    def current_progress(self) -> BatchProgress | None:
+        """The micro-batch that is running, as of the last 0.2 seconds; None if none has run for so long.
+
+        What runs its rounds replaces a small file, at most every 0.2 seconds and for at most 2 % of its time.
+
+        Example:
+            >>> query.current_progress.loops  # doctest: +SKIP
+            (LoopProgress(loop='hops', epoch=5, iteration=17, changes=1200, total=48210),)
+        """
+        return running_batch(self._context.log, self._watch.newest().batch) if self.is_active else None
+
     @property
     def checkpoint(self) -> str:
         """The directory of the flow's state."""
@@ -315,14 +339,14 @@ class Query(Questions):
             return self._watch.frontier(name)
         return {name: self._watch.frontier(name) for name in self._watch.names()}
 
-    def probe(self, name: str) -> Probe:
+    def probe(self, name: str) -> QueryProbe:
         """A probe of the flow by the name of a probe or output.
 
         Raises:
             UnknownName: there is no probe or output of that name.
         """
         self._watch.frontier(name)
-        return Probe(self, name)
+        return QueryProbe(self, name)
 
     def captured(self, name: str) -> Captured:
         """The records that an output of `capture` or `to_memory` has released so far.
@@ -332,7 +356,7 @@ class Query(Questions):
         """
         return self._watch.captured(name)
 
-    def time(self, time: Any) -> Any:
+    def time(self, time: Timestamp) -> Any:
         """A time of the flow: the given time, or the time of an epoch."""
         if hasattr(time, "less_equal"):
             return time
@@ -367,7 +391,7 @@ class Query(Questions):
         if epoch is None and not self.is_active and (error := self.exception()) is not None:
             raise error  # records sent since then wait for another start
         wanted = (lambda: epoch) if epoch is not None else self._sent.epoch(names)
-        return self._wait(self._complete(names, wanted), timeout)
+        return self._wait(self._watch.past(names, wanted), timeout)
 
     def cancel(self, epoch: int) -> None:
         """End the loops in which an epoch is active, so that the epoch completes.
@@ -502,7 +526,7 @@ class Query(Questions):
 
 def _timeout(timeout: Any) -> float:
     """Seconds to wait; what is left of a longer wait may be below 0."""
-    return seconds("timeout", max(timeout, 0) if isinstance(timeout, int | float) else timeout)
+    return seconds("timeout", max(timeout, 0) if isinstance(timeout, Real) else timeout)
 
 
 #: The methods of `StreamingQuery` in snake_case; a test compares their camelCase names with Spark's class.

@@ -1,122 +1,106 @@
-"""The methods of `Query` that look up records."""
+"""`ask`, a method of `Query`: look up records at one complete epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import NotComplete
 from timely_spark.graph import caller, find, refuse
-from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
-from timely_spark.runtime.handle.reasons import Reasons
-from timely_spark.runtime.handle.sent import Sent
+from timely_spark.runtime.handle.ask import Answer, how_old
 from timely_spark.times import as_epoch
 
+if TYPE_CHECKING:
+    from timely_spark.methods import Query
 
-class Questions(Reasons):
-    """The methods of `Query` that look up records."""
 
-    _sent: Sent
-    _indexes: Indexes
+def ask(
+    self: Query,
+    name: str | Sequence[str],
+    question: Any = None,
+    *,
+    keys: str | Sequence[str] | None = None,
+    fresh: bool = False,
+    within: float | str | None = None,
+    at: int | None = None,
+    timeout: float | None = None,
+    diff: str = "diff",
+) -> Answer:
+    """Look up records of a captured collection, at one complete epoch (Naiad section 6.4).
 
-    def _wait(self, reached: Callable[[], bool], timeout: Any) -> bool:
-        raise NotImplementedError
+    By default the answer is *stale*: that of the newest epoch which is complete. It comes at once, also
+    while a loop runs in a micro-batch. A *fresh* answer waits for the epoch in which everything is that
+    the inputs have now, as `wait_for` does; of the inputs that lead to the output, and not of others. One
+    *within* some time waits for what handles have sent until that time ago, and for all that is now in
+    files and tables. With manual epochs, records of an epoch that is not closed are in no answer:
+    `NotComplete`. Any number of threads may ask at once.
 
-    def ask(
-        self,
-        name: str | Sequence[str],
-        question: Any = None,
-        *,
-        keys: str | Sequence[str] | None = None,
-        fresh: bool = False,
-        within: float | str | None = None,
-        at: int | None = None,
-        timeout: float | None = None,
-        diff: str = "diff",
-    ) -> Answer:
-        """Look up records of a captured collection, at one complete epoch (Naiad section 6.4).
+    The first question reads all captured changes into an index in this process; later ones read what
+    later epochs change, and cost as much as the answer is large. One reads a few files; none costs a
+    micro-batch.
 
-        By default the answer is *stale*: that of the newest epoch which is complete. It comes at once, also
-        while a loop runs in a micro-batch. A *fresh* answer waits for the epoch in which everything is that
-        the inputs have now, as `wait_for` does; of the inputs that lead to the output, and not of others. One
-        *within* some time waits for what handles have sent until that time ago, and for all that is now in
-        files and tables. With manual epochs, records of an epoch that is not closed are in no answer:
-        `NotComplete`. Any number of threads may ask at once.
+    Args:
+        name: an output of `Collection.capture`; or several, which are joined from left to right on the
+            columns that they share, all at the same epoch.
+        question: what to look up: a DataFrame, an Arrow table, a dict of columns, a list of dicts. The
+            columns that the collection has, too, are looked up. With `keys`: rows or values of those
+            columns. None: everything.
+        keys: the columns of `question`, if that is a list of values.
+        fresh: wait for everything that the inputs have.
+        within: how old the answer may be: seconds, or text such as "1s", "500ms", "2 minutes".
+        at: an epoch that is complete, for an answer as it was then; reads the captured changes again.
+        timeout: seconds to wait; None: without limit.
+        diff: the column of differences, as in `capture`.
 
-        The first question reads all captured changes into an index in this process; later ones read what
-        later epochs change, and cost as much as the answer is large. One reads a few files; none costs a
-        micro-batch.
+    **Columns:** out: the question's, then the other columns of the collections. Each row of the question
+    comes once for each of its records, or once with nulls if there is none.
 
-        Args:
-            name: an output of `Collection.capture`; or several, which are joined from left to right on the
-                columns that they share, all at the same epoch.
-            question: what to look up: a DataFrame, an Arrow table, a dict of columns, a list of dicts. The
-                columns that the collection has, too, are looked up. With `keys`: rows or values of those
-                columns. None: everything.
-            keys: the columns of `question`, if that is a list of values.
-            fresh: wait for everything that the inputs have.
-            within: how old the answer may be: seconds, or text such as "1s", "500ms", "2 minutes".
-            at: an epoch that is complete, for an answer as it was then; reads the captured changes again.
-            timeout: seconds to wait; None: without limit.
-            diff: the column of differences, as in `capture`.
+    Example:
+        >>> flow = ts.Dataflow("fraud")  # doctest: +SKIP
+        >>> ts.graphs.connected_components(payments).capture("ring")  # doctest: +SKIP
+        >>> query = flow.start(spark)  # doctest: +SKIP
+        >>> query.ask("ring", [17, 42], keys="node").to_pandas()  # doctest: +SKIP
+           node  component
+        0    17          3
+        1    42       <NA>
+        >>> query.ask("ring", {"node": [17]}, fresh=True).epoch  # doctest: +SKIP
+        8
 
-        **Columns:** out: the question's, then the other columns of the collections. Each row of the question
-        comes once for each of its records, or once with nulls if there is none.
+    Raises:
+        UnknownName: there is no captured output of a name.
+        SchemaError: the question and the collection have no column in common, or of other types; the
+            output is no collection's.
+        BadArgument: two of `fresh`, `within` and `at` are given, or `within` is no time.
+        InvalidTime: `at` is no epoch.
+        NotComplete: the epoch did not complete in time, or the query ended before; or records were sent
+            to an epoch that an input has not closed; or the epoch `at` is not complete.
+        TimelyError: the query failed.
+    """
+    given: Any = name
+    names: list[str] = list(given) if isinstance(given, list | tuple) else [given]
+    if not names:
+        refuse(name, what="name", expected="the name of an output, or several", hint="name one.")
+    outputs = self._indexes.schemas
+    for each in names:
+        find(outputs, each, kind="captured output", flow=self._context.name)
+    age = how_old(fresh=fresh, within=within, at=at)
+    if age is not None:
+        _wait_for_fresh(self, names, age, timeout)
+    elif at is not None and (until := self._watch.complete(names)) < as_epoch(at, "ask(at=)", caller()):
+        what = f"ask({', '.join(map(repr, names))}, at={at})"
+        raise NotComplete.yet(what, until, where=caller())
+    columns = (keys,) if isinstance(keys, str) else keys
+    return self._indexes.answer(names, question, columns, at=at, diff=diff)
 
-        Example:
-            >>> flow = ts.Dataflow("fraud")  # doctest: +SKIP
-            >>> ts.graphs.connected_components(payments).capture("ring")  # doctest: +SKIP
-            >>> query = flow.start(spark)  # doctest: +SKIP
-            >>> query.ask("ring", [17, 42], keys="node").to_pandas()  # doctest: +SKIP
-               node  component
-            0    17          3
-            1    42       <NA>
-            >>> query.ask("ring", {"node": [17]}, fresh=True).epoch  # doctest: +SKIP
-            8
 
-        Raises:
-            UnknownName: there is no captured output of a name.
-            SchemaError: the question and the collection have no column in common, or of other types; the
-                output is no collection's.
-            BadArgument: two of `fresh`, `within` and `at` are given, or `within` is no time.
-            InvalidTime: `at` is no epoch.
-            NotComplete: the epoch did not complete in time, or the query ended before; or records were sent
-                to an epoch that an input has not closed; or the epoch `at` is not complete.
-            TimelyError: the query failed.
-        """
-        given: Any = name
-        names: list[str] = list(given) if isinstance(given, list | tuple) else [given]
-        if not names:
-            refuse(name, what="name", expected="the name of an output, or several", hint="name one.")
-        outputs = self._indexes.schemas
-        for each in names:
-            find(outputs, each, kind="captured output", flow=self._context.name)
-        age = how_old(fresh=fresh, within=within, at=at)
-        if age is not None:
-            self._wait_for_fresh(names, age, timeout)
-        elif at is not None and (until := self._watch.complete(names)) < as_epoch(at, "ask(at=)", caller()):
-            what = f"ask({', '.join(map(repr, names))}, at={at})"
-            raise NotComplete.yet(what, until, where=caller())
-        columns = (keys,) if isinstance(keys, str) else keys
-        return self._indexes.answer(names, question, columns, at=at, diff=diff)
+def _wait_for_fresh(self: Query, names: Sequence[str], age: float, timeout: float | None) -> None:
+    if (open_ := self._sent.open(names, age)) is not None:
+        raise NotComplete.open(names, open_.epoch, open_.inputs, where=caller())
+    closed, records = self._sent.epoch(names, age), self._sent.records(names, age)
 
-    def _wait_for_fresh(self, names: Sequence[str], age: float, timeout: float | None) -> None:
-        if (open_ := self._sent.open(names, age)) is not None:
-            raise NotComplete.open(names, open_.epoch, open_.inputs, where=caller())
-        closed, records = self._sent.epoch(names, age), self._sent.records(names, age)
+    def epoch() -> int | None:
+        until = closed()
+        return None if until is None else max(until, records)
 
-        def epoch() -> int | None:
-            until = closed()
-            return None if until is None else max(until, records)
-
-        if not self._wait(self._complete(names, epoch), timeout):
-            raise NotComplete.at(names, self._watch.complete(names), timeout, where=caller())
-
-    def _complete(self, names: Sequence[str], epoch: Callable[[], int | None]) -> Callable[[], bool]:
-        """A function that returns whether outputs are complete up to an epoch, once that is known."""
-
-        def reached() -> bool:
-            until = epoch()
-            return until is not None and all(self._watch.is_past(name, until) for name in names)
-
-        return reached
+    if not self._wait(self._watch.past(names, epoch), timeout):
+        raise NotComplete.at(names, self._watch.complete(names), timeout, where=caller())

@@ -1,143 +1,133 @@
-"""The methods of `Query` that give reasons: for an open epoch, for a row, for a loop that does not end."""
+"""Methods of `Query` that give reasons: for an open epoch, for a row, for a loop that does not end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from timely_spark.captured import Captured
-from timely_spark.compiler.summary import PlanSummary
+from timely_spark import provenance
 from timely_spark.graph import caller
-from timely_spark.provenance import Epochs, Explanation, explain_row
 from timely_spark.runtime.handle.changing import Changing
-from timely_spark.runtime.handle.display import Display
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.why import Why
 from timely_spark.runtime.sources.account import Account
 from timely_spark.times import as_epoch
 
+if TYPE_CHECKING:
+    from timely_spark.methods import Query
+    from timely_spark.provenance import Epochs, Explanation
 
-class Reasons(Display):
-    """The methods of `Query` that give reasons."""
 
-    def captured(self, name: str) -> Captured:
-        """The records that an output has released so far."""
-        raise NotImplementedError
+def why(self: Query, epoch: int | None = None) -> Why:
+    """Why an epoch is not complete: the inputs, messages and notifications that keep it open.
 
-    def _check_kept(self, verb: str) -> None:
-        raise NotImplementedError
+    As of the newest micro-batch that is complete. Before that, one line says what the running one does,
+    if it takes more than a moment: its loops with their iterations, and the step that works. The last
+    lines of `python -m timely_spark status` show the same of the oldest epoch.
 
-    def why(self, epoch: int | None = None) -> Why:
-        """Why an epoch is not complete: the inputs, messages and notifications that keep it open.
+    Args:
+        epoch: None: the oldest epoch in flight, or the next one if there is none.
 
-        As of the newest micro-batch that is complete. Before that, one line says what the running one does,
-        if it takes more than a moment: its loops with their iterations, and the step that works. The last
-        lines of `python -m timely_spark status` show the same of the oldest epoch.
+    Example:
+        >>> print(query.why(3))  # doctest: +SKIP
+        epoch 3 is held back by
+          2 messages at (3, 17), step hops.near (job.py:12), 310 records, since micro-batch 40
+            before hops.link -> out
 
-        Args:
-            epoch: None: the oldest epoch in flight, or the next one if there is none.
+    Raises:
+        InvalidTime: `epoch` is no epoch.
+        QueryEnded: the query's temporary checkpoint is deleted.
+    """
+    self._check_kept("why()")
+    flow = replace(inspect(self.checkpoint).at(), own=self._watch.summary)
+    oldest = min(flow.manifest.open_epochs, default=flow.manifest.coordinator["begun"] + 1)
+    at = oldest if epoch is None else as_epoch(epoch, "why", caller())
+    return Why.of(flow, at, running=self.current_progress)
 
-        Example:
-            >>> print(query.why(3))  # doctest: +SKIP
-            epoch 3 is held back by
-              2 messages at (3, 17), step hops.near (job.py:12), 310 records, since micro-batch 40
-                before hops.link -> out
 
-        Raises:
-            InvalidTime: `epoch` is no epoch.
-            QueryEnded: the query's temporary checkpoint is deleted.
-        """
-        self._check_kept("why()")
-        whole = self._context.log.read_whole(self._watch.newest().batch)
-        assert whole is not None
-        manifest, rows = whole
-        oldest = min(manifest.open_epochs, default=manifest.coordinator["begun"] + 1)
-        at = oldest if epoch is None else as_epoch(epoch, "why", caller())
-        running = self.current_progress
-        return Why.of(
-            self._context.log, manifest, rows, PlanSummary.of(self._context.plan), at, running=running
-        )
+def audit(self: Query) -> dict[str, Account]:
+    """By input what became of all that it was given, up to the newest micro-batch.
 
-    def audit(self) -> dict[str, Account]:
-        """By input what became of all that it was given, up to the newest micro-batch.
+    Law: `listed == entered + quarantined + skipped`, in files, entries of handles or captured epochs; and
+    of the records that were read, `rows`, `late` ones were late, and all others are in the flow.
+    `python -m timely_spark status` shows the same.
 
-        Law: `listed == entered + quarantined + skipped`, in files, entries of handles or captured epochs; and
-        of the records that were read, `rows`, `late` ones were late, and all others are in the flow.
-        `python -m timely_spark status` shows the same.
+    Example:
+        >>> print(query.audit()["payments"])  # doctest: +SKIP
+        3 files, 1,204 records, 2 late
 
-        Example:
-            >>> print(query.audit()["payments"])  # doctest: +SKIP
-            3 files, 1,204 records, 2 late
+    Raises:
+        QueryEnded: the query's temporary checkpoint is deleted.
+    """
+    self._check_kept("audit()")
+    return Account.of(self._context.log, self._watch.newest(), self._context.plan.described()["inputs"])
 
-        Raises:
-            QueryEnded: the query's temporary checkpoint is deleted.
-        """
-        self._check_kept("audit()")
-        return Account.of(self._context.log, self._watch.newest(), self._context.plan.described()["inputs"])
 
-    def explain_row(
-        self,
-        output: str,
-        row: Any,
-        *,
-        inputs: Mapping[str, str | Epochs],
-        at: int | None = None,
-        diff: str = "diff",
-    ) -> Explanation:
-        """Explain why a row is in an output, or why it is not: the input records and steps that lead to it.
+def explain_row(
+    self: Query,
+    output: str,
+    row: Any,
+    *,
+    inputs: Mapping[str, str | Epochs],
+    at: int | None = None,
+    diff: str = "diff",
+) -> Explanation:
+    """Explain why a row is in an output, or why it is not: the input records and steps that lead to it.
 
-        A query keeps no inputs. So capture those that are to be explained: ``edges.capture("log")``. The
-        flow then runs again on them, in this process and without Spark, as by `testing.explain_row`, which
-        says what is found and what it costs. The query runs on.
+    A query keeps no inputs. So capture those that are to be explained: ``edges.capture("log")``. The
+    flow then runs again on them, in this process and without Spark, as by `testing.explain_row`, which
+    says what is found and what it costs. The query runs on.
 
-        Args:
-            inputs: for each input the name of a captured output that has its records, or the records. An
-                input that is left out is empty.
-            at: a complete epoch; None: the last one that was captured.
+    Args:
+        inputs: for each input the name of a captured output that has its records, or the records. An
+            input that is left out is empty.
+        at: a complete epoch; None: the last one that was captured.
 
-        The other arguments are those of `testing.explain_row`.
+    The other arguments are those of `testing.explain_row`.
 
-        **Columns:** a captured output has at least those of the input.
+    **Columns:** a captured output has at least those of the input.
 
-        Example:
-            >>> print(query.explain_row("near", {"node": 3}, inputs={"edges": "log"}))  # doctest: +SKIP
-            (node=3) is in 'near', because of
-              edges: (src=1, dst=3, diff=1)
-            by way of
-              hops.join (job.py:9): (0, 0) (node=1, dst=3, diff=1)
-              hops.distinct (job.py:9): (0, 0) (node=3, diff=1)
+    Example:
+        >>> print(query.explain_row("near", {"node": 3}, inputs={"edges": "log"}))  # doctest: +SKIP
+        (node=3) is in 'near', because of
+          edges: (src=1, dst=3, diff=1)
+        by way of
+          hops.join (job.py:9): (0, 0) (node=1, dst=3, diff=1)
+          hops.distinct (job.py:9): (0, 0) (node=3, diff=1)
 
-        Raises:
-            UnknownName: there is no such input or output.
-            SchemaError: the row does not fit the output, or records do not fit an input.
-            TimelyError: the row depends on the epochs in which records come.
-        """
-        given: dict[str, Any] = {
-            name: self.captured(of) if isinstance(of, str) else of for name, of in inputs.items()
-        }
-        return explain_row(self._context.plan, given, output, row, at=at, diff=diff)
+    Raises:
+        UnknownName: there is no such input or output.
+        SchemaError: the row does not fit the output, or records do not fit an input.
+        TimelyError: the row depends on the epochs in which records come.
+    """
+    given: dict[str, Any] = {
+        name: self.captured(of) if isinstance(of, str) else of for name, of in inputs.items()
+    }
+    return provenance.explain_row(self._context.plan, given, output, row, at=at, diff=diff)
 
-    def changing(self, name: str, *, last: int = 16) -> Changing:
-        """Which records of a loop still change, and whether that repeats; see `Round.changing`.
 
-        As of the newest micro-batch. A loop that does not end is reported with its name, after `warn_after`
-        iterations; `cancel` ends it.
+def changing(self: Query, name: str, *, last: int = 16) -> Changing:
+    """Which records of a loop still change, and whether that repeats; see `Round.changing`.
 
-        Args:
-            name: a loop; or a step in one: a reduction of collections, `distinct` or `arrange`, which keep
-                all changes. Of loops of streams, the records in flight are shown; if there are none, there
-                are no changes.
-            last: how many of the last iterations are shown. A cycle is found if they have it twice.
+    As of the newest micro-batch. A loop that does not end is reported with its name, after `warn_after`
+    iterations; `cancel` ends it.
 
-        Example:
-            >>> print(query.changing("hops"))  # doctest: +SKIP
-            hops.min at epoch 3, iterations 9985 to 10000: the same every 2
-              iteration 9999: +(node=7, label=2), -(node=7, label=3)
-              iteration 10000: -(node=7, label=2), +(node=7, label=3)
+    Args:
+        name: a loop; or a step in one: a reduction of collections, `distinct` or `arrange`, which keep
+            all changes. Of loops of streams, the records in flight are shown; if there are none, there
+            are no changes.
+        last: how many of the last iterations are shown. A cycle is found if they have it twice.
 
-        Raises:
-            UnknownName: there is no such loop or step.
-            QueryEnded: the query's temporary checkpoint is deleted.
-        """
-        self._check_kept("changing()")
-        return inspect(self._context.checkpoint).at().changing(name, last=last)
+    Example:
+        >>> print(query.changing("hops"))  # doctest: +SKIP
+        hops.min at epoch 3, iterations 9985 to 10000: the same every 2
+          iteration 9999: +(node=7, label=2), -(node=7, label=3)
+          iteration 10000: -(node=7, label=2), +(node=7, label=3)
+
+    Raises:
+        UnknownName: there is no such loop or step.
+        QueryEnded: the query's temporary checkpoint is deleted.
+    """
+    self._check_kept("changing()")
+    return inspect(self.checkpoint).at().changing(name, last=last)

@@ -8,7 +8,7 @@ from typing import Any
 
 from timely_spark.compiler.plan import Plan
 from timely_spark.runtime.handle.idle import Idle
-from timely_spark.runtime.handle.watch import Watch
+from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.present import Read, last_captured, present
 from timely_spark.runtime.sources.replay import ReplaySource
@@ -38,7 +38,7 @@ class Sent:
     """
 
     plan: Plan
-    watch: Watch
+    watch: LogView
     inputs: Sequence[Journal]
     #: by input what it reads, if no handle sends to it
     sources: Mapping[str, object] = field(default_factory=dict)

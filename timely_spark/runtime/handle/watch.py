@@ -1,4 +1,4 @@
-"""`Watch`: reads frontiers, progress and captured outputs of a flow from its log."""
+"""`LogView`: reads frontiers, progress and captured outputs of a flow from its log."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.captured import Captured
+from timely_spark.compiler.summary import PlanSummary
 from timely_spark.coordinator import Coordinator
 from timely_spark.errors import LogDamaged
 from timely_spark.graph import find
-from timely_spark.runtime.query.run_context import RunContext
-from timely_spark.runtime.storage.captured import Deliveries
+from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.times import Antichain
 from timely_spark.worker.convergence import Convergence, Iterations
@@ -146,7 +148,7 @@ class _Retained:
     read_by: Sequence[tuple[int, list[dict[str, Any]]]]
 
 
-class Watch:
+class LogView:
     """A view of one flow's log. It keeps the newest manifest; after `close`, everything that can be read."""
 
     def __init__(self, context: RunContext) -> None:
@@ -193,6 +195,11 @@ class Watch:
         with self._reading:
             return self.log.read(batch) if self._last is None else self._last.manifests.get(batch)
 
+    @cached_property
+    def summary(self) -> PlanSummary:
+        """The summary of the flow's plan."""
+        return PlanSummary.of(self.context.plan)
+
     def frontier(self, name: str) -> Antichain[Any]:
         """The frontier of an output or probe."""
         plan = self.context.plan
@@ -212,6 +219,15 @@ class Watch:
     def is_past(self, name: str, epoch: int) -> bool:
         """Whether an epoch and all earlier ones are complete at an output or probe."""
         return all(at.epoch > epoch for at in self.frontier(name))
+
+    def past(self, names: Sequence[str], epoch: Callable[[], int | None]) -> Callable[[], bool]:
+        """A function that returns whether outputs are complete up to an epoch, once that is known."""
+
+        def reached() -> bool:
+            until = epoch()
+            return until is not None and all(self.is_past(name, until) for name in names)
+
+        return reached
 
     def held_back_by(self) -> list[str]:
         """The inputs and steps that keep the oldest open epoch open, by name."""
@@ -240,7 +256,7 @@ class Watch:
             pending_notifications=int(manifest.stats.get("pending_notifications", 0)),
             late=manifest.late,
             cut_off=manifest.cut_off,
-            state_bytes=manifest.stats.get("state_bytes", {}),
+            state_bytes=manifest.state_bytes,
             slowest=None if slowest is None else (int(slowest[0]), float(slowest[1])),
             duration_ms=duration_ms,
         )

@@ -6,17 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-import pyarrow as pa
-
-from timely_spark.compiler.summary import OpenPointstamp, PlanSummary
+from timely_spark.compiler.summary import OpenPointstamp
+from timely_spark.runtime.handle.inspection import Round
 from timely_spark.runtime.query.live import BatchProgress
-from timely_spark.runtime.storage.blobs import Blobs
-from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.show.table import counted
 from timely_spark.times.refined import time_text
-from timely_spark.worker import wire
-from timely_spark.worker.wire import Message
 
 _MOST = 10
 
@@ -59,18 +53,9 @@ class Why:
         return self.begun and not self.inputs and not self.pointstamps
 
     @classmethod
-    def of(
-        cls,
-        log: RoundLog,
-        manifest: Manifest,
-        rows: pa.Table,
-        summary: PlanSummary,
-        epoch: int,
-        *,
-        running: BatchProgress | None = None,
-    ) -> Why:
-        """The reasons in a manifest; `rows` are its rows, `running` is the micro-batch after it."""
-        snapshot = manifest.coordinator
+    def of(cls, flow: Round, epoch: int, *, running: BatchProgress | None = None) -> Why:
+        """The reasons in a flow's state; `running` is the micro-batch after it."""
+        manifest, snapshot, summary = flow.manifest, flow.manifest.coordinator, flow.summary
         clocked = all(epochs == "clock" for epochs, _ in summary.inputs.values())
         inputs = {
             name: (at, summary.inputs[name][1])
@@ -78,15 +63,16 @@ class Why:
             if at is not None and at <= epoch and summary.inputs[name][0] != "clock"
         }
         found = summary.open_pointstamps(snapshot, epoch)
-        moving = _records(log, rows, summary) if found else Counter()
-        since = _since(log, manifest, found, summary, epoch)
+        since, records = _since(flow, found, epoch), Counter[tuple[str, str]]()
+        for where, table in flow.sent() if found else ():
+            records[where["step"], str(where["at"])] += table.num_rows
         return cls(
             epoch=epoch,
             batch=manifest.batch,
             begun=epoch <= max(snapshot["begun"], manifest.batch if clocked else -1),
             inputs=inputs,
             pointstamps=[
-                Moving(**asdict(each), records=moving[_key(each)], since=since[_key(each)]) for each in found
+                Moving(**asdict(each), records=records[_key(each)], since=since[_key(each)]) for each in found
             ],
             running=running,
         )
@@ -123,26 +109,16 @@ def _key(pointstamp: OpenPointstamp) -> tuple[str, str]:
     return pointstamp.step, str(pointstamp.time)
 
 
-def _records(log: RoundLog, rows: pa.Table, summary: PlanSummary) -> Counter[tuple[str, str]]:
-    """The records of the messages in flight, by step and time."""
-    blobs, records = Blobs(log.files), Counter[tuple[str, str]]()
-    for _, message in wire.read(rows, Message):
-        step, _ = summary.channels[message.channel]
-        records[step, str(message.time)] += blobs.table(message.payload).num_rows
-    return records
-
-
-def _since(
-    log: RoundLog, manifest: Manifest, found: list[OpenPointstamp], summary: PlanSummary, epoch: int
-) -> dict[tuple[str, str], int]:
+def _since(flow: Round, found: list[OpenPointstamp], epoch: int) -> dict[tuple[str, str], int]:
     """By pointstamp the first retained micro-batch since which it has been there."""
+    manifest = flow.manifest
     since = {_key(each): manifest.batch for each in found}
     still = set(since)
     batch = manifest.batch - 1
-    while still and batch >= manifest.kept_from and (before := log.read(batch)) is not None:
+    while still and batch >= manifest.kept_from and (before := flow.log.read(batch)) is not None:
         if before.plan != manifest.plan:
             break
-        still &= {_key(each) for each in summary.open_pointstamps(before.coordinator, epoch)}
+        still &= {_key(each) for each in flow.summary.open_pointstamps(before.coordinator, epoch)}
         since.update(dict.fromkeys(still, batch))
         batch -= 1
     return since

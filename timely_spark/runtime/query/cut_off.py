@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import cached_property
 
 from timely_spark.coordinator import RoundResult
+from timely_spark.runtime.errors import PeerLost
 from timely_spark.runtime.query.live import Live
-from timely_spark.runtime.query.peers import PeerLost
-from timely_spark.runtime.query.run_context import RunContext
-from timely_spark.runtime.storage.cuts import Cuts, record, recorded
+from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.storage.cuts import Cuts, record, recorded_cuts
 from timely_spark.worker import Worker
 
 
@@ -26,7 +26,7 @@ class CutOff:
 
     @cached_property
     def _recorded(self) -> Cuts:
-        return {} if self.first else recorded(self.context.log, self.batch)
+        return {} if self.first else recorded_cuts(self.context.log, self.batch)
 
     def __call__(self, round_: int, before: RoundResult | None, worker: Worker) -> bool:
         """Whether a worker's round ends before the next delivery."""

@@ -44,7 +44,7 @@ def timely_source(path: Sequence[str]) -> type[DataSource]:
             if "files" not in self.options:  # then Spark asks for the other reader
                 return super().streamReader(schema)
             self.extend_path()
-            from timely_spark.runtime.query.run_context import RunContext
+            from timely_spark.runtime.run_context import RunContext
             from timely_spark.runtime.sources.reader import reader_of
 
             return reader_of(RunContext.from_option(self.options["context"]), self.options["files"])
@@ -70,7 +70,7 @@ def _later() -> Callable[[str, Callable[[], None]], SimpleDataSourceStreamReader
             if self.made is None:
                 self.extend_path()
                 from timely_spark.runtime.query.feedback import FeedbackReader
-                from timely_spark.runtime.query.run_context import RunContext
+                from timely_spark.runtime.run_context import RunContext
 
                 self.made = FeedbackReader(RunContext.from_option(self.context))
             return self.made

@@ -21,7 +21,7 @@ from timely_spark.coordinator.loops import notices_to_log
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.query.rounds import Rounds, description
-from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sinks.pending_outputs import PendingOutputs
 from timely_spark.runtime.sinks.sink import CaptureSink, Output
 from timely_spark.runtime.sinks.system_log import SystemLog
@@ -100,6 +100,9 @@ class Driver:
         log.check_owner()  # Spark commits the batch when this returns
         for step, text in coordinator.hot_keys.items():
             if step not in before.coordinator.get("hot_keys", ()):
+                self.context.log_message(logging.WARNING, "%s", text)
+        for step, (_, text) in coordinator.negatives.items():
+            if step not in before.coordinator.get("negatives", ()):
                 self.context.log_message(logging.WARNING, "%s", text)
         self._log_batch(manifest, result, time.perf_counter() - started)
         return _BatchState(manifest, coordinator, States(states.by_worker), sent)
@@ -197,7 +200,7 @@ class _BatchState:
     sent: set[str]
 
 
-def progress_of(coordinator: Coordinator, result: RoundResult) -> dict[str, Any]:
+def progress_fields(coordinator: Coordinator, result: RoundResult) -> dict[str, Any]:
     """The fields of a manifest that describe the progress of the flow."""
     return {
         "coordinator": coordinator.encode(),
@@ -231,5 +234,5 @@ def manifest_of(rounds: Rounds, coordinator: Coordinator, result: RoundResult, s
             "state_bytes": dict(states.sizes),
             "convergence": result.convergence.encode(),
         },
-        **progress_of(coordinator, result),
+        **progress_fields(coordinator, result),
     )

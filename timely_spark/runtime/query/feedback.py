@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.query.rest import rest
-from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage.entries import entry_size, read_entry, remove_entry
 from timely_spark.runtime.storage.files import quoted
 from timely_spark.runtime.storage.log import FIRST

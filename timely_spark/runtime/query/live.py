@@ -125,15 +125,16 @@ class Live:
             self._write()
 
     def _count(self, result: RoundResult | None, worker: Worker | None) -> None:
-        rounds, records, done = 0, 0, Convergence()
+        rounds, records, carried = 0, 0, Convergence()
         if result is not None:
             rounds, records = result.stats["rounds"], result.stats.get("records", 0)
-            done.merge(result.convergence)
+            carried = result.convergence
         if worker is not None:
             rounds, records = rounds + 1, records + worker.stats["records"]
-            done.merge(worker.iterations.convergence)
+            carried += worker.iterations.convergence
         self._content = {
-            "rounds": rounds, "records": records, "loops": {loop: numbers for loop, *numbers in done.latest()}
+            "rounds": rounds, "records": records,
+            "loops": {loop: numbers for loop, *numbers in carried.latest()},
         }  # fmt: skip
 
     def start(self) -> Live:

@@ -24,7 +24,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.state.keys import from_bytes, to_bytes
+from timely_spark.runtime.errors import PeerLost, PeersUnreachable
+from timely_spark.state.arrow import from_bytes, to_bytes
 
 if TYPE_CHECKING:
     from typing import Self
@@ -39,14 +40,6 @@ LARGEST = 1 << 30
 STRANGERS = 64
 _LENGTH = _RANK = 8
 _PROOF = 32
-
-
-class PeersUnreachable(OSError):
-    """The tasks of a stage cannot reach each other."""
-
-
-class PeerLost(ConnectionError):
-    """A task of a stage has ended, or gives no sign of life."""
 
 
 class Peers:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from timely_spark.runtime.query.live import running_batch
-from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage.log import stop_file
 
 if TYPE_CHECKING:

@@ -26,15 +26,16 @@ import pyarrow as pa
 from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, merged_snapshot, run_local_rounds
 from timely_spark.coordinator.round_result import OUTPUTS, as_outputs
 from timely_spark.errors import VertexError
+from timely_spark.runtime.errors import PeerLost, PeersUnreachable
 from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.query.live import live
-from timely_spark.runtime.query.peers import Address, PeerLost, Peers, PeersUnreachable, address_in, signed
-from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
+from timely_spark.runtime.query.peers import Address, Peers, address_in, signed
+from timely_spark.runtime.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import on_one_machine, slots
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.states import States, write_state
 from timely_spark.worker import ROWS, wire
-from timely_spark.worker.wire import Failure, Header, Item, Message, Output, RowKind
+from timely_spark.worker.wire import Failure, Header, Item, Message, RowKind, SinkRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -352,7 +353,7 @@ def _as_rows(outputs: pa.Table) -> pa.Table:
     """Outputs as rows of schema `ROWS`."""
     columns = (outputs[name].to_pylist() for name in ("worker", "sink", "epoch", "payload"))
     return wire.table(
-        (worker, Output(sink=sink, epoch=epoch, payload=payload))
+        (worker, SinkRows(sink=sink, epoch=epoch, payload=payload))
         for worker, sink, epoch, payload in zip(*columns, strict=True)
     )
 

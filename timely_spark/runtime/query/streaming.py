@@ -20,7 +20,7 @@ from timely_spark.runtime.batches import numbered
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.query.live import live
-from timely_spark.runtime.query.run_context import ROWS_DDL, RunContext
+from timely_spark.runtime.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import cores, register
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.storage.log import RoundLog
@@ -64,7 +64,11 @@ def build(
             return numbered(source).mapInArrow(partial(_pack, context, name), ROWS_DDL)
         read = needed(context.plan, name)
         source = replace(
-            source, columns=read.columns, condition=read.condition, tasks=cores(session) or _TASKS
+            source,
+            folder=replace(source.folder, checkpoint=context.checkpoint),
+            columns=read.columns,
+            condition=read.condition,
+            tasks=cores(session) or _TASKS,
         )
         return reader.option("files", source.to_option()).load()
 
@@ -110,7 +114,7 @@ def _work(
     if not wire.only(rows, Header).num_rows:  # only input came for this worker
         header, state_before = context.log.header_and_state(batch, worker)
     reference = None if state_before is None else state_before.reference
-    own = restored(context, worker, reference)
+    own = restored_worker(context, worker, reference)
     try:
         loops = bool(context.plan.feedbacks)
         with live(context.log, batch, f"worker-{worker}", loops=loops) as progress:
@@ -133,7 +137,7 @@ def _work(
     yield pa.concat_tables([out, wire.table([(worker, new)])]).to_pandas()
 
 
-def restored(context: RunContext, worker: int, reference: bytes | None) -> Worker:
+def restored_worker(context: RunContext, worker: int, reference: bytes | None) -> Worker:
     """The worker whose state has this reference; None: a new worker."""
     if reference is None:
         return Worker(context.plan, None, worker, context.blobs)

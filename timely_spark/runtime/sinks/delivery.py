@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.operators.output_vertex import Output
+from timely_spark.operators.output_vertex import OutputVertex
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.storage.blobs import Blobs, size_of
-from timely_spark.state.keys import from_bytes, partition, to_bytes
+from timely_spark.state.arrow import from_bytes, to_bytes
+from timely_spark.state.exchange import partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +46,7 @@ class Delivery:
     payloads: Sequence[bytes]
     blobs: Blobs
     #: The output's vertex, which has the schema and combines the parts of an epoch.
-    vertex: Output
+    vertex: OutputVertex
 
     @property
     def size(self) -> int:
@@ -171,7 +172,7 @@ def _bucketer(blobs: Blobs, shares: list[Share], keys: Sequence[str], buckets: i
     return to_buckets
 
 
-def _finisher(vertex: Output, schema: pa.Schema, order: str | None) -> Callable[[pa.Table], pa.Table]:
+def _finisher(vertex: OutputVertex, schema: pa.Schema, order: str | None) -> Callable[[pa.Table], pa.Table]:
     """The function that combines the parts of a bucket."""
     expected = arrow_schema(schema)
 

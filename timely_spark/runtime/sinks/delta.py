@@ -19,7 +19,7 @@ from timely_spark.runtime.session import DELTA, applied
 from timely_spark.runtime.sinks.delivery import arrow_schema
 from timely_spark.runtime.sinks.delta_append import appended, local_folder, properties
 from timely_spark.runtime.sinks.delta_history import DeltaHistory
-from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, stamped, with_epoch
+from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, with_epoch, with_epoch_column
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder, DeltaTable
@@ -139,7 +139,7 @@ class DeltaSink(Sink):
             self._upsert(session, version, parts)
             return
         if self._folder is not None and not any(part.is_large for part in parts):
-            tables = [stamped(part.table, part.epoch, EPOCH) for part in parts]
+            tables = [with_epoch_column(part.table, part.epoch, EPOCH) for part in parts]
             records = pa.concat_tables(tables).select([EPOCH, *self._columns])
             records = records.cast(arrow_schema(records.schema))
             if appended(self._folder, records, self._app, version, self._own):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from timely_spark.runtime.batches import numbered, portions
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.delivery import arrow_schema
-from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, stamped, with_epoch
+from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, with_epoch, with_epoch_column
 from timely_spark.runtime.storage.files import Files
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Writer:
         return rows
 
     def _stamped(self, table: pa.Table) -> pa.Table:
-        return table if self.epoch is None else stamped(table, self.epoch, EPOCH)
+        return table if self.epoch is None else with_epoch_column(table, self.epoch, EPOCH)
 
     def as_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the records in a Spark task, from batches with `numbered` columns."""

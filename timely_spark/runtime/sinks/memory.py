@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from timely_spark.runtime.storage.captured import Deliveries
+from timely_spark.runtime.storage.deliveries import Deliveries
 
 
 class MemorySource(DataSource):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.sink import Output
 from timely_spark.runtime.storage.blobs import Blobs, files_of
-from timely_spark.runtime.storage.log import RoundLog, rows_of
+from timely_spark.runtime.storage.log import RoundLog, row_count
 from timely_spark.runtime.storage.manifest import Manifest
 
 
@@ -77,8 +77,8 @@ class PendingOutputs:
 
     def _merged(self, pending: pa.Table) -> pa.Table:
         """The pending outputs with those of files that have no more rows, so that an epoch has few files."""
-        waiting = sorted(_files_in(self.unreleased), key=rows_of, reverse=True)
-        while waiting and rows_of(waiting[-1]) < 2 * pending.num_rows:
+        waiting = sorted(_files_in(self.unreleased), key=row_count, reverse=True)
+        while waiting and row_count(waiting[-1]) < 2 * pending.num_rows:
             file = waiting.pop()
             names = {
                 (sink, int(epoch))

@@ -18,7 +18,7 @@ from timely_spark.operators.exactly_once import ExactlyOnce
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.session import register
 from timely_spark.runtime.sinks.delivery import Delivery, spark_schema
-from timely_spark.runtime.storage.captured import Deliveries
+from timely_spark.runtime.storage.deliveries import Deliveries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,7 +64,7 @@ class Output:
 
     name: str
     #: The output's vertex, which has the schema and combines the parts of an epoch.
-    vertex: vertices.Output
+    vertex: vertices.OutputVertex
     sink: Sink
     release: Literal["epoch", "arrival"] = "epoch"
     #: Whether it has delivered epochs before this start: a new table or folder would lack them.
@@ -143,7 +143,7 @@ class CaptureSink(Sink):
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write one file, also for an epoch without records; a repeated delivery writes the same file."""
-        tables = [stamped(part.table, part.epoch, STAMP) for part in parts]
+        tables = [with_epoch_column(part.table, part.epoch, STAMP) for part in parts]
         assert self.deliveries is not None
         self.deliveries.write(version, pa.concat_tables(tables))
 
@@ -170,7 +170,7 @@ class MemorySink(CaptureSink):
         view.createOrReplaceTempView(self.view)
 
 
-def stamped(table: pa.Table, epoch: int, column: str = EPOCH) -> pa.Table:
+def with_epoch_column(table: pa.Table, epoch: int, column: str = EPOCH) -> pa.Table:
     """The table with the epoch as its first column."""
     return table.add_column(0, column, pa.repeat(pa.scalar(epoch, pa.int64()), table.num_rows))
 

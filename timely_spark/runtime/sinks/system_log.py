@@ -37,7 +37,7 @@ class SystemLog:
 
     def prepare(self, checkpoint: str, identity: str) -> None:
         """Own the folder."""
-        output = Output(name="log", vertex=vertices.Output(SCHEMA), sink=self._sink)
+        output = Output(name="log", vertex=vertices.OutputVertex(SCHEMA), sink=self._sink)
         self._sink.prepare(None, output, checkpoint, identity)
 
     def write(self, manifest: Manifest, states: States) -> None:

@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
+import pyarrow as pa
+
 #: As Spark's file source: opening a file counts as so many bytes, and a task reads at most so many.
 OPENING, MOST = 4 << 20, 128 << 20
 
@@ -31,6 +33,25 @@ class File(NamedTuple):
     def identity(self) -> str | None:
         """The file whatever its path, until it is changed; None: it is known by its path only."""
         return None if self.id is None else f"{self.id}:{self.modified}:{self.size}"
+
+
+#: what a flow is told of quarantined files
+QUARANTINED = pa.schema(
+    {
+        "path": pa.string(),
+        "size": pa.int64(),
+        "modified": pa.timestamp("us", "UTC"),
+        "reason": pa.string(),
+    }
+)
+
+
+def quarantined(files: Iterable[File]) -> pa.Table:
+    """The rows of the files that are quarantined."""
+    bad = [file for file in files if file.bad is not None]
+    rows = [(file.path, file.size, file.modified // 1000, file.bad) for file in bad]
+    columns = zip(*rows, strict=True) if rows else ((),) * len(QUARANTINED)
+    return pa.table(list(map(pa.array, columns, QUARANTINED.types)), schema=QUARANTINED)
 
 
 class Part(NamedTuple):
@@ -118,14 +139,14 @@ class Unread:
         return taken
 
 
-def split(files: Iterable[File], tasks: int, *, divisible: bool) -> list[list[Part]]:
+def split_files(files: Iterable[File], tasks: int, *, divisible: bool) -> list[list[Part]]:
     """Divide files among tasks, as Spark's file source: about equal shares, none above `MOST` bytes.
 
     Every byte is in one part. The result depends on the arguments only, so a replay has the same parts.
 
-    >>> [[part[:3] for part in share] for share in split([File(0, "a", 20 << 20)], 2, divisible=True)]
+    >>> [[part[:3] for part in share] for share in split_files([File(0, "a", 20 << 20)], 2, divisible=True)]
     [[('a', 0, 12582912)], [('a', 12582912, 20971520)]]
-    >>> len(split([File(0, str(n), 1000) for n in range(9)], 2, divisible=False))
+    >>> len(split_files([File(0, str(n), 1000) for n in range(9)], 2, divisible=False))
     2
     """
     listed = list(files)

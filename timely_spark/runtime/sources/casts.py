@@ -8,6 +8,18 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+#: Types that Spark does not have, and the types that Spark's reader has for them.
+_PLAIN = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+}
 #: Names of types inside of a column, from the column's on.
 Path: TypeAlias = tuple[str, ...]
 #: A time with a zone.
@@ -90,7 +102,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return kind in {pa.string(), pa.large_string(), pa.string_view()}
 
 
-def changes(of: pa.DataType, to: pa.DataType) -> bool:
+def changes_values(of: pa.DataType, to: pa.DataType) -> bool:
     """Whether a cast reads a text, drops a time of day, adds or drops a zone, or takes numbers for others."""
     if pa.types.is_null(of):
         return False
@@ -104,3 +116,27 @@ def changes(of: pa.DataType, to: pa.DataType) -> bool:
         return zones(of) != zones(to)
     part = pa.types.is_timestamp(of) and (pa.types.is_date(to) or pa.types.is_time(to))
     return part or any(pa.types.is_integer(a) and pa.types.is_temporal(b) for a, b in ((of, to), (to, of)))
+
+
+def times_as_texts(kind: pa.DataType) -> pa.DataType:
+    """The type with texts for dates and times."""
+    if pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(times_as_texts(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(times_as_texts(kind.key_type), times_as_texts(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(times_as_texts(kind.value_type)))
+    return kind
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """The type of a flow's column for the type of a file's column: those that Spark has, too."""
+    if pa.types.is_dictionary(kind):
+        return plain(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    return _PLAIN.get(kind, kind)

@@ -34,7 +34,7 @@ class Begin:
     def of(cls, version: int | None, time: str | None) -> Begin:
         """The beginning that `from_version` and `from_time` say; only one of them may be given."""
         if version is not None:
-            integer("from_version", version, least=0)
+            version = integer("from_version", version, least=0)
         if time is None:
             return cls(version, None, None)
         if version is not None:

@@ -85,7 +85,7 @@ class DeltaLog:
         """What tells a version from that of another table here; None: it is no longer in the log."""
         if not self.has(version):
             return None
-        path = self._commit(version)
+        path = self.commit(version)
         with self.folder.reading(path), self.folder.place[0].open_input_stream(path) as file:
             return hashlib.sha256(file.read()).hexdigest()[:16]
 
@@ -101,7 +101,7 @@ class DeltaLog:
     def has(self, version: int) -> bool:
         """Whether the log has the version."""
         system, _ = self.folder.place
-        return bool(system.get_file_info(self._commit(version)).type == fs.FileType.File)
+        return bool(system.get_file_info(self.commit(version)).type == fs.FileType.File)
 
     def schema(self) -> pa.Schema:
         """The columns of the newest version."""
@@ -126,9 +126,8 @@ class DeltaLog:
         removed = [a["remove"] for a in actions if "remove" in a and a["remove"].get("dataChange", True)]
         if removed and not self.changes:
             msg = f"version {version} of {self.folder.path} removes or updates rows"
-            raise self.folder.error(
-                msg, "read its changes: delta(..., changes=True).collection(diff='diff')."
-            )
+            hint = "read its changes: delta(..., changes=True).collection(diff='diff')"
+            raise self.folder.error(msg, f"{hint}{self.folder.or_without(self.commit(version))}.")
         return [
             *(self._file(action, "-1") for action in removed),
             *(self._file(action, "1") for action in added),
@@ -223,11 +222,12 @@ class DeltaLog:
         selector = fs.FileSelector(f"{top}/_delta_log", allow_not_found=True)
         return [info.base_name for info in system.get_file_info(selector)]
 
-    def _commit(self, version: int) -> str:
+    def commit(self, version: int) -> str:
+        """The file of a version in the log."""
         return f"{self.folder.place[1]}/_delta_log/{version:020}.json"
 
     def _actions(self, version: int) -> Iterator[Action]:
-        path = self._commit(version)
+        path = self.commit(version)
         with self.folder.reading(path), self.folder.place[0].open_input_stream(path) as file:
             yield from map(parse_json, file.read().splitlines())
 

@@ -25,9 +25,11 @@ from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
 from timely_spark.runtime.sources.casts import (
     INSTANT,
-    changes,
+    changes_values,
     folded,
     intervals,
+    plain,
+    times_as_texts,
     types,
     with_instants,
     zones,
@@ -48,18 +50,6 @@ FORMATS: dict[str, Callable[[], ds.FileFormat]] = {
     ),
     "json": ds.JsonFileFormat,
     "arrow": ds.IpcFileFormat,
-}
-#: Types that Spark does not have, and the types that Spark's reader has for them.
-_PLAIN = {
-    pa.large_string(): pa.string(),
-    pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(),
-    pa.binary_view(): pa.binary(),
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
 }
 #: Null as the name of a folder.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -82,8 +72,10 @@ class Folder:
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: the columns of the newest file when the flow was built
     known: tuple[str, ...] = ()
-    #: whether single files may be skipped; a Delta version or a captured epoch needs all of its files
-    skips: bool = True
+    #: None: each file may be skipped; else of some files the Delta versions, which may be skipped only whole
+    versions: Mapping[str, int] | None = field(default=None, hash=False)
+    #: the checkpoint of the flow that runs, for hints
+    checkpoint: str = "CHECKPOINT"
 
     @classmethod
     def of(
@@ -95,7 +87,7 @@ class Folder:
         filesystem: Any,
         *,
         defaults: Any = None,
-        skips: bool = True,
+        versions: Mapping[str, int] | None = None,
     ) -> Folder:
         """The folder that a user describes.
 
@@ -116,7 +108,7 @@ class Folder:
         if not isinstance(defaults, Mapping | None):
             refuse(defaults, what="defaults", expected="a dict", hint='as in defaults={"diff": 1}')
         path = text if filesystem is not None else location(text)
-        return cls(source, where, path, form, filesystem, dict(defaults or {}), skips=skips)
+        return cls(source, where, path, form, filesystem, dict(defaults or {}), versions=versions)
 
     @property
     def divisible(self) -> bool:
@@ -203,19 +195,21 @@ class Folder:
         return path.removeprefix(self.place[1]).lstrip("/")
 
     # -- the schema ------------------------------------------------------------------------------------------
-    def schema(self, given: Any) -> pa.Schema:
-        """The schema that a user gives, checked against the newest file; else that file's, and `defaults`.
+    def inspect(self, given: Any, *, quarantine: bool = False) -> tuple[pa.Schema, Folder]:
+        """The schema; and the folder, which knows the columns of the newest file.
+
+        The schema is what a user gives, checked against the newest file; else that file's, and `defaults`.
+        With `quarantine` it is the newest file that can be read, and has the columns of `given`.
 
         Raises:
             BadFile: there is no schema and no file, or the newest file cannot be read or has other columns.
             BadArgument: a default is no value of its column.
         """
-        schema, _ = self.inspect(given)
-        return schema
-
-    def inspect(self, given: Any) -> tuple[pa.Schema, Folder]:
-        """The schema, as `schema` says; and the folder, which knows the columns of the newest file."""
-        schema, known = self._schema(given)
+        if given is None:
+            schema, known = self._inferred_schema(quarantine=quarantine)
+        else:
+            schema = as_schema(given)
+            known = self._known(schema, quarantine=quarantine)
         for name, value in self.defaults.items():
             kind = schema.field(name).type if name in schema.names else None
             if kind is None or value is None or _scalar(value, kind) is None:
@@ -226,23 +220,29 @@ class Folder:
                 refuse({name: value}, what="defaults", expected=expected, hint=hint)
         return schema, replace(self, known=tuple(known))
 
-    def _schema(self, given: Any) -> tuple[pa.Schema, Sequence[str]]:
-        if given is None:
-            self.check_exists()
-        there = sorted((file for file in self.files() if file.size), reverse=True)
-        newest = next(iter(there), None)
-        if given is not None:  # a damaged file is told, skipped or quarantined when it is read, not here
-            newest = next((file for file in there if self._opens(file.path)), newest)
-        keys: Values = () if newest is None else self._values(newest.path, newest.values)
-        if given is not None:
-            names: Sequence[str] = ()
-            schema = as_schema(given)
-            if newest is not None:
-                with self.reading(newest.path):
-                    fragment = self._fragment(newest.path, schema, keys)
-                    names = fragment.physical_schema.names
-                    self._check(newest.path, names, schema, schema.names, dict(keys), all_of_them=True)
-            return schema, names
+    def _known(self, schema: pa.Schema, *, quarantine: bool) -> Sequence[str]:
+        """The columns of the newest file, checked against a schema; with `quarantine`, one that fits."""
+        first: BadFile | None = None
+        for file in self._newest_first():
+            if self._opens(file.path):  # else it is told, skipped or quarantined when it is read, not here
+                try:
+                    return self._checked(file, schema)
+                except BadFile as error:
+                    first = first or error
+                if not quarantine:
+                    break
+        if first is not None:
+            raise first
+        return ()
+
+    def _newest_first(self) -> list[File]:
+        return sorted((file for file in self.files() if file.size), reverse=True)
+
+    def _inferred_schema(self, *, quarantine: bool) -> tuple[pa.Schema, Sequence[str]]:
+        self.check_exists()
+        there = self._newest_first()
+        newest = next((file for file in there if not quarantine or self._opens(file.path)), None)
+        newest = newest or next(iter(there), None)
         if newest is None:
             hint = 'files(..., schema="id long, name string"); names that begin with "." or "_" do not count.'
             msg = f"no schema is given, and {self.path} has no file to take it from"
@@ -255,12 +255,20 @@ class Folder:
                 hint = f'give one: files(..., schema="{empty[0]} string, ...").'
                 msg = f"{newest.path} has no value in {empty}, so they have no type"
                 raise self.error(msg, hint)
-        for key, text in keys:
+        for key, text in self._values(newest.path, newest.values):
             columns[key] = pa.int64() if text is not None and text.isdecimal() else pa.string()
         for name, value in self.defaults.items():
             if name not in columns and (scalar := _scalar(value)) is not None:
                 columns[name] = scalar.type
         return as_schema(pa.schema(list(columns.items()))), own.names
+
+    def _checked(self, file: File, schema: pa.Schema) -> Sequence[str]:
+        """The columns of a file, which has all those of the schema."""
+        keys = self._values(file.path, file.values)
+        with self.reading(file.path):
+            names: Sequence[str] = self._fragment(file.path, schema, keys).physical_schema.names
+            self._check(file.path, names, schema, schema.names, dict(keys), all_of_them=True)
+        return names
 
     def _opens(self, path: str) -> bool:
         try:
@@ -272,7 +280,7 @@ class Folder:
 
     def _inferred(self, path: str, field: pa.Field) -> pa.DataType:
         """The type of a column; Arrow infers that no time in JSON has a zone, so its first block is read."""
-        kind = _plain(field.type)
+        kind = plain(field.type)
         if not (isinstance(self.format, ds.JsonFileFormat) and pa.types.is_timestamp(kind)):
             return kind
         zoned = {field.name: pc.field(field.name)}
@@ -359,7 +367,7 @@ class Folder:
             of, to = own.field(name).type, schema.field(name).type
             there, wanted = dict(types(of, (name,))), dict(types(to, (name,)))
             changed = typed and any(
-                changes(there[at], wanted[at])
+                changes_values(there[at], wanted[at])
                 for at in {*there} & {*wanted}
                 if not (at in spans and wanted[at] == pa.duration("us"))
             )
@@ -455,6 +463,15 @@ class Folder:
             if name in self.defaults
         }
 
+    def or_without(self, path: str) -> str:
+        """The command by which a flow goes on without a file, for hints; empty if it must have the file."""
+        command = f"python -m timely_spark skip {shlex.quote(self.checkpoint)}"
+        if self.versions is None:
+            return f"; or go on without it: {command} --file {shlex.quote(path)}"
+        if (version := self.versions.get(path)) is None:
+            return ""
+        return f"; or go on without all of version {version}: {command} --version {version}"
+
     @contextmanager
     def reading(self, path: str) -> Iterator[None]:
         """Name the source and the file in errors."""
@@ -464,15 +481,15 @@ class Folder:
             raise
         except FileNotFoundError as error:
             msg = f"{path} was listed, and is gone before the flow has read it"
-            hint = "restore it and start again" + f", or go on without it: {_skip(path)}" * self.skips + "."
+            hint = f"restore it and start again{self.or_without(path)}."
             raise self.error(msg, hint) from error
         except _DAMAGE as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            hint = "restore it from a backup, and start again."
-            if self.skips:
+            hint = f"restore it from a backup, and start again{self.or_without(path)}."
+            if self.versions is None:
                 hint = (
-                    "mend it, or give files(schema=...) types that fit all files, and start again; or go on "
-                    f'without it: {_skip(path)}; files(on_bad_file="quarantine") does so from then on.'
+                    "mend it, or give files(schema=...) types that fit all files, and start again"
+                    f'{self.or_without(path)}; files(on_bad_file="quarantine") does so from then on.'
                 )
             if "zone offset" in reason:
                 hint = (
@@ -487,11 +504,6 @@ class Folder:
                 )
             msg = f"{path} cannot be read: {reason}"
             raise self.error(msg, hint) from error
-
-
-def _skip(path: str) -> str:
-    """The command that skips a file."""
-    return f"python -m timely_spark skip CHECKPOINT --file {shlex.quote(path)}"
 
 
 @dataclass(frozen=True)
@@ -543,23 +555,10 @@ def _with_times_as_texts(
 
     Arrow's reader of JSON takes dates for numbers, and times without a zone for those of UTC.
     """
-    texts = pa.schema([field.with_type(_times_as_texts(field.type)) for field in schema])
+    texts = pa.schema([field.with_type(times_as_texts(field.type)) for field in schema])
     dates = {field.name for field, text in zip(schema, texts, strict=True) if field.type != text.type}
     cast = {name: pc.field(name).cast(schema.field(name).type) for name in dates & {*columns}}
     return texts, {**columns, **cast}
-
-
-def _times_as_texts(kind: pa.DataType) -> pa.DataType:
-    """The type with texts for dates and times."""
-    if pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_times_as_texts(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_times_as_texts(kind.key_type), _times_as_texts(kind.item_type))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_times_as_texts(kind.value_type)))
-    return kind
 
 
 def _value(text: str | None, kind: pa.DataType) -> pa.Scalar:
@@ -587,14 +586,3 @@ def _starts(fragment: Any) -> Iterator[int]:
     for group in range(metadata.num_row_groups):
         column = metadata.row_group(group).column(0)
         yield min(at for at in (column.dictionary_page_offset, column.data_page_offset) if at)
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type of a flow's column for the type of a file's column: those that Spark has, too."""
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
-    if pa.types.is_fixed_size_binary(kind):
-        return pa.binary()
-    return _PLAIN.get(kind, kind)

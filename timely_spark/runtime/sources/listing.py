@@ -14,7 +14,7 @@ from typing import NamedTuple
 from timely_spark.runtime.sources.arrivals import File, is_visible
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """A file: where it is, by which name it was found, and its identity."""
 
     path: str
@@ -27,7 +27,7 @@ class Found(NamedTuple):
         return File(found.st_mtime_ns, self.path, found.st_size, id=f"{found.st_dev}:{found.st_ino}")
 
 
-def walk(top: str) -> tuple[list[Found], dict[str, str]]:
+def walk(top: str) -> tuple[list[FoundFile], dict[str, str]]:
     """The visible files below a folder; and by name what is not read, and why.
 
     The path of a file behind a link is the one that the link leads to, so a link that is replaced later
@@ -51,7 +51,7 @@ class _Walk:
     def __init__(self, top: str) -> None:
         self.top, self.real = top, os.path.realpath(top)
         #: by path
-        self.files: dict[str, Found] = {}
+        self.files: dict[str, FoundFile] = {}
         self.ignored: dict[str, str] = {}
         #: folders (path, name) and links that were found and not entered yet
         self.folders, self.links = deque([(top, top)]), deque[str]()
@@ -84,7 +84,7 @@ class _Walk:
             if stat.S_ISLNK(status.st_mode):
                 self.links.append(name)
             else:
-                self._add(Found(path, name, status))
+                self._add(FoundFile(path, name, status))
 
     def follow(self, name: str) -> None:
         """Follow a link."""
@@ -96,9 +96,9 @@ class _Walk:
         path = os.path.realpath(name)
         if path == self.real or path.startswith(f"{self.real}/"):  # as it is listed without the link
             path = self.top + path[len(self.real) :]
-        self._add(Found(path, name, status))
+        self._add(FoundFile(path, name, status))
 
-    def _add(self, found: Found) -> None:
+    def _add(self, found: FoundFile) -> None:
         if stat.S_ISDIR(found.stat.st_mode):
             self.folders.append((found.path, found.name))
         elif not stat.S_ISREG(found.stat.st_mode):

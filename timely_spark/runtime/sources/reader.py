@@ -14,9 +14,10 @@ import hashlib
 import logging
 import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any, ClassVar
@@ -33,16 +34,16 @@ from pyspark.sql.streaming.datasource import (
 
 from timely_spark.errors import with_hint
 from timely_spark.runtime.errors import BadFile
-from timely_spark.runtime.query.run_context import RunContext
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.account import write_ignored, write_names
-from timely_spark.runtime.sources.arrivals import File, Part, Unread, split
-from timely_spark.runtime.sources.delta_log import DeltaSource
+from timely_spark.runtime.sources.arrivals import File, Part, Unread, quarantined, split_files
+from timely_spark.runtime.sources.delta_log import DeltaLog, DeltaSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.replay import CapturedEpochs, ReplaySource
 from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.storage.published import Published, epoch_of
 from timely_spark.runtime.storage.spark_log import INPUT
-from timely_spark.worker import pack_input
+from timely_spark.worker import pack_input, pack_quarantined
 
 Offset = dict[str, Any]
 
@@ -56,14 +57,20 @@ _REPLAYED = 64 << 20
 _told_columns: set[tuple[str, str]] = set()
 
 
-class Share(InputPartition):
+class ReadPartition(InputPartition):
     """The files that one task reads; the number `value` is the same when the batch is read again."""
 
-    def __init__(self, value: int, parts: list[Part], progress: int | None = 0) -> None:
+    def __init__(
+        self, value: int, parts: list[Part], progress: int | None = 0, bad: pa.Table | None = None
+    ) -> None:
         super().__init__(value)
         self.parts = parts
+        #: what the flow is told of quarantined files
+        self.bad = bad
         #: The epoch to which a replay advances the input; None: the input is closed; 0: another task does.
         self.progress = progress
+        #: by file its Delta version, if that may be skipped
+        self.versions: Mapping[str, int] | None = None
 
 
 class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -123,12 +130,14 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ended = time.monotonic()
         self._next_look = ended + (_IDLE - 1) * (ended - began)
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[Share]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
         """The shares of the tasks between two offsets; one at least, which reports the epoch."""
         with self.context.reporting():
             files = [file for file in self._files(start, end) if file.path not in self._skipped.files]
-        shares = split(files, self.source.tasks, divisible=self.source.folder.divisible)
-        return [Share(number, parts) for number, parts in enumerate(shares or [[]])]
+        good = [file for file in files if file.bad is None]
+        shares = split_files(good, self.source.tasks, divisible=self.source.folder.divisible) or [[]]
+        bad = quarantined(files)
+        return [ReadPartition(n, parts, bad=None if n else bad) for n, parts in enumerate(shares)]
 
     @cached_property
     def _skipped(self) -> Skipped:
@@ -146,10 +155,13 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The packed rows of one share."""
-        assert isinstance(partition, Share)
+        assert isinstance(partition, ReadPartition)
         source, schema = self.source, self.context.plan.source(self._name).stage.outputs[0]
+        folder = source.folder
+        if partition.versions is not None:
+            folder = replace(folder, versions=partition.versions)
         with self.context.task():
-            rows = source.folder.read(
+            rows = folder.read(
                 partition.parts,
                 schema,
                 source.columns,
@@ -158,6 +170,9 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 unknown=self._warn_of_columns,
             )
             yield from self.context.pack(self._name, rows, partition.value)
+            if partition.bad:
+                bad = pack_quarantined(self.context.plan, self._name, partition.bad)
+                yield from self.context.labelled(bad).to_batches()
 
 
 class Ignored:
@@ -271,8 +286,7 @@ class FilesReader(Reader):
     def _files(self, start: Offset, end: Offset) -> list[File]:
         numbers = range(start["files"] + 1, end["files"] + 1)
         self._journal.wait()
-        files = [file for number in numbers for file in self._journal.batch(number)]
-        return [file for file in files if file.bad is None]
+        return [file for number in numbers for file in self._journal.batch(number)]
 
     def commit(self, end: Offset) -> None:
         """Batches up to `end` are committed: merge those that no retained batch can read again."""
@@ -295,6 +309,11 @@ class DeltaReader(Reader):
     #: The version after which none was missing.
     _checked: int | None = None
 
+    @cached_property
+    def _versions(self) -> dict[str, int]:
+        """By file its version, if that can be skipped."""
+        return {}
+
     def _end_here(self) -> None:
         self._target = self.source.log.newest()
 
@@ -312,7 +331,7 @@ class DeltaReader(Reader):
             end, found = max(start["version"], self._empty), 0
             while found < self.source.versions_per_epoch and end != self._target and log.has(end + 1):
                 end += 1
-                found += bool(self._version(end))
+                found += bool(self._version(start, end))
             if not found:
                 self._empty = end
                 if end == self._checked and log.has(end):
@@ -335,11 +354,27 @@ class DeltaReader(Reader):
             return list(log.snapshot(end["version"]))
         versions = range(start["version"] + 1, end["version"] + 1)
         expected = self.context.plan.source(self._name).stage.outputs[0]
-        return [file for version in versions for file in self._version(version, expected)]
+        return [file for version in versions for file in self._version(start, version, expected)]
 
-    def _version(self, version: int, expected: pa.Schema | None = None) -> list[File]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
+        """The shares of the tasks, which know the versions of files for their errors."""
+        self._versions.clear()
+        shares = super().partitions(start, end)
+        for share in shares:
+            share.versions = {p.path: self._versions[p.path] for p in share.parts if p.path in self._versions}
+        return shares
+
+    def _version(self, start: Offset, version: int, expected: pa.Schema | None = None) -> list[File]:
         """The files of a version; none if it is skipped."""
-        return [] if version in self._skipped.versions else self.source.log.files(version, expected)
+        if version in self._skipped.versions:
+            return []
+        log: DeltaLog = self.source.log
+        if start["version"] > self._begin()["version"]:  # it can be skipped once a batch is complete
+            log = replace(log, folder=replace(log.folder, versions={log.commit(version): version}))
+            files = log.files(version, expected)
+            self._versions |= {file.path: version for file in files}
+            return files
+        return log.files(version, expected)
 
 
 class ReplayReader(Reader):
@@ -414,7 +449,7 @@ class ReplayReader(Reader):
         end = {"epoch": last, "epochs": start["epochs"] + read, "complete": int(complete)}
         return {**end, "capture": capture, **since}
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[Share]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
         """The shares of the tasks: whole epochs. The first one also reports the progress."""
         with self.context.reporting():
             number = end["epochs"] - start["epochs"]
@@ -422,15 +457,15 @@ class ReplayReader(Reader):
             files = [file for _, file in self.source.between(start["epoch"], end["epoch"], number, since)]
             files = [file for file in files if file.path not in self._skipped.files]
         progress = None if end["complete"] else end["epoch"] + 1
-        first, *others = split(files, self.source.tasks, divisible=False) or [[]]
-        shares = [Share(0, first, progress)]
+        first, *others = split_files(files, self.source.tasks, divisible=False) or [[]]
+        shares = [ReadPartition(0, first, progress)]
         for parts in others:
-            shares.append(Share(shares[-1].value + len(shares[-1].parts), parts))
+            shares.append(ReadPartition(shares[-1].value + len(shares[-1].parts), parts))
         return shares
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The packed rows of the epochs, each a shard of its own, and the progress."""
-        assert isinstance(partition, Share)
+        assert isinstance(partition, ReadPartition)
         name, context, source = self._name, self.context, self.source
         schema = context.plan.source(name).stage.outputs[0]
         with context.task():

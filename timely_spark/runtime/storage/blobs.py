@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from timely_spark.errors import LogDamaged, TimelyError
 from timely_spark.runtime.storage.checksums import Intact, checksum
 from timely_spark.runtime.storage.files import Files
-from timely_spark.state.keys import from_bytes, replaced
+from timely_spark.state.arrow import from_bytes, replaced
 from timely_spark.worker import wire
-from timely_spark.worker.wire import Message, Output
+from timely_spark.worker.wire import Message, SinkRows
 
 #: Blobs up to this size are embedded in the reference, or in the row.
 EMBEDDED = 16 << 10
@@ -99,8 +99,8 @@ class Blobs:
         if not _is_bulk(rows):
             return rows
         messages = self._refer(f"{prefix}-0", wire.only(rows, Message))
-        outputs = self._refer(f"{prefix}-1", wire.only(rows, Output))
-        return pa.concat_tables([wire.without(rows, Message, Output), messages, outputs])
+        outputs = self._refer(f"{prefix}-1", wire.only(rows, SinkRows))
+        return pa.concat_tables([wire.without(rows, Message, SinkRows), messages, outputs])
 
     def refer_outputs(self, prefix: str, outputs: pa.Table) -> pa.Table:
         """Like `refer`, for a table of schema `OUTPUTS`."""

@@ -13,7 +13,7 @@ Cuts = dict[tuple[int, int], int]
 """By round of a batch and worker, the number of deliveries after which the round ends."""
 
 
-def recorded(log: RoundLog, batch: int) -> Cuts:
+def recorded_cuts(log: RoundLog, batch: int) -> Cuts:
     """The cuts of a batch, by earlier attempts at it."""
     found: Cuts = {}
     for name in log.files.names("cuts"):
@@ -34,7 +34,7 @@ def record(log: RoundLog, batch: int, round_: int, worker: int, steps: int) -> i
         name = f"cuts/{batch}-{round_}-{worker}.json"
         log.files.write_json(name, {"steps": steps}, durable=True, new=True)
     except FileExistsError:
-        return recorded(log, batch)[round_, worker]
+        return recorded_cuts(log, batch)[round_, worker]
     return steps
 
 

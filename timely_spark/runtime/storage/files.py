@@ -19,9 +19,9 @@ from timely_spark.errors import LogDamaged, StorageFailed, TimelyError
 from timely_spark.runtime.errors import BadLocation
 from timely_spark.runtime.storage.cache import Cache, Stamp, stamp
 from timely_spark.runtime.storage.checksums import Intact, checksum, sealed, unsealed
-from timely_spark.runtime.storage.stores import SCHEMES, Local, connect, shown
+from timely_spark.runtime.storage.stores import SCHEMES, Local, connect, without_options
+from timely_spark.state.arrow import from_bytes
 from timely_spark.state.bounds import parse_json
-from timely_spark.state.keys import from_bytes
 
 #: The longest result of `quoted`; file systems allow 255 bytes, and callers add some.
 _LONGEST = 150
@@ -60,7 +60,7 @@ def location(text: str | os.PathLike[str]) -> str:
             msg, hint="leave them out, and set them in the environment of driver and executors."
         )
     if (not authority and scheme != "hdfs") or {".", ".."} & set(parts):
-        raise BadLocation.incomplete(shown(text))
+        raise BadLocation.incomplete(without_options(text))
     return f"{SCHEMES[scheme]}://{'/'.join([authority, *parts])}{mark}{query}"
 
 
@@ -77,7 +77,7 @@ def local_path(location: str) -> str:
         location = "/dbfs/" + unquote(parts.path).lstrip("/")
     elif len(parts.scheme) > 1:  # one letter is a drive
         known = ", ".join(sorted(SCHEMES))
-        msg = f"{shown(location)!r} is not a local path, and its scheme is none of {known}."
+        msg = f"{without_options(location)!r} is not a local path, and its scheme is none of {known}."
         hint = "give a path or URI that driver and executors both reach; on Databricks /Volumes/...."
         raise BadLocation(msg, hint=hint)
     if not location or "\0" in location:
@@ -124,7 +124,7 @@ class Files:
         #: The root with its options, from which another process makes an equal object.
         self.location = location(root)
         #: The root without options, for messages.
-        self.root = shown(self.location)
+        self.root = without_options(self.location)
         self._store, self._top = connect(self.location)
 
     def __reduce__(self) -> tuple[type[Files], tuple[str]]:

@@ -453,6 +453,6 @@ def _is_uuid(text: str) -> bool:
         return False
 
 
-def rows_of(outputs_file: str) -> int:
+def row_count(outputs_file: str) -> int:
     """The number of rows in a file of `write_outputs`."""
     return int(outputs_file.rpartition("-")[2].partition(".")[0])

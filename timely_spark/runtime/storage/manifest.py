@@ -67,6 +67,21 @@ class Manifest:
         """The epochs that have begun and are not complete."""
         return sorted({epoch for epochs in self.coordinator["unreleased"].values() for epoch in epochs})
 
+    @property
+    def hot_keys(self) -> dict[str, str]:
+        """By step the warning of the last hot key, with its micro-batch."""
+        return dict(self.coordinator.get("hot_keys", {}))
+
+    @property
+    def negatives(self) -> dict[str, tuple[int, str]]:
+        """By step the records that have become negative, and the warning of the first."""
+        return dict(self.coordinator.get("negatives", {}))
+
+    @property
+    def state_bytes(self) -> dict[str, int]:
+        """Bytes of state by step, summed over the workers."""
+        return dict(self.stats.get("state_bytes", {}))
+
     def has_delivered(self, output: str, release: str) -> bool:
         """Whether an output has delivered epochs, perhaps without records."""
         times = self.frontier.get(output)

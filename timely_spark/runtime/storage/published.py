@@ -21,7 +21,7 @@ import pyarrow as pa
 from timely_spark.differential.trace import DIFF, consolidate
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.storage.files import Files
-from timely_spark.state.keys import from_bytes
+from timely_spark.state.arrow import from_bytes
 
 #: Says that a folder is published. Readers of the folder ignore names that begin with an underscore.
 _DECLARED = "_published.json"

@@ -255,7 +255,7 @@ def connect(location: str) -> tuple[Local | Remote, str]:
     try:
         store, root = _connect(scheme, authority, query)
     except (OSError, ValueError, NotImplementedError) as error:  # pa.ArrowInvalid is a ValueError
-        msg = f"pyarrow does not reach {shown(location)}: {error}"
+        msg = f"pyarrow does not reach {without_options(location)}: {error}"
         hint = "check the URI's options, the network, and with what pyarrow was built."
         raise BadLocation(msg, hint=hint) from error
     return store, f"{root.rstrip('/')}/{path}".rstrip("/")
@@ -267,7 +267,7 @@ def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
     return (fs.LocalFileSystem() if isinstance(store, Local) else store.system), path
 
 
-def shown(location: str) -> str:
+def without_options(location: str) -> str:
     """A location without its options, which may be secret."""
     return location.partition("?")[0] if "://" in location else location
 

@@ -1,8 +1,0 @@
-"""The modules here are scripts, too, and import one another by their own names."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,66 @@
+"""The algorithm of docs/authors.md, from its page: the dense set is as dense as it says, and dense enough."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import chain, combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import timely_spark as ts
+
+PAGE = Path(__file__).parents[2] / "docs" / "authors.md"
+EDGES = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=16)
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """The names that the page's programs define; its own assertions hold."""
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    exec(compile("\n".join(blocks), str(PAGE), "exec"), names)
+    return names
+
+
+def density(edges: set[tuple[int, int]], nodes: set[int]) -> float:
+    inner = {frozenset(edge) for edge in edges if edge[0] != edge[1] and nodes.issuperset(edge)}
+    return len(inner) / len(nodes)
+
+
+def densest(edges: set[tuple[int, int]]) -> float:
+    """The greatest density, by looking at all sets of nodes."""
+    nodes = {*chain.from_iterable(edges)}
+    every = chain.from_iterable(combinations(nodes, size) for size in range(1, len(nodes) + 1))
+    return max((density(edges, {*some}) for some in every), default=0.0)
+
+
+@settings(max_examples=20)
+@given(epochs=st.lists(EDGES, min_size=1, max_size=4), workers=st.integers(1, 3))
+def test_peeling_finds_a_set_that_is_dense_enough(
+    page: dict[str, Any], epochs: list[set[tuple[int, int]]], workers: int
+) -> None:
+    epsilon = 0.25
+    flow = ts.Dataflow("peeling")
+    edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+    page["densest_subgraph"](edges, epsilon=epsilon).changes().capture("out")
+    changes = [
+        [(*edge, 1) for edge in after - before] + [(*edge, -1) for edge in before - after]
+        for before, after in zip([set(), *epochs[:-1]], epochs, strict=True)
+    ]
+    rows = ts.testing.run(flow, {"edges": changes}, workers=workers)["out"].rows()
+
+    now: Counter[tuple[int, float]] = Counter()
+    for epoch, present in enumerate(epochs):
+        for node, dense, diff in rows.get(epoch, []):
+            now[node, dense] += diff
+        found = {record for record, count in now.items() if count}
+        assert found == page["plainly"](present, epsilon)
+        nodes, densities = {node for node, _ in found}, {dense for _, dense in found}
+        if nodes:
+            assert densities == {density(present, nodes)}
+        assert max(densities, default=0.0) >= densest(present) / (2 * (1 + epsilon))

@@ -1,0 +1,702 @@
+"""What Spark does for a flow, without Spark: offset and commit logs, versions of state, tasks, foreachBatch.
+
+The runtime is the real one, over a real checkpoint: the preparation of a start, the feedback source, the
+operator's function, the driver's, and the task of further rounds. At every point (before and after each file
+is written or removed, and between Spark's own steps) the process may be killed, a task may be lost and run
+again, or the process may stall, be given up for dead, and wake up when another one has the checkpoint.
+
+    .venv/bin/python -m tests.support.engine --cases 1000
+    .venv/bin/python -m tests.support.engine --seed 42        one case again
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import timely_spark as ts
+from tests.support.feeds import Counts, Feed, FolderFeed, TableFeed
+from tests.support.simulate import Pairs
+from timely_spark.runtime import run_context, start
+from timely_spark.runtime.errors import CheckpointInUse, LostOwnership
+from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.query import streaming as query
+from timely_spark.runtime.query.driver import Driver
+from timely_spark.runtime.query.feedback import FeedbackReader
+from timely_spark.runtime.restore import check
+from timely_spark.runtime.run_context import RunContext, labels, packed
+from timely_spark.runtime.sinks.outputs import outputs_of
+from timely_spark.runtime.sources.account import Account
+from timely_spark.runtime.storage import blobs
+from timely_spark.runtime.storage.blobs import files_of
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.states import States
+from timely_spark.state import codec
+from timely_spark.testing import Captured, Simulation, run, sorted_rows
+from timely_spark.worker import ROWS, vertex_snapshot, wire
+from timely_spark.worker.wire import Message
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class TaskLost(BaseException):
+    """A Python worker is gone; Spark runs its task again."""
+
+
+class Clash(BaseException):
+    """Spark, or a user's program, finds that another one has written what it was about to write, and ends."""
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Nobody else may have written what is written here."""
+    try:
+        yield
+    except FileExistsError:
+        raise Clash from None
+
+
+@dataclass(frozen=True)
+class Odds:
+    """How likely things are: at each point, at each task, at each restart, between two batches."""
+
+    kill: float = 0.01
+    lose: float = 0.01
+    stall: float = 0.0
+    twice: float = 0.1
+    rollback: float = 0.1
+    rescale: float = 0.0
+
+
+CALM = Odds(kill=0, lose=0, twice=0, rollback=0)
+
+
+Delivered = list[tuple[int, list[Any]]]
+"""What subscribers are told: (epoch, its records)."""
+
+
+class World:
+    """What outlives a process: the checkpoint, Spark's own log and states, what was sent and delivered."""
+
+    def __init__(
+        self, flow: ts.Dataflow, checkpoint: str, sends: dict[str, list[Any]], *,
+        delivered: Delivered | None = None, odds: Odds = CALM, seed: int = 0, keep: int = 5,
+        rounds: int | None = None, workers: int = 3, feeds: dict[str, Feed] | None = None,
+    ) -> None:  # fmt: skip
+        self.flow, self.checkpoint, self.sends = flow, checkpoint, sends
+        #: the folders and tables that the flow reads, in the order of its sources
+        self.feeds = feeds or {}
+        self.delivered = [] if delivered is None else delivered
+        self.odds, self.draw = odds, random.Random(seed)
+        #: how many batches Spark, and with it the flow, keeps for a rollback; and rounds of a micro-batch
+        self.keep, self.rounds = keep, rounds
+        self.plan, self.files = flow.compile(workers), Files(checkpoint)
+        #: version -> label -> what the operator's state row holds
+        self.versions: dict[int, dict[int, Any]] = {0: {}}
+        #: what each input had handed over up to and with each batch
+        self.taken: dict[int, dict[str, int]] = {}
+        #: the files that each batch has read of each folder or table
+        self.read: dict[int, dict[str, list[str]]] = {}
+        self.furthest = -1
+        self.clocked = all(source.epochs == "clock" for source in self.plan.inputs)
+        self.count: Counter[str] = Counter()
+        self.processes: list[Process] = []
+        #: called after each commit
+        self.committed: Callable[[int], object] = lambda batch: None
+        #: the last that happened, for whoever looks for a mistake
+        self.story: deque[str] = deque(maxlen=200)
+
+    def offset(self, batch: int) -> Any | None:
+        """The end of the feedback source in Spark's offset log."""
+        ends = self.ends(batch)
+        return ends[0] if ends else None
+
+    def ends(self, batch: int) -> list[Any]:
+        """An entry of Spark's offset log: the end of each source."""
+        text = self.files.read(f"offsets/{batch}")
+        return [] if text is None else [json.loads(line) for line in text.splitlines()[2:]]
+
+    def plan_batch(self, batch: int, *ends: Any) -> None:
+        """Write the offset of a batch, as Spark does before it runs the batch; it tells the time."""
+        self.files.write("metadata", b'{"id": "00000000-0000-4000-8000-000000000000"}')
+        about = f'{{"batchTimestampMs": {time.time_ns()}}}'
+        self.add(f"offsets/{batch}", "\n".join(["v1", about, *map(json.dumps, ends)]))
+
+    def add(self, name: str, text: str) -> None:
+        """An entry of one of Spark's logs, which must be new."""
+        with alone():
+            self.files.write(name, text.encode(), new=True)
+
+    def live(self) -> None:
+        """Start processes, one after the other, until one has nothing left to do and all others are gone."""
+        with _points(self):
+            while True:
+                stalled = [process for process in self.processes if process.stalled and not process.ended]
+                running = Process(self)
+                self.processes = [*stalled, running]
+                while not (running.stalled or running.ended):
+                    turn = running
+                    if stalled and self.draw.random() < 0.3:
+                        turn = self.draw.choice(stalled)
+                    turn.go_on()
+                    if turn.error is not None:
+                        raise turn.error
+                    stalled = [process for process in stalled if not process.ended]
+                if running.ended == "done":
+                    break
+                self.rolled_back(alive=bool(stalled) or running.stalled)
+            for process in stalled:  # they wake up when all is over
+                while not process.ended:
+                    process.go_on()
+
+    def rolled_back(self, *, alive: bool) -> None:
+        """What an operator may do between two runs: delete commits, or go back to an older batch."""
+        offsets, commits = self.files.numbers("offsets"), self.files.numbers("commits")
+        if alive or not commits or self.draw.random() >= self.odds.rollback:
+            return
+        oldest = self.furthest - self.keep  # what is before it is gone
+        if self.draw.random() < 0.5:
+            if commits[-1] - 1 < oldest or len(commits) == 1:
+                return
+            self.files.remove(f"commits/{commits[-1]}")
+            self.count["commits deleted"] += 1
+            self.story.append(f"commit {commits[-1]} deleted")
+            return
+        kept = [batch for batch in commits if batch >= oldest]
+        if not kept:
+            return
+        to = self.draw.choice([kept[0], self.draw.choice(kept)])
+        for batch in range(to + 1, offsets[-1] + 1):
+            self.files.remove(f"offsets/{batch}")
+            self.files.remove(f"commits/{batch}")
+            self.taken.pop(batch, None)
+            self.read.pop(batch, None)
+            for output in self.flow.outputs if self.clocked else ():  # these epochs will be others
+                self.files.remove(f"timely/captured/{output.name}/{batch}.arrow")
+        if self.clocked:
+            self.delivered[:] = [(epoch, rows) for epoch, rows in self.delivered if epoch <= to]
+        self.count["rollbacks"] += 1
+        self.story.append(f"rolled back to {to}")
+
+
+class Process:
+    """One driver, from its start to its end, on a thread that goes from point to point only when it may."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.name = world, uuid.uuid4().hex
+        self.ended, self.error = "", None
+        self.started = self.stalled = self.planned = False
+        self.in_task = False
+        self._may, self._did = threading.Semaphore(0), threading.Semaphore(0)
+        self.thread = threading.Thread(target=self._live, daemon=True)
+
+    def go_on(self) -> None:
+        """Let it run to where it yields, stalls or ends."""
+        if self.thread.ident is None:
+            self.thread.start()
+        self._may.release()
+        self._did.acquire()
+
+    def point(self, what: str) -> None:
+        """A point: it goes on, is killed, loses a task, or stalls."""
+        odds, draw, count = self.world.odds, self.world.draw, self.world.count
+        count["points"] += 1
+        self.tell(what)
+        if draw.random() < odds.kill:
+            count["kills"] += 1
+            raise Killed
+        if self.in_task and draw.random() < odds.lose:
+            count["tasks lost"] += 1
+            self.tell("is lost")
+            raise TaskLost
+        others = len(self.world.processes) > 1
+        stalls = draw.random() < odds.stall and self.started and not self.stalled
+        if stalls or (others and draw.random() < 0.3):
+            self.stalled |= stalls
+            count["stalls"] += stalls
+            self._did.release()
+            self._may.acquire()
+
+    def tell(self, what: str) -> None:
+        self.world.story.append(f"{self.name[:4]} {what}")
+
+    def _live(self) -> None:
+        self._may.acquire()
+        try:
+            self.start()
+            self.started = True
+            while self.batch():
+                pass
+            self.ended = "done"
+        except (Killed, Clash, CheckpointInUse, LostOwnership) as error:
+            self.ended = type(error).__name__
+            self.tell(f"ended: {self.ended}")
+            self.world.count[f"ended by {self.ended}"] += not isinstance(error, Killed)
+        except BaseException as error:  # noqa: BLE001 - told where the world goes on
+            # one that was given up for dead may miss files; it must do no harm, and may fail as it likes
+            self.ended, self.error = "failed", error if self is self.world.processes[-1] else None
+            self.tell(f"failed: {error}")
+        self._did.release()
+
+    # -- what `start` and Spark do ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """As `runtime.start`, but for what needs a session."""
+        world = self.world
+        if world.draw.random() < world.odds.rescale:
+            world.plan = world.flow.compile(world.draw.choice([1, 2, 3, 5]))
+            world.count["rescaled"] += 1
+        plan, log = world.plan, RoundLog(world.checkpoint)
+        flow = start._identified(log, plan, 2)
+        check(log, plan)
+        outputs = outputs_of(plan, world.flow.outputs)
+        for output in outputs:
+            output.sink.prepare(None, output, log.checkpoint, flow["id"])  # type: ignore[arg-type]
+        self.handles = {
+            name: InputHandle(name, plan.source(name).stage.outputs[0], epochs=plan.source(name).epochs)  # type: ignore[arg-type]
+            for name in world.sends
+        }
+        context = RunContext(
+            checkpoint=log.checkpoint,
+            **packed(plan),
+            labels=labels(plan.workers, flow["partitions"]),
+            inputs=tuple(self.handles),
+            name=plan.name,
+            run=self.name,
+            keep=world.keep,
+            rounds=world.rounds or world.draw.choice([1, 1, 2, 100]),
+        )
+        self.context, epochs = start._claimed(context)
+        for name, handle in self.handles.items():
+            handle.open(self.context.log, epochs[name])
+        self.driver = Driver(self.context, tuple(outputs))
+        self.reader = FeedbackReader(RunContext.from_option(self.context.to_option()))
+        self.reader.prepareForTriggerAvailableNow()
+        self.readers = [
+            feed.reader(self.context, name, world.flow.frames[name]) for name, feed in world.feeds.items()
+        ]
+        offsets, commits = world.files.numbers("offsets"), world.files.numbers("commits")
+        self.next = offsets[-1] + bool(commits and commits[-1] == offsets[-1]) if offsets else 0
+
+    def batch(self) -> bool:
+        """One micro-batch, if there is something to do."""
+        world, n = self.world, self.next
+        starts = world.ends(n - 1) or [source.initialOffset() for source in (self.reader, *self.readers)]
+        # only the first batch can be one that was planned before
+        if self.planned or not world.ends(n):
+            self.planned = True
+            more = self.send()
+            if not self.plan(starts):
+                return more
+        rows = self.read(starts, world.ends(n))
+        self.point(f"batch {n} runs")
+        made = self.tasks(n, rows)
+        self.point(f"batch {n} has run")
+        self.driver(Frame(made, self), n)  # type: ignore[arg-type]
+        self.point(f"batch {n} is to be committed")
+        world.add(f"commits/{n}", "v1\n{}")
+        world.count["batches"] += 1
+        world.committed(n)
+        for log in ("offsets", "commits"):
+            for old in world.files.numbers(log):
+                if old < n - world.keep - (log == "offsets"):  # Spark reads the offset before
+                    world.files.remove(f"{log}/{old}")
+        for version in [v for v in world.versions if v < n - world.keep]:
+            world.versions.pop(version, None)
+        self.next = n + 1
+        return True
+
+    def plan(self, starts: list[Any]) -> bool:
+        """Ask each source for its end, and write them into Spark's log; whether there is something to do."""
+        n = self.next
+        self.point(f"poll for batch {n}")
+        ends = [self.reader.read(starts[0])[1]]
+        for reader, at in zip(self.readers, starts[1:], strict=True):
+            reader._next_look = 0.0
+            ends.append(reader.latestOffset(at, reader.getDefaultReadLimit()))
+        if ends == starts:
+            return False
+        self.point(f"batch {n} is planned")
+        self.world.plan_batch(n, *ends)
+        if n:
+            for source, at in zip((self.reader, *self.readers), starts, strict=True):
+                source.commit(at)
+        return True
+
+    def read(self, starts: list[Any], ends: list[Any]) -> pa.Table:
+        """The rows of all sources between their offsets: of files and tables in tasks."""
+        world, n = self.world, self.next
+        world.taken[n], world.furthest = ends[0]["inputs"], max(n, world.furthest)
+        batches = list(self.reader.readBetweenOffsets(starts[0], ends[0]))
+        read: dict[str, list[str]] = {}
+        for name, reader, *between in zip(world.feeds, self.readers, starts[1:], ends[1:], strict=True):
+            shares = reader.partitions(*between) if between[0] != between[1] else []
+            read[name] = [part.path for share in shares for part in share.parts]
+            for share in shares:
+                batches += self.task(lambda s=share, r=reader: list(r.read(s)))
+        assert world.read.setdefault(n, read) == read, "a replay reads the same files"
+        return pa.Table.from_batches(batches, schema=ROWS)
+
+    def send(self) -> bool:
+        """The user's program: goes on behind what is durable; whether there is more to send."""
+        left = [name for name, calls in self.world.sends.items() if self.handles[name].sent < len(calls)]
+        for name in left:
+            handle, calls = self.handles[name], self.world.sends[name]
+            for verb, args in calls[handle.sent : handle.sent + self.world.draw.choice([0, 0, 1, 1, 3])]:
+                with alone():
+                    getattr(handle, verb)(*args)
+        waiting = [feed for feed in self.world.feeds.values() if feed.left]
+        for feed in waiting:
+            for _ in range(min(len(feed.left), self.world.draw.choice([0, 0, 1, 3]))):
+                feed.arrive()
+        return bool(left or waiting)
+
+    def tasks(self, n: int, rows: pa.Table) -> pa.Table:
+        """The stateful operator: a task a group, from version `n` of the state to the next one."""
+        states, out = dict(self.world.versions[n]), []
+        groups = sorted(set(rows.column("worker").to_pylist()))
+        self.world.draw.shuffle(groups)
+        for label in groups:
+            mine = rows.filter(pc.equal(rows.column("worker"), label))
+            again = self.world.draw.random() < self.world.odds.twice
+            results = [self.task(lambda m=mine, g=label: self.work(n, g, m)) for _ in range(1 + again)]
+            state, made = self.world.draw.choice(results)
+            states[label] = state
+            out += made
+        self.world.versions[n + 1] = states
+        return pa.concat_tables([ROWS.empty_table(), *out])
+
+    def work(self, n: int, label: int, rows: pa.Table) -> tuple[Any, list[pa.Table]]:
+        """One group of one task."""
+        order = self.world.draw.sample(range(rows.num_rows), rows.num_rows)
+        cut = self.world.draw.randint(0, rows.num_rows)
+        shuffled = rows.take(pa.array(order, pa.int64()))
+        frames = [
+            part.to_pandas(use_threads=False)
+            for part in (shuffled.slice(0, cut), shuffled.slice(cut))
+            if part.num_rows
+        ]
+        state = GroupState(self.world.versions[n].get(label))
+        made = list(query._operator(self.context)((label,), iter(frames), state))  # type: ignore[arg-type]
+        return state.get, [pa.Table.from_pandas(frame, ROWS, preserve_index=False) for frame in made]
+
+    def task(self, function: Callable[[], Any]) -> Any:
+        """Run a task; one that is lost runs again."""
+        while True:
+            self.in_task = True
+            try:
+                self.point("task")
+                return function()
+            except TaskLost:
+                continue
+            finally:
+                self.in_task = False
+
+
+class GroupState:
+    """Spark's state of one group."""
+
+    def __init__(self, value: Any) -> None:
+        self.exists, self.get = value is not None, value
+
+    def update(self, value: Any) -> None:
+        self.get = value
+
+
+class Frame:
+    """As much of a DataFrame, and of a session, as the driver uses."""
+
+    def __init__(self, rows: pa.Table, process: Process) -> None:
+        self.rows, self.process = rows, process
+        self.sparkSession = self
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        return self.rows
+
+    def range(self, *_: int) -> Frame:
+        return self
+
+    def mapInArrow(self, task: Any, _: str) -> Frame:  # noqa: N802
+        made = self.process.task(lambda: list(task(iter([]))))
+        return Frame(pa.Table.from_batches(made, ROWS), self.process)
+
+
+@contextmanager
+def _points(world: World) -> Iterator[None]:
+    """A point before and after each file is written or removed."""
+
+    def here() -> list[Process]:
+        return [process for process in world.processes if process.thread is threading.current_thread()]
+
+    def batch_id(_: RoundLog) -> int:
+        return here()[0].next
+
+    def at_points(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            mine = here()
+            what = f"{function.__name__} {args[1]}"
+            for process in mine:
+                process.point(f"before {what}")
+            result = function(*args, **kwargs)
+            for process in mine:
+                process.point(f"after {what}")
+            return result
+
+        return wrapped
+
+    with ExitStack() as patches:
+        for name in ("write", "remove"):
+            patches.enter_context(mock.patch.object(Files, name, at_points(getattr(Files, name))))
+        patches.enter_context(mock.patch.object(query, "batch_id", batch_id))
+        # all of these small, so that much is kept in files
+        patches.enter_context(mock.patch.multiple(blobs, EMBEDDED=64, BULK=500))
+        patches.enter_context(mock.patch.object(codec, "BLOB_BYTES", 200))
+        patches.enter_context(mock.patch.object(vertex_snapshot, "LOG_BYTES", 1_000))
+        # of use in Spark's own processes only
+        patches.enter_context(mock.patch.object(run_context.process, "task", nullcontext))
+        yield
+
+
+# -- what must hold ------------------------------------------------------------------------------------------
+
+
+def expected(world: World) -> dict[str, dict[int, list[Any]]]:
+    """What each output says per epoch, by a run on one simulated worker that never failed."""
+    if not world.clocked:
+        simulation = Simulation(world.flow)
+        for name, calls in world.sends.items():
+            for verb, args in calls:
+                getattr(simulation, verb)(name, *args)
+        simulation.run()
+        return _rows(simulation.captured)
+    before = dict.fromkeys(world.sends, -1)
+    batches, inputs = [], defaultdict[str, list[Any]](list)
+    for batch, taken in sorted(world.taken.items()):
+        read = world.read.get(batch, {})
+        if taken != before or any(read.values()):
+            batches.append(batch)
+            for name, paths in read.items():
+                inputs[name].append(world.feeds[name].of(paths))
+            for name, last in taken.items():
+                entries = world.sends[name][before[name] + 1 : last + 1]
+                inputs[name].append([row for _, (rows,) in entries for row in rows])
+        before = taken
+    calls = _rows(run(world.flow, inputs))
+    return {name: {batches[i]: rows for i, rows in epochs.items()} for name, epochs in calls.items()}
+
+
+def _rows(captured: dict[str, Captured]) -> dict[str, dict[int, list[Any]]]:
+    """Epochs with records; that an empty one is complete is told by its number, which a batch may use up."""
+    return {name: {epoch: rows for epoch, rows in of.rows().items() if rows} for name, of in captured.items()}
+
+
+def difference(world: World) -> str | None:
+    """What a world that has come to its end says otherwise than a run that never failed."""
+    calls = expected(world)
+    process = Process(world)
+    process.start()
+    for name, epochs in calls.items():
+        if name == "told":  # at least once
+            delivered = [(epoch, rows) for epoch, rows in world.delivered if rows]
+            got = dict(delivered)
+            wrong = any(epochs.get(epoch) != rows for epoch, rows in delivered)
+        else:
+            got, wrong = _rows({name: LogView(process.context).captured(name)})[name], False
+        if wrong or got != epochs:
+            return f"output {name!r}: {got} instead of {epochs}"
+    if (counted := _audited(process)) != (given := _given(world)):
+        return f"inputs have read {counted} of {given}"
+    live, gone, there = files(process.context.log)
+    if live - there:
+        return f"files that a retained batch needs are not there: {sorted(live - there)}"
+    if there - live - gone:
+        return f"files that nobody needs are there: {sorted(there - live - gone)}"
+    return None
+
+
+def _audited(process: Process) -> dict[str, Counts]:
+    """By input what the flow says to have read."""
+    log, plan = process.context.log, process.context.plan
+    manifest = log.read(log.newest())
+    accounts = Account.of(log, manifest, plan.described()["inputs"])
+    return {name: Counts.of(each) for name, each in accounts.items()}
+
+
+def _given(world: World) -> dict[str, Counts]:
+    """By input what the program has sent, and what others have written."""
+    sent = {
+        name: Counts(len(calls), len(calls), 0, sum(len(args[0]) for verb, args in calls if verb == "send"))
+        for name, calls in world.sends.items()
+    }
+    return sent | {name: feed.given() for name, feed in world.feeds.items()}
+
+
+def files(log: RoundLog) -> tuple[set[str], set[str], set[str]]:
+    """The files that the retained batches need; those that go with their manifests; those that are there."""
+    live: set[str] = set()
+    gone: set[str] = set()
+    newest = log.read(log.newest())
+    for batch in log._batches():
+        manifest, rows = log.newest_before(batch + 1)
+        gone.update(manifest.gone)
+        if batch < newest.kept_from:  # one that was given up for dead wrote it later
+            continue
+        live |= files_of(wire.only(rows, Message))
+        live = live.union(*(state.files for state in States.of(rows).by_worker.values()))
+        waiting = {
+            name for epochs in manifest.unreleased.values() for names in epochs.values() for name in names
+        }
+        live = live.union(waiting, *(files_of(log.outputs(name)) for name in waiting))
+    return live, gone, {*log.files.names("blobs"), *log.files.names("outputs")}
+
+
+# -- cases ---------------------------------------------------------------------------------------------------
+
+
+def paths(draw: random.Random, delivered: Delivered) -> tuple[ts.Dataflow, dict[str, list[Any]]]:
+    """By the clock: a loop, a join, counts."""
+    flow = ts.Dataflow("paths")
+    edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
+
+    def hop(near: ts.Stream) -> ts.Stream:
+        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(near).distinct(name="near")
+
+    near = roots.loop(hop, name="hops")
+    near.capture("out")
+    near.map(lambda row: row.node % 7, "m long").group_by("m").aggregate(c="count").capture("sizes")
+    near.subscribe(lambda epoch, table: delivered.append((epoch, sorted_rows(table))), name="told")
+
+    def walk() -> list[tuple[int, int]]:
+        at, steps = draw.randint(0, 60), draw.randint(1, 20)
+        return [(at + i, at + i + 1) for i in range(steps)] + [(draw.randint(0, 60), draw.randint(0, 60))]
+
+    calls = {"edges": [("send", (walk(),)) for _ in range(draw.randint(2, 10))]}
+    return flow, calls | {"roots": [("send", ([(draw.randint(0, 60),)],)) for _ in range(draw.randint(1, 4))]}
+
+
+def manual(draw: random.Random, delivered: Delivered) -> tuple[ts.Dataflow, dict[str, list[Any]]]:
+    """Epochs that the user counts: a loop in step, vertices with state of their own."""
+    flow = ts.Dataflow("manual")
+    x = flow.input("x", "k long, v long", epochs="manual")
+
+    def body(each: ts.Stream) -> ts.Stream:
+        counted = each.group_by("k").aggregate(v=("sum", "v"), per="time")
+        return counted.map(lambda row: ((row.k + 1) % 5, row.v + 1), "k long, v long")
+
+    x.loop(body, max_iterations=draw.randint(1, 6), on_limit="return").capture("out")
+    for name in ("first", "second"):
+        x = flow.vertex(Pairs(logged=draw.random() < 0.7), x, "k long, v long", by="k", name=name)
+    x.capture("pairs")
+    x.subscribe(lambda epoch, table: delivered.append((epoch, sorted_rows(table))), name="told")
+    calls: list[Any] = []
+    for epoch in range(draw.randint(2, 6)):
+        for _ in range(draw.randint(0, 3)):
+            rows = [(draw.randint(0, 9), draw.randint(0, 99)) for _ in range(draw.choice([1, 5, 40]))]
+            calls.append(("send", (rows,)))
+        calls.append(("advance_to", (epoch + 1,)))
+    return flow, {"x": [*calls, ("close", ())]}
+
+
+def fed(
+    draw: random.Random, delivered: Delivered, folder: Path
+) -> tuple[ts.Dataflow, dict[str, list[Any]], dict[str, Feed]]:
+    """By the clock: a folder with files that cannot be read, a Delta table, and a handle."""
+    flow, names = ts.Dataflow("fed"), ("k", "v")
+    feeds: dict[str, Feed] = {
+        "folder": FolderFeed(folder / "in", draw, names),
+        "table": TableFeed(folder / "table", draw, names),
+    }
+    some = flow.files("folder", folder / "in", schema="k long, v long", on_bad_file="quarantine",
+                      files_per_epoch=draw.choice([None, 1, 2]))  # fmt: skip
+    others = flow.delta("table", folder / "table", versions_per_epoch=draw.choice([1, 3]))
+    both = some.concat(others, flow.input("sent", "k long, v long"))
+    both.capture("out")
+    sums = both.group_by("k").aggregate(v=("sum", "v"))
+    sums.subscribe(lambda epoch, table: delivered.append((epoch, sorted_rows(table))), name="told")
+    calls = [("send", ([(draw.randint(0, 9), draw.randint(0, 99))],)) for _ in range(draw.randint(0, 4))]
+    return flow, {"sent": calls}, feeds
+
+
+def world_of(seed: int, folder: Path) -> World:
+    """The case of a seed."""
+    draw, delivered, feeds = random.Random(seed), list[Any](), {}
+    make: Any = draw.choice([paths, manual, fed])
+    if make is fed:
+        flow, sends, feeds = fed(draw, delivered, folder)
+    else:
+        flow, sends = make(draw, delivered)
+    odds = Odds(
+        kill=draw.choice([0.003, 0.01, 0.03]),
+        stall=draw.choice([0, 0, 0.005]),
+    )
+    if make is not manual and not odds.stall:  # the other has states that only its own vertices can deal out
+        odds = replace(odds, rescale=draw.choice([0, 0.2]))
+    workers, keep = draw.choice([1, 2, 3, 5]), draw.choice([2, 5])
+    return World(
+        flow, str(folder / "checkpoint"), sends, seed=seed, delivered=delivered, odds=odds, workers=workers,
+        keep=keep, feeds=feeds,
+    )  # fmt: skip
+
+
+def check_seed(seed: int, count: Counter[str]) -> str | None:
+    """Run a case; in what it differs from a run that never failed, and what led to it."""
+    with tempfile.TemporaryDirectory(prefix="timely-engine-") as folder:
+        world = world_of(seed, Path(folder))
+        try:
+            world.live()
+            differs = difference(world)
+        except Exception as error:  # noqa: BLE001 - whatever happens, the seed must be told
+            differs = f"{type(error).__name__}: {error}"
+        count.update(world.count)
+        return None if differs is None else "\n  ".join([differs, *world.story])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=1_000)
+    parser.add_argument("--first", type=int, default=0, help="the first case's seed")
+    parser.add_argument("--seed", type=int, help="this case alone")
+    options = parser.parse_args(arguments)
+    seeds = range(options.first, options.first + options.cases)
+    if options.seed is not None:
+        seeds = range(options.seed, options.seed + 1)
+    count: Counter[str] = Counter()
+    began = calls = time.monotonic()
+    for seed in seeds:
+        if (differs := check_seed(seed, count)) is not None:
+            print(f"DIFFERS: seed {seed}: {differs}\nagain: python -m tests.support.engine --seed {seed}")
+            return 1
+        if (now := time.monotonic()) - calls > 10:
+            calls = now
+            print(f"  seed {seed}: {count['kills']} kills", flush=True)
+    minutes = (time.monotonic() - began) / 60
+    counts = ", ".join(f"{n} {what}" for what, n in sorted(count.items()))
+    print(f"{len(seeds)} cases, {count['kills'] / minutes:.0f} kills a minute; {counts}\nno differences")
+    return 0
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # of other numbers of workers
+    sys.exit(main())

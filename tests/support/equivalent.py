@@ -1,0 +1,21 @@
+"""Mutations that change nothing a user can see, each with its reason; `tests/mutate.py` leaves them out."""
+
+from __future__ import annotations
+
+#: by the mutation's name
+EQUIVALENT = {
+    "progress/reachability.py::Reachability.order::leave out a branch::1": (
+        "what follows gives the same tuple, more slowly"
+    ),
+    "state/arrangement.py::Arrangement._cut::always take a branch::2": "a batch without rows is no batch",
+    "state/codec.py::unpack_parts::leave out a branch::1": "the first part is found to end too late",
+    "times/frontier.py::MutableAntichain.update_iter::leave out a branch::3": (
+        "without a change the lists below are empty"
+    ),
+    "times/product.py::Summary.__post_init__::drop a not::2": (
+        "the identity is added like any other summary, more slowly"
+    ),
+    "times/product.py::Summary.followed_by::change a number::1": (
+        "the default is compared with 0 only, of times without coordinates"
+    ),
+}

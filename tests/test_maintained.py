@@ -1,0 +1,102 @@
+"""A table that follows a stream: the same as networkx after each epoch, with deletions; its errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+
+pytestmark = pytest.mark.spark
+
+
+def arrive(folder: Path, *edges: tuple[int, int, int]) -> None:
+    folder.mkdir(exist_ok=True)
+    columns = dict(zip(("a", "b", "diff"), zip(*edges, strict=True), strict=True))
+    pq.write_table(
+        pa.table({name: list(values) for name, values in columns.items()}), folder / f"{len(edges)}.parquet"
+    )
+
+
+def components(graph: nx.Graph) -> set[tuple[int, int]]:
+    return {(node, min(part)) for part in nx.connected_components(graph) for node in part}
+
+
+def test_the_table_is_the_result_after_each_run_and_takes_deletions(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    first = [(1, 2, 1), (2, 3, 1), (5, 4, 1)]
+    second = [(2, 3, -1), (3, 4, 1)]
+    graph, table = nx.Graph(), str(tmp_path / "parts")
+    for edges in (first, second):
+        arrive(tmp_path / "edges", *edges)
+        frame = spark.readStream.schema("a long, b long, diff long").parquet(str(tmp_path / "edges"))
+        query = ts.maintain(
+            frame,
+            ts.graphs.connected_components,
+            table,
+            checkpoint=checkpoint,
+            workers=2,
+            trigger="available_now",
+            src="a",
+            dst="b",
+        )
+        query.await_termination()
+        graph.add_edges_from(edge[:2] for edge in edges if edge[2] > 0)
+        graph.remove_edges_from(edge[:2] for edge in edges if edge[2] < 0)
+        shown = spark.read.format("delta").load(table).collect()
+
+        assert {(row.node, row.component) for row in shown} == components(graph)
+        assert query.name == "connected_components"
+
+
+def test_a_further_frame_is_a_collection(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
+    arrive(tmp_path / "edges", (1, 2, 1), (2, 3, 1), (5, 6, 1))
+    arrive(tmp_path / "roots", (1, 0, 1), (5, 0, 1), (5, 0, -1))
+    streams = spark.readStream.schema("a long, b long, diff long")
+    edges = streams.parquet(str(tmp_path / "edges")).selectExpr("a src", "b dst", "diff more")
+    roots = streams.parquet(str(tmp_path / "roots")).selectExpr("a node", "diff more")
+    query = ts.maintain(
+        edges, ts.graphs.bfs, str(tmp_path / "near"), checkpoint=checkpoint, workers=2,
+        trigger="available_now", keys="node", diff="more", roots=roots,
+    )  # fmt: skip
+    query.await_termination()
+
+    shown = spark.read.format("delta").load(str(tmp_path / "near")).collect()
+    assert {(row.node, row.distance) for row in shown} == {(1, 0), (2, 1), (3, 2)}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"frame": 1}, "frame"),
+        ({"algorithm": "pagerank"}, "algorithm"),
+        ({"algorithm": lambda edges: edges.changes()}, "collection"),
+        ({"algorithm": ts.graphs.bfs, "roots": 3}, "bfs got a int"),
+        ({"diff": "weight"}, "weight"),
+        ({"keys": ["nobody"]}, "nobody"),
+        ({"workers": 0}, "workers"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(
+    spark: SparkSession, checkpoint: str, wrong: dict[str, Any], says: str
+) -> None:
+    frame = spark.readStream.format("rate").load().selectExpr("value src", "value + 1 dst")
+    given = {"frame": frame, "algorithm": ts.graphs.connected_components, "table": "/nowhere"} | wrong
+
+    with pytest.raises(ts.TimelyError, match=rf"(?s){says}.*test_maintained.py.*Hint: "):
+        ts.maintain(**given, checkpoint=checkpoint)
+    assert not Path(checkpoint).exists()
+
+
+def test_a_static_frame_is_refused(spark: SparkSession, checkpoint: str) -> None:
+    with pytest.raises(ts.TimelyError, match="not streaming"):
+        ts.maintain(
+            spark.range(3).selectExpr("id src", "id dst"), ts.graphs.triangles, "/t", checkpoint=checkpoint
+        )

@@ -1,8 +1,0 @@
-"""The kinds of time here are a module of their own, which tests elsewhere import too."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

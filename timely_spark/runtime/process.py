@@ -1,0 +1,88 @@
+"""Memory of the Python processes in which Spark runs tasks: its settings, and an iteration's share of it.
+
+Spark forks these processes, uses each for one task after the other, and ends it after a minute of idleness.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from timely_spark.compiler.plan import IterationLimit, Plan
+
+#: Modules have more than `_MANY_OBJECTS` objects; a task leaves far fewer. Frozen objects are never
+#: collected, so their number is limited.
+_MANY_OBJECTS, _FROZEN = 20_000, 1_000_000
+#: glibc's names for its settings, and their largest value
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST = -1, -3, (1 << 31) - 1
+#: bytes of free memory that a process may keep between tasks
+_SPARE = 256 << 20
+#: Of the memory per worker, the share of one iteration by default: steps need several times as much.
+_MEMORY_SHARE = 16
+#: Where a container's limit of memory is.
+_CONTAINERS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+class _Heap(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_ = [
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")),
+    ]
+
+
+@contextmanager
+def task() -> Iterator[None]:
+    """Run the body as a task.
+
+    A task allocates and frees columns of tens of megabytes. Within a task the process keeps freed memory,
+    because new pages from the kernel took two thirds of the time of a large round. Objects of modules are
+    exempt from garbage collection, because Spark collects after every task, which took 45 ms with pandas
+    imported. Without glibc, memory is not kept.
+    """
+    libc = _libc()
+    if libc is not None:
+        libc.mallopt(_MMAP_THRESHOLD, _MOST)
+        libc.mallopt(_TRIM_THRESHOLD, _MOST)
+    yield
+    if len(gc.get_objects()) > _MANY_OBJECTS and gc.get_freeze_count() < _FROZEN:
+        gc.collect()
+        gc.freeze()
+    if libc is not None and libc.mallinfo2().fordblks > _SPARE:
+        libc.malloc_trim(0)
+
+
+def limit_iterations(plan: Plan) -> Plan:
+    """The plan, in which an iteration without a limit of the user's may have a share of the memory here."""
+    if plan.iteration_limit == IterationLimit():
+        at_once = max(1, min(plan.workers, os.cpu_count() or 1))
+        plan.iteration_limit = IterationLimit(bytes=_memory() // _MEMORY_SHARE // at_once)
+    return plan
+
+
+def _memory() -> int:
+    """The bytes of memory that this process may use, by its machine and container."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows has none of them
+        found = 16 << 30
+    for place in _CONTAINERS:
+        with suppress(OSError, ValueError):
+            found = min(found, int(Path(place).read_text("ascii")))
+    return found
+
+
+def _libc() -> Any:
+    """The C library, if it is glibc 2.33 or later."""
+    try:
+        libc = ctypes.CDLL(None)
+        libc.mallinfo2.restype = _Heap
+    except (OSError, TypeError, AttributeError):
+        return None
+    return libc

@@ -1,0 +1,302 @@
+"""`RunContext`: checkpoint, plan and limits of one run, sent to every Python process of the run.
+
+Each task's closure has the pickled plan, with the user's functions in it. A Python process unpickles the plan
+once and keeps it for later tasks. Like Spark's closures, the pickled plan is never in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import pickle
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.compiler import Plan
+from timely_spark.errors import LogDamaged, StorageFailed, TimelyError, VertexError, without_stack
+from timely_spark.runtime import process
+from timely_spark.runtime.batches import portions
+from timely_spark.runtime.errors import PeerLost, QueryFailed, Unpicklable, first_line
+from timely_spark.runtime.storage.blobs import Blobs
+from timely_spark.runtime.storage.log import FIRST, RoundLog, failure_file
+from timely_spark.worker import ROWS, pack
+
+_log = logging.getLogger(__name__)
+
+#: `timely_spark.worker.ROWS`, as Spark's DDL.
+ROWS_DDL = "worker int, kind string, meta string, payload binary"
+
+#: A source task packs its rows in portions of about this size.
+PORTION_BYTES = 16 << 20
+
+#: Where Spark's text has an error of a task that names a file.
+_RAISED = re.compile(r"timely_spark\.[\w.]*\b(StorageFailed|LogDamaged): (.*(?:\n\s*Hint[:] .*)?)")
+# Reports of errors by run: those of this process, which may be all that is left where a disk is full.
+_reports: dict[str, dict[str, Any]] = {}
+# Plans by digest. A process serves one or two runs; more come from restarts in a notebook.
+_plans: dict[str, Plan] = {}
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A run's checkpoint, plan, workers' labels and limits; small, because every task gets a copy."""
+
+    checkpoint: str
+    #: The compiled flow, pickled.
+    packed: bytes
+    #: A short name for `packed`.
+    digest: str
+    #: Spark's grouping key of each worker.
+    labels: tuple[int, ...]
+    #: Names of the inputs that have entries: inputs with a handle, and sources that can be closed.
+    inputs: tuple[str, ...]
+    #: The name of the flow.
+    name: str
+    #: The id of this start.
+    run: str
+    #: The term of this start in the round log.
+    term: int | None = None
+    #: The first batch of this run.
+    first: int = FIRST
+    #: The last batch that an earlier run had planned, and may have run.
+    planned: int = FIRST
+    #: Whether an output delivers records when they arrive.
+    on_arrival: bool = False
+    #: How many batches can be rolled back; Spark keeps as many of its own log.
+    keep: int = 100
+    #: How long, in seconds, even more batches are kept for inspection.
+    keep_seconds: float = 0.0
+    #: How many rounds a micro-batch may take; 1: each round is one.
+    rounds: int = 100
+    #: Whether parallel tasks run large rounds; else large exchanges are micro-batches.
+    parallel: bool = False
+    #: A folder into which every worker's round is recorded, for `testing.recorded`.
+    record: str | None = None
+    #: Folders of this machine in which something changes when a source has something new.
+    watched: tuple[str, ...] = ()
+
+    def to_option(self) -> str:
+        """Encode as the text of a data source's option."""
+        return json.dumps(asdict(self) | {"packed": base64.b64encode(self.packed).decode()})
+
+    @classmethod
+    def from_option(cls, text: str) -> RunContext:
+        """Decode the text that `to_option` made."""
+        found: dict[str, Any] = json.loads(text)
+        packed = base64.b64decode(found["packed"])
+        pairs = {name: tuple(found[name]) for name in ("labels", "inputs", "watched")}
+        return cls(**(found | pairs | {"packed": packed}))
+
+    @cached_property
+    def log(self) -> RoundLog:
+        """The round log."""
+        return RoundLog(self.checkpoint, self.term, self.first)
+
+    @cached_property
+    def blobs(self) -> Blobs:
+        """The store of messages and states that are too large for rows."""
+        return Blobs(self.log.files, self.term)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The compiled flow."""
+        if (plan := _plans.get(self.digest)) is None:
+            if len(_plans) >= 4:
+                _plans.pop(next(iter(_plans)), None)
+            plan = _plans[self.digest] = process.limit_iterations(pickle.loads(self.packed))
+        return plan
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def labelled(self, rows: pa.Table) -> pa.Table:
+        """The rows with each worker's label for its index: what Spark groups by."""
+        labels = pa.array(self.labels, pa.int32())
+        return rows.set_column(0, ROWS.field(0), pc.take(labels, rows.column("worker"))).cast(ROWS)
+
+    def pack(
+        self, source: str, batches: Iterator[pa.RecordBatch], shard: int, *, epoch: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows for the workers of the part `shard` of a source's input, in portions."""
+        seq = 0
+        for seq, table in enumerate(portions(batches, PORTION_BYTES, lambda batch: batch.nbytes), 1):
+            yield from self.labelled(pack(self.plan, source, table, shard, seq - 1, epoch=epoch)).to_batches()
+        if not seq:  # an empty part reports its epoch, too: an epoch without rows still completes
+            empty = self.plan.source(source).stage.outputs[0].empty_table()
+            yield from self.labelled(pack(self.plan, source, empty, shard, epoch=epoch)).to_batches()
+
+    def log_message(self, level: int, text: str, *args: object, **more: object) -> None:
+        """Log a message about the flow, with the fields of a structured log."""
+        extra = {"flow": self.name, "run": self.run, **more}
+        _log.log(level, f"%s: {text}", self.name, *args, extra={"context": extra})
+
+    @contextmanager
+    def task(self) -> Iterator[None]:
+        """Run the body as a task: `process.task`, and errors are reported."""
+        with process.task(), self.reporting():
+            yield
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Write an error of this process to the log, where `Query.exception()` finds it."""
+        try:
+            yield
+        except Exception as error:
+            self._report(error)
+            raise
+
+    def _report(self, error: Exception) -> None:
+        own = error if isinstance(error, TimelyError) else self.storage_error(str(error)) or error
+        vertex = own.encode() if isinstance(own, VertexError) else None
+        text = str(own) if isinstance(own, TimelyError) else without_stack(own)
+        kind, rank = type(own).__name__, _rank(own)
+        report = {"kind": kind, "text": text, "vertex": vertex, "rank": rank, "at": time.time()}
+        with suppress(StorageFailed):  # a full disk: this process still knows, and Spark tells the driver
+            _reports[self.run] = report
+            with suppress(LogDamaged):  # a damaged report is overwritten
+                earlier = self.log.files.json(self._failure)
+                if earlier is not None and earlier["rank"] > report["rank"]:
+                    return  # a task's own error says more than the error that Spark makes of it
+            self.log.files.write_json(self._failure, report)
+
+    @property
+    def _failure(self) -> str:
+        return failure_file(self.term)
+
+    def ended(self, error: TimelyError | None) -> None:
+        """The run has ended: keep its error for `status` where no process has reported one; None: stopped."""
+        if error is None:
+            self.log.files.remove(self._failure)
+        elif not self.log.files.exists(self._failure):
+            self._report(error)
+
+    def failure(self) -> TimelyError | None:
+        """The error that `reporting` wrote in this run, made again from its text."""
+        try:
+            report = self.log.files.json(self._failure)
+        except LogDamaged as damaged:
+            return damaged
+        except StorageFailed:
+            report = None
+        report = report or _reports.get(self.run)
+        if report is None:
+            return None
+        if report["vertex"] is not None:
+            return VertexError.decode(report["vertex"])
+        return _remade(report["kind"], report["text"]) or QueryFailed.because(self.name, report["text"])
+
+    def storage_error(self, text: str, what: str = "what Spark writes") -> TimelyError | None:
+        """The error that a text of Spark's tells of, if a file system or the checkpoint is its owner.
+
+        `what` says whose file it is if the text does not name one.
+        """
+        if (raised := _RAISED.search(text)) and (error := _remade(raised[1], raised[2])):
+            return error
+        line = first_line(text)
+        if (failed := StorageFailed.by_spark(text, f"{self.name}: {what} ({line})")) is not None:
+            return failed
+        files = self.log.spark.files
+        if "STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY" in text:
+            return LogDamaged.no_file(files.root, "state")
+        own = re.search(re.escape(files.root) + r"/((?:state|sources|offsets|commits)/[\w./-]*\w)", text)
+        return None if own is None else LogDamaged.unreadable(files.root, own[1], line)
+
+
+def packed(plan: Plan) -> dict[str, Any]:
+    """The plan as fields of a `RunContext`."""
+    from pyspark import cloudpickle
+
+    def refused(vertex: object) -> bool:
+        try:
+            cloudpickle.dumps(vertex)  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001 - anything may come out of a user's __reduce__
+            return True
+        return False
+
+    try:
+        found: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        stage = next((stage for stage in plan.stages if refused(stage.vertex)), None)
+        step, where = (plan.name, None) if stage is None else (stage.name, stage.where)
+        reason = str(error).partition("\n")[0]
+        msg = f"step {step!r} cannot be sent to Spark's tasks: {type(error).__name__}: {reason}"
+        hint = (
+            "let its functions refer to plain values; open what cannot be copied (a lock, a connection, the "
+            "SparkSession) inside of them."
+        )
+        raise Unpicklable(msg, where=where, hint=hint) from error
+    return {"packed": found, "digest": hashlib.sha256(found).hexdigest()[:16]}
+
+
+def _rank(error: Exception) -> int:
+    """How specific an error is: 2 names a step, 1 is one of this package, 0 any other, -1 a consequence."""
+    if isinstance(error, PeerLost):
+        return -1
+    return isinstance(error, TimelyError) + isinstance(error, VertexError)
+
+
+def _remade(kind: str, text: str) -> TimelyError | None:
+    """An error of this package from the name of its class and its text."""
+    kinds = {each.__name__: each for each in _kinds(TimelyError)}
+    if kind not in kinds:
+        return None
+    error = kinds[kind].__new__(kinds[kind])
+    Exception.__init__(error, text)
+    error.message, error.where, error.hint = text, None, None
+    return error
+
+
+def _kinds(kind: type[TimelyError]) -> Iterator[type[TimelyError]]:
+    yield kind
+    for subclass in kind.__subclasses__():
+        yield from _kinds(subclass)
+
+
+def labels(workers: int, partitions: int) -> tuple[int, ...]:
+    """Grouping keys that put worker i into partition i mod `partitions`.
+
+    Spark places an int key at `pmod(murmur3(key), partitions)`. Plain 0..W-1 would leave partitions empty and
+    others with several workers; these keys spread them evenly.
+
+    >>> labels(4, 2)
+    (2, 0, 4, 1)
+    """
+    found: list[int] = []
+    used: set[int] = set()
+    for worker in range(workers):
+        label = 0
+        while label in used or murmur3(label) % partitions != worker % partitions:
+            label += 1
+        used.add(label)
+        found.append(label)
+    return tuple(found)
+
+
+def murmur3(value: int) -> int:
+    """Spark's hash of one int column (Murmur3_x86_32.hashInt), signed.
+
+    >>> murmur3(0), murmur3(1)
+    (933211791, -559580957)
+    """
+    mask = 0xFFFFFFFF
+    k = value * 0xCC9E2D51 & mask
+    k = (k << 15 | k >> 17) & mask
+    k = k * 0x1B873593 & mask
+    h = 42 ^ k  # Spark's seed
+    h = (h << 13 | h >> 19) & mask
+    h = h * 5 + 0xE6546B64 & mask
+    h ^= 4  # the length in bytes
+    h = (h ^ h >> 16) * 0x85EBCA6B & mask
+    h = (h ^ h >> 13) * 0xC2B2AE35 & mask
+    h ^= h >> 16
+    return h - (1 << 32) if h >> 31 else h

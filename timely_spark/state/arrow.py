@@ -1,0 +1,145 @@
+"""Arrow tables: columns as numpy arrays, the bytes of a table, the widths of its integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.state.bounds import check_stream
+
+Hashes = npt.NDArray[np.uint64]
+Indices = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+#: tables with fewer rows are sorted with numpy's own sort, and not narrowed
+FEW = 1 << 11
+#: the end of an Arrow IPC stream
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+#: metadata of a column of longs that is written as a narrower type
+_NARROWED = {b"timely_narrowed": b""}
+#: by a primitive type's number, the bits of a value; of others 0
+_WIDTHS: dict[int, int] = {}
+
+
+def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as one array, dictionaries decoded."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column.dictionary_decode() if isinstance(column.type, pa.DictionaryType) else column
+
+
+def numbers(table: pa.Table, column: str) -> npt.NDArray[Any]:
+    """A numeric column without nulls as an array."""
+    values: npt.NDArray[Any] = flat(table.column(column)).to_numpy()
+    return values
+
+
+def replaced(table: pa.Table, column: str, values: Any) -> pa.Table:
+    """The table with other values in a column, whose type stays."""
+    place = table.schema.get_field_index(column)
+    field = table.schema.field(place)
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        values = pa.array(values, field.type)
+    return table.set_column(place, field, values)
+
+
+def data_bytes(table: pa.Table) -> int:
+    """The bytes of a table's values alone: equal tables have as many, however they lie in memory.
+
+    Example:
+        >>> data_bytes(pa.table({"n": [1, 2], "word": ["ab", None]}))
+        18
+    """
+    total = 0
+    for place, kind in enumerate(table.schema.types):
+        if kind.id not in _WIDTHS:
+            _WIDTHS[kind.id] = kind.bit_width if pa.types.is_primitive(kind) else 0
+        if width := _WIDTHS[kind.id]:
+            total += table.num_rows * width // 8
+        elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+            total += pc.sum(pc.binary_length(table.column(place))).as_py() or 0
+        else:
+            total += table.column(place).nbytes
+    return total
+
+
+def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
+    """A table as one Arrow IPC stream.
+
+    Args:
+        narrow: write large columns of longs as narrower integers if their values fit.
+    """
+    table = (_narrowed(table) if narrow and table.num_rows >= FEW else table).combine_chunks()
+    kinds = table.schema.types
+    if any("dictionary<" in str(kind) or isinstance(kind, pa.BaseExtensionType) for kind in kinds):
+        # a dictionary is a message of its own
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return bytes(sink.getvalue())
+    # a writer gives the same bytes, and takes longer for a small table, and more memory for a large one
+    return b"".join([table.schema.serialize(), *(batch.serialize() for batch in table.to_batches()), _END])
+
+
+def from_bytes(data: Any, *, validate: bool = True) -> pa.Table:
+    """The table of an Arrow IPC stream; columns that were not narrowed are not copied.
+
+    Args:
+        validate: check every offset and string; unnecessary for data that this process has checked before.
+
+    Raises:
+        pyarrow.ArrowInvalid: the data is no such stream, an offset leads out of it, or it exceeds a bound.
+    """
+    if validate:
+        check_stream(data)
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        table = reader.read_all()
+    if validate:
+        table.validate(full=True)
+    for i, field in enumerate(table.schema):
+        if field.metadata is not None and _NARROWED.keys() <= field.metadata.keys():
+            metadata = {key: value for key, value in field.metadata.items() if key not in _NARROWED}
+            wide = field.with_type(pa.int64()).with_metadata(metadata or None)
+            table = table.set_column(i, wide, table.column(i).cast(pa.int64()))
+    return table
+
+
+def _narrowed(table: pa.Table) -> pa.Table:
+    for i, field in enumerate(table.schema):
+        if field.type == pa.int64() and (kind := narrowest(table.column(i))) != pa.int64():
+            narrow = field.with_type(kind).with_metadata({**(field.metadata or {}), **_NARROWED})
+            table = table.set_column(i, narrow, table.column(i).cast(kind, safe=False))
+    return table
+
+
+def narrowest(column: pa.ChunkedArray) -> pa.DataType:
+    """The narrowest type of integers that holds a column of integers.
+
+    >>> narrowest(pa.chunked_array([[3, -129]]))
+    DataType(int16)
+    """
+    bounds = pc.min_max(column)
+    return holding(bounds["min"].as_py() or 0, bounds["max"].as_py() or 0)
+
+
+def holding(low: int, high: int) -> pa.DataType:
+    """The narrowest type of integers that holds two integers, and those between them."""
+    for kind in (pa.int8(), pa.int16(), pa.int32()):
+        limit = 1 << (kind.bit_width - 1)
+        if -limit <= low and high < limit:
+            return kind
+    return pa.int64()
+
+
+def max_abs(values: npt.NDArray[Any]) -> int:
+    """The greatest absolute value of integers, 0 without any.
+
+    >>> max_abs(np.array([2, -3]))
+    3
+    """
+    return max(int(values.max(initial=0)), -int(values.min(initial=0)))
