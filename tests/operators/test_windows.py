@@ -194,6 +194,7 @@ def test_hours_and_days_are_those_of_pandas() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:step .*more was removed")
 @given(epochs=st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([None, *range(12)]),
                                           st.integers(-1, 2)), max_size=5), min_size=1, max_size=4),
        by=BY, **HOW)  # fmt: skip
