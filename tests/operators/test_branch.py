@@ -12,7 +12,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.testing import run
 
 #: How the tests of all operators (names, states) try this one, on two streams (k long, v long).
-TRIED = {"branch": lambda x, _: x.branch(pc.field("v") > 1, name="it").falses.distinct()}
+TRIED = {"branch": lambda x, _: x.branch(pc.field("v") > 1, name="it").falses.distinct(name="kept")}
 
 
 @pytest.mark.parametrize(
