@@ -13,7 +13,7 @@ import pytest
 import timely_spark
 from timely_spark.captured import Captured
 from timely_spark.differential import CollectionVariable
-from timely_spark.operators.aggregate import Grouped
+from timely_spark.operators.group_by import Grouped
 from timely_spark.runtime.handle.inputs import InputHandle
 
 PACKAGE = Path(__file__).parents[1] / "timely_spark"

@@ -19,8 +19,8 @@ import pytest
 import timely_spark as ts
 from timely_spark.coordinator.migrate import FlowChanged, migrate
 from timely_spark.differential import CollectionVariable
-from timely_spark.operators.aggregate import Grouped
 from timely_spark.operators.finalise import finalise_graph
+from timely_spark.operators.group_by import Grouped
 from timely_spark.testing import Simulation
 
 Build = Callable[[Any, Any], Any]
@@ -100,10 +100,13 @@ STREAMS: dict[str, Build] = {
     "delay": lambda x, _: x.delay(1, name="it"),
     "expire": lambda x, _: x.expire(after=1, name="it"),
     "distinct": lambda x, _: x.distinct(name="it"),
+    "distinct per time": lambda x, _: x.distinct(per="time", name="it"),
+    "min of all": lambda x, _: x.min("v", name="it"),
     "min": lambda x, _: x.select("k", "v", w="v", name="wide").min("v", keys="k", name="it"),
     "max": lambda x, _: x.max("k", keys="v", name="it"),
     "settle": lambda x, _: x.distinct(name="d").settle(name="it"),
     "aggregate": lambda x, _: x.aggregate(total=("sum", "v"), name="it"),
+    "aggregate to a mean": lambda x, _: x.aggregate(mean=("mean", "v"), name="it"),
     "join": lambda x, y: x.join(y.select("k", w="v", name="right"), on="k", name="it"),
     "unary": lambda x, _: x.unary(same, "k long, v long", name="it"),
     "binary": lambda x, y: x.binary(y, either, "k long, v long", name="it"),

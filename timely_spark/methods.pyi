@@ -26,6 +26,7 @@ import timely_spark.operators.call
 import timely_spark.operators.custom
 import timely_spark.operators.expire
 import timely_spark.operators.finalise
+import timely_spark.operators.group_by
 import timely_spark.operators.group_map
 import timely_spark.operators.join
 import timely_spark.operators.lattice
@@ -67,7 +68,7 @@ class StreamMethods(Suggests):
     filter = timely_spark.operators.rows.where
     flat_map = timely_spark.operators.rows.flat_map
     foreach_epoch = timely_spark.operators.outputs.foreach_epoch
-    group_by = timely_spark.operators.aggregate.group_by
+    group_by = timely_spark.operators.group_by.group_by
     inspect = timely_spark.operators.outputs.inspect
     intersect = timely_spark.operators.sets.intersect
     join = timely_spark.operators.join.join

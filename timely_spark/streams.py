@@ -111,7 +111,7 @@ class Stream(StreamMethods):
         self.check_others(operator, others)
         if keyed is not None:
             by = tuple(keyed)
-            parts |= {"requires": [Partition(by)] * (1 + len(others)), "guarantees": by}
+            parts |= {"requires": [Partition.by(by)] * (1 + len(others)), "guarantees": by}
         stage = self.flow.graph.stage(
             operator,
             scope or self.stage.scope,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import timely_spark as ts
+from timely_spark.operators.group_by import Grouped
 from timely_spark.testing import Simulation
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,13 @@ WORDS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.partition("## Every noun and verb")[2].partition("\n## ")[0].splitlines()
     if line.startswith("| ") and not line.startswith("| word")
+]
+
+
+LINQ = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.partition("## Naiad's LINQ")[2].partition("\n## ")[0].splitlines()
+    if line.startswith("| `")
 ]
 
 
@@ -41,6 +49,13 @@ def test_a_word_has_a_place_and_a_test_or_a_reason(row: list[str]) -> None:
     for module in re.findall(r"`(\S+\.py)`", modules):
         assert any((ROOT / folder / module).exists() for folder in ("timely_spark", ".")), module
     assert tests or here.startswith(("none: ", "`python -m benchmarks"))
+
+
+@pytest.mark.parametrize("row", LINQ, ids=lambda row: row[0])
+def test_a_translation_of_linq_is_made_of_operators(row: list[str]) -> None:
+    called = re.findall(r"(\w+)\(", " ".join(row[1:3]))
+    assert called or row[2] == "`reduce_batches`"
+    assert [name for name in called if not exists(f"Stream.{name}") and not hasattr(Grouped, name)] == []
 
 
 def test_the_program_of_timelys_readme() -> None:

@@ -8,8 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import timely_spark as ts
 from timely_spark.errors import SchemaError, VertexError
@@ -144,6 +147,8 @@ def test_several_keys() -> None:
         lambda x: x.group_by("k").aggregate(a=("median", "v")),
         lambda x: x.group_by("k").aggregate(a=("sum", "nothing")),
         lambda x: x.group_by("k").aggregate(a=("sum", "k")),
+        lambda x: x.group_by("k").aggregate(a=("mean", "k")),
+        lambda x: x.group_by("k").aggregate(a="mean"),
         lambda x: x.group_by("k").aggregate(k="count"),
         lambda x: x.group_by("k").aggregate(a="count", per="epoch"),
         lambda x: x.group_by("l").count(),
@@ -272,6 +277,56 @@ def test_workers_and_chunks_do_not_change_the_result(kind: str) -> None:
     )
     last = {row[0]: row[1:4] for epoch in sorted(results[0]) for row in results[0][epoch]}
     assert last == {row["k"]: (row["count_all"], row["v_min"], row["v_max"]) for row in together.to_pylist()}
+
+
+@pytest.mark.slow
+@given(
+    epochs=st.lists(
+        st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(-(2**40), 2**40)), max_size=6),
+        max_size=4,
+    ),
+    kind=st.sampled_from(["long", "int", "double", "decimal(20, 2)"]),
+    per=st.sampled_from(["accumulated", "time"]),
+    workers=st.integers(1, 3),
+)
+def test_a_mean_is_that_of_pandas(epochs: Any, kind: str, per: str, workers: int) -> None:
+    as_kind = {"int": lambda v: v % 1000, "long": int, "double": float}.get(kind, lambda v: Decimal(v) / 4)
+    epochs = [[(k, None if v is None else as_kind(v)) for k, v in rows] for rows in epochs]
+    flow = ts.Dataflow("mean")
+    x = flow.input("x", f"k string, v {kind}", epochs="manual")
+    x.group_by("k").aggregate(least=("min", "v"), m=("mean", "v"), n="count", per=per).capture("out")
+    x.aggregate(m=("mean", "v"), per=per).capture("all")
+
+    made = run(flow, {"x": epochs}, workers=workers)
+
+    for epoch, rows in enumerate(epochs):
+        until = rows if per == "time" else [row for some in epochs[: epoch + 1] for row in some]
+        frame = pd.DataFrame(until, columns=["k", "v"]).astype({"v": float})
+        means = frame.groupby("k")["v"].mean()
+        found = {k: m for k, _, m, _ in made["out"].rows().get(epoch, [])}
+        assert found.keys() == {k for k, _ in rows}
+        for k, m in found.items():
+            assert m == pytest.approx(means[k]) if m is not None else np.isnan(means[k])
+        total = [m for (m,) in made["all"].rows().get(epoch, [])]
+        mean = frame["v"].mean()
+        assert total == ([] if not rows else [None] if np.isnan(mean) else [pytest.approx(mean)])
+
+
+def test_the_mean_over_a_sliding_window_forgets_and_a_window_without_values_has_none() -> None:
+    flow = ts.Dataflow("window")
+    x = flow.input("x", "k string, v long").expire(after=1)
+    x.group_by("k").aggregate(m=("mean", "v")).capture("out")
+
+    rows = run(flow, {"x": [[("a", 1), ("a", 2)], [("a", 6)], [], [("a", None)]]})["out"].rows()
+
+    assert rows == {0: [("a", 1.5)], 1: [("a", 6.0)], 2: [("a", None)], 3: [("a", None)], 4: [("a", None)]}
+
+
+def test_the_sum_of_a_mean_of_longs_beyond_64_bits_is_an_error() -> None:
+    flow = ts.Dataflow("mean")
+    flow.input("x", "k long, v long").group_by("k").aggregate(m=("mean", "v")).capture("out")
+    with pytest.raises(VertexError, match=r"(?s)step 'aggregate'.*beyond 64 bits"):
+        run(flow, {"x": [[(1, (1 << 63) - 1), (1, 1)]]})
 
 
 @pytest.mark.parametrize("options", [{}, {"per": "time"}, {"expire": 3}])

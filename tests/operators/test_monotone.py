@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import random
 from decimal import Decimal
 from typing import Any
 
@@ -104,6 +105,36 @@ def test_without_keys_there_is_one_minimum() -> None:
     assert result["settled_out"].rows() == {0: [(3,)], 1: [(5,)], 2: []}
 
 
+@pytest.mark.parametrize(("workers", "epochs"), [(2, "clock"), (3, "manual")])
+def test_without_keys_there_is_one_group_on_all_workers_and_in_regions_and_loops(
+    workers: int, epochs: Any
+) -> None:
+    draw = random.Random(workers)
+    rows = [[(draw.randrange(9),) for _ in range(draw.randrange(4))] for _ in range(9)]
+    flow = ts.Dataflow("extremes")
+    x = flow.input("x", "v long", epochs=epochs)
+    x.exchange("v").min("v").capture("min_out")
+    with flow.region("last", workers=[workers - 1]):
+        x.max("v").capture("max_out")
+    less = x.loop(
+        lambda v: v.select(v=pc.field("v") - 1).exchange("v").where(pc.field("v") > 2).concat(v).min("v")
+    )
+    less.capture("loop_out")
+    made = run(flow, {"x": rows}, workers=workers, seed=workers)
+
+    for name, best in (
+        ("min_out", min),
+        ("max_out", max),
+        ("loop_out", lambda vs: min(3, *vs)),
+    ):
+        seen: list[int] = []
+        for epoch, each in enumerate(rows):
+            before = best(seen) if seen else None
+            seen += [v for (v,) in each]
+            after = best(list(seen)) if seen else None
+            assert made[name].rows()[epoch] == ([] if after == before else [(after,)]), name
+
+
 def test_distinct_sends_a_record_once_over_all_epochs() -> None:
     flow = ts.Dataflow("seen")
     x = flow.input("x", "n long, s string")
@@ -115,6 +146,28 @@ def test_distinct_sends_a_record_once_over_all_epochs() -> None:
         1: [(1, "a")],
         2: [],
     }
+
+
+def test_distinct_per_time_is_of_each_time_alone_in_loops_too() -> None:
+    flow = ts.Dataflow("distinct")
+    x = flow.input("x", "n long", epochs="manual")
+    x.exchange("n").distinct(per="time").capture("out")
+    halves = x.loop(
+        lambda n: n.select(n=pc.divide(pc.field("n"), 2)).where(pc.field("n") > 0).distinct(per="time"),
+        max_iterations=9,
+    )
+    halves.capture("loop_out")
+    epochs = [[(7,), (7,), (6,)], [(7,)], [], [(6,), (6,)]]
+    for workers in (1, 3):
+        made = run(flow, {"x": epochs}, workers=workers)
+        assert made["out"].rows() == {0: [(6,), (7,)], 1: [(7,)], 2: [], 3: [(6,)]}
+        assert made["loop_out"].rows() == {0: [(1,), (3,)], 1: [(1,), (3,)], 2: [], 3: [(1,), (3,)]}
+
+
+@pytest.mark.parametrize("options", [{"per": "epoch"}, {"per": "time", "expire": 2}])
+def test_per_is_checked_when_the_graph_is_built(options: Any) -> None:
+    with pytest.raises((SchemaError, GraphError), match=r"(?s)distinct: .*Hint: "):
+        ts.Dataflow("x").input("x", "n long").distinct(**options)
 
 
 def test_readers_outside_a_loop_get_final_records() -> None:

@@ -188,6 +188,8 @@ def sizes(time: Any, *tables: pa.Table) -> list[tuple[int, int]]:
 
 
 FLOWS: dict[str, Callable[[ts.Dataflow], ts.Stream]] = {
+    "distinct per time": over(lambda x, y: x.concat(y).exchange("v").distinct(per="time")),
+    "least of all": over(lambda x, y: x.concat(y).exchange("v").min("v").select(k="v", v="v")),
     "distinct": over(lambda x, y: x.concat(y).distinct().exchange("v").distinct()),
     "merge": over(lambda x, y: x.concat(y).merge("v", pc.max_element_wise, keys="k")),
     "merge in a loop": over(
@@ -200,6 +202,7 @@ FLOWS: dict[str, Callable[[ts.Dataflow], ts.Stream]] = {
     "settled": over(lambda x, y: x.concat(y).max("v", keys=["k"]).settle()),
     "aggregate": over(lambda x, y: x.concat(y).group_by("k").aggregate(v=("sum", "v"))),
     "aggregate per time": over(lambda x, y: x.group_by("k").aggregate(v=("sum", "v"), per="time")),
+    "mean": over(lambda x, y: x.group_by("k").aggregate(m=("mean", "v")).select(k="k", v="m")),
     "aggregate in a loop": looped,
     "aggregate in a scope": over(
         lambda x, y: (

@@ -106,6 +106,11 @@ class Partition:
     #: keys whose records are partitioned otherwise
     skew: Skew | None = None
 
+    @classmethod
+    def by(cls, keys: Sequence[str], workers: tuple[int, ...] | None = None) -> Partition:
+        """By H of some keys; without keys all records are on one worker."""
+        return cls(tuple(keys), computed="" if keys else "()", workers=workers)
+
     def __str__(self) -> str:
         by = "broadcast" if self.broadcast else f"by {self.computed or ', '.join(self.columns)}"
         by += " in blocks" if self.blocks else ""
@@ -208,7 +213,7 @@ class Stage:
         if self.guarantees is None:
             return None
         skew = self.requires[0].skew if self.requires and self.requires[0] is not None else None
-        return Partition(self.guarantees, workers=self.workers, skew=skew)
+        return replace(Partition.by(self.guarantees, self.workers), skew=skew)
 
     @property
     def is_source(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,9 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import SchemaLike, Suggests, caller, check_columns, check_given, composed, operator
+from timely_spark.graph import (
+    Expression,
+    caller,
+    check_columns,
+    check_given,
+    composed,
+    operator,
+)
 from timely_spark.operators.expire import Sessions, check_per, checked_expire, options_text
-from timely_spark.operators.group_map import group_mapped
 from timely_spark.operators.retractions import with_signs
 from timely_spark.operators.rows import all_named, check_name, computed
 from timely_spark.state.arrangement import Arrangement
@@ -26,7 +32,9 @@ from timely_spark.streams import Stream
 from timely_spark.times import Timestamp, only_epochs
 
 _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
-_KINDS = ("count", "sum", "min", "max", "collect")
+_KINDS = ("count", "sum", "mean", "min", "max", "collect")
+_PART = "__timely_part"
+"""Prefix of the columns that hold the sum and the count of a mean."""
 
 #: Types of which equal values have equal bytes; and how many keys tell whether keys repeat.
 _HASHED = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary)
@@ -39,7 +47,7 @@ ALL = "__timely_all"
 """A constant column that makes all records one group, on one worker."""
 
 AggregateSpec = str | tuple[str, str]
-"""``"count"``, or ``(kind, column)`` with kind one of count, sum, min, max, collect."""
+"""``"count"``, or ``(kind, column)`` with kind one of count, sum, mean, min, max, collect."""
 
 
 class Combines:
@@ -284,181 +292,6 @@ class AggregateSessions(Sessions, Aggregate):
         return total
 
 
-class Grouped(Suggests):
-    """A stream grouped by keys, to be aggregated or reduced.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("shops")
-        >>> by_shop = flow.input("sales", "shop string, amount long").group_by("shop")
-        >>> _ = by_shop.aggregate(total=("sum", "amount"), most=("max", "amount")).capture("out")
-        >>> ts.testing.run(flow, {"sales": [[("a", 5), ("a", 2), ("b", 1)]]})["out"].rows()
-        {0: [('a', 7, 5), ('b', 1, 1)]}
-    """
-
-    _suggestions = dict.fromkeys(
-        ("capture", "inspect", "select", "where", "map", "join"), "aggregate(...) or reduce(...) before it"
-    )
-
-    def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
-        self.stream, self.keys = stream, keys
-
-    def aggregate(
-        self,
-        named: Mapping[str, AggregateSpec] | None = None,
-        /,
-        *,
-        per: str = "accumulated",
-        expire: int | None = None,
-        name: str | None = None,
-        **columns: AggregateSpec,
-    ) -> Stream:
-        """One row per key, each of `columns` an aggregate: ``"count"``, or ``("sum", "amount")``.
-
-        Kinds: count (of records, or of values that are not null), sum (integers as long, floats as double),
-        min, max, collect (all values as a sorted list). Null values are ignored; a key with only nulls has a
-        null sum, min, max. The last digits of a sum of doubles depend on the order of addition; a sum of
-        decimals of more than 38 digits, or of integers of more than 64 bits, is an error when it runs; of
-        integers the sum that is sent, not one of a part of them. A mapping names columns that cannot be
-        keyword arguments: ``aggregate({"name": ("max", "name")})``.
-
-        When a time is complete, the value of each key that changed at it is sent once; epochs are sent in
-        order. The value is of all records up to that time, or with ``per="time"`` of that time's records.
-
-        With `expire` the value is of the key's session: a session ends when more than `expire` epochs pass
-        without a record of the key. Nothing is sent when a session ends, so a current table keeps the last
-        value. For values that decrease as records age, aggregate the output of `Stream.expire`.
-
-        **Columns:** out: the keys, then `columns`.
-
-        Example:
-            >>> import timely_spark as ts
-            >>> flow = ts.Dataflow("wordcount")
-            >>> _ = (
-            ...     flow.input("words", "word string")
-            ...     .group_by("word")
-            ...     .aggregate(count="count")
-            ...     .capture("out")
-            ... )
-            >>> ts.testing.run(flow, {"words": [["to", "be", "to"], ["be"]]})["out"].rows()
-            {0: [('be', 1), ('to', 2)], 1: [('be', 2)]}
-
-        Raises:
-            SchemaError: a column is missing; a key or compared column is nested; a kind or `per` is unknown;
-                or no aggregate is given.
-        """
-        return _aggregate(self.stream, self.keys, all_named(named, columns), per, expire=expire, name=name)
-
-    def count(
-        self,
-        column: str = "count",
-        *,
-        per: str = "accumulated",
-        expire: int | None = None,
-        name: str | None = None,
-    ) -> Stream:
-        """How many records each key has, as column `column`; `per` and `expire` as for `aggregate`.
-
-        **Columns:** out: the keys, then `column` long.
-
-        Example:
-            >>> import timely_spark as ts
-            >>> flow = ts.Dataflow("count")
-            >>> _ = flow.input("words", "word string").group_by("word").count("n").capture("out")
-            >>> ts.testing.run(flow, {"words": [["to", "be", "to"]]})["out"].rows()
-            {0: [('be', 1), ('to', 2)]}
-        """
-        return _aggregate(self.stream, self.keys, {column: "count"}, per, expire=expire, name=name)
-
-    def reduce(
-        self,
-        function: Callable[[Any, list[Any]], Iterable[Any]],
-        schema: SchemaLike,
-        *,
-        name: str | None = None,
-    ) -> Stream:
-        """Compute each key's results at each time, by a function of its records; `reduce_batches` is faster.
-
-        The function gets the records of one time, when the time is complete (Naiad's GroupBy, section 4.2).
-        For those of all times so far see `Collection.reduce`; with a state, `Stream.stateful_map`.
-
-        Args:
-            function: gets the key, a named row, and its records, named rows of the other columns, equal ones
-                repeated, in no order; returns rows, without the key. It must be deterministic.
-            schema: the schema of the results.
-
-        **Columns:** out: the keys, then `schema`.
-
-        Example:
-            >>> import timely_spark as ts
-            >>> flow = ts.Dataflow("longest")
-            >>> by_size = flow.input("words", "n long, word string").group_by("n")
-            >>> longest = lambda key, rows: [max((row.word for row in rows), key=len)]
-            >>> _ = by_size.reduce(longest, "word string").capture("out")
-            >>> ts.testing.run(flow, {"words": [[(1, "a"), (1, "abc")], [(1, "ab")]]})["out"].rows()
-            {0: [(1, 'abc')], 1: [(1, 'ab')]}
-
-        Raises:
-            GraphError: `function` cannot be called.
-            SchemaError: a key is missing, nested, or in `schema`.
-            VertexError: at run time: the function fails, or returns other columns.
-        """
-        return _grouped(self.stream, "reduce", self.keys, function, schema, name=name)
-
-    def reduce_batches(
-        self, function: Callable[[pa.Table], Any], schema: SchemaLike, *, name: str | None = None
-    ) -> Stream:
-        """Compute the results of many keys at each time, by a function of whole batches.
-
-        As `reduce`, but the function gets all of a worker's records of a time at once.
-
-        Args:
-            function: gets an Arrow table, grouped by key; returns a table (or pandas frame) of results, each
-                with its key. A key's results must depend on its records alone.
-            schema: the schema of the results, without the key.
-
-        **Columns:** the function gets the stream's; out: the keys, then `schema`, which it returns.
-
-        Example:
-            >>> import timely_spark as ts
-            >>> flow = ts.Dataflow("median")
-            >>> rows = flow.input("rows", "k string, v double")
-            >>> def median(table):
-            ...     return table.to_pandas().groupby("k", as_index=False).agg(median=("v", "median"))
-            >>> _ = rows.group_by("k").reduce_batches(median, "median double").capture("out")
-            >>> ts.testing.run(flow, {"rows": [[("a", 1.0), ("a", 3.0), ("b", 5.0)]]})["out"].rows()
-            {0: [('a', 2.0), ('b', 5.0)]}
-
-        Raises:
-            GraphError: `function` cannot be called.
-            SchemaError: a key is missing, nested, or in `schema`.
-            VertexError: at run time: the function fails, or returns other columns, or keys that it did not
-                get.
-        """
-        return _grouped(self.stream, "reduce_batches", self.keys, function, schema, name=name)
-
-
-@operator(Stream)
-def group_by(stream: Stream, *keys: str) -> Grouped:
-    """Group by columns, to aggregate or reduce; with no columns all records are one group.
-
-    Args:
-        stream: any.
-        keys: the key columns. They are checked by the method that is called next.
-
-    Returns:
-        The groups, with the methods `aggregate`, `count`, `reduce` and `reduce_batches`.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("sum")
-        >>> _ = flow.input("x", "k string, v long").group_by("k").aggregate(total=("sum", "v")).capture("out")
-        >>> ts.testing.run(flow, {"x": [[("a", 1), ("b", 5), ("a", 2)]]})["out"].rows()
-        {0: [('a', 3), ('b', 5)]}
-    """
-    return Grouped(stream, keys)
-
-
 @operator(Stream)
 def aggregate(
     stream: Stream,
@@ -489,22 +322,7 @@ def aggregate(
         >>> ts.testing.run(flow, {"x": [range(10)]})["out"].rows()
         {0: [(45, 10)]}
     """
-    return _aggregate(stream, (), all_named(named, columns), per, expire=expire, name=name)
-
-
-@composed
-def _grouped(
-    stream: Stream,
-    operator: str,
-    keys: tuple[str, ...],
-    function: Callable[..., Any],
-    schema: SchemaLike,
-    *,
-    name: str | None,
-) -> Stream:
-    if keys:
-        return group_mapped(operator, stream, keys, function, schema, name=name)
-    return group_mapped(operator, one_group(stream), (ALL,), function, schema, hidden=(ALL,), name=name)
+    return aggregated(stream, (), all_named(named, columns), per, expire=expire, name=name)
 
 
 def one_group(stream: Stream) -> Stream:
@@ -513,7 +331,7 @@ def one_group(stream: Stream) -> Stream:
 
 
 @composed
-def _aggregate(
+def aggregated(
     stream: Stream,
     keys: tuple[str, ...],
     columns: dict[str, AggregateSpec],
@@ -522,24 +340,33 @@ def _aggregate(
     expire: int | None,
     name: str | None,
 ) -> Stream:
+    """The aggregates of a stream, as `Grouped.aggregate`; without keys of all records."""
     where = caller()
     check_name("aggregate", stream, name, "('max', 'name')")
     check_per("aggregate", per)
     expire = checked_expire("aggregate", stream, expire, per=per)
     check_given("aggregate", where, columns)
     if not keys:
-        result = _aggregate(one_group(stream), (ALL,), columns, per, expire=expire, name=name)
+        result = aggregated(one_group(stream), (ALL,), columns, per, expire=expire, name=name)
         return result.select(*columns)
     check_columns("aggregate", stream.schema, keys, keys=True)
     listed: list[tuple[str, str, str | None]] = []
     fields = [stream.schema.field(key) for key in keys]
+    results: dict[str, str | Expression] = {}
+    details: list[str] = []
     for out, given in columns.items():
         if out in keys:
             msg = f"aggregate: column {out!r} is a key"
             raise SchemaError(msg, where=where, hint="give the aggregate another name.")
         kind, column, type_ = _checked(stream.schema, out, given)
-        fields.append(pa.field(out, type_))
-        listed.append((out, kind, column))
+        results[out], parts = out, [(out, kind, type_)]
+        if kind == "mean":
+            total, number = f"{_PART}{len(listed)}_sum", f"{_PART}{len(listed)}_count"
+            results[out] = _quotient(total, number)
+            parts = [(total, "sum", type_), (number, "count", pa.int64())]
+        fields += [pa.field(part, type_) for part, _, type_ in parts]
+        listed += [(part, kind, column) for part, kind, _ in parts]
+        details.append(f"{out}={kind}({column or ''})")
     if not columns:
         msg = "aggregate: nothing to compute"
         raise SchemaError(
@@ -547,7 +374,7 @@ def _aggregate(
         )
     stream, listed = with_signs(stream, keys, listed)
     aggregates = Aggregates(keys, tuple(listed))
-    return stream.then(
+    result = stream.then(
         "aggregate",
         [pa.schema(fields)],
         name=name,
@@ -555,18 +382,26 @@ def _aggregate(
         if expire is None
         else AggregateSessions(expire, aggregates, accumulate=True),
         keyed=keys,
-        detail=", ".join(f"{out}={kind}({column or ''})" for out, kind, column in listed)
-        + options_text(per=per, expire=expire),
+        detail=", ".join(details) + options_text(per=per, expire=expire),
         parameters={
             "aggregates": [list(one) for one in listed],
             "per": per,
             "expire": expire,
         },
+        own=[part for part, *_ in listed if part.startswith(_PART)],
     )[0]
+    return result if len(listed) == len(results) else computed(result, *keys, results)
+
+
+def _quotient(total: str, number: str) -> Expression:
+    """A column of sums divided by one of counts, as double; null where the count is 0."""
+    none = pc.scalar(pa.scalar(None, pa.float64()))
+    quotient = pc.divide(pc.field(total).cast("float64"), pc.field(number).cast("float64"))
+    return pc.if_else(pc.field(number) == 0, none, quotient)
 
 
 def _checked(schema: pa.Schema, out: str, given: Any) -> tuple[str, str | None, pa.DataType]:
-    """The kind, column and type of an aggregate, as the user gave it for column `out`."""
+    """The kind, column and type (of a mean: its sum's) of an aggregate, as the user gave it for `out`."""
     kind, column = given if isinstance(given, tuple | list) and len(given) == 2 else (given, None)
     if kind not in _KINDS or (column is None and kind != "count"):
         msg = f"aggregate: {out}={given!r}"
@@ -579,10 +414,10 @@ def _checked(schema: pa.Schema, out: str, given: Any) -> tuple[str, str | None, 
     source = schema.field(column).type
     if kind == "collect":
         return kind, column, pa.list_(pa.field("item", source))
-    if kind != "sum":
+    if kind not in {"sum", "mean"}:
         return kind, column, source
     is_number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
     if not any(is_kind(source) for is_kind in is_number):
-        msg = f"aggregate: {out} would sum column {column!r} of type {source}"
-        raise SchemaError(msg, where=caller(), hint="sum a column of numbers.")
+        msg = f"aggregate: {out} would be the {kind} of column {column!r} of type {source}"
+        raise SchemaError(msg, where=caller(), hint="name a column of numbers.")
     return kind, column, _sum_type(source)

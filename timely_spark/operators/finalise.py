@@ -83,7 +83,7 @@ def finalise_graph(graph: LogicalGraph) -> LogicalGraph:
                 _check_diff(graph, stage, kind, by_epochs=by_epochs)
             if isinstance(kind, Monotone) and kind.merge is None and by_epochs:
                 vertex = MonotoneOutput(stage.vertex.schema, stage.vertex.diff, kind)
-                finalising = replace(copies[stage], vertex=vertex, requires=(Partition(kind.keys),))
+                finalising = replace(copies[stage], vertex=vertex, requires=(Partition.by(kind.keys),))
                 copies[stage] = copy.stages[stage.index] = finalising
     for edge in graph.edges:
         kind, target = within_epoch[edge.source, edge.port], copies[edge.target]
@@ -134,7 +134,7 @@ def _insert(graph: LogicalGraph, source: Stage, edge: Edge, monotone: Monotone) 
         summary=source.scope.times.identity(source.scope.depth),
         outputs=(edge.schema,),
         vertex=_finalising(monotone),
-        requires=(Partition(monotone.keys, workers=source.workers),),
+        requires=(Partition.by(monotone.keys, source.workers),),
         workers=source.workers,
         guarantees=monotone.keys,
     )

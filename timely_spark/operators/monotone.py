@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.graph import Monotone, Vertex, composed, operator
-from timely_spark.operators.expire import Sessions, checked_expire, options_text
+from timely_spark.operators.expire import Sessions, check_per, checked_expire, options_text
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import keys_and_value
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Indices, Mask
-from timely_spark.state.buffering import PerTime
+from timely_spark.state.buffering import BufferingVertex, PerTime
 from timely_spark.state.grouping import Groups, group
 from timely_spark.state.hashing import hashes
 from timely_spark.state.history import Compact, RowTimes, compaction, with_time
@@ -82,6 +82,25 @@ class ImprovementsPerTime(PerTime, Improvements):
     improves = True
 
 
+class DistinctPerTime(BufferingVertex):
+    """When a time is complete, send each of its records once."""
+
+    per_time = True
+
+    def __init__(self, monotone: Monotone) -> None:
+        super().__init__()
+        self.monotone = monotone
+
+    def combine(self, edge: int, batch: pa.Table) -> pa.Table:
+        """Keep one of equal records, before the exchange too."""
+        return best_per_key(batch, self.monotone)
+
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
+        """Send the records of a complete time."""
+        if batches[0]:
+            self.send_by(0, time, self.combine(0, pa.concat_tables(batches[0])))
+
+
 class ImprovementSessions(Sessions, ImprovementsPerTime):
     """Per key and session, pass each record that improves on the session's earlier epochs."""
 
@@ -134,17 +153,23 @@ def at_least_as_good(stored: pa.Table, batch: pa.Table, monotone: Monotone) -> M
 
 
 @operator(Stream)
-def distinct(stream: Stream, *, expire: int | None = None, name: str | None = None) -> Stream:
+def distinct(
+    stream: Stream, *, per: str = "accumulated", expire: int | None = None, name: str | None = None
+) -> Stream:
     """Each different record once, at the least time at which it appears.
 
     A record passes when it is first seen; no notification is needed. A record of one epoch does not appear
     again in a later epoch. In a loop, `distinct` makes the loop end: a record that passed before is dropped.
+
+    With ``per="time"`` each time's different records pass once, when the time is complete, whatever earlier
+    times had: Naiad's Distinct (section 4.2). Nothing is kept, so in a loop it does not end the loop.
 
     With `expire`, outside loops, a record passes again if none of the `expire` epochs before its epoch has
     it. The records of an epoch then pass when the epoch is complete.
 
     Args:
         stream: any.
+        per: "accumulated" for the records that no earlier time had, or "time" for those of each time alone.
         expire: after how many epochs without it a record passes again; by default never.
 
     **Columns:** out as in; none may be nested.
@@ -152,12 +177,20 @@ def distinct(stream: Stream, *, expire: int | None = None, name: str | None = No
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("distinct")
-        >>> _ = flow.input("x", "n long").distinct().capture("out")
-        >>> ts.testing.run(flow, {"x": [[1, 2, 2], [2, 3]]})["out"].rows()
-        {0: [(1,), (2,)], 1: [(3,)]}
+        >>> x = flow.input("x", "n long")
+        >>> _ = x.distinct().capture("out"), x.distinct(per="time").capture("per_time")
+        >>> made = ts.testing.run(flow, {"x": [[1, 2, 2], [2, 3]]})
+        >>> made["out"].rows(), made["per_time"].rows()
+        ({0: [(1,), (2,)], 1: [(3,)]}, {0: [(1,), (2,)], 1: [(2,), (3,)]})
+
+    Raises:
+        SchemaError: a column is nested, or `per` is unknown.
+        GraphError: `expire` is no whole number of at least 1, is given with ``per="time"``, or the stream is
+            in a loop.
     """
+    check_per("distinct", per)
     monotone = Monotone(tuple(stream.schema.names))
-    return _monotone(stream, "distinct", monotone, stream.schema, expire=expire, name=name)
+    return _monotone(stream, "distinct", monotone, stream.schema, per=per, expire=expire, name=name)
 
 
 @operator(Stream)
@@ -165,7 +198,7 @@ def min(
     stream: Stream,
     value: str,
     *,
-    keys: str | Sequence[str],
+    keys: str | Sequence[str] | None = None,
     expire: int | None = None,
     name: str | None = None,
 ) -> Stream:
@@ -181,7 +214,7 @@ def min(
     Args:
         stream: any.
         value: the column whose least value is kept.
-        keys: the key columns.
+        keys: the key columns; by default all records are one group.
         expire: after how many epochs without a value a key's session ends; by default never.
 
     **Columns:** in: `keys` and `value`, others are dropped; out: `keys`, `value`.
@@ -205,7 +238,7 @@ def max(
     stream: Stream,
     value: str,
     *,
-    keys: str | Sequence[str],
+    keys: str | Sequence[str] | None = None,
     expire: int | None = None,
     name: str | None = None,
 ) -> Stream:
@@ -228,7 +261,7 @@ def _extreme(
     stream: Stream,
     operator: str,
     value: str,
-    keys: str | Sequence[str],
+    keys: str | Sequence[str] | None,
     *,
     expire: int | None,
     name: str | None,
@@ -247,18 +280,21 @@ def _monotone(
     monotone: Monotone,
     schema: pa.Schema,
     *,
+    per: str = "accumulated",
     expire: int | None,
     name: str | None,
 ) -> Stream:
-    expire = checked_expire(operator, stream, expire)
+    expire = checked_expire(operator, stream, expire, per=per)
     check_no_retractions(operator, stream)
+    improves = expire is None and per == "accumulated"
+    vertex: Vertex = Improvements(monotone) if improves else DistinctPerTime(monotone)
     return stream.then(
         operator,
         [schema],
         name=name,
-        vertex=Improvements(monotone) if expire is None else ImprovementSessions(expire, monotone),
+        vertex=vertex if expire is None else ImprovementSessions(expire, monotone),
         keyed=monotone.keys,
-        monotone=monotone if expire is None else None,
-        detail=(monotone.value or "") + options_text(expire=expire),
-        parameters={"value": monotone.value, "expire": expire},
+        monotone=monotone if improves else None,
+        detail=(monotone.value or "") + options_text(per=per, expire=expire),
+        parameters={"value": monotone.value, "expire": expire} | ({"per": per} if per == "time" else {}),
     )[0]

@@ -71,10 +71,10 @@ def with_signs(stream: Stream, keys: tuple[str, ...], listed: Listed) -> tuple[S
     if (found := retractions_in(stream)) is None:
         return stream, listed
     values: dict[str, Any] = {}
-    for number, (out, kind, column) in enumerate(listed):
+    for number, (_, kind, column) in enumerate(listed):
         diff = found[1]
         if diff is None or kind not in {"sum", "count"}:
-            why = f"{out}={kind!r} cannot subtract them"
+            why = f"{kind} cannot subtract them"
             raise _refused(why, *found, operator="aggregate")
         values[f"{_SIGNED}{number}"] = _value(stream.schema, kind, column, diff)
     named = zip(listed, values, strict=True)
