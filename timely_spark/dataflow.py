@@ -182,7 +182,7 @@ class Dataflow(Inputs, Suggests):
         log_to: str | os.PathLike[str] | None = None,
         replace: bool = False,
         warn_after: int | None = 10_000,
-        iteration_limit: int | str | None = None,
+        epoch_limit: int | str | None = None,
         on_negative: Literal["warn", "raise"] = "warn",
         keep: float | str | None = None,
         new_steps: Literal["empty"] | None = None,
@@ -222,9 +222,10 @@ class Dataflow(Inputs, Suggests):
                 is the same.
             warn_after: iterations of a loop in one epoch, after which a warning is logged; None: never. (Also
                 an iteration that repeats very many records is warned of.)
-            iteration_limit: the most that one iteration of a loop may have on one worker: a number of
-                records, or bytes as text, such as "2 GB". A loop beyond it fails with `LimitReached`, before
-                the memory is full. None: a sixteenth of the memory that the machine has for each worker.
+            epoch_limit: the most that a step may send on one worker in an epoch; in a loop, in one iteration
+                of it. A number of records, or bytes as text, such as "2 GB". A step beyond it fails with
+                `LimitReached`. None: of the memory that the machine has for each worker a sixteenth for an
+                iteration, and half for all else.
             on_negative: what happens where more of a record is removed than was inserted, at a step that asks
                 whether records are there: `count`, `min`, `max`, `top_k`, `distinct`, `reduce`,
                 `reduce_batches`, `asof_join`, sessions. "warn": such records are counted, each when its
@@ -262,7 +263,7 @@ class Dataflow(Inputs, Suggests):
         )
         if workers is None:
             workers = default_workers(session, checkpoint)
-        plan = with_warn_after(self.compile(workers), warn_after, iteration_limit, on_negative)
+        plan = with_warn_after(self.compile(workers), warn_after, epoch_limit, on_negative)
         return start(
             plan,
             dataframes={**self.frames, **(sources or {})},

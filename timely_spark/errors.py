@@ -375,10 +375,17 @@ class VertexError(TimelyError, RuntimeError):
         return VertexError.decode, (self.encode(), self._context)
 
 
+#: What to do about a step that makes too much at one time.
+FEWER = (
+    "a join multiplies the records that a key has on both sides: join by more columns, or reduce a side "
+    "before; or let an epoch have less (files_per_epoch, max_bytes_per_epoch, smaller sends)"
+)
+
+
 class LimitReached(VertexError):
     """A loop with ``on_limit="raise"`` has records left after its `max_iterations`.
 
-    Or an iteration of a loop has more records than `iteration_limit` allows.
+    Or a step sends more at one time, an epoch or an iteration of a loop, than `epoch_limit` allows.
 
     >>> error = LimitReached.of("hops", Where("job.py", 3), "near", epoch=2, iteration=5, rows="{'n': 1}")
     >>> print(error)
@@ -388,8 +395,8 @@ class LimitReached(VertexError):
     ('hops', 2)
 
     Attributes:
-        loop: the loop's name.
-        epoch: the epoch in which the loop ended.
+        loop: the loop's name; empty if it is not feedback that is too large.
+        epoch: the epoch.
     """
 
     @classmethod
@@ -424,14 +431,25 @@ class LimitReached(VertexError):
         return cls.decode({**parts, "epoch": str(epoch), "grown": "yes"})
 
     @classmethod
+    def large(
+        cls, step: str, where: Where | None, *, epoch: int, at: str, size: str, limit: str, evidence: str
+    ) -> LimitReached:
+        """The error of a step that sends too much at one time."""
+        cause = f"step {step!r} ({where}) sends {size} at {at}, and {limit}; {evidence}"
+        parts = {"kind": cls.condition, "step": step, "cause": cause, "trace": "", "loop": ""}
+        return cls.decode({**parts, "epoch": str(epoch), "grown": "yes"})
+
+    @classmethod
     def text_of(cls, parts: Mapping[str, str | None], context: str) -> str:
         """The message."""
         hint = 'start again with on_limit="warn" to drop these records; a larger limit needs a new checkpoint'
-        if parts.get("grown"):
+        if parts.get("grown") and not parts["loop"]:
+            hint = f"{FEWER}; or start more workers; or give start() or testing.run a larger epoch_limit"
+        elif parts.get("grown"):
             hint = (
                 "end the body of the loop with distinct() (or min, max, reduce), which drops what has come "
                 "before; or bound it with max_iterations; or give start() or testing.run a larger "
-                "iteration_limit"
+                "epoch_limit"
             )
         return with_hint(f"{parts['cause']}{f' ({context})' if context else ''}", hint)
 
@@ -442,7 +460,7 @@ class LimitReached(VertexError):
 
     @property
     def epoch(self) -> int:
-        """The epoch in which the loop ended."""
+        """The epoch."""
         return int(str(self._parts["epoch"]))
 
 

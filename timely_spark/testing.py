@@ -59,7 +59,7 @@ from timely_spark.errors import BadArgument, TimelyError, values_of
 from timely_spark.graph import Kind, as_table, caller, integer, refuse
 from timely_spark.graph.arguments import check_schedule, most_epochs
 from timely_spark.provenance import Explanation, explain_row
-from timely_spark.runtime.process import limit_iterations
+from timely_spark.runtime.process import with_default_limit
 from timely_spark.schedules import SEED, Schedule, shuffled
 from timely_spark.simulated import SimulatedFolders
 from timely_spark.state.arrow import from_bytes
@@ -129,7 +129,7 @@ class Simulation:
             and how far it is rolled back; its schedule is the same with and without crashes.
         warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`, and after twice
             as many of which `run` fails if the loop has no `max_iterations`; None: never.
-        iteration_limit: the most records or bytes of one iteration of a loop, as for `Dataflow.start`.
+        epoch_limit: the most records or bytes that a step may send at one time, as for `Dataflow.start`.
         on_negative: "warn" (by a `UserWarning`) or "raise", as for `Dataflow.start`.
         given_epochs: where state expires by epochs, count those that `send` is given, as `run` does; else by
             the clock an epoch is a batch.
@@ -168,14 +168,14 @@ class Simulation:
         blobs: BlobStore | None = None,
         crashes: float = 0.0,
         warn_after: int | None = 10_000,
-        iteration_limit: int | str | None = None,
+        epoch_limit: int | str | None = None,
         on_negative: Literal["warn", "raise"] = "warn",
         given_epochs: bool = False,
     ) -> None:
         check_schedule(seed, crashes, flow=flow, fits=isinstance(flow, Dataflow | Plan))
         plan = flow.compile(workers) if isinstance(flow, Dataflow) else flow
         plan = plan.counting_given_epochs() if given_epochs else plan
-        self.plan = limit_iterations(with_warn_after(plan, warn_after, iteration_limit, on_negative))
+        self.plan = with_default_limit(with_warn_after(plan, warn_after, epoch_limit, on_negative))
         self.plan.checks_laws = True
         self.coordinator = Coordinator(self.plan)
         self.schedule = Schedule(self.plan, seed, rounds=rounds_per_batch, budget=budget)
@@ -462,7 +462,7 @@ def run(
     together: bool = False,
     crashes: float = 0.0,
     warn_after: int | None = 10_000,
-    iteration_limit: int | str | None = None,
+    epoch_limit: int | str | None = None,
     on_negative: Literal["warn", "raise"] = "warn",
 ) -> Result:
     """Run a flow on the records of each input, epoch by epoch, to the end.
@@ -500,7 +500,7 @@ def run(
     """
     simulation = Simulation(
         flow, workers=workers, seed=seed, crashes=crashes, warn_after=warn_after,
-        iteration_limit=iteration_limit, on_negative=on_negative, given_epochs=True,
+        epoch_limit=epoch_limit, on_negative=on_negative, given_epochs=True,
     )  # fmt: skip
     plan = simulation.plan
     epochs = most_epochs(inputs)

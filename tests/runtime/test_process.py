@@ -78,11 +78,14 @@ def test_an_iteration_without_a_limit_gets_a_share_of_the_memory(
     flow = ts.Dataflow("x")
     flow.input("x", "n long").capture("out")
     plan = with_warn_after(flow.compile(8), None, given)
-    limit = plan.iteration_limit
+    limit = plan.epoch_limit
     assert limit.exceeded(1 << 60, 1 << 60) is None or given
-    assert process.limit_iterations(plan) is plan
+    assert process.with_default_limit(plan) is plan
     if given is None:  # 4 GiB, of which two workers at once have a sixteenth each
-        assert plan.iteration_limit.exceeded(1 << 60, 1 << 27) is None
-        assert plan.iteration_limit.exceeded(0, (1 << 27) + 1) == "134,217,728 bytes are allowed"
+        assert plan.epoch_limit.exceeded(1 << 60, 1 << 27) is None
+        assert plan.epoch_limit.exceeded(0, (1 << 27) + 1) == "134,217,728 bytes are allowed"
+        assert plan.epoch_limit.exceeded(1 << 60, 1 << 30, feedback=False) is None
+        others = plan.epoch_limit.exceeded(0, (1 << 30) + 1, feedback=False)
+        assert others == "1,073,741,824 bytes are allowed"
     else:
-        assert plan.iteration_limit == limit
+        assert plan.epoch_limit == limit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import timely_spark as ts
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.loops import with_warn_after
-from timely_spark.errors import BadArgument, GraphError, LimitReached, TimelyError
+from timely_spark.errors import BadArgument, GraphError, LimitReached, TimelyError, VertexError
 from timely_spark.testing import LoopWarning, Simulation, run
 from timely_spark.worker.loops import LoopCounts
 
@@ -335,18 +336,76 @@ def test_growth_ends_rounds_so_that_it_is_told_while_the_loop_runs(notices: list
 @pytest.mark.parametrize(("limit", "told"), [(1000, "1,000 records"), ("16 KB", "16,000 bytes")])
 def test_an_iteration_beyond_its_limit_ends_the_epoch_with_the_evidence(limit: Any, told: str) -> None:
     with pytest.raises(LimitReached, match=r"(?s)'hops'.*grown too large.*Hint: .*distinct") as caught:
-        run(exploding(), {"x": [[7]]}, workers=2, iteration_limit=limit)
+        run(exploding(), {"x": [[7]]}, workers=2, epoch_limit=limit)
     assert f"{told} are allowed" in str(caught.value)
     assert "sampled records 1 differ: {'n': 7}" in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("limit", [900, "40 KB"])
+def test_a_step_that_multiplies_its_input_ends_the_epoch_with_the_evidence(limit: Any) -> None:
+    flow = ts.Dataflow("product")
+    left, right = (flow.input(name, f"k long, {name} long") for name in "xy")
+    left.join(right, on="k", name="pairs").group_by("k").count("n").capture("out")
+    few = {"x": [[(1, n)] for n in range(30)], "y": [[(1, n)] for n in range(30)]}
+    assert run(flow, few, epoch_limit=limit)["out"].rows()[29] == [(1, 900)]  # in many epochs
+
+    many = {name: [[(1, n) for n in range(60)]] for name in "xy"}
+    told = r"(?s)step 'pairs' \(.*sends 3,600 records.* at Time\(0\).*among them {'k': 1.*Hint: a join mult"
+    with pytest.raises(LimitReached, match=told) as caught:
+        run(flow, many, epoch_limit=limit)
+    assert (caught.value.loop, caught.value.epoch, caught.value.step) == ("", 0, "pairs")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+class Parts(ts.Vertex):
+    """Sends what it gets a part at a time."""
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        for n in range(batch.num_rows):
+            self.send_by(0, time, batch.slice(n, 1))
+
+
+def test_all_that_a_step_sends_at_a_time_counts_against_the_limit() -> None:
+    flow = ts.Dataflow("parts")
+    flow.vertex(Parts(), flow.input("x", "n long"), "n long", name="parts").capture("out")
+    assert run(flow, {"x": [[*range(5)]] * 3}, epoch_limit=5)["out"].rows()[2] == [(n,) for n in range(5)]
+    with pytest.raises(LimitReached, match=r"'parts' .* sends 6 records"):
+        run(flow, {"x": [[*range(5)], [*range(6)]]}, epoch_limit=5)
+
+
+def test_a_step_without_memory_blames_the_machine_and_a_user_s_function_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def greedy(batch: pa.Table) -> pa.Table:
+        raise MemoryError(batch.num_rows)
+
+    def failed(step: Any) -> str:
+        flow = ts.Dataflow("memory")
+        step(flow.input("x", "n long").exchange("n")).capture("out")
+        with pytest.raises(VertexError) as caught:
+            run(flow, {"x": [[1, 2]]})
+        assert "MemoryError" in caught.value.trace
+        return str(caught.value)
+
+    assert re.search(
+        r"'it' .* in greedy .*: MemoryError: 2$",
+        failed_line := failed(lambda x: x.map_batches(greedy, "n long", name="it")).splitlines()[0],
+    ), failed_line
+    # a function of C's, which has no line
+    monkeypatch.setattr("timely_spark.operators.join.joined_rows", "{1:>1000000000000000}".format)
+    text = failed(lambda x: x.join(x, on="n", name="it"))
+    assert "'it' (" in text
+    assert "MemoryError: the machine has too little memory for an input of 2 records" in text
+    assert "Hint: a join multiplies" in text
 
 
 @pytest.mark.parametrize(
     "limit", [0, -1, 1.5, "", "x", "5", "-1 GB", "1e3 GB", "9" * 400 + " GB", True, "0 B"]
 )
 def test_slips_of_the_limit(limit: Any) -> None:
-    with pytest.raises(BadArgument, match=r"(?s)iteration_limit.*Hint: "):
-        run(growing(max_iterations=3), {}, iteration_limit=limit)
+    with pytest.raises(BadArgument, match=r"(?s)epoch_limit.*Hint: "):
+        run(growing(max_iterations=3), {}, epoch_limit=limit)
 
 
 def test_multiplicities_that_double_are_told_of(notices: list[Any]) -> None:

@@ -114,37 +114,42 @@ class PlanInput:
 
 
 @dataclass(frozen=True, slots=True)
-class IterationLimit:
-    """The most that feedback may carry into one iteration of a loop, on one worker; None: without limit."""
+class SizeLimit:
+    """The most that a step may send at one time, on one worker: in an epoch, or an iteration of a loop.
+
+    None: without limit.
+    """
 
     records: int | None = None
     bytes: int | None = None
+    #: bytes of what is no feedback of a loop; None: as feedback
+    others: int | None = None
 
     @classmethod
-    def of(cls, limit: int | str | None) -> IterationLimit:
+    def of(cls, limit: int | str | None) -> SizeLimit:
         """A number of records, or a text of bytes.
 
-        >>> IterationLimit.of(1000), IterationLimit.of("1.5 GB")
-        (IterationLimit(records=1000, bytes=None), IterationLimit(records=None, bytes=1500000000))
+        >>> SizeLimit.of(1000), SizeLimit.of("1.5 GB")
+        (SizeLimit(records=1000, bytes=None), SizeLimit(records=None, bytes=1500000000))
         """
         if limit is None:
             return cls()
         if not isinstance(limit, str):
-            return cls(records=integer("iteration_limit", limit))
+            return cls(records=integer("epoch_limit", limit))
         found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?B)\s*", limit, re.ASCII | re.IGNORECASE)
         if found is None or not (size := int(float(found[1]) * _UNITS[found[2].upper()])):
-            hint = 'give iteration_limit=1_000_000 (records), or "500 MB", "2 GB".'
+            hint = 'give epoch_limit=1_000_000 (records), or "500 MB", "2 GB".'
             return refuse(
-                limit, what="iteration_limit", expected="a number of records, or bytes as text,", hint=hint
+                limit, what="epoch_limit", expected="a number of records, or bytes as text,", hint=hint
             )
         return cls(bytes=size)
 
-    def exceeded(self, records: int, size: int) -> str | None:
+    def exceeded(self, records: int, size: int, *, feedback: bool = True) -> str | None:
         """The limit that is exceeded, in words; None if it is not."""
         if self.records is not None:
             return f"{self.records:,} records are allowed" if records > self.records else None
-        too_large = self.bytes is not None and size > self.bytes
-        return f"{self.bytes:,} bytes are allowed" if too_large else None
+        most = self.bytes if feedback or self.others is None else self.others
+        return f"{most:,} bytes are allowed" if most is not None and size > most else None
 
 
 class InputPath(NamedTuple):
@@ -179,8 +184,8 @@ class Plan:
     budget: Any = None
     #: warn when a loop has so many iterations in one epoch; None: never
     warn_after: int | None = 10_000
-    #: the most that one iteration of a loop may have on one worker; a process that runs it has a default
-    iteration_limit: IterationLimit = IterationLimit()
+    #: the most that a step may send at one time on one worker; a process that runs the plan has a default
+    epoch_limit: SizeLimit = SizeLimit()
     #: what a negative multiplicity does, where it has no meaning: "warn" or "raise"
     on_negative: str = "warn"
     #: whether workers measure each call and message, for the system's log

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from timely_spark.compiler.plan import IterationLimit, Plan
+from timely_spark.compiler.plan import Plan, SizeLimit
 from timely_spark.errors import GraphError, TimelyError, Where, with_hint
 from timely_spark.graph import LoopContext, integer
 from timely_spark.worker.loops import LoopCounts
@@ -171,12 +171,12 @@ class Loops:
 def with_warn_after(
     plan: Plan, after: int | None, limit: int | str | None = None, on_negative: str = "warn"
 ) -> Plan:
-    """The plan with another `warn_after`, `iteration_limit`, and `on_negative`."""
+    """The plan with another `warn_after`, `epoch_limit`, and `on_negative`."""
     if after is not None:
         hint = "give a number of iterations, or None for no warnings."
         after = integer("warn_after", after, error=GraphError, hint=hint)
     check_on_negative(on_negative)
-    return replace(plan, warn_after=after, iteration_limit=IterationLimit.of(limit), on_negative=on_negative)
+    return replace(plan, warn_after=after, epoch_limit=SizeLimit.of(limit), on_negative=on_negative)
 
 
 def notices_to_log(notices: Iterable[Notice], every: int | None) -> list[Notice]:

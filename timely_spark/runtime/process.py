@@ -1,4 +1,4 @@
-"""Memory of the Python processes in which Spark runs tasks: its settings, and an iteration's share of it.
+"""Memory of the Python processes in which Spark runs tasks: its settings, and how much a step may send.
 
 Spark forks these processes, uses each for one task after the other, and ends it after a minute of idleness.
 """
@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from timely_spark.compiler.plan import IterationLimit, Plan
+from timely_spark.compiler.plan import Plan, SizeLimit
 
 #: Modules have more than `_MANY_OBJECTS` objects; a task leaves far fewer. Frozen objects are never
 #: collected, so their number is limited.
@@ -22,8 +22,9 @@ _MANY_OBJECTS, _FROZEN = 20_000, 1_000_000
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST = -1, -3, (1 << 31) - 1
 #: bytes of free memory that a process may keep between tasks
 _SPARE = 256 << 20
-#: Of the memory per worker, the share of one iteration by default: steps need several times as much.
-_MEMORY_SHARE = 16
+#: Of the memory per worker, the share of one iteration by default: steps need several times as much. And that
+#: of what any step sends at one time, which is there a second time as its input.
+_MEMORY_SHARE, _OTHERS_SHARE = 16, 2
 #: Where a container's limit of memory is.
 _CONTAINERS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -58,11 +59,12 @@ def task() -> Iterator[None]:
         libc.malloc_trim(0)
 
 
-def limit_iterations(plan: Plan) -> Plan:
-    """The plan, in which an iteration without a limit of the user's may have a share of the memory here."""
-    if plan.iteration_limit == IterationLimit():
+def with_default_limit(plan: Plan) -> Plan:
+    """The plan, with a share of the memory here as the limit, if the user has given none."""
+    if plan.epoch_limit == SizeLimit():
         at_once = max(1, min(plan.workers, os.cpu_count() or 1))
-        plan.iteration_limit = IterationLimit(bytes=_memory() // _MEMORY_SHARE // at_once)
+        memory = _memory() // at_once
+        plan.epoch_limit = SizeLimit(bytes=memory // _MEMORY_SHARE, others=memory // _OTHERS_SHARE)
     return plan
 
 

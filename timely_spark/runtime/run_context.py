@@ -113,7 +113,7 @@ class RunContext:
         if (plan := _plans.get(self.digest)) is None:
             if len(_plans) >= 4:
                 _plans.pop(next(iter(_plans)), None)
-            plan = _plans[self.digest] = process.limit_iterations(pickle.loads(self.packed))
+            plan = _plans[self.digest] = process.with_default_limit(pickle.loads(self.packed))
         return plan
 
     def __getstate__(self) -> dict[str, object]:

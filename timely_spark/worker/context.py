@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Node, Through
-from timely_spark.errors import CapabilityError, LogDamaged, SchemaError, StorageFailed, VertexError, excerpt
+from timely_spark.errors import (
+    FEWER,
+    CapabilityError,
+    LogDamaged,
+    SchemaError,
+    StorageFailed,
+    VertexError,
+    excerpt,
+    user_line,
+    with_hint,
+)
 from timely_spark.graph import LoopContext, Vertex, as_table, describe
 from timely_spark.state.exchange import destinations
 from timely_spark.times import Times, Timestamp, is_integer
@@ -31,6 +41,8 @@ def errors_of(node: Node, time: Timestamp | str = "", batch: pa.Table | None = N
     except (VertexError, LogDamaged, StorageFailed):
         raise
     except Exception as error:
+        if isinstance(error, MemoryError) and not user_line(error):
+            error = _out_of_memory(error, batch)
         rows = "" if batch is None else excerpt(batch)
         where = node.stage.where
         failed = VertexError.from_exception(node.name, where, error, time=str(time), rows=rows)
@@ -38,6 +50,14 @@ def errors_of(node: Node, time: Timestamp | str = "", batch: pa.Table | None = N
         if isinstance(error, StopIteration):
             raise failed from None
         raise failed from error
+
+
+def _out_of_memory(error: MemoryError, batch: pa.Table | None) -> MemoryError:
+    """The machine's error in a step's own code, with what may be done."""
+    given = "" if batch is None else f" for an input of {batch.num_rows:,} records"
+    hint = f"{FEWER}; or give the machine more memory"
+    text = with_hint(f"the machine has too little memory{given}: {error}", hint)
+    return MemoryError(text).with_traceback(error.__traceback__)
 
 
 class CallContext:
@@ -111,7 +131,9 @@ class CallContext:
             if (loop := limiting_loop(channel)) is not None:
                 self._drop(channel.through, loop, time, batch)
             return
-        batch = through(channel.through, batch)
+        sent, batch = batch, through(channel.through, batch)
+        # stateless steps on the way may make more of it, or fewer
+        round_.iterations.check_size(channel, time, max(sent, batch, key=len), self.node)
         if not batch.num_rows:
             return
         round_.iterations.sent(channel, time, batch, self.node)

@@ -93,6 +93,8 @@ class LoopState:
         #: called when a loop reaches another iteration; it only looks
         self.watch: Callable[[], object] | None = None
         self._feedbacks = plan.feedbacks if _numbered(plan.times) else {}
+        #: by another channel the last time, and the records and bytes that were sent there
+        self._sent: dict[int, tuple[Timestamp, int, int]] = {}
         #: by loop and epoch the iteration, records and bytes that feedback carries into it
         self._carried: dict[tuple[str, int], tuple[int, int, int]] = {}
         #: by loop and epoch the records of the last notice of growth, as a power of four
@@ -159,7 +161,7 @@ class LoopState:
         The channel may lead on, out of the loop, so the iteration is the one after that of the sender.
 
         Raises:
-            LimitReached: an iteration has more records or bytes than `iteration_limit` allows.
+            LimitReached: an iteration has more records or bytes than `epoch_limit` allows.
         """
         if (loop := self._feedbacks.get(channel.index)) is None:
             return
@@ -170,7 +172,7 @@ class LoopState:
             records = size = 0
         records, size = records + batch.num_rows, size + data_bytes(batch)
         self._carried[key] = iteration, records, size
-        if (too_many := self.plan.iteration_limit.exceeded(records, size)) is not None:
+        if (too_many := self.plan.epoch_limit.exceeded(records, size)) is not None:
             raise LimitReached.grown(
                 loop.name, loop.where, node.name, epoch=time.epoch, iteration=iteration,
                 size=f"{records:,} records, {size:,} bytes on one worker", limit=too_many,
@@ -178,6 +180,26 @@ class LoopState:
             )  # fmt: skip
         if self.every is not None and (records >= MANY or iteration % 16 == 0):
             self._look(key, iteration, records, batch)
+
+    def check_size(self, channel: Channel, time: Timestamp, batch: pa.Table, node: Node) -> None:
+        """Add up what a step sends over a channel at one time; what feedback carries is added up by `sent`.
+
+        Raises:
+            LimitReached: there are more records or bytes than `epoch_limit` allows.
+        """
+        if channel.index in self._feedbacks:
+            return
+        at, records, size = self._sent.get(channel.index, (time, 0, 0))
+        if at != time:
+            records = size = 0
+        records, size = records + batch.num_rows, size + data_bytes(batch)
+        self._sent[channel.index] = time, records, size
+        if (too_many := self.plan.epoch_limit.exceeded(records, size, feedback=False)) is not None:
+            raise LimitReached.large(
+                node.name, node.stage.where, epoch=time.epoch, at=str(time),
+                size=f"{records:,} records, {size:,} bytes on one worker", limit=too_many,
+                evidence=repeats(batch) or f"among them {excerpt(batch)}",
+            )  # fmt: skip
 
     def _look(self, key: tuple[str, int], iteration: int, records: int, batch: pa.Table) -> None:
         """Look whether an iteration repeats records; the round ends, so that the driver hears of it."""
