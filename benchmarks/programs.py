@@ -1,7 +1,7 @@
 """The programs of `benchmarks.engine`: as flows of ours, and computed anew by scipy and numpy.
 
 A row's `mark` is an odd number for each node, times its value and one; an answer is the sum of its rows'
-marks, as whole numbers of 64 bits. `baselines/differential/src/bin/programs.rs` says the same in Rust.
+marks, as integers of 64 bits. `baselines/differential/src/bin/programs.rs` says the same in Rust.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _levels(matrix: object, nodes: int, first: int = 0) -> np.ndarray:
 
 
 def _ranks(src: np.ndarray, dst: np.ndarray, nodes: int) -> np.ndarray:
-    """PageRank in whole numbers, as `ts.graphs.pagerank` defines it."""
+    """PageRank in integers, as `ts.graphs.pagerank` defines it."""
     degree = np.bincount(src, minlength=nodes)
     rank = np.full(nodes, 1_000_000)
     for _ in range(STEPS):

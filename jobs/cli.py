@@ -136,7 +136,7 @@ def files(
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1."""
+    """An integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         message = f"{text!r} is not a number of at least 1"
         raise argparse.ArgumentTypeError(message)

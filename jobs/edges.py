@@ -82,14 +82,14 @@ def _source(flow: ts.Dataflow, path: str, form: str, most: int | None, weight: s
 
 
 def checked(batch: pa.Table) -> pa.Table:
-    """The batch, if all ids are whole numbers from 0 up; else an error that shows an edge that is not."""
+    """The batch, if all ids are integers from 0 up; else an error that shows an edge that is not."""
     for column in {*ENDS, DIFF} & {*batch.schema.names}:
         wrong = pc.is_null(batch[column]) if column == DIFF else pc.less(batch[column], 0)
         wrong = pc.fill_null(wrong, fill_value=True)
         if pc.any(wrong).as_py():
             edge = batch.filter(wrong).slice(0, 1).to_pylist()[0]
-            what = "no whole number" if column == DIFF else "null or negative"
-            ids = "it is a whole number, +1 or -1" if column == DIFF else "ids are whole numbers from 0 up"
+            what = "not an integer" if column == DIFF else "null or negative"
+            ids = "it is an integer, +1 or -1" if column == DIFF else "ids are integers from 0 up"
             message = f"edge {edge}: {column} is {what}"
             raise ts.TimelyError(message, hint=f"{ids}; mend the file and start again.")
     return batch

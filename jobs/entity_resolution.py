@@ -5,7 +5,7 @@
                                      --checkpoint DIR [--current DIR] [--files-per-epoch N] [--workers N]
                                      [--follow]
 
-Input: records with an id (whole numbers or text), columns to match by, and optionally diff long: a row with
+Input: records with an id (integers or text), columns to match by, and optionally diff long: a row with
 diff 1 (or without diff) adds a record, the same row with -1 removes it; rows with one id are one record.
 Of a Delta table also updates and deletions are followed. Two records match if they agree in a key: a column,
 or several joined by +, as in --keys email,phone,name+birthday. Null, NaN and empty text match nothing, nor
@@ -70,7 +70,7 @@ def records_of(stream: ts.Stream, identity: str, keys: Sequence[Sequence[str]]) 
     kind = pa.int64() if pa.types.is_integer(kinds[identity]) else pa.string()
     if kind == pa.string() and kinds[identity] not in (pa.string(), pa.large_string()):
         message = f"column {identity!r}, the records' id, is {kinds[identity]}"
-        raise ts.TimelyError(message, hint="give a column of whole numbers or text.")
+        raise ts.TimelyError(message, hint="give a column of integers or text.")
     texts = {f"key {column}": pc.field(column).cast(pa.string()) for column in columns}
     more = [DIFF] if DIFF in kinds else []
     stream = stream.select({"record": pc.field(identity).cast(kind)}, texts, *more, name="records cast")

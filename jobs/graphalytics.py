@@ -6,7 +6,7 @@
 Input: PREFIX.properties with the algorithms' parameters, and the files that it names as vertex-file and
 edge-file, in its own folder (by default PREFIX.v and PREFIX.e, which is also read where the same file is
 named as both, as in two published sets): with a node a line, and with
-`source target weight...` a line (an edge of an undirected graph once). Ids are whole numbers below 2^63.
+`source target weight...` a line (an edge of an undirected graph once). Ids are integers below 2^63.
 A node or an edge that is there again counts once; of the weights of such an edge the least. An edge from a
 node to itself is one of its edges (PR), and counts its label twice (CDLP). Weights are 0 or more.
 Output: FILE, `node value` a line, in the order of PREFIX.v. Nodes that are not reached have the distance
@@ -137,7 +137,7 @@ class Graph:
                 raise ts.TimelyError(message, hint="give each edge a finite weight of 0 or more.")
 
     def _columns(self, path: Path, kinds: dict[int, str]) -> pd.DataFrame:
-        hint = "a line is `node`, or `source target weight...`; nodes are whole numbers below 2^63."
+        hint = "a line is `node`, or `source target weight...`; nodes are integers below 2^63."
         options: dict[str, Any] = {"sep": r"\s+", "header": None, "comment": "#", "encoding": "utf-8-sig"}
         try:
             table = pd.read_csv(path, usecols=list(kinds), dtype=kinds, **options)[list(kinds)]

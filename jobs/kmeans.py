@@ -4,7 +4,7 @@
 
 Input: vectors in LIBSVM's format, of which labels are ignored; by default 150 irises, which come with
 PySpark. In each of K epochs a part of them arrives. The first vectors are the first centres, and a centre
-that no vector is nearest to stays. Coordinates are rounded to so many digits and summed up as whole numbers:
+that no vector is nearest to stays. Coordinates are rounded to so many digits and summed up as integers:
 so the centres are the same, to the last bit, for any number of workers and epochs. Prints the centres.
 """
 

@@ -38,7 +38,7 @@ def shortest_paths(edges: ts.Collection, sources: Sequence[int], weight: str | N
 def identity(text: str) -> int:
     """A node's id."""
     if not text.isdecimal() or int(text) >= 2**63:
-        message = f"{text!r} is not a whole number from 0 to 2**63 - 1"
+        message = f"{text!r} is not an integer from 0 to 2**63 - 1"
         raise argparse.ArgumentTypeError(message)
     return int(text)
 

@@ -47,8 +47,8 @@ def test_a_node_is_near_because_of_a_path_in_the_graph_as_it_is_then(workers: in
         near = nx.descendants(graph, 0) | {0} if 0 in graph else {0}
         for node in [*sorted(near)[1:3], *sorted(set(range(9)) - near)[:1]]:
             why = explain_row(plan, {"edges": epochs, "roots": [[0]]}, "near", {"node": node}, at=at)
-            assert why.here == (node in near)
-            if why.here:
+            assert why.present == (node in near)
+            if why.present:
                 path = nx.DiGraph(
                     zip(*(why.inputs["edges"][c].to_pylist() for c in ("src", "dst")), strict=True)
                 )
@@ -81,7 +81,7 @@ def test_a_sum_needs_all_that_are_in_it() -> None:
 
     assert sorted(why.inputs["orders"]["id"].to_pylist()) == [4, 5]
     assert why.inputs["banned"].num_rows == 0
-    assert not explain_row(orders(), GIVEN, "good", {"customer": "cy"}, at=0).here
+    assert not explain_row(orders(), GIVEN, "good", {"customer": "cy"}, at=0).present
     then = explain_row(orders(), GIVEN, "good", ("ann", 110), at=0)
     assert sorted(then.inputs["orders"]["id"].to_pylist()) == [1, 2]
     assert sum(each.step == "large" for each in then.steps) == 1
@@ -89,7 +89,7 @@ def test_a_sum_needs_all_that_are_in_it() -> None:
 
 def test_what_keeps_a_row_away_or_where_it_is_lost() -> None:
     banned = explain_row(orders(), GIVEN, "good", {"customer": "bob"})
-    assert not banned.here
+    assert not banned.present
     assert banned.inputs["banned"]["customer"].to_pylist() == ["bob"]
     assert "would be without\n  banned: (customer='bob')" in str(banned)
     beaten = explain_row(orders(), GIVEN, "best", ("bob", 30))
@@ -160,7 +160,7 @@ def test_streams_and_captured_inputs() -> None:
     why = explain_row(flow, {"x": log}, "keys", 1)
 
     assert why.inputs["x"]["n"].to_pylist() in ([2], [7])
-    assert not explain_row(flow, {}, "keys", 1).here
+    assert not explain_row(flow, {}, "keys", 1).present
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_value_is_one_of_the_column_s_type() -> None:
 
     why = explain_row(flow, {"x": [[(0.1, date(2026, 1, 1)), (0.2, None)]]}, "out", {"k": 0.1})
 
-    assert why.here
+    assert why.present
     assert why.inputs["x"]["d"].to_pylist() == [date(2026, 1, 1)]
 
 
@@ -229,5 +229,5 @@ def test_of_a_step_with_several_outputs_only_what_goes_that_way_is_shown() -> No
         given = {"a": [[3]], "b": [[2, 3]]}
         assert explain_row(flow, given, "x", {"n": 3}).inputs["a"].num_rows == 1
         missing = explain_row(flow, {"a": [[3]], "b": [[2]]}, "y", {"n": 3})
-        assert not missing.here
+        assert not missing.present
         assert [step for step in missing.steps if step.records.num_rows] == []

@@ -62,7 +62,7 @@ class Explanation:
     #: None: all epochs that were given
     at: int | None
     #: whether the row is there
-    here: bool
+    present: bool
     #: By input, records. If the row is there: without any of them it would not be, and they suffice. Else:
     #: records without which it would be there; none if none were found.
     inputs: Mapping[str, pa.Table]
@@ -77,7 +77,7 @@ class Explanation:
         row = ", ".join(f"{name}={value!r}" for name, value in self.row.items())
         epoch = "" if self.at is None else f" at epoch {self.at}"
         some = any(table.num_rows for table in self.inputs.values())
-        if self.here:
+        if self.present:
             because = ", because of" if some else ", whatever the inputs are"
             yield f"({row}) is in {self.output!r}{epoch}{because}"
         else:
@@ -85,7 +85,7 @@ class Explanation:
             yield f"({row}) is not in {self.output!r}{epoch}{because}"
         for name, table in self.inputs.items():
             yield from (f"  {name}: {_text(record)}" for record in table.to_pylist())
-        yield "by way of" if self.here else "what agrees with it"
+        yield "by way of" if self.present else "what agrees with it"
         for each in self.steps:
             rows = each.records.to_pylist()
             shown = "; ".join(map(_text, rows[:_ROWS])) or "nothing"
@@ -142,7 +142,7 @@ def explain_row(
         >>> _ = roots.iterate(hop).capture("near")
         >>> inputs = {"edges": [[(1, 2, 1), (2, 3, 1), (4, 3, 1)], [(1, 2, -1), (1, 4, 1)]], "roots": [[1]]}
         >>> why = ts.testing.explain_row(flow, inputs, "near", {"node": 3})
-        >>> why.here, why.inputs["edges"].select(["src", "dst"]).to_pylist()
+        >>> why.present, why.inputs["edges"].select(["src", "dst"]).to_pylist()
         (True, [{'src': 1, 'dst': 4}, {'src': 4, 'dst': 3}])
     """
     if not isinstance(flow, Plan) and not hasattr(flow, "compile"):
@@ -156,19 +156,19 @@ def explain_row(
         plan.source(name)
     of = {name: _up_to(plan, name, inputs.get(name, ()), at) for name in plan.sources}
     given = {name: _accumulated(plan, name, epochs) for name, epochs in of.items()}
-    here = question.has(given, wanted)
-    if here != question.has_by_epochs(of, wanted):
+    present = question.has(given, wanted)
+    if present != question.has_by_epochs(of, wanted):
         msg = f"{wanted} in {output!r} depends on the epochs in which records come"
         hint = "explain rows that depend on the accumulated inputs alone, as those of collections do."
         raise TimelyError(msg, where=caller(), hint=hint)
     items = [(name, i) for name, table in given.items() for i in range(table.num_rows)]
-    if here:
+    if present:
         found = _only(given, smallest(items, lambda some: question.has(_only(given, some), wanted)))
         steps = question.steps(found)
     else:
         found = _only(given, _blockers(given, items, lambda rest: question.has(_only(given, rest), wanted)))
         steps = question.steps(given, wanted)
-    return Explanation(output=output, row=wanted, at=at, here=here, inputs=found, steps=steps)
+    return Explanation(output=output, row=wanted, at=at, present=present, inputs=found, steps=steps)
 
 
 def smallest(items: Sequence[Any], holds: Callable[[Sequence[Any]], bool]) -> list[Any]:
@@ -205,8 +205,8 @@ def _blockers(
     A record that was sent several times keeps a row away until all of them are gone; or only some must go.
     """
 
-    def without(gone: Sequence[Any]) -> bool:
-        left_out = set(gone)
+    def without(removed: Sequence[Any]) -> bool:
+        left_out = set(removed)
         return appears([item for item in items if item not in left_out])
 
     equal: dict[tuple[str, str], list[Any]] = defaultdict(list)

@@ -257,7 +257,7 @@ class Scope:
 
         Args:
             name: the scope's name.
-            time: the type of the inner times: ``int``, for whole numbers from 0 on, with which everything
+            time: the type of the inner times: ``int``, for integers from 0 on, with which everything
                 works, loops and collections included; `times.Descending`, for numbers of which the greater
                 come first; or your own with the methods of `times.InnerTime`, with which all operators on
                 streams work that do in loops. Records enter at one by ``enter(at=...)``.
@@ -282,7 +282,7 @@ class Scope:
             ['RefinedTime(0, Descending(7))', 'RefinedTime(0, Descending(3))']
 
         Raises:
-            GraphError: `max_iterations` is no whole number of at least 1, or `on_limit` is unknown; or there
+            GraphError: `max_iterations` is not an integer of at least 1, or `on_limit` is unknown; or there
                 is a `time` with an iteration limit, or in a flow with times of its own kind.
             InvalidTime: `time` lacks a method of `InnerTime`, or breaks a law at its least value.
         """

@@ -559,7 +559,7 @@ def check_lattice(merge: Any, samples: Any) -> None:
 
     Raises:
         BrokenLaw: a law is broken; the message shows the values.
-        BadArgument: `merge` is no function, or there are no samples, or too many.
+        BadArgument: `merge` is not a function, or there are no samples, or too many.
 
     Example:
         >>> import pyarrow.compute as pc

@@ -68,9 +68,9 @@ def test_there_and_back_again_nothing_that_is_needed_goes(tmp_path: Path, steps:
     for workers, kind in others:
         run(there, flow(kind), {"x": calls}, workers, go=False)
         log = RoundLog(str(tmp_path))
-        manifest, table = log.read_whole(log.newest())
+        manifest, table = log.manifest_and_rows(log.newest())
         needed = set().union(*(state.files for state in States.of(table).by_worker.values()))
-        assert not needed & set(manifest.gone)
+        assert not needed & set(manifest.garbage)
     calls += [("send", ([0],))] * between  # it touches one worker
     run(there, flow(kind), {"x": calls}, first)
     calls += [("send", (list(range(300)),))]

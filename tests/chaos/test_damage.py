@@ -103,7 +103,7 @@ def checkpoint(template: Path, tmp_path: Path) -> Path:
 def needed(checkpoint: Path) -> list[str]:
     """The blobs that the newest manifest refers to."""
     log = RoundLog(str(checkpoint))
-    _, rows = log.read_whole(log.newest())
+    _, rows = log.manifest_and_rows(log.newest())
     states = [state.files for state in States.of(rows).by_worker.values()]
     assert any(states)
     return sorted(files_of(rows).union(*states))
@@ -143,7 +143,7 @@ def look(kind: str, checkpoint: Path, name: str) -> object:
         "terms": log.owner,
         "flows": lambda: log.files.found(name, log.files.json(name)),
         "failures": lambda: log.files.json(name),
-        "rounds": lambda: (log.read(number), log.read_whole(number)),
+        "rounds": lambda: (log.read(number), log.manifest_and_rows(number)),
         "outputs": lambda: log.outputs(name),
         "inputs": lambda: read_entry(log, "x", number),
         "captured": lambda: list(Deliveries(str(checkpoint), "all").read()),

@@ -12,7 +12,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.coordinator.differences import compare
-from timely_spark.coordinator.lacking import told
+from timely_spark.coordinator.lacking import lacking_by_output
 from timely_spark.coordinator.migrate import FlowChanged, Migration, migrate
 from timely_spark.errors import VertexError
 from timely_spark.testing import Simulation
@@ -147,7 +147,7 @@ def test_an_added_step_starts_empty_if_the_user_says_so_and_others_continue() ->
     assert new.captured["counted"].rows() == {1: [(1, 3)]}
     assert new.captured["totalled"].rows() == {1: [(1, 1)]}
     assert made.lacking == {"totals": 1} == new.coordinator.encode()["lacking"]
-    assert told(new.plan, made.lacking) == {"totalled": "totals from epoch 1 on"}
+    assert lacking_by_output(new.plan, made.lacking) == {"totalled": "totals from epoch 1 on"}
     later, made = go_on(new, built(counts, totals, lambda x: x.capture("all")))
     assert made.lacking == {"totals": 1}, "also after further restarts"
     assert later.plan.fingerprint != new.plan.fingerprint
@@ -170,7 +170,7 @@ def test_a_step_of_another_name_is_another_step() -> None:
     )
     assert (made.added, made.removed) == (("others",), {"counts": ["state"]})
     text = refused(old, built(lambda x: x.group_by("k").count(name="others").capture("counted")))
-    assert "if one is step 'counts', which is gone, give it that name" in text
+    assert "if one is step 'counts', which was removed, give it that name" in text
     send(new, [(1, 1)], epoch=1)
 
     assert new.captured["counted"].rows() == {1: [(1, 1)]}
@@ -275,7 +275,7 @@ def test_records_in_flight_are_never_dropped() -> None:
     old = started(counts, slow, run=False)
     text = refused(old, built(counts))
     assert "step 'iterations." in text
-    assert "is gone" in text
+    assert "is not in the flow any more" in text
     assert 'start(trigger="available_now")' in text
     old.run()
 

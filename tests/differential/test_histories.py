@@ -72,7 +72,7 @@ class Alone:
     def since(self) -> int:
         return self.epoch
 
-    def since_here(self, *, downstream: bool = False) -> int:
+    def compaction_frontier(self, *, downstream: bool = False) -> int:
         return self.epoch
 
 

@@ -205,9 +205,9 @@ class Resident:
         assert here.checkpoint(f"{index}-{batch}") == after
         again = Worker(plan, after, index, blobs)
         assert again.references == here.references
-        whole = again.checkpoint(whole=True)
-        assert whole == here.checkpoint(whole=True)
-        assert Worker(plan, whole, index).checkpoint(whole=True) == whole
+        whole = again.checkpoint(inline=True)
+        assert whole == here.checkpoint(inline=True)
+        assert Worker(plan, whole, index).checkpoint(inline=True) == whole
         self.apart += bool(again.references)
 
 

@@ -29,7 +29,7 @@ TELLS: dict[str, Build] = {
     "reduce_batches": lambda x: x.reduce_batches(
         lambda table: table.select(["k"]).append_column("n", table["count"]), "n long", keys="k", name="it"
     ),
-    "max of whole numbers": lambda x: x.select("v", "k").max("k", keys="v", name="it"),
+    "max of integers": lambda x: x.select("v", "k").max("k", keys="v", name="it"),
 }
 SILENT: dict[str, Build] = {
     "sum": lambda x: x.sum("k", keys="v"),
@@ -136,7 +136,7 @@ def test_as_many_are_counted_as_become_negative(case: str, seed: int | None) -> 
 
 
 def test_nulls_among_whole_numbers_lose_no_negative_record() -> None:
-    build = TELLS["max of whole numbers"]
+    build = TELLS["max of integers"]
     rows: Epochs = [[(1, "a", 1)], [(None, "a", 1), (2, "a", -1)], [(None, "a", -2)]]
 
     assert told(build, rows)[1] == {"it": 2}

@@ -1,4 +1,4 @@
-"""Nothing arrives before the epoch of `since_here`, at a vertex or at the readers of its arrangement."""
+"""Nothing arrives before `compaction_frontier`, at a vertex or at the readers of its arrangement."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_nothing_arrives_before_the_promised_epoch(
 ) -> None:
     promised: dict[tuple[int, int], int] = {}
     ahead = []
-    since_of, call = CallContext.since_here, CallContext.call
+    since_of, call = CallContext.compaction_frontier, CallContext.call
 
-    def since_here(self: CallContext, *, downstream: bool = False) -> int:
+    def compaction_frontier(self: CallContext, *, downstream: bool = False) -> int:
         since = since_of(self, downstream=downstream)
         plan, nodes = self.round.plan, [self.node.index]
         if downstream:
@@ -52,7 +52,7 @@ def test_nothing_arrives_before_the_promised_epoch(
         assert called.time.epoch >= promised.get((self.worker, node.index), 0)
         call(self, node, vertex, called, *others)
 
-    monkeypatch.setattr(CallContext, "since_here", since_here)
+    monkeypatch.setattr(CallContext, "compaction_frontier", compaction_frontier)
     monkeypatch.setattr(CallContext, "call", checked)
     draw = np.random.default_rng(seed)
     flow = ts.Dataflow("promised")

@@ -155,7 +155,7 @@ def test_protocol_lookups_find_no_suggestion() -> None:
         ([{"id": 1, "name": "a", 3: 4}], r"has unknown columns \['3'\]"),
         ([(1, "a"), ("x", "b")], r"column 'id': 'x' is no int64"),
         ([(1, "a"), (2, 7)], r"column 'name': 7 is no string"),
-        ([(1.5, "a")], r"column 'id': 1\.5 is no whole number"),
+        ([(1.5, "a")], r"column 'id': 1\.5 is not an integer"),
         ([(2**70, "a")], r"column 'id': 1180591620717411303424 is no int64"),
         ({"id": [1, None, "q"], "name": ["a", "b", "c"]}, r"column 'id': 'q' is no int64"),
     ],
@@ -171,14 +171,14 @@ def test_an_unfit_value_is_named_with_input_and_column(records: Any, message: st
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
-        ("long", Decimal("5.5"), "5.5.* is no whole number"),
-        ("long", np.float32(0.5), "0.5.* is no whole number"),
-        ("array<long>", [1, 2.5], "2.5 is no whole number"),
+        ("long", Decimal("5.5"), "5.5.* is not an integer"),
+        ("long", np.float32(0.5), "0.5.* is not an integer"),
+        ("array<long>", [1, 2.5], "2.5 is not an integer"),
         ("array<string>", "ab", "'ab' is one value, not a list"),
-        ("map<string,array<int>>", {"a": [0.5]}, "0.5 is no whole number"),
+        ("map<string,array<int>>", {"a": [0.5]}, "0.5 is not an integer"),
         ("struct<a:long>", {"a": 1, "b": 2}, r"has unknown fields \['b'\]"),
         ("array<struct<a:long>>", [{"b": 2}], r"has unknown fields \['b'\]"),
-        ("struct<a:long>", (0.5,), "0.5 is no whole number"),
+        ("struct<a:long>", (0.5,), "0.5 is not an integer"),
         ("array<long>", 5, "5 is no list"),
     ],
 )

@@ -1,4 +1,4 @@
-"""PageRank in whole numbers and as shares: against the same sums in plain Python, and networkx's ranks."""
+"""PageRank in integers and as shares: against the same sums in plain Python, and networkx's ranks."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_what_cannot_be_an_edge_is_shown() -> None:
         ({"src": [1, -2], "dst": [1, 1]}, r"'src': -2.*src is null or negative"),
         (
             {"src": [1], "dst": [1], "diff": pa.array([None], pa.int64())},
-            r"(?s)diff is no whole number.*mend the file",
+            r"(?s)diff is not an integer.*mend the file",
         ),
     ]:
         with pytest.raises(ts.TimelyError, match=says):

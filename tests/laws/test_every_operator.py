@@ -127,7 +127,7 @@ class Program:
 
 
 def smaller(batch: pa.Table) -> pa.Table:
-    """Two columns of small numbers, of the first columns with whole numbers."""
+    """Two columns of small numbers, of the first columns with integers."""
     kept = [
         pc.fill_null(pc.bit_wise_and(column.cast("int64"), 7), 0)
         for column in batch.columns

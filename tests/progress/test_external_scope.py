@@ -116,7 +116,7 @@ def test_a_program_may_tell_a_time_for_each_message() -> None:
         ('if ($v eq "open") { answer({verb => "summary"}, ""); print $done; next }', "KeyError: 'inputs'"),
         ('answer({verb => "progress"}, "") if $v eq "recv";', "an answer to 'recv'"),
         ('answer({verb => "send", time => [3], output => 1}, "") if $v eq "recv";', "there are 1 outputs"),
-        ('answer({verb => "send", time => "now"}, "") if $v eq "recv";', "InvalidTime: .* no whole numbers"),
+        ('answer({verb => "send", time => "now"}, "") if $v eq "recv";', "InvalidTime: .* not integers"),
         ('answer({verb => "send", time => [3]}, "") if $v eq "recv";', "ArrowInvalid"),
         ('answer({verb => "send", time => [3]}, $body) if $v eq "recv";', "other messages than it sent"),
         ('push @got, [[9], ""] if $v eq "recv";', "that it did not get"),

@@ -139,12 +139,12 @@ def test_a_batch_that_was_cut_off_takes_the_same_path_when_it_runs_again(begin: 
     assert len(process.context.log.files.names("cuts")) == 1
     second = process.run()
     process.finish(first)
-    manifest, rows = process.context.log.read_whole(0)
+    manifest, rows = process.context.log.manifest_and_rows(0)
 
     process.next, process.driver._last = 0, None
     process.world.files.remove("commits/0")
     process.finish(second)
-    again, rows_again = process.context.log.read_whole(0)
+    again, rows_again = process.context.log.manifest_and_rows(0)
 
     def path(manifest: Any) -> Any:
         return manifest.coordinator, manifest.header, manifest.released, manifest.stats["steps"]

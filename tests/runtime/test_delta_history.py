@@ -111,25 +111,25 @@ def at_start(folder: Path, *, own: bool = True, delivered: bool = True) -> Delta
 def test_restores_and_overwrites_take_epochs_away(
     tmp_path: Path, case: tuple[list[list[dict[str, Any]]], bool], checkpoint: int | None
 ) -> None:
-    later, whole = case
+    later, complete = case
     logged(tmp_path, [[MADE]])
     history = DeltaHistory(f"file:{tmp_path}", "mine")
     history.begin(own=False, delivered=False)
     for version, actions in enumerate([[OWN, add("own")], *later], 1):
         commit(tmp_path, version, actions)
         if version == 1:
-            assert history.is_whole()
-    assert history.is_whole() is whole, "seen at the next delivery"
+            assert history.is_complete()
+    assert history.is_complete() is complete, "seen at the next delivery"
     if checkpoint is not None and checkpoint < 2 + len(later):
         (tmp_path / "_delta_log" / "_last_checkpoint").write_text(json.dumps({"version": checkpoint}))
-    assert at_start(tmp_path).is_whole() is whole, "seen at the next start"
+    assert at_start(tmp_path).is_complete() is complete, "seen at the next start"
 
 
 def test_a_log_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     for place in (f"file:{tmp_path}", "abfss://nobody", "unity:somewhere"):
         history = DeltaHistory(place, "mine")
         history.begin(own=True, delivered=True)
-        assert history.is_whole()
+        assert history.is_complete()
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -139,47 +139,47 @@ def test_a_table_lacks_nothing_before_the_first_delivery(
 ) -> None:
     logged(tmp_path, [[MADE], [OTHER, add("b")]])
     running = at_start(tmp_path, own=own, delivered=False)
-    assert running.is_whole()
+    assert running.is_complete()
     commit(tmp_path, 2, change)
     starts = [at_start(tmp_path, delivered=delivered) for delivered in (False, True)]  # True: empty epochs
-    assert all(history.is_whole() for history in (running, *starts))
+    assert all(history.is_complete() for history in (running, *starts))
     commit(tmp_path, 3, [OWN])
-    assert (running.is_whole(), at_start(tmp_path).is_whole()) == (True, True)
+    assert (running.is_complete(), at_start(tmp_path).is_complete()) == (True, True)
     commit(tmp_path, 4, change)
-    assert (running.is_whole(), at_start(tmp_path).is_whole()) == (False, False)
+    assert (running.is_complete(), at_start(tmp_path).is_complete()) == (False, False)
 
 
-@pytest.mark.parametrize(("version", "whole"), [(0, False), (2, True), (255, True)])
+@pytest.mark.parametrize(("version", "complete"), [(0, False), (2, True), (255, True)])
 def test_a_start_goes_back_to_the_last_epoch_however_far(
-    tmp_path: Path, version: int, *, whole: bool
+    tmp_path: Path, version: int, *, complete: bool
 ) -> None:
     others = 257
     logged(tmp_path, [[MADE], [OWN], [OWN], *[[OTHER]] * others])
     running = at_start(tmp_path)
-    assert running.is_whole()
+    assert running.is_complete()
     logged(tmp_path, [restored(version), *[[OTHER]] * others], 3 + others)
-    assert (running.is_whole(), at_start(tmp_path).is_whole()) == (whole, whole)
+    assert (running.is_complete(), at_start(tmp_path).is_complete()) == (complete, complete)
 
 
 @pytest.mark.parametrize("checkpoint", [None, 3, 12, 14])
 @pytest.mark.parametrize(
-    ("change", "whole"),
+    ("change", "complete"),
     [([OTHER], True), (overwritten(), False), (restored(0), False), (restored(12), True), ([OWN], True)],
 )
 def test_versions_that_were_removed_from_the_log_are_not_needed(
-    tmp_path: Path, change: list[dict[str, Any]], *, whole: bool, checkpoint: int | None
+    tmp_path: Path, change: list[dict[str, Any]], *, complete: bool, checkpoint: int | None
 ) -> None:
     logged(tmp_path, [[MADE], [OWN]])
     running = at_start(tmp_path)
-    assert running.is_whole()
+    assert running.is_complete()
     logged(tmp_path, [[OTHER]] * 12, 2)
     if checkpoint is not None:
         (tmp_path / "_delta_log" / "_last_checkpoint").write_text(json.dumps({"version": checkpoint}))
     removed(tmp_path, range(11))
-    assert at_start(tmp_path).is_whole()
+    assert at_start(tmp_path).is_complete()
     commit(tmp_path, 14, change)
-    assert (running.is_whole(), at_start(tmp_path).is_whole()) == (whole, whole)
-    assert at_start(tmp_path, delivered=False).is_whole(), (
+    assert (running.is_complete(), at_start(tmp_path).is_complete()) == (complete, complete)
+    assert at_start(tmp_path, delivered=False).is_complete(), (
         "as an output with another name has no epochs there"
     )
 
@@ -194,7 +194,7 @@ def test_a_log_that_does_not_say_is_told_of(tmp_path: Path, caplog: pytest.LogCa
     commit(tmp_path, 4, [OTHER])
     commit(tmp_path, 5, [OTHER])
     removed(tmp_path, [2, 3, 4])
-    assert at_start(tmp_path).is_whole()
+    assert at_start(tmp_path).is_complete()
     assert "before version 5" in caplog.text
     at_start(tmp_path, delivered=False)
     assert len(caplog.messages) == 1
@@ -202,4 +202,4 @@ def test_a_log_that_does_not_say_is_told_of(tmp_path: Path, caplog: pytest.LogCa
 
 def test_the_oldest_version_of_a_log_may_be_a_restore(tmp_path: Path) -> None:
     logged(tmp_path, [restored(3), [OTHER]], 7)
-    assert not at_start(tmp_path).is_whole()
+    assert not at_start(tmp_path).is_complete()

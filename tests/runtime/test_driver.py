@@ -69,7 +69,7 @@ def _names(process: Stepper, folder: str) -> list[str]:
 
 def raw(process: Stepper, batch: int) -> tuple[Any, pa.Table]:
     """A manifest but for how long things took, and its rows."""
-    found = process.context.log.read_whole(batch)
+    found = process.context.log.manifest_and_rows(batch)
     assert found is not None
     manifest = dataclasses.asdict(found[0])
     manifest["stats"].pop("slowest")

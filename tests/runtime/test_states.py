@@ -22,13 +22,13 @@ def test_files_of_which_no_state_refers_any_more_are_gone(blobs: Blobs) -> None:
     states = States()
     first = State(b"first", as_text([old, kept]), ms=1)
     states.enter(wire.table([(0, first), (1, State(b"other", ms=2))]))
-    assert states.gone == []
+    assert states.garbage == []
 
     failure = Failure({})  # any row of another kind
     states.enter(wire.table([(0, State(b"second", as_text([kept, new]), ms=5)), (0, failure)]))
 
-    assert states.gone == sorted(State(b"", as_text([old])).files)
-    assert len(states.gone) == 1
+    assert states.garbage == sorted(State(b"", as_text([old])).files)
+    assert len(states.garbage) == 1
     assert {worker: state.reference for worker, state in states.by_worker.items()} == {
         0: b"second",
         1: b"other",

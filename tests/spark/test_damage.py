@@ -31,7 +31,7 @@ def test_what_tasks_read_is_checked_by_tasks(spark: SparkSession, checkpoint: st
     with first.start(spark, checkpoint=checkpoint, workers=1) as query:
         assert query.wait_for(timeout=100)
     log = RoundLog(checkpoint)
-    _, rows = log.read_whole(log.newest())
+    _, rows = log.manifest_and_rows(log.newest())
     (name, *_) = sorted(States.of(rows).by_worker[0].files)
     flip(Path(log.files.path(name)))
 

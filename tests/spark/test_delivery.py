@@ -106,7 +106,7 @@ def test_parts_wait_by_reference_and_go_with_the_last_of_their_file(tmp_path: Pa
     )
     first = PendingOutputs(log, manifest(-1), outputs, 0, {"a", "b"}).into(manifest(0))
     kept = log.outputs(first.unreleased["a"]["0"][0])
-    assert first.gone == []
+    assert first.garbage == []
     assert kept.num_rows == 4, "nobody asked for c"
     assert all(file_of(payload) for payload in kept["payload"].to_pylist())
     assert log.files.size(first.unreleased["a"]["0"][0]) < 10_000
@@ -115,12 +115,12 @@ def test_parts_wait_by_reference_and_go_with_the_last_of_their_file(tmp_path: Pa
     taken = second.take(ours["a"], 0).table["n"].to_pylist()
     assert taken == [*[7] * 100_000, *[2] * 100_000, 5], "by batch, then by worker"
     after = second.into(manifest(1))
-    assert after.gone == [], "others of the file still wait"
+    assert after.garbage == [], "others of the file still wait"
 
     third = PendingOutputs(log, after, OUTPUTS.empty_table(), 2, {"a", "b"})
     for epoch in (0, 9):
         third.take(ours["b"], epoch)
-    assert sorted(third.into(manifest(2)).gone) == sorted(
+    assert sorted(third.into(manifest(2)).garbage) == sorted(
         [*log.files.names("outputs"), *log.files.names("blobs")]
     )
 
@@ -132,14 +132,14 @@ def test_what_is_delivered_in_its_own_batch_is_gone_with_it(tmp_path: Path) -> N
     pending = PendingOutputs(log, manifest(-1), put_out(("a", 0, 0, payload)), 0, {"a"})
     assert pending.arrived(output)[0].table.num_rows == EMBEDDED
     after = pending.into(manifest(0))
-    assert (after.gone, after.unreleased) == (log.files.names("blobs"), {})
+    assert (after.garbage, after.unreleased) == (log.files.names("blobs"), {})
 
 
 def test_parts_for_an_output_that_was_removed_are_gone(tmp_path: Path) -> None:
     log = RoundLog(str(tmp_path), term=0)
     before = PendingOutputs(log, manifest(-1), put_out(("a", 0, 0, b"x")), 0, {"a"}).into(manifest(0))
     after = PendingOutputs(log, before, OUTPUTS.empty_table(), 1, {"b"}).into(manifest(1))
-    assert (after.unreleased, after.gone) == ({}, log.files.names("outputs"))
+    assert (after.unreleased, after.garbage) == ({}, log.files.names("outputs"))
 
 
 # -- large epochs --------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_a_large_epoch_reaches_its_sinks_past_the_driver(
     assert found == (n, n * (n - 1) // 2)
     files = RoundLog(checkpoint).files
     gone = {
-        name for batch in range(last.batch + 1) for name in (RoundLog(checkpoint).read(batch) or last).gone
+        name for batch in range(last.batch + 1) for name in (RoundLog(checkpoint).read(batch) or last).garbage
     }
     assert set(files.names("blobs")) <= gone, "all of it is delivered, so nobody needs it"
     assert files.names("blobs"), "it went by reference"

@@ -82,10 +82,10 @@ def test_bulk_goes_by_reference_past_driver_and_state_store(spark: SparkSession,
         log = RoundLog(checkpoint)
         batches = range(-1, query.last_progress.epoch + 1)
         sizes = [
-            pc.sum(pc.binary_length(log.read_whole(batch)[1].column("payload"))).as_py() or 0
+            pc.sum(pc.binary_length(log.manifest_and_rows(batch)[1].column("payload"))).as_py() or 0
             for batch in batches
         ]
-        gone = {name for batch in batches for name in log.read(batch).gone}
+        gone = {name for batch in batches for name in log.read(batch).garbage}
         assert max(sizes) < BULK < query.last_progress.state_bytes["once"]
         assert any(f"-{kind}-" in name for name in gone for kind in (0, 1)), "messages and outputs had files"
         kept = {*log.files.names("blobs"), *log.files.names("outputs")}

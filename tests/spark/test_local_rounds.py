@@ -184,7 +184,7 @@ def test_the_manifest_has_the_reference_of_each_state_and_gives_it_to_those_who_
     second = State(b"blobfilesecond", as_text([b"blobfilepart"]), {"step": 7}, ms=1.5)
     states.enter(wire.table([(0, second)]))
     assert (states.took, states.sizes) == ({0: 4.0, 1: 2.5}, {"step": 7})
-    assert states.gone == ["first"]
+    assert states.garbage == ["first"]
     assert States.of(states.rows()).by_worker == states.by_worker
     wrote(0, b"blobfilesecond")
-    assert states.gone == ["first", "part"]
+    assert states.garbage == ["first", "part"]

@@ -44,13 +44,13 @@ def test_a_manifest_comes_back_with_its_rows(log: RoundLog) -> None:
     log.write(manifest(3), ROWS)
 
     assert log.read(3) == manifest(3)
-    assert log.read_whole(3) == (manifest(3), ROWS)
-    assert log.read(4) is log.read_whole(4) is None
+    assert log.manifest_and_rows(3) == (manifest(3), ROWS)
+    assert log.read(4) is log.manifest_and_rows(4) is None
 
 
 def test_a_manifest_written_again_replaces_the_first(log: RoundLog) -> None:
     log.write(manifest(3, header="first"), ROWS)
-    _, rows = log.read_whole(3)
+    _, rows = log.manifest_and_rows(3)
     log.write(manifest(3, header="second"), ROWS.slice(1))
 
     assert log.read(3).header == "second"
@@ -151,7 +151,7 @@ def test_align_fills_ids_that_spark_used_without_us(log: RoundLog) -> None:
     after = restarted(log)
 
     assert after.newest() == 4
-    assert after.read_whole(4) == (replace(manifest(2), batch=4, offsets=after.spark.text(4)), ROWS)
+    assert after.manifest_and_rows(4) == (replace(manifest(2), batch=4, offsets=after.spark.text(4)), ROWS)
 
 
 def test_old_manifests_and_outputs_go(log: RoundLog) -> None:
@@ -162,7 +162,7 @@ def test_old_manifests_and_outputs_go(log: RoundLog) -> None:
             spark_ran(log, offsets=list(range(15)), commits=list(range(15)))
             log = restarted(log)
         gone = [log.write_outputs(batch, ROWS)]
-        current = log.prune(manifest(batch, kept_from=current.kept_from, gone=gone), keep=10)
+        current = log.prune(manifest(batch, kept_from=current.kept_from, garbage=gone), keep=10)
         log.write(current, ROWS)
 
     kept = list(range(19, 30))

@@ -101,7 +101,7 @@ def test_messages_too_large_to_send_go_by_files(
     assert query.exception() is None
     assert sorted(query.captured("out").rows()[0]) == [(n + 4,) for n in range(120)]
     manifest = query._context.log.read(query.last_progress.epoch)
-    assert any("peers-" in name for name in manifest.gone), "the files are removed with the manifest"
+    assert any("peers-" in name for name in manifest.garbage), "the files are removed with the manifest"
 
 
 @pytest.mark.usefixtures("large")

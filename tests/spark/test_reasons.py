@@ -33,6 +33,6 @@ def test_a_query_explains_a_row_and_what_changed_last(spark: SparkSession, check
 
         why = query.explain_row("near", {"node": 3}, inputs={"edges": "log", "roots": [[1]]})
 
-        assert why.here
+        assert why.present
         assert sorted(why.inputs["edges"]["dst"].to_pylist()) == [3, 9]
         assert query.changing("hops").cycle is None

@@ -94,7 +94,7 @@ def test_a_batch_is_written_once_and_known_again(memory: Any) -> None:
     reader = Codec(times, blobs)
     assert reader.write({"a": reader.read(first)["a"]}) == first
     assert len(blobs.content) == 1
-    reader.whole = True
+    reader.inline = True
     alone = Codec(times).read(reader.write({"a": again}))["a"]
     assert len(alone) == 50_001
     with pytest.raises(StateError, match="blobs"):

@@ -559,7 +559,7 @@ def files(log: RoundLog) -> tuple[set[str], set[str], set[str]]:
     newest = log.read(log.newest())
     for batch in log._batches():
         manifest, rows = log.newest_before(batch + 1)
-        gone.update(manifest.gone)
+        gone.update(manifest.garbage)
         if batch < newest.kept_from:  # one that was given up for dead wrote it later
             continue
         live |= files_of(wire.only(rows, Message))

@@ -101,7 +101,7 @@ def outcome(home: Path) -> Outcome:
     plan = scenario.build(home).compile(params["workers"])
     log = RoundLog(str(home / "checkpoint"))
     newest = log.newest()
-    found = None if newest is None else log.read_whole(newest)
+    found = None if newest is None else log.manifest_and_rows(newest)
     if found is None:
         return {"manifest": "there is none"}
     manifest, rows = found
@@ -265,7 +265,7 @@ def litter(home: Path) -> list[str]:
     for file in sorted(root.glob("rounds/*/*.arrow")):
         rows = log.files.table(name := file.relative_to(root).as_posix())
         manifest = Manifest.of(log.files, name, rows.schema)
-        needed |= {*manifest.gone, *files_of(rows)}
+        needed |= {*manifest.garbage, *files_of(rows)}
         needed.update(file for state in States.of(rows).by_worker.values() for file in state.files)
         for epochs in manifest.unreleased.values():
             for names in epochs.values():
@@ -288,7 +288,7 @@ def litter(home: Path) -> list[str]:
     if len(twice) > 1 or max(batches.values(), default=0) > 2:
         delivered.append(f"rounds: superseded manifests of {sorted(twice)}")
     # what a manifest says is gone may be gone; all else must be there
-    last = None if newest is None else log.read_whole(newest)
+    last = None if newest is None else log.manifest_and_rows(newest)
     if last is not None:
         live = files_of(last[1]) | {f for state in States.of(last[1]).by_worker.values() for f in state.files}
         delivered += [f"{name}: is missing" for name in sorted(live - there)]

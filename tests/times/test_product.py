@@ -84,7 +84,7 @@ def test_a_coordinate_out_of_range_is_refused(coordinates: tuple[int, ...]) -> N
 
 @pytest.mark.parametrize("wrong", [(1.5,), ("3",), (None,), (0, (0,))])
 def test_a_coordinate_is_an_integer(wrong: tuple[Any, ...]) -> None:
-    with pytest.raises(InvalidTime, match=r"(?s)^Time\(.* no whole numbers.*\nHint: .*Time\(0, 2\)"):
+    with pytest.raises(InvalidTime, match=r"(?s)^Time\(.* not integers.*\nHint: .*Time\(0, 2\)"):
         Time(*wrong)
 
 

@@ -147,7 +147,7 @@ def test_the_whole_checkpoint_is_one_piece_in_full_and_changes_nothing(memory: A
     worker = state_of(simulation)
     assert worker.references
     kept, sizes = worker.references, worker.sizes
-    whole = worker.checkpoint(whole=True)
+    whole = worker.checkpoint(inline=True)
 
     assert (worker.references, worker.sizes) == (kept, sizes)
     assert worker.checkpoint() == simulation.states[0]
@@ -366,7 +366,7 @@ def test_a_recorded_round_runs_again_with_the_same_results(kind: Any, memory: An
     def record(batch: int, index: int, *parts: Any) -> None:
         before, rows, header, after, out = parts
         old, new = (
-            Worker(simulation.plan, state, index, simulation.blobs).checkpoint(whole=True)
+            Worker(simulation.plan, state, index, simulation.blobs).checkpoint(inline=True)
             for state in (before, after)
         )
         rounds.append(

@@ -263,15 +263,15 @@ class Resident:
             list(here.pending),
         )
         assert sorted(again.order[i][0] for i in range(len(again.order))) == sorted(o[0] for o in here.order)
-        whole = again.checkpoint(whole=True)
-        assert whole == here.checkpoint(whole=True)
+        whole = again.checkpoint(inline=True)
+        assert whole == here.checkpoint(inline=True)
         if blobs is not None:
             needed = type(blobs)({reference: blobs.get(reference) for reference in again.references})
-            assert Worker(self.plan, after, index, needed).checkpoint(whole=True) == whole
+            assert Worker(self.plan, after, index, needed).checkpoint(inline=True) == whole
             assert needed.read == again.references, "each of them is needed, and no other one"
         alone = Worker(self.plan, whole, index)
         assert not alone.references
-        assert alone.checkpoint(whole=True) == whole
+        assert alone.checkpoint(inline=True) == whole
         self.note(again)
 
     def note(self, worker: Worker) -> None:

@@ -45,7 +45,7 @@ class Differences:
 
     def in_words(self) -> str:
         """The steps that differ, a few of each kind."""
-        kinds = {"changed": [*self.changed], "new": [*self.added], "gone": [*self.removed]}
+        kinds = {"changed": [*self.changed], "new": [*self.added], "removed": [*self.removed]}
         shown = [
             f"{kind}: {', '.join(map(repr, steps[:SHOWN]))}{', ...' if steps[SHOWN:] else ''}"
             for kind, steps in kinds.items()
@@ -64,7 +64,7 @@ def compare(before: Mapping[str, Any], plan: Plan) -> Differences:
     before, stages = with_bounds(before, now), now["stages"]
     both = [(stage, stages[step]) for step, stage in before["stages"].items() if step in stages]
     hot_keys = any(_hot_keys(was) != _hot_keys(is_now) for was, is_now in both)
-    if hot_keys:  # state is partitioned anew, in steps behind those with hot keys, too
+    if hot_keys:  # state is repartitioned, in steps behind those with hot keys, too
         before, now = _without_partitioning(before), _without_partitioning(now)
     old, new = before["stages"], now["stages"]
     kinds = _kinds(before, now)

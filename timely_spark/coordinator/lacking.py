@@ -84,7 +84,7 @@ def reads_changes(plan: Plan, stage: Stage) -> bool:
     return any(DIFF in edge.schema.names for edge in edges_into(plan.edges)[stage])
 
 
-def told(plan: Plan, lacking: Mapping[str, int]) -> dict[str, str]:
+def lacking_by_output(plan: Plan, lacking: Mapping[str, int]) -> dict[str, str]:
     """By output what its results lack: the steps before it that started empty, with their first epochs."""
     before: dict[str, dict[str, int]] = defaultdict(dict)
     for name, epoch in lacking.items():
@@ -107,7 +107,7 @@ def refusal(lacking: Sequence[Stage], removed: Sequence[str]) -> tuple[str, ...]
     more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
     return (
         f"new: {shown}{more}; results there depend on records that have passed before this start",
-        *(f"if one is step {name!r}, which is gone, give it that name" for name in removed[:1]),
+        *(f"if one is step {name!r}, which was removed, give it that name" for name in removed[:1]),
         'with new_steps="empty" such steps start without them; status and the tables\' properties say so',
     )
 

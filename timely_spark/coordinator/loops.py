@@ -157,7 +157,7 @@ class Loops:
             "reached": self.reached,
             "bounds": self.bounds,
             "cut": dict(self.dropped),
-            "told": [[*key, mark] for key, mark in self.noticed.items()],
+            "noticed": [[*key, mark] for key, mark in self.noticed.items()],
         }
 
     def restore(self, encoded: Mapping[str, Any]) -> None:
@@ -165,7 +165,7 @@ class Loops:
         self.reached = {name: at for name, at in encoded["reached"].items() if name in self.loops}
         self.bounds = {name: at for name, at in encoded["bounds"].items() if name in self.loops}
         self.dropped = Counter({name: n for name, n in encoded["cut"].items() if name in self.loops})
-        self.noticed = {(kind, loop, epoch): mark for kind, loop, epoch, mark in encoded["told"]}
+        self.noticed = {(kind, loop, epoch): mark for kind, loop, epoch, mark in encoded["noticed"]}
 
 
 def with_warn_after(

@@ -245,8 +245,12 @@ class _Migrator:
                 )
             elif name not in self.plan.by_name:
                 if contents["batch"]:
-                    gone = "is gone" if name not in self.stages else "is no vertex any more"
-                    self._problem(f"{has}, and {gone}", _QUIESCE)
+                    why = (
+                        "is not in the flow any more"
+                        if name not in self.stages
+                        else "is not a vertex any more"
+                    )
+                    self._problem(f"{has}, and {why}", _QUIESCE)
             elif self._may_be_another(name) and self._has_contents(name):
                 short = name.removesuffix(".settled").rsplit(".", 1)[-1]
                 self._problem(
@@ -389,17 +393,21 @@ class _Migrator:
         for node in self.plan.nodes:
             if node.name in self.continuing:
                 first, *others = requested[node.index]
-                self._repartition_state(node, old, new, alike=all(other == first for other in others))
+                self._repartition_state(node, old, new, same_pending=all(other == first for other in others))
         self._repartition_batches(old, new)
         return new
 
     def _repartition_state(
-        self, node: Node, old: Sequence[Worker], new: Sequence[Worker], *, alike: bool
+        self, node: Node, old: Sequence[Worker], new: Sequence[Worker], *, same_pending: bool
     ) -> None:
-        """Repartition a vertex's state. `alike`: whether all workers have the same notifications pending."""
+        """Repartition a vertex's state.
+
+        Args:
+            same_pending: whether all workers have the same notifications pending.
+        """
         with_state = [worker for worker in old if has_state(worker, node)]
         unable = type(node.template).repartition is Vertex.repartition
-        if unable and (with_state or not alike):
+        if unable and (with_state or not same_pending):
             self._problem(
                 f"{self._held(node.name)}, and does not say how to partition that over {len(new)} workers"
                 + (f" instead of {len(old)}" if len(old) != len(new) else ""),

@@ -40,7 +40,7 @@ class Arrange(Vertex):
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Insert the changes into the trace, and forward them."""
-        since = self._context.since_here(downstream=True)
+        since = self._context.compaction_frontier(downstream=True)
         self.sequence += 1
         self.first = {epoch: first for epoch, first in self.first.items() if epoch >= since}
         self.first.setdefault(time.epoch, self.sequence)
@@ -104,7 +104,7 @@ def arrange(
         keys: the key columns, in the order in which readers name them.
         skew: hot keys, of several columns tuples: their records are spread over all workers, by H of whole
             records, and what joins them goes to every worker. A join reads the arrangement, a reduction does
-            not: it brings what it needs of a key to one worker (`count`, `sum` and `mean` of whole numbers:
+            not: it brings what it needs of a key to one worker (`count`, `sum` and `mean` of integers:
             partial results; `min`, `max`, `top_k`: those of parts of the key; others: all records).
 
     **Columns:** out as in; keys may not be nested, and with `skew` no column.

@@ -84,7 +84,7 @@ def asof_join(
         {0: [('a', 5, 1, 70, 1)], 1: [('a', 5, 1, 70, -1), ('a', 5, 1, 80, 1)]}
 
     Raises:
-        GraphError: `other` is no collection, or of another flow, or in an unrelated loop.
+        GraphError: `other` is not a collection, or of another flow, or in an unrelated loop.
         SchemaError: a column is missing, nested, or on both sides; the types of `on` or of a key differ;
             `tolerance` does not fit `on`; or `direction` or `how` is unknown.
     """

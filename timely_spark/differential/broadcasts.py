@@ -83,7 +83,7 @@ def broadcast_join(
         {0: [('a', 1, 3, 1), ('b', 2, 3, 1)], 1: [('a', 1, 3, -1), ('b', 2, 2, 1), ('b', 2, 3, -1)]}
 
     Raises:
-        GraphError: `other` is no collection, or of another flow, or in a loop that is not around this one's.
+        GraphError: `other` is not a collection, of another flow, or in a loop that is not around this one.
         SchemaError: keys are missing or differ in number or type; a column of this side is nested; or both
             sides have another column of the same name.
     """

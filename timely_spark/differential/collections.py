@@ -343,7 +343,7 @@ class CollectionVariable(Collection):
             {0: [(1, 1), (3, 1), (5, 1)]}
 
         Raises:
-            GraphError: the variable is set already, or `result` is no collection, or of another loop.
+            GraphError: the variable is set already, or `result` is not a collection, or of another loop.
             SchemaError: `result` has other columns.
         """
         self.check("set", result)

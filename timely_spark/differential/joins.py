@@ -81,7 +81,7 @@ class JoinChanges(Join):
         """Add changes to the trace of their side, unless it is shared."""
         if edge == self.shared:
             return
-        since = self._context.since_here()
+        since = self._context.compaction_frontier()
         received = 0
         if self.shared is not None:
             index = index_of(self._context, self.shared)
@@ -173,7 +173,7 @@ def join(
         {0: [(0, 0, 'a', 1), (1, 2, None, 1)], 1: [(1, 2, None, -1), (1, 2, 'B', 1)]}
 
     Raises:
-        GraphError: `other` is no collection, or of another flow, or in a loop that is not around this one's.
+        GraphError: `other` is not a collection, of another flow, or in a loop that is not around this one.
         SchemaError: keys are missing or differ in number or type, both sides have another column of the same
             name, `how` is unknown, or `skew` lists no keys.
     """
@@ -247,7 +247,7 @@ def semijoin(
         {0: [(0, 'a', 1)], 1: [(0, 'a', -1), (1, 'b', 1)]}
 
     Raises:
-        GraphError: `other` is no collection, or of another flow, or in a loop that is not around this one's.
+        GraphError: `other` is not a collection, of another flow, or in a loop that is not around this one.
         SchemaError: keys are missing or differ in number or type.
     """
     keys = _keys("semijoin", collection, other, on=on, left=left, right=right)
@@ -283,7 +283,7 @@ def antijoin(
         {0: [(1, 'b', 1)]}
 
     Raises:
-        GraphError: `other` is no collection, or of another flow, or in a loop that is not around this one's.
+        GraphError: `other` is not a collection, of another flow, or in a loop that is not around this one.
         SchemaError: keys are missing or differ in number or type.
     """
     keys = _keys("antijoin", collection, other, on=on, left=left, right=right)

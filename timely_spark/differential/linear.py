@@ -97,7 +97,7 @@ def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> 
     if diff not in stream.schema.names or not pa.types.is_integer(stream.schema.field(diff).type):
         has = ", ".join(f"{field.name} {field.type}" for field in stream.schema)
         msg = f"collection: diff={diff!r}; {stream.name!r} has ({has})"
-        hint = "name a column of whole numbers, or leave diff out to count each record once."
+        hint = "name a column of integers, or leave diff out to count each record once."
         raise SchemaError(msg, where=caller(), hint=hint)
     kept = [field for field in stream.schema if field.name != diff]
     return stream.then(
@@ -132,7 +132,7 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
         {0: [('Ann', 1)], 1: [('Ann', -1), ('Bo', 1)]}
 
     Raises:
-        SchemaError: `diff` is no integer column; there is no other column; one has a reserved name; or an
+        SchemaError: `diff` is not an integer column; there is no other column; one has a reserved name; or an
             integer column is called ``diff`` and not given as `diff`.
         GraphError: the flow's times are not in product order.
     """

@@ -42,7 +42,7 @@ def enter_at(
         {0: [(0, 1), (3, 1)]}
 
     Raises:
-        SchemaError: `iteration` is no integer column or expression.
+        SchemaError: `iteration` is not an integer column or expression.
         GraphError: the collection is not outside of `scope`.
     """
     if scope.graph_scope.depth <= collection.scope.graph_scope.depth:
@@ -108,7 +108,7 @@ def iterate(
         {0: [(1, 1), (2, 1), (3, 1)], 1: [(2, -1), (3, -1)]}
 
     Raises:
-        GraphError: `step` is no function, or returns no collection, or one of another loop.
+        GraphError: `step` is not a function, or returns no collection, or one of another loop.
         SchemaError: `step` returns other columns.
     """
     check_function("iterate", step, "variable")

@@ -73,7 +73,7 @@ class Index(Vertex):
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Insert the changes into the trace, and forward them."""
-        since = self._context.since_here(downstream=True)
+        since = self._context.compaction_frontier(downstream=True)
         check_since(time, since)
         rows = batch.drop_columns([AT])
         within = self.state.within

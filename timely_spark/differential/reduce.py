@@ -69,7 +69,7 @@ class Reduce(BufferingVertex):
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the changes of the results at a complete time."""
-        self._since = self._context.since_here()
+        self._since = self._context.compaction_frontier()
         check_since(time, self._since)
         if self.shared or self._work is None or self._work.context != time.encode()[:-1]:
             self._leave_context()

@@ -327,7 +327,7 @@ class Threshold(Logic):
         counts = np.asarray(self.function(given))
         if counts.shape != given.shape or counts.dtype.kind not in "biu":
             msg = f"the function gave {counts.dtype} of shape {counts.shape} for {len(given)} counts"
-            hint = "compute whole numbers with the array, as in lambda counts: counts > 1."
+            hint = "compute integers with the array, as in lambda counts: counts > 1."
             raise SchemaError(msg, hint=hint)
         return counts.astype(np.int64)
 

@@ -87,8 +87,8 @@ def _grouped(
         keys_and_value(operator, collection.schema, listed, value)
     if not listed:
         columns = {ALL: pc.scalar(0), DIFF: DIFF}
-        whole = computed(collection.stream, *collection.schema.names, columns, own=(ALL,))
-        return collection.like(whole), (ALL,)
+        records = computed(collection.stream, *collection.schema.names, columns, own=(ALL,))
+        return collection.like(records), (ALL,)
     return collection, listed
 
 
@@ -352,7 +352,7 @@ def top_k(
         {0: [(1, 'b', 7, 1)], 1: [(1, 'b', 7, -1), (1, 'c', 9, 1)]}
 
     Raises:
-        SchemaError: `k` is no whole number of at least 1; a key is missing or named twice; `value` is missing
+        SchemaError: `k` is not an integer of at least 1; a key is missing or named twice; `value` is missing
             or a key; a column is nested; or `skew` lists no keys.
     """
     k = integer("k", k, step="top_k", error=SchemaError)

@@ -15,7 +15,7 @@ from timely_spark.differential.reductions import reduced
 from timely_spark.differential.trace import DIFF
 from timely_spark.graph import Expression, composed, operator
 from timely_spark.operators.rows import computed
-from timely_spark.operators.sets import OPERATIONS, check_alike
+from timely_spark.operators.sets import OPERATIONS, check_same_schema
 from timely_spark.state.arrow import numbers
 
 _OTHER = f"{DIFF}_other"
@@ -31,8 +31,8 @@ class SetLogic(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The records with their multiplicities."""
-        ours, theirs = (np.maximum(numbers(inputs, column), 0) for column in (DIFF, _OTHER))
-        counts = OPERATIONS[self.operation](ours, theirs)
+        left, right = (np.maximum(numbers(inputs, column), 0) for column in (DIFF, _OTHER))
+        counts = OPERATIONS[self.operation](left, right)
         result = pa.table({GROUP: inputs[GROUP], DIFF: pa.array(counts)})
         return result.filter(pa.array(counts != 0))
 
@@ -112,15 +112,15 @@ def subtract(
 def _compared(
     operation: str, collection: Collection, other: Collection, *, multiset: bool, name: str | None
 ) -> Collection:
-    ours, theirs = collection.together(operation, other)
-    check_alike(operation, (ours.index.name, theirs.index.name), ours.schema, theirs.schema)
-    columns, zero = tuple(ours.schema.names), pc.scalar(pa.scalar(0, pa.int64()))
-    both = _weighed(ours, pc.field(DIFF), zero).concat(_weighed(theirs, zero, pc.field(DIFF)))
+    left, right = collection.together(operation, other)
+    check_same_schema(operation, (left.index.name, right.index.name), left.schema, right.schema)
+    columns, zero = tuple(left.schema.names), pc.scalar(pa.scalar(0, pa.int64()))
+    both = _weighed(left, pc.field(DIFF), zero).concat(_weighed(right, zero, pc.field(DIFF)))
     logic = SetLogic(columns, (operation, bool(multiset)))
     detail = "all" if multiset else ""
     return reduced(operation, both, logic, [], name=name, detail=detail, all=bool(multiset))
 
 
-def _weighed(collection: Collection, ours: Expression, theirs: Expression) -> Collection:
-    columns = {column: column for column in collection.schema.names} | {DIFF: ours, _OTHER: theirs}
+def _weighed(collection: Collection, left: Expression, right: Expression) -> Collection:
+    columns = {column: column for column in collection.schema.names} | {DIFF: left, _OTHER: right}
     return collection.like(computed(collection.stream, columns, own=(DIFF, _OTHER)))

@@ -81,13 +81,13 @@ def check_totals(of: Groups, weights: Mapping[str, Indices]) -> None:
             raise _too_large(name)
 
 
-def products(ours: Indices, theirs: Indices, weight: str = DIFF) -> Indices:
+def products(left: Indices, right: Indices, weight: str = DIFF) -> Indices:
     """The products of multiplicities, or of values and multiplicities, which must not be too large."""
-    if max_abs(ours) * max_abs(theirs) >= MOST:
-        one, other = (np.abs(each).view(np.uint64) for each in (ours, theirs))
+    if max_abs(left) * max_abs(right) >= MOST:
+        one, other = (np.abs(each).view(np.uint64) for each in (left, right))
         if (one > np.uint64(MOST - 1) // np.maximum(other, np.uint64(1))).any(where=other > 0):
             raise _too_large(weight)
-    return ours * theirs
+    return left * right
 
 
 def _too_large(weight: str) -> SchemaError:

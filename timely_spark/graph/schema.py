@@ -159,8 +159,8 @@ def check_names(step: str, where: Where, schema: pa.Schema, *, known: Collection
             msg, where=where, hint="keep a column, or add a constant: select(one=pc.scalar(1))."
         )
     check_given(step, where, schema.names, known=known)
-    if alike := next(_alike("", list(schema)), None):
-        msg = f"{step} has columns {alike[0]!r} and {alike[1]!r}, which Spark takes for one: it ignores case"
+    if equal := next(_equal_but_for_case("", list(schema)), None):
+        msg = f"{step} has columns {equal[0]!r} and {equal[1]!r}, which Spark takes for one: it ignores case"
         raise SchemaError(msg, where=where, hint="rename one of them.")
 
 
@@ -175,14 +175,14 @@ def _fields_of(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(n) for n in range(kind.num_fields)] if pa.types.is_nested(kind) else []
 
 
-def _alike(prefix: str, fields: Iterable[pa.Field]) -> Iterator[tuple[str, str]]:
+def _equal_but_for_case(prefix: str, fields: Iterable[pa.Field]) -> Iterator[tuple[str, str]]:
     """Pairs of names of one level that differ in case only."""
     seen: dict[str, str] = {}
     for field in fields:
         if (caseless := _caseless(field.name)) in seen:
             yield prefix + seen[caseless], prefix + field.name
         seen[caseless] = field.name
-        yield from _alike(f"{prefix}{field.name}.", _fields_of(field.type))
+        yield from _equal_but_for_case(f"{prefix}{field.name}.", _fields_of(field.type))
 
 
 def _caseless(name: str) -> str:
@@ -474,7 +474,7 @@ def _check_lossless(value: Any, kind: pa.DataType) -> None:
         _check_instant(value, kind)
         fraction = isinstance(value, float | np.floating) and not value.is_integer()
         if fraction or (isinstance(value, Decimal) and value != value.to_integral_value()):
-            msg = f"{value!r} is no whole number"
+            msg = f"{value!r} is not an integer"
             raise ValueError(msg)
     elif pa.types.is_nested(kind) and isinstance(value, str | bytes):
         msg = f"{shorten(value)} is one value, not a list"

@@ -68,7 +68,7 @@ class Context(Protocol):
         """An epoch before which nothing will arrive anywhere."""
         ...
 
-    def since_here(self, *, downstream: bool = False) -> int:
+    def compaction_frontier(self, *, downstream: bool = False) -> int:
         """An epoch before which nothing will arrive at this vertex; `downstream`: nor at its receivers."""
         ...
 
@@ -181,7 +181,7 @@ class Vertex:
     them."""
 
     needs_frontier: ClassVar[bool] = False
-    """Whether the vertex calls `since_here` without waiting: the coordinator then sends its frontier."""
+    """Whether the vertex calls `compaction_frontier` without waiting: then the coordinator sends it."""
 
     pickles: str = ""
     """Why other values than those of `checkpoint` may be pickled into the state; empty: they are refused.

@@ -69,7 +69,7 @@ def betweenness(
         {0: [(1, 0.0, 1), (2, 1.0, 1), (3, 0.0, 1)], 1: [(2, 0.0, 1), (2, 1.0, -1)]}
 
     Raises:
-        GraphError: `edges`, `samples` or `nodes` is no collection.
+        GraphError: `edges`, `samples` or `nodes` is not a collection.
         SchemaError: a column is missing, or ends, samples and nodes are not of one flat type.
         VertexError: when it runs: there are 2^62 or more shortest paths between two nodes.
 

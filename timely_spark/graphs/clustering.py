@@ -27,7 +27,7 @@ def lcc(
     Neighbours of a node are the other nodes with an edge to or from it. Of d neighbours, d(d - 1) directed
     edges among them are possible; each that is there counts by its direction, and an edge of an undirected
     graph in both. With fewer than two neighbours the coefficient is 0. Parallel edges count as one,
-    self-loops are ignored. Edges are counted in whole numbers and divided once, so a coefficient does not
+    self-loops are ignored. Edges are counted in integers and divided once, so a coefficient does not
     depend on past changes.
 
     Each triangle is found once, as in `triangles`, and counts for its three corners, so a node with many
@@ -51,7 +51,7 @@ def lcc(
         {0: [(1, 0.5, 1), (2, 0.5, 1), (3, 0.5, 1)], 1: [(1, 0.5, -1), (1, 1.0, 1)]}
 
     Raises:
-        GraphError: `edges` or `nodes` is no collection.
+        GraphError: `edges` or `nodes` is not a collection.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
     Source: LDBC Graphalytics specification 1.0, section 2.3.6.

@@ -46,7 +46,7 @@ def connected_components(
         {0: [(1, 1, 1), (2, 1, 1), (3, 1, 1)], 1: [(1, 1, -1), (2, 1, -1), (2, 2, 1), (3, 1, -1), (3, 2, 1)]}
 
     Raises:
-        GraphError: `edges` or `nodes` is no collection.
+        GraphError: `edges` or `nodes` is not a collection.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
     Source: Borůvka, O jistém problému minimálním, 1926, for the forest of each worker.
@@ -98,7 +98,7 @@ def strongly_connected_components(
         {0: [('a', 'a', 1), ('b', 'b', 1), ('c', 'c', 1)], 1: [('c', 'b', 1), ('c', 'c', -1)]}
 
     Raises:
-        GraphError: `edges` or `nodes` is no collection.
+        GraphError: `edges` or `nodes` is not a collection.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
     Source: `scc` of differential dataflow.
@@ -110,10 +110,12 @@ def strongly_connected_components(
     first = least_reaching(nodes, cyclic)
     last = least_reaching(nodes, reversed_of(cyclic))
     labels = first.select("node", first="component").join(last.select("node", last="component"), on="node")
-    ends = labels.select("node", first_there="first", last_there="last")
+    ends = labels.select("node", first_of_dst="first", last_of_dst="last")
     both = cyclic.join(labels, left="src", right="node").join(ends, left="dst", right="node")
-    alike = (pc.field("first") == pc.field("first_there")) & (pc.field("last") == pc.field("last_there"))
-    cyclic.set(both.where(alike).select("src", "dst"))
+    same_labels = (pc.field("first") == pc.field("first_of_dst")) & (
+        pc.field("last") == pc.field("last_of_dst")
+    )
+    cyclic.set(both.where(same_labels).select("src", "dst"))
     return last.leave(name=name)
 
 

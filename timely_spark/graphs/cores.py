@@ -42,7 +42,7 @@ def k_core(
         {0: [(1, 1), (2, 1), (3, 1)], 1: [(2, -1), (4, 1)]}
 
     Raises:
-        GraphError: `edges` is no collection; `k` is no whole number from 1 on.
+        GraphError: `edges` is not a collection; `k` is not an integer from 1 on.
         SchemaError: a column is missing, or the ends are not of one flat type.
 
     Source: Seidman, Network structure and minimum degree, Social Networks 1983.
@@ -94,7 +94,7 @@ def core_numbers(
         {0: [(1, 2, 1), (2, 2, 1), (3, 2, 1), (4, 1, 1)], 1: [(4, 1, -1)]}
 
     Raises:
-        GraphError: `edges` or `nodes` is no collection.
+        GraphError: `edges` or `nodes` is not a collection.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
     Source: Lü et al., The H-index of a network node, Nature Communications 2016.

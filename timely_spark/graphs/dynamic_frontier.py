@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Ranks are in parts of a unit, so that hubs, whose rank moves in steps of their degree, are precise.
 BITS = 11
 #: What a worker knows of each node, by the node's number.
-_OF_NODES = ("rank", "total", "told", "present", "moved", "start", "degree")
+_OF_NODES = ("rank", "total", "reported", "present", "moved", "start", "degree")
 
 
 class DynamicFrontier(BufferingVertex):
@@ -65,7 +65,7 @@ class DynamicFrontier(BufferingVertex):
         self._index: pd.Index[Any] | None = None
         self.rank, self.total, self.start, self.degree = np.zeros((4, 0), np.int64)
         #: the rank that was sent last, in units; -1: none
-        self.told = np.zeros(0, np.int64)
+        self.reported = np.zeros(0, np.int64)
         #: whether the node is there, and whether its rank has changed since it was sent
         self.present, self.moved = np.zeros((2, 0), np.bool_)
         #: from `start` on, as many as its degree: the targets of a node's edges; old rows remain a while
@@ -74,7 +74,7 @@ class DynamicFrontier(BufferingVertex):
     def on_notify(self, time: Timestamp) -> None:
         """Take an iteration of the earliest epoch; others wait."""
         after = self._context.times.decode([time.epoch, time.order_key()[-1] + 1])
-        if self._context.since_here() < time.epoch:
+        if self._context.compaction_frontier() < time.epoch:
             self.notify_at(after)
             return
         ready = [at for at in self.buffered if at.epoch == time.epoch and at.less_equal(time)]
@@ -153,8 +153,8 @@ class DynamicFrontier(BufferingVertex):
         """What goes along each edge of the nodes, rounded down."""
         numerator, denominator = self.share
         by = np.maximum(self.degree[nodes], 1) * denominator
-        whole, rest = np.divmod(self.rank[nodes], by)  # so that no product is too large
-        shares: Indices = whole * numerator + rest * numerator // by
+        quotient, rest = np.divmod(self.rank[nodes], by)  # so that no product is too large
+        shares: Indices = quotient * numerator + rest * numerator // by
         return shares
 
     def _along(self, nodes: Indices, amounts: Indices) -> tuple[Indices, Indices]:
@@ -181,14 +181,14 @@ class DynamicFrontier(BufferingVertex):
         nodes = np.flatnonzero(self.moved)
         self.moved[nodes] = False
         now = np.where(self.present[nodes], self.rank[nodes] >> BITS, -1)
-        nodes, now = nodes[now != self.told[nodes]], now[now != self.told[nodes]]
-        old = self.told[nodes]
-        self.told[nodes] = now
-        gone, come = np.flatnonzero(old >= 0), np.flatnonzero(now >= 0)
+        nodes, now = nodes[now != self.reported[nodes]], now[now != self.reported[nodes]]
+        old = self.reported[nodes]
+        self.reported[nodes] = now
+        removed, added = np.flatnonzero(old >= 0), np.flatnonzero(now >= 0)
         changes = {
-            "node": self._of(np.concatenate([nodes[gone], nodes[come]])),
-            "rank": np.concatenate([old[gone], now[come]]),
-            DIFF: np.repeat([-1, 1], [len(gone), len(come)]),
+            "node": self._of(np.concatenate([nodes[removed], nodes[added]])),
+            "rank": np.concatenate([old[removed], now[added]]),
+            DIFF: np.repeat([-1, 1], [len(removed), len(added)]),
         }
         self.send_by(0, time, pa.table(changes))
         if len(self.targets) + len(self.rank) > 2 * (2 * self.degree.sum() + self.present.sum()):
@@ -211,7 +211,7 @@ class DynamicFrontier(BufferingVertex):
             self.values = pa.table({"node": pa.concat_arrays([flat(self.values["node"]), new])})
             for name in _OF_NODES:
                 own = getattr(self, name)
-                more = np.full(len(new), -1 if name == "told" else 0, own.dtype)
+                more = np.full(len(new), -1 if name == "reported" else 0, own.dtype)
                 setattr(self, name, np.append(own, more))
             self._index = None
             return self._numbers(pa.chunked_array([values]))
@@ -221,10 +221,10 @@ class DynamicFrontier(BufferingVertex):
         return self.values["node"].take(pa.array(nodes))
 
     def _compact(self) -> None:
-        """Forget edges that are gone, and nodes without any trace."""
+        """Forget removed edges, and nodes without any trace."""
         nodes = np.flatnonzero(self.degree)
         targets, _ = self._along(nodes, nodes)
-        used: Mask = self.present | (self.degree > 0) | (self.told >= 0) | (self.total != 0)
+        used: Mask = self.present | (self.degree > 0) | (self.reported >= 0) | (self.total != 0)
         used[targets] = True
         self.start[nodes] = np.cumsum(self.degree[nodes]) - self.degree[nodes]
         self.targets = (np.cumsum(used) - 1)[targets]
@@ -249,7 +249,7 @@ class DynamicFrontier(BufferingVertex):
 
     def rows(self) -> pa.Table:
         """What is known of each node of the worker, with the targets of its edges."""
-        own = np.flatnonzero(self.present | (self.degree > 0) | (self.told >= 0) | (self.total != 0))
+        own = np.flatnonzero(self.present | (self.degree > 0) | (self.reported >= 0) | (self.total != 0))
         targets, _ = self._along(own, own)
         offsets = pa.array(np.append(0, np.cumsum(self.degree[own])).astype(np.int32))
         edges = pa.ListArray.from_arrays(offsets, flat(self._of(targets)))

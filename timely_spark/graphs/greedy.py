@@ -77,7 +77,7 @@ def maximal_independent_set(
         {0: [(1, 1), (2, 1), (3, 1)], 1: []}
 
     Raises:
-        GraphError: `edges` or `nodes` is no collection; `seed` is no whole number.
+        GraphError: `edges` or `nodes` is not a collection; `seed` is not an integer.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
     Source: Blelloch, Fineman and Shun, Greedy sequential maximal independent set and matching are parallel on
@@ -129,7 +129,7 @@ def colouring(
         [0, 1, 2]
 
     Raises:
-        GraphError: `edges` or `nodes` is no collection; `seed` is no whole number.
+        GraphError: `edges` or `nodes` is not a collection; `seed` is not an integer.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
     Source: Jones and Plassmann, A parallel graph coloring heuristic, SIAM J. Scientific Computing 1993.

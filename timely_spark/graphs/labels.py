@@ -51,7 +51,7 @@ def cdlp(
         {0: [(1, 1, 1), (2, 1, 1), (3, 1, 1), (4, 1, 1)], 1: [(4, 1, -1)]}
 
     Raises:
-        GraphError: `edges` or `nodes` is no collection; `iterations` is no whole number from 1 on.
+        GraphError: `edges` or `nodes` is not a collection; `iterations` is not an integer from 1 on.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
     Source: LDBC Graphalytics specification 1.0, section 2.3.5.
@@ -114,7 +114,7 @@ def label_propagation(
         {0: [(1, 'a', 1), (2, 'a', 1), (3, 'b', 1), (4, 'b', 1), (5, 'b', 1)], 1: [(3, 'a', 1), (3, 'b', -1)]}
 
     Raises:
-        GraphError: `edges` or `labels` is no collection; `iterations` is no whole number from 1 on.
+        GraphError: `edges` or `labels` is not a collection; `iterations` is not an integer from 1 on.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
     Source: Raghavan, Albert and Kumara, Physical Review E 2007; with `fixed`, Zhu and Ghahramani, Learning

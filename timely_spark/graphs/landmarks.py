@@ -49,7 +49,7 @@ def landmarks(
         {0: [(1, 1, 0, 1), (1, 3, 2, 1), (2, 1, 1, 1), (2, 3, 1, 1), (3, 1, 2, 1), (3, 3, 0, 1)]}
 
     Raises:
-        GraphError: `edges` or `nodes` is no collection.
+        GraphError: `edges` or `nodes` is not a collection.
         SchemaError: a column is missing, ends and nodes are not of one flat type, or weights no numbers.
         VertexError: when it runs: a weight is null, negative or not finite; a distance is too large.
 
@@ -106,7 +106,7 @@ def distance_bounds(
         {0: [(1, 3, 2, 2, 1), (3, 4, 0, 4, 1)]}
 
     Raises:
-        GraphError: `distances` or `pairs` is no collection.
+        GraphError: `distances` or `pairs` is not a collection.
         SchemaError: a column is missing, or nodes are not of one type.
 
     Source: Potamias et al., Fast shortest path distance estimation in large networks, CIKM 2009.
@@ -119,11 +119,11 @@ def distance_bounds(
         raise SchemaError(msg, where=caller(), hint="name a column for each node.")
     of_node = distances.select("landmark", "distance", node="node").arrange("node")
     asked = pairs.select(src=src, dst=dst).distinct()
-    one = asked.join(of_node, left="src", right="node")
-    other = distances.select("node", "landmark", there="distance")
-    both = one.join(other, left=["dst", "landmark"], right=["node", "landmark"])
-    here, there = pc.field("distance"), pc.field("there")
-    each = both.select("src", "dst", lower=pc.abs(here - there), upper=here + there)
+    from_src = asked.join(of_node, left="src", right="node")
+    of_dst = distances.select("node", "landmark", other="distance")
+    both = from_src.join(of_dst, left=["dst", "landmark"], right=["node", "landmark"])
+    first, second = pc.field("distance"), pc.field("other")
+    each = both.select("src", "dst", lower=pc.abs(first - second), upper=first + second)
     lower = each.select("src", "dst", "lower").max("lower", keys=["src", "dst"])
     upper = each.select("src", "dst", "upper").min("upper", keys=["src", "dst"])
     return lower.join(upper, on=["src", "dst"], name=name)

@@ -48,7 +48,7 @@ def stable_matching(
         {0: [('a', 'y', 1), ('b', 'x', 1)], 1: [('a', 'x', 1), ('a', 'y', -1), ('b', 'x', -1)]}
 
     Raises:
-        GraphError: `edges` is no collection.
+        GraphError: `edges` is not a collection.
         SchemaError: a column is missing, nested, or named twice.
 
     Source: Gale and Shapley, College admissions and the stability of marriage, 1962; as a loop, the example

@@ -52,7 +52,7 @@ def minimum_spanning_forest(
         {0: [(1, 2, 5, 1), (2, 3, 7, 1)], 1: [(1, 3, 9, 1), (2, 3, 7, -1)]}
 
     Raises:
-        GraphError: `edges` is no collection.
+        GraphError: `edges` is not a collection.
         SchemaError: a column is missing, the ends are not of one flat type, or weights no numbers.
         VertexError: when it runs: a weight is null or not finite.
 

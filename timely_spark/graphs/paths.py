@@ -46,7 +46,7 @@ def bfs(
         {0: [(1, 0, 1), (2, 1, 1), (3, 2, 1)], 1: [(2, 1, -1), (3, 1, 1), (3, 2, -1)]}
 
     Raises:
-        GraphError: `edges` or `roots` is no collection.
+        GraphError: `edges` or `roots` is not a collection.
         SchemaError: a column is missing, or ends and roots are not of one flat type.
 
     Source: `bfs` of differential dataflow.
@@ -77,7 +77,7 @@ def sssp(
     Args:
         edges: the directed edges.
         roots: the start nodes, at distance 0, with or without edges.
-        weight: the column of weights: whole numbers or floating ones, finite and at least 0.
+        weight: the column of weights: integers or floating ones, finite and at least 0.
 
     **Columns:** in: `src`, `dst`, `weight`; `node`. Nulls are ignored. Out: ``node``, ``distance``: long, or
     double if the weights are floating.
@@ -93,9 +93,9 @@ def sssp(
         {0: [('a', 0.0, 1), ('b', 9.5, 1), ('c', 2.0, 1)], 1: [('b', 3.5, 1), ('b', 9.5, -1)]}
 
     Raises:
-        GraphError: `edges` or `roots` is no collection.
+        GraphError: `edges` or `roots` is not a collection.
         SchemaError: a column is missing, ends and roots are not of one flat type, or weights no numbers.
-        VertexError: when it runs: a weight is null, negative or not finite; a distance in whole numbers is
+        VertexError: when it runs: a weight is null, negative or not finite; a distance in integers is
             beyond 64 bits (in doubles, one that is too large is infinite).
 
     Source: the algorithm of Bellman (1958) and Ford (1956).
@@ -118,7 +118,7 @@ def weighed(
     kind = graph.schema.field("weight").type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         msg = f"{algorithm}: weight={weight!r} is {kind}"
-        hint = "give whole numbers or doubles; cast with select(weight=pc.field('weight').cast('double'))."
+        hint = "give integers or doubles; cast with select(weight=pc.field('weight').cast('double'))."
         raise SchemaError(msg, where=caller(), hint=hint)
     wide = pa.int64() if pa.types.is_integer(kind) else pa.float64()
     cast = graph.select("src", "dst", weight=pc.field("weight").cast(wide))

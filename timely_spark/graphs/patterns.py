@@ -78,8 +78,8 @@ def motifs(
         {0: [(1, 2, 9, 1), (3, 2, 9, 1)], 1: [(1, 2, 9, -1)]}
 
     Raises:
-        GraphError: `edges` or `nodes` is no collection; the pattern is not in the language, falls apart, or
-            names nothing; `where` names what the pattern does not.
+        GraphError: `edges` or `nodes` is not a collection; the pattern is not in the language, is not
+            connected, or names nothing; `where` names what the pattern does not.
         SchemaError: a column is missing, or ends and nodes are not of one flat type; two columns of the
             result have one name.
 

@@ -1,4 +1,4 @@
-"""PageRank: in whole numbers, and as shares of 1."""
+"""PageRank: in integers, and as shares of 1."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pagerank(
     tolerance: int | None = None,
     name: str | None = None,
 ) -> Collection:
-    """The PageRank of each node of a directed graph: in whole numbers, or as doubles that sum up to 1.
+    """The PageRank of each node of a directed graph: in integers, or as doubles that sum up to 1.
 
     By default each node starts with rank `unit`, which is the average. In each iteration a node gets
     ``(1 - damping) * unit``, and ``damping * rank / degree`` of the source of each edge to it, both rounded
@@ -57,7 +57,7 @@ def pagerank(
     With ``start="uniform"`` each of n nodes starts with 1 / n, and ranks are doubles. With
     ``dangling="spread"`` what nodes without outgoing edges hold is spread over all nodes in each iteration,
     so that the sum of ranks stays the same: with both this is PageRank as LDBC Graphalytics defines it. In
-    either case walks are counted in parts of 2^40 and added as whole numbers, so these results too are those
+    either case walks are counted in parts of 2^40 and added as integers, so these results too are those
     of a computation from scratch to the last bit, for at most four million nodes. With a damping of 0.85 the
     relative error is at most 2e-12 * iterations^2 * the most edges that leave a node (and one in ranks
     around `unit`, which are rounded down).
@@ -93,10 +93,10 @@ def pagerank(
             all nodes above (it starts with `unit`, or 1 / n of n sources, and gets what others would). Nodes
             that no source reaches have no row. Neither with `nodes` nor with a `tolerance`.
         dangling: what becomes of the rank of nodes without outgoing edges: "drop" or "spread".
-        start: "unit", for whole numbers, or "uniform", for doubles.
+        start: "unit", for integers, or "uniform", for doubles.
         damping: the part of a rank that moves on, below 1; rounded to the nearest fraction with a denominator
             of at most 1000.
-        unit: the average rank, if they are whole numbers; at most a billion.
+        unit: the average rank, if they are integers; at most a billion.
         tolerance: by how much a rank may be off what its node gets, in the same units; with
             ``iterations=None``, outside loops.
 
@@ -113,7 +113,7 @@ def pagerank(
          (2, 1408346, 1), (3, 150000, 1)]}
 
     Raises:
-        GraphError: `edges`, `nodes` or `sources` is no collection, or does not go with another argument;
+        GraphError: `edges`, `nodes` or `sources` is not a collection, or does not go with another argument;
             `iterations`, `damping`, `unit` or `tolerance` is out
             of range; `dangling` or `start` is another word, or needs a number of iterations.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.

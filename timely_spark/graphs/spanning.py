@@ -193,9 +193,9 @@ def shallow_forest(
     cut = None
     for least in few[np.argsort(key[few])]:
         if level[least] == NONE:
-            whole, reached = trees.grow(np.array([least]), most)
+            grown, reached = trees.grow(np.array([least]), most)
             root[reached] = least
-            if not whole:
+            if not grown:
                 cut = least
                 break
             if 2 * len(reached) > n:

@@ -37,7 +37,7 @@ def triangles(
         {0: [(0, 1, 2, 1)], 1: [(0, 1, 2, -1)]}
 
     Raises:
-        GraphError: `edges` is no collection.
+        GraphError: `edges` is not a collection.
         SchemaError: a column is missing, or the ends are not of one flat type.
 
     Source: Ammar et al., VLDB 2018 (see `wcoj`).

@@ -126,7 +126,7 @@ def all_reduce(
     part on one worker, and a second one sends the results to all (reduce-scatter and all-gather): two rounds,
     about 2 n elements per worker.
 
-    Sums of whole numbers are exact. The last bits of a sum of doubles depend on which records are on which
+    Sums of integers are exact. The last bits of a sum of doubles depend on which records are on which
     worker, not on the order in which they arrive.
 
     Args:
@@ -135,7 +135,7 @@ def all_reduce(
         parts: into how many parts arrays are cut, a few times the number of workers; or for each part a whole
             number that places it: it is reduced where an operator has records with this number as key.
 
-    **Columns:** in: `value`, an array of whole numbers or floating ones; others are dropped. Out: `value`,
+    **Columns:** in: `value`, an array of integers or floating ones; others are dropped. Out: `value`,
     array of long, or of double for floating numbers and means.
 
     Example:
@@ -202,7 +202,7 @@ def _places(parts: Any) -> tuple[int, ...]:
             return tuple(range(places))
     msg = f"all_reduce: parts={parts!r}"
     raise GraphError(
-        msg, where=caller(), hint="give the number of parts, or a list with a whole number for each."
+        msg, where=caller(), hint="give the number of parts, or a list with an integer for each."
     )
 
 

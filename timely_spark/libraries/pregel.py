@@ -68,7 +68,7 @@ def pregel(
     nearly all nodes differ (ranks in doubles), that is more than a computation from the start. Programs must
     be deterministic functions of the columns they get.
 
-    A superstep has one exchange, of messages to nodes. Sums of whole numbers are combined before it;
+    A superstep has one exchange, of messages to nodes. Sums of integers are combined before it;
     for other aggregates equal messages are. It has a second exchange if a message reads columns of both ends,
     or if there are `aggregators`, whose values go to all workers. State is keyed by node, and a superstep
     writes only what changes in it.

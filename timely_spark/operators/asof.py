@@ -257,7 +257,7 @@ def asof_join(
     Args:
         stream: the left side, whose records stay.
         other: the right side, in the same scope.
-        on: the column of time on both sides: a timestamp, a date or a whole number, of one type.
+        on: the column of time on both sides: a timestamp, a date or an integer, of one type.
         by: the key columns on both sides; by default all records have one key, and are on one worker.
         direction: "backward"; "forward" for the earliest record at or after the time; or "nearest" for the
             nearer of both, of equally near ones the earlier.
@@ -284,7 +284,7 @@ def asof_join(
         {0: [('a', 5, 1, 70)], 1: [('a', 6, 2, 80)]}
 
     Raises:
-        GraphError: `expire` is no whole number from 1 on, or given in a loop or ``per="time"``; or `other` is
+        GraphError: `expire` is not an integer from 1 on, or given in a loop or ``per="time"``; or `other` is
             of another flow or scope.
         SchemaError: a column is missing, nested, or on both sides; the types of `on` or of a key differ;
             `tolerance` does not fit `on`; or `direction`, `how` or `per` is unknown.

@@ -244,7 +244,7 @@ def call(
 
     Raises:
         BadArgument: `rows`, `concurrency` or `attempts` is no number of at least 1, or `timeout` is 0.
-        GraphError: `function` is no function, or another step has the same `record`.
+        GraphError: `function` is not a function, or another step has the same `record`.
     """
     check_function("call", function, "table")
     folder: Any = record

@@ -311,9 +311,7 @@ def check_methods(vertex: Vertex) -> None:
     given: Any = vertex.initial
     if isinstance(given, str) or not hasattr(given, "__iter__") or not all(map(is_integer, given)):
         msg = f"vertex: {of}.initial is {given!r}"
-        raise GraphError(
-            msg, where=caller(), hint="list the epochs, whole numbers from 0 on: initial = (0,)."
-        )
+        raise GraphError(msg, where=caller(), hint="list the epochs, integers from 0 on: initial = (0,).")
     takes = {
         "on_recv": ("edge", "time", "batch"),
         "on_notify": ("time",),

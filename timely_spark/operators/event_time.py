@@ -20,7 +20,7 @@ from timely_spark.state.grouping import changes
 from timely_spark.times import is_integer
 
 Duration: TypeAlias = str | timedelta | int
-"""A length of event time: ``"90 seconds"``, a `timedelta`, or for a column of whole numbers a number."""
+"""A length of event time: ``"90 seconds"``, a `timedelta`, or for a column of integers a number."""
 
 Instants: TypeAlias = npt.NDArray[np.int64]
 
@@ -55,7 +55,7 @@ def every(step: Duration, size: Duration | None = None, *, offset: Duration = 0)
     since 1970-01-01 00:00 UTC (or since 0), as Spark's. With a `size` a record is in several windows.
 
     Args:
-        step: "1 hour", "90 seconds", "1 day", ...; a `timedelta`; or a whole number for a column of numbers.
+        step: "1 hour", "90 seconds", "1 day", ...; a `timedelta`; or an integer for a column of numbers.
         size: the length of a window, at least `step`, which it is by default.
         offset: a shift of all windows.
 
@@ -104,7 +104,7 @@ def time_type(operator: str, schema: pa.Schema, on: str) -> pa.DataType:
     kind = schema.field(on).type
     if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)):
         msg = f"{operator}: time column {on!r} is {kind}"
-        raise SchemaError(msg, where=caller(), hint="use a timestamp, a date or a whole number.")
+        raise SchemaError(msg, where=caller(), hint="use a timestamp, a date or an integer.")
     return kind
 
 
@@ -115,7 +115,7 @@ def length(operator: str, what: str, value: Any, kind: pa.DataType, *, least: in
     """A length of event time in the unit of a time column of type `kind`."""
     msg = f"{operator}: {what}={value!r} for a time of type {kind}"
     if pa.types.is_integer(kind):
-        hint = "give a whole number, in the unit of the column."
+        hint = "give an integer, in the unit of the column."
         return integer(what, value, least=least, most=FAR - 1, step=operator, error=SchemaError, hint=hint)
     unit = 86_400 * 10**9 if pa.types.is_date(kind) else UNITS[kind.unit]
     total = 0 if is_integer(value, 0, 0) else nanoseconds(value)
@@ -200,7 +200,7 @@ class Lengths:
 
 
 def numbers_of_time(column: pa.ChunkedArray) -> tuple[Instants, Any]:
-    """Event times as whole numbers, and a mask of the usable ones; the others (null, too large) are 0."""
+    """Event times as integers, and a mask of the usable ones; the others (null, too large) are 0."""
     values = flat(column)
     if pa.types.is_date32(values.type):
         values = values.cast(pa.int32())

@@ -148,7 +148,7 @@ def once(
         A function of (epoch, table); it can be pickled if its parts can.
 
     Raises:
-        BadArgument: the name has other characters; `connect` or `function` is no function.
+        BadArgument: the name has other characters; `connect` or `function` is not a function.
 
     Example:
         >>> import sqlite3, tempfile

@@ -182,7 +182,7 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
         {0: [('be', 1), ('to', 1)], 1: [('to', 2)], 2: [('be', 0), ('to', 1)], 3: [('to', 0)]}
 
     Raises:
-        GraphError: `after` is no whole number of at least 1; the stream is in a loop; or the flow has times
+        GraphError: `after` is not an integer of at least 1; the stream is in a loop; or the flow has times
             of its own kind.
         SchemaError: the stream's column `diff` is not of a signed number type.
     """

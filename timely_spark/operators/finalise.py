@@ -280,8 +280,8 @@ def _carried(stage: Stage, kind: Monotone) -> Monotone | None:
     keeps = {old: new for new, old in stage.keeps.items()} if stage.keeps is not None else {}
     needed = [*kind.keys, *([kind.value] if kind.value else [])]
     # a filter may drop a key's best record and let the second best pass
-    whole = kind.value is None or stage.kind is Kind.SELECT
-    if all(column in keeps for column in needed) and whole:
+    keeps_best = kind.value is None or stage.kind is Kind.SELECT
+    if all(column in keeps for column in needed) and keeps_best:
         value = keeps[kind.value] if kind.value else None
         return replace(kind, keys=tuple(keeps[key] for key in kind.keys), value=value)
     return None
@@ -293,18 +293,18 @@ def _final_per_epoch(graph: LogicalGraph, into: Mapping[Stage, list[Edge]]) -> s
     Only with epochs by the clock: a manual epoch, or one of a column, may come in several batches. Not behind
     an exchange by the user: its records come one round later than those of other paths.
     """
-    whole: set[Stage] = set()
+    complete: set[Stage] = set()
     for stage in graph.stages:
         edges = into[stage]
         if (stage.is_source and stage.epochs == "clock") or (
             (stage.is_routing or stage.is_stateless)
             and edges
             and stage.kind not in _REORDERS
-            and all(edge.source in whole for edge in edges)
+            and all(edge.source in complete for edge in edges)
         ):
-            whole.add(stage)
+            complete.add(stage)
     return {
         s
         for s in graph.stages
-        if not s.scope.in_loop and into[s] and all(edge.source in whole for edge in into[s])
+        if not s.scope.in_loop and into[s] and all(edge.source in complete for edge in into[s])
     }

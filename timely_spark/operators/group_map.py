@@ -324,7 +324,7 @@ def stateful_map(
 
     Raises:
         GraphError: `function` cannot be called; the stream is in a loop, or the flow has times of its own
-            kind; or `expire` is no whole number of at least 1.
+            kind; or `expire` is not an integer of at least 1.
         SchemaError: a key is missing or nested; a column of the state is nested; or a key is in a schema.
         VertexError: at run time: the function fails, or returns no pair, or other columns.
     """
@@ -383,7 +383,7 @@ def stateful_map_batches(
 
     Raises:
         GraphError: `function` cannot be called; the stream is in a loop, or the flow has times of its own
-            kind; or `expire` is no whole number of at least 1.
+            kind; or `expire` is not an integer of at least 1.
         SchemaError: a key is missing or nested; a column of the state is nested; or a key is in a schema.
         VertexError: at run time: the function fails, or returns no pair, other columns, or other keys.
     """

@@ -473,8 +473,8 @@ def join(
     both = retractions_in(stream) is not None and retractions_in(other) is not None
     if both or how != "inner" or per != "accumulated" or expire is not None:
         check_no_retractions("join", stream, other)
-    whole = how not in {"semi", "anti"}
-    extra = other_columns("join", stream.schema, other.schema, keys[1]) if whole else []
+    adds_columns = how not in {"semi", "anti"}
+    extra = other_columns("join", stream.schema, other.schema, keys[1]) if adds_columns else []
     check_per("join", per)
     expire = checked_expire("join", stream, expire, per=per)
     if how != "inner" and per != "time" and expire is None:

@@ -336,7 +336,7 @@ def count_distinct(
 
     Raises:
         SchemaError: a column is missing or nested, or `column` is a key.
-        BadArgument: `up_to` is no whole number of at least 1.
+        BadArgument: `up_to` is not an integer of at least 1.
     """
     keys = names("count_distinct", keys)
     check_columns("count_distinct", stream.schema, [*keys, *stream.schema.names], keys=True)

@@ -40,8 +40,7 @@ class EnterAt(Vertex):
             if column.null_count or (numbered and pc.any(pc.less(column, 0)).as_py()):
                 what = "inner time" if self.inner is not None else "iteration"
                 hint = (
-                    f"fill the {what}, or filter such records out"
-                    + "; give whole numbers from 0 on." * numbered
+                    f"fill the {what}, or filter such records out" + "; give integers from 0 on." * numbered
                 )
                 msg = f"a record's {what} is null" + " or negative" * numbered
                 raise SchemaError(msg, where=where, hint=hint)
@@ -124,7 +123,7 @@ def enter(
 
 
 def _numbered(inner: type[Any] | None) -> bool:
-    """Whether inner times are whole numbers, as iterations are."""
+    """Whether inner times are integers, as iterations are."""
     return inner is None or inner is int
 
 
@@ -135,13 +134,11 @@ def _check_at(schema: pa.Schema, added: dict[str, Any], inner: type[Any] | None)
         plain = pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind)
         if not (pa.types.is_integer(kind) or (plain and not numbered)):
             msg = f"enter: at={one!s} is {kind}"
-            hint = (
-                "give whole numbers from 0 on" + "." * numbered + ", texts or other numbers." * (not numbered)
-            )
+            hint = "give integers from 0 on" + "." * numbered + ", texts or other numbers." * (not numbered)
             raise SchemaError(msg, where=caller(), hint=hint)
     if len(added) != 1 and (numbered or not added):
         msg = f"enter: at={list(map(str, added.values()))}"
-        raise SchemaError(msg, where=caller(), hint="give one column or expression of whole numbers.")
+        raise SchemaError(msg, where=caller(), hint="give one column or expression of integers.")
 
 
 @operator(Stream)

@@ -228,7 +228,7 @@ def min(
 
     Raises:
         SchemaError: a column is missing, `value` is a key, or a key is nested.
-        GraphError: `expire` is no whole number of at least 1, or the stream is in a loop.
+        GraphError: `expire` is not an integer of at least 1, or the stream is in a loop.
     """
     return _extreme(stream, "min", value, keys, expire=expire, name=name)
 

@@ -292,7 +292,7 @@ def to_delta(
         >>> _ = counts.to_delta("main.texts.changes").to_delta("main.texts.now", keys="word")
 
     Raises:
-        SchemaError: a key is missing; or `diff` is a key, or a column that is no whole number.
+        SchemaError: a key is missing; or `diff` is a key, or a column that is not an integer.
         GraphError: the stream is in a loop, or `diff` is combined with `release` "arrival".
     """
     columns = names("to_delta", keys)
@@ -339,7 +339,7 @@ def _check_diff(stream: Stream, diff: str, keys: Sequence[str], release: Release
     elif diff in keys:
         what, hint = "is a key, too", "keys are columns of the record."
     elif not pa.types.is_signed_integer(kind):
-        what, hint = f"is a column of {kind}", "give a column of whole numbers, or choose another name."
+        what, hint = f"is a column of {kind}", "give a column of integers, or choose another name."
     else:
         return
     msg = f"to_delta: diff={diff!r} {what}"

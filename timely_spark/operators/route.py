@@ -116,7 +116,7 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
         {0: [], 1: [(1,)], 2: [(2,)]}
 
     Raises:
-        GraphError: `epochs` is no whole number from 0 on and below 2**62.
+        GraphError: `epochs` is not an integer from 0 on and below 2**62.
     """
     hint = "give a number of epochs: time only goes forward."
     number = integer("epochs", epochs, least=0, step="delay", error=GraphError, hint=hint)

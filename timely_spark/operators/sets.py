@@ -46,18 +46,18 @@ class SetOperation(BufferingVertex):
             return
         table = pa.concat_tables([*batches[0], *batches[1]])
         of = group(table, table.schema.names)
-        ours = np.repeat(np.array([1, 0]), [left, right])
-        counts = OPERATIONS[self.operation](of.totals(ours), of.totals(1 - ours))
+        left = np.repeat(np.array([1, 0]), [left, right])
+        counts = OPERATIONS[self.operation](of.totals(left), of.totals(1 - left))
         self.send_by(0, time, table.take(pa.array(np.repeat(of.firsts, counts))))
 
 
-def check_alike(operator: str, names: tuple[str, str], ours: pa.Schema, theirs: pa.Schema) -> None:
+def check_same_schema(operator: str, names: tuple[str, str], left: pa.Schema, right: pa.Schema) -> None:
     """Check that two sides have the same flat columns."""
-    if ours != theirs:
-        msg = f"{operator}: {names[0]!r} has ({describe(ours)}), {names[1]!r} has ({describe(theirs)})"
+    if left != right:
+        msg = f"{operator}: {names[0]!r} has ({describe(left)}), {names[1]!r} has ({describe(right)})"
         hint = "select the same columns, in the same order and of the same types, on both sides."
         raise SchemaError(msg, where=caller(), hint=hint)
-    check_columns(operator, ours, ours.names, keys=True)
+    check_columns(operator, left, left.names, keys=True)
 
 
 @operator(Stream)
@@ -138,7 +138,7 @@ def subtract(stream: Stream, other: Stream, *, all: bool = False, name: str | No
 
 def _compared(operation: str, stream: Stream, other: Stream, *, multiset: bool, name: str | None) -> Stream:
     stream.check_others(operation, [other])
-    check_alike(operation, (stream.name, other.name), stream.schema, other.schema)
+    check_same_schema(operation, (stream.name, other.name), stream.schema, other.schema)
     check_no_retractions(operation, stream, other)
     columns = tuple(stream.schema.names)
     return stream.then(

@@ -84,7 +84,7 @@ def top_k(
         {0: [(1, 'b', 7)], 1: [(1, 'b', 7), (2, 'd', 1)]}
 
     Raises:
-        SchemaError: `k` is no whole number of at least 1; a key is missing; `value` is missing or a key; a
+        SchemaError: `k` is not an integer of at least 1; a key is missing; `value` is missing or a key; a
             column is nested; or `per` is unknown.
     """
     k = integer("k", k, step="top_k", error=SchemaError)

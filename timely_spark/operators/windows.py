@@ -212,7 +212,7 @@ def window(
 
     Args:
         stream: any outside loops.
-        on: the column of event time: a timestamp, a date or a whole number.
+        on: the column of event time: a timestamp, a date or an integer.
         by: `every` or `sessions`.
         keys: for sessions, and only for them: the columns of which each value has sessions of its own.
         lateness: for how long after its end a window stays open.

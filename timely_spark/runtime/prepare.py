@@ -3,7 +3,7 @@
 - An archive of classes. A JVM maps them from it, instead of loading and verifying some 20,000 from jars.
 - A SPARK_HOME of links, in which folders stand for `pyspark.zip` and its like. Spark puts them first on the
   path of its Python processes. Of the zip, which has sources only, each of the five that a session's first
-  query starts would compile PySpark anew; and each process reads a zip's directory a dozen times, in 0.2 s.
+  query starts would compile PySpark again; and each process reads a zip's directory a dozen times, in 0.2 s.
 
 Nothing depends on either: without them, or with an archive of another Java, Spark runs as ever.
 """
@@ -77,7 +77,7 @@ class Prepared:
         return f'"-XX:SharedArchiveFile={self.archive}" {_SILENT}'
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether all is there, as it was made: a JVM may crash on a part of an archive."""
         try:
             return (
@@ -95,7 +95,7 @@ class Prepared:
         return {"archive": self.archive.stat().st_size, "libraries": libraries}
 
     def make(self) -> None:
-        """Make it, or make it anew.
+        """Make it, or make it again.
 
         Raises:
             TimelyError: Spark does not run here.
@@ -113,12 +113,12 @@ class Prepared:
 
 
 def prepared() -> Prepared | None:
-    """What was made for this PySpark and Python, if it is whole."""
+    """What was made for this PySpark and Python, if it is complete."""
     try:
         found = place()
     except (ImportError, RuntimeError):  # no PySpark; no home directory
         return None
-    return found if found.whole else None
+    return found if found.complete else None
 
 
 def place() -> Prepared:

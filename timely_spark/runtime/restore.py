@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.compiler import Plan
-from timely_spark.coordinator.lacking import told
+from timely_spark.coordinator.lacking import lacking_by_output
 from timely_spark.coordinator.migrate import Migration, migrate
 from timely_spark.runtime.query.driver import progress_fields
 from timely_spark.runtime.run_context import RunContext
@@ -41,29 +41,29 @@ def check(log: RoundLog, plan: Plan, *, empty: bool = False) -> tuple[Manifest |
     lacking = chosen[0].coordinator.get("lacking", {})
     if chosen[0].plan != plan.fingerprint:
         lacking = _migrated(log, plan, *chosen, Blobs(log.files), empty=empty).lacking
-    return chosen[0], told(plan, lacking)
+    return chosen[0], lacking_by_output(plan, lacking)
 
 
 def restore(log: RoundLog, context: RunContext, newest: int, *, empty: bool = False) -> None:
     """Let the run's flow continue from a manifest; a manifest of another flow is migrated and rewritten."""
-    whole = log.read_whole(newest)
-    if whole is None or whole[0].plan == context.plan.fingerprint:
+    read = log.manifest_and_rows(newest)
+    if read is None or read[0].plan == context.plan.fingerprint:
         return
-    manifest, rows = whole
+    manifest, rows = read
     migration = _migrated(log, context.plan, manifest, rows, context.blobs, empty=empty)
     states = States(
         {i: write_state(context.blobs, worker, newest, None) for i, worker in enumerate(migration.workers)}
     )
     files = files_of(wire.only(rows, Message))
-    gone = files.union(manifest.gone, *(state.files for state in States.of(rows).by_worker.values()))
-    gone = gone.difference(*(state.files for state in states.by_worker.values()))
+    garbage = files.union(manifest.garbage, *(state.files for state in States.of(rows).by_worker.values()))
+    garbage = garbage.difference(*(state.files for state in states.by_worker.values()))
     log.first = newest
     log.write(
         replace(
             manifest,
             plan=context.plan.fingerprint,
             run=context.run,
-            gone=sorted(gone),
+            garbage=sorted(garbage),
             stats=manifest.stats | {"state_bytes": dict(states.sizes)},
             **progress_fields(migration.coordinator, migration.result),
         ),
@@ -104,7 +104,7 @@ def _warn_of_changes(name: str, migration: Migration) -> None:
         _log.warning(text, name, ", ".join(migration.fed_otherwise))
     for output, epoch in migration.begins.items():
         _log.warning("%s: new output %s begins with what is still to come of epoch %d", name, output, epoch)
-    for output, what in told(migration.coordinator.plan, migration.lacking).items():
+    for output, what in lacking_by_output(migration.coordinator.plan, migration.lacking).items():
         _log.warning("%s: output %s lacks the past: %s", name, output, what)
     for step, dropped in migration.removed.items():
         _log.warning("%s: step %s is gone; dropped: %s", name, step, ", ".join(dropped) or "nothing")

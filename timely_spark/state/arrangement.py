@@ -84,7 +84,7 @@ class Matches:
             yield part, at, self.hashed[self.probe[begin:end]] if part.key else None
 
     def numbers(self, column: str) -> npt.NDArray[Any]:
-        """A column that has whole numbers and no nulls."""
+        """A column that has integers and no nulls."""
         found = self.integers(column)
         assert found is not None, column
         return found

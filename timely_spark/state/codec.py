@@ -122,7 +122,7 @@ class Codec:
         #: the prefix of the names of new blobs, and the number of blobs with it
         self._prefix, self._number = "", 0
         #: whether to write without blobs
-        self.whole = False
+        self.inline = False
         self.time_type = type(times.epoch(0))
         #: the reason to pickle, and the class of the vertex, of the value that is being written or read
         self._pickles = ""
@@ -161,7 +161,7 @@ class Codec:
 
     def put(self, chunk: Chunk) -> Chunk:
         """Write a large chunk to a blob, if blobs are allowed."""
-        if isinstance(chunk, BlobRef) or self.blobs is None or self.whole or len(chunk) < BLOB_BYTES:
+        if isinstance(chunk, BlobRef) or self.blobs is None or self.inline or len(chunk) < BLOB_BYTES:
             return chunk
         return self._put(self.blobs, bytes(chunk))
 
@@ -281,7 +281,7 @@ class Codec:
         return pickle.loads(data)
 
     def _part(self, part: Batch) -> Any:
-        if self.blobs is None or self.whole or part.nbytes < BLOB_BYTES:
+        if self.blobs is None or self.inline or part.nbytes < BLOB_BYTES:
             if not part.packed:  # its hashes take longer to write than to compute
                 return {"table": self._blob(to_bytes(part.table))}
             return {"packed": self._blob(to_bytes(part.stored())), "distinct": part.distinct}

@@ -26,7 +26,7 @@ _FEW = 1 << 8
 
 
 def numbers_of(table: pa.Table, columns: Sequence[str]) -> list[Indices]:
-    """Arrays of whole numbers that are equal in two rows where the rows' values in these columns are.
+    """Arrays of integers that are equal in two rows where the rows' values in these columns are.
 
     Example:
         >>> [each.tolist() for each in numbers_of(pa.table({"a": ["x", None, "x"]}), ["a"])]

@@ -69,9 +69,9 @@ def restored(vertex: type, name: str, values: Mapping[str, Any]) -> Any:
     """A value of the class with that name; fields that were added to the class get their defaults."""
     kind = _named(vertex, name)
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    if gone := sorted(values.keys() - fields.keys()):
+    if missing := sorted(values.keys() - fields.keys()):
         state = f"the state holds a {name} with fields {list(values)}"
-        msg = f"{state}; the class has {list(fields)}, and no {gone}"
+        msg = f"{state}; the class has {list(fields)}, and no {missing}"
         raise StateError(msg, hint="bring the fields back; or give the step another name: it starts empty.")
     value = object.__new__(kind)
     for field in fields.values():
@@ -90,12 +90,12 @@ def restored(vertex: type, name: str, values: Mapping[str, Any]) -> Any:
 def _named(vertex: type, name: str) -> Any:
     kinds = reachable(vertex)
     # the class may have moved to another module
-    alike = [kind for kind in kinds.values() if name.endswith(f".{kind.__qualname__}")]
-    if name not in kinds and len(alike) != 1:
+    moved = [kind for kind in kinds.values() if name.endswith(f".{kind.__qualname__}")]
+    if name not in kinds and len(moved) != 1:
         msg = f"the state holds a {name}; the vertex {vertex.__name__} refers to no such frozen dataclass"
         hint = f"name the class in a type hint of {vertex.__name__}; {vertex.__name__} knows {sorted(kinds)}."
         raise StateError(msg, hint=hint)
-    return kinds.get(name) or alike[0]
+    return kinds.get(name) or moved[0]
 
 
 def _referred(kind: type) -> Iterator[Any]:

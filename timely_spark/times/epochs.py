@@ -15,7 +15,7 @@ EPOCHS: Final = 2**62
 
 
 def is_integer(value: Any, least: int | None = 0, most: int | None = EPOCHS - 1) -> bool:
-    """Whether a value is a whole number from `least` to `most`: an int or a numpy integer.
+    """Whether a value is an integer from `least` to `most`: an int or a numpy integer.
 
     >>> import numpy as np
     >>> [is_integer(value) for value in (3, np.int32(3), -1, 2**62, 1.0, True, "3", None)]
@@ -34,5 +34,5 @@ def as_epoch(value: Any, of: str, where: Where | None = None) -> int:
     """
     if not is_integer(value):
         msg = f"{of}: {value!r} ({type(value).__name__}) is no epoch"
-        raise InvalidTime(msg, where=where, hint="an epoch is a whole number from 0 on and below 2**62")
+        raise InvalidTime(msg, where=where, hint="an epoch is an integer from 0 on and below 2**62")
     return int(value)

@@ -36,7 +36,7 @@ class Time(tuple[int, ...]):
     (Time(2, 5), Time(1, 4))
 
     Raises:
-        InvalidTime: A coordinate is no whole number, negative, or above ``MAX``.
+        InvalidTime: A coordinate is not an integer, negative, or above ``MAX``.
     """
 
     __slots__ = ()
@@ -45,7 +45,7 @@ class Time(tuple[int, ...]):
         try:
             self = tuple.__new__(cls, map(index, (epoch, *counters)))
         except TypeError:
-            msg = f"{cls.__name__}{(epoch, *counters)} has coordinates that are no whole numbers"
+            msg = f"{cls.__name__}{(epoch, *counters)} has coordinates that are not integers"
             hint = f"give the epoch and each loop counter by itself: {cls.__name__}(0, 2)."
             raise InvalidTime(msg, hint=hint) from None
         if min(self) < 0 or max(self) > MAX:

@@ -27,7 +27,7 @@ Inner: TypeAlias = type[InnerTime] | None
 
 @dataclass(frozen=True, slots=True)
 class Descending:
-    """A whole number as an inner time, greater numbers first: what is more urgent is earlier.
+    """An integer as an inner time, greater numbers first: what is more urgent is earlier.
 
     >>> Descending(9).less_equal(Descending(5)), Descending(9).join(Descending(5))
     (True, Descending(5))

@@ -39,7 +39,7 @@ def check_epoch_column(name: str, schema: pa.Schema, column: Any, max_jump: Any)
     check_columns("source", schema, [column])
     if not pa.types.is_integer(schema.field(column).type):
         msg = f"{at}: epoch column {column!r} is {schema.field(column).type}"
-        raise SchemaError(msg, where=where, hint="use whole numbers.")
+        raise SchemaError(msg, where=where, hint="use integers.")
     return jump
 
 
@@ -54,7 +54,7 @@ def by_column(epochs: str) -> bool:
 
 
 def column_epochs(column: pa.ChunkedArray) -> Epochs:
-    """The epochs in a column of whole numbers, with `NO_EPOCH` for invalid ones."""
+    """The epochs in a column of integers, with `NO_EPOCH` for invalid ones."""
     filled = pc.fill_null(column, pa.scalar(0, column.type)).to_numpy()
     valid = pc.is_valid(column).to_numpy()
     fits = valid & (filled >= 0) & (filled < EPOCHS)

@@ -72,14 +72,15 @@ def _check_law(
 
     together, none = _parts(result, table, by), table.slice(0, 0)
     for index, part in split(table, to, _PARTS).items():
-        found, apart = together.get(index, none), parts(part).get(index, none)
-        if _alike(apart, part, part, by):
+        found, separate = together.get(index, none), parts(part).get(index, none)
+        if _same_records(separate, part, part, by):
             others = table.filter(pa.array(to != index))
-            apart = parts(pa.concat_tables([table, others])).get(index, none)
-        if not any(_alike(one, found, part, by) for one in (apart, part)):
+            separate = parts(pa.concat_tables([table, others])).get(index, none)
+        if not any(_same_records(one, found, part, by) for one in (separate, part)):
             msg = (
                 f"combine mixes records that are partitioned apart ({by}): together they give "
-                f"{list(_rows(found) - _rows(apart))[:3]}, and apart {list(_rows(apart) - _rows(found))[:3]}"
+                f"{list(_rows(found) - _rows(separate))[:3]}, "
+                f"and apart {list(_rows(separate) - _rows(found))[:3]}"
             )
             raise SchemaError(msg, hint=_HINT)
 
@@ -99,7 +100,7 @@ def _parts(result: pa.Table, records: pa.Table, by: Partition) -> dict[int, pa.T
     return split(result, to, _PARTS)
 
 
-def _alike(one: pa.Table, other: pa.Table, records: pa.Table, by: Partition) -> bool:
+def _same_records(one: pa.Table, other: pa.Table, records: pa.Table, by: Partition) -> bool:
     """Whether two tables, made of these records, are equal in any order; of sums of floats, nearly."""
     if one.num_rows != other.num_rows:
         return False

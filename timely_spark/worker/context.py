@@ -243,7 +243,7 @@ class CallContext:
         """The least epoch that is not complete in the whole flow."""
         return self.invocation.since
 
-    def since_here(self, *, downstream: bool = False) -> int:
+    def compaction_frontier(self, *, downstream: bool = False) -> int:
         """The least epoch at which the vertex may be called again; `downstream`: or one of its receivers.
 
         At least `since()`. A worker delivers its queue in the order of times, so the epoch grows in a round.
@@ -268,7 +268,7 @@ def through(stages: Through, batch: pa.Table) -> pa.Table:
 class ReplayContext(CallContext):
     """The context of calls that are replayed to restore a state: their effects are not repeated."""
 
-    def since_here(self, *, downstream: bool = False) -> int:
+    def compaction_frontier(self, *, downstream: bool = False) -> int:
         """The epoch that the log has: a lower bound."""
         return self.invocation.since
 

@@ -43,7 +43,7 @@ class Recorded:
         number: int = 0,
     ) -> Recorded:
         """Run a worker's round, and record it."""
-        before = worker.checkpoint(whole=True)
+        before = worker.checkpoint(inline=True)
         out = worker.step(batch, rows, header, budget)
         return cls(
             batch=batch,
@@ -52,7 +52,7 @@ class Recorded:
             header=worker.header,
             state=before,
             rows=rows,
-            new_state=worker.checkpoint(whole=True),
+            new_state=worker.checkpoint(inline=True),
             out=out,
         )
 
@@ -84,7 +84,7 @@ class Recorded:
     def again(self, plan: Plan) -> tuple[bytes, pa.Table]:
         """Run the round again, for example in a debugger; returns the new state and the worker's rows."""
         state, out = step(plan, self.state, self.batch, self.worker, self.rows, self.header)
-        return Worker(plan, state, self.worker).checkpoint(whole=True), out
+        return Worker(plan, state, self.worker).checkpoint(inline=True), out
 
 
 def recorded(folder: str) -> list[Recorded]:

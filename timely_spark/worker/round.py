@@ -355,16 +355,16 @@ class Worker:
         """Bytes of each step's state in the last `checkpoint`, blobs included."""
         return {name: one.full_size + one.log_size for name, one in self.snapshots.items()}
 
-    def checkpoint(self, prefix: str = "", *, whole: bool = False) -> bytes:
+    def checkpoint(self, prefix: str = "", *, inline: bool = False) -> bytes:
         """The worker's state between two rounds (Naiad section 3.4).
 
         Only vertices that were called since the last checkpoint are encoded again.
 
         Args:
             prefix: the prefix of the names of new blobs.
-            whole: encode a copy in one piece, without blobs and logs; the worker does not change.
+            inline: encode a copy in one piece, without blobs and logs; the worker does not change.
         """
-        self.codec.whole = whole
+        self.codec.inline = inline
         nodes, snapshots = self.plan.nodes, {}
         for index in sorted({*self.invocations, *(self.plan.by_name[name].index for name in self.snapshots)}):
             self.codec.name_blobs(f"{prefix}-{index}")
@@ -373,7 +373,7 @@ class Worker:
                     snapshots[nodes[index].name] = snapshot
         self.codec.name_blobs(f"{prefix}-queue")
         queue_blobs, batches = self._encoded_queue()
-        if not whole:
+        if not inline:
             self.snapshots, self.queue_blobs = snapshots, queue_blobs
             self.invocations.clear()
         parts: list[Any] = []
@@ -399,7 +399,7 @@ class Worker:
         """A vertex's new snapshot; None: the state is that of the template."""
         last, codec = self.snapshots.get(node.name, VertexSnapshot()), self.codec
         invocations = self.invocations.get(node.index)
-        if codec.whole:
+        if codec.inline:
             if invocations is None and not last.log and not last.references:
                 return last
         elif invocations is None:
@@ -418,7 +418,7 @@ class Worker:
         queue_blobs: dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]] = {}
         batches: list[Chunk] = []
         for key, tables in self.queue.items():
-            old = None if self.codec.whole else self.queue_blobs.get(key)
+            old = None if self.codec.inline else self.queue_blobs.get(key)
             if old is not None and len(tables) == 1 and tables[0] is old[0]:
                 queue_blobs[key] = old
                 batches.append(old[1])

@@ -103,12 +103,12 @@ class Inspection:
         """A retained round; None: the newest.
 
         Raises:
-            BadArgument: `round` is no whole number.
+            BadArgument: `round` is not an integer.
             UnknownName: the round is not retained.
         """
         kept = self.kept
         number = kept[-1] if round is None else integer("round", round, least=FIRST)
-        found = self._log.read_whole(number) if number in kept else None
+        found = self._log.manifest_and_rows(number) if number in kept else None
         if found is None:
             msg = f"flow {self.flow!r} has no retained round {number}"
             hint = f"give one from {kept[0]} to {kept[-1]}; start(keep=...) keeps more."

@@ -90,9 +90,9 @@ class Driver:
         captured = before.captured | self._deliver(session, pending, result, batch_id)
         sent = files_of(result.rows)
         manifest = manifest_of(self._rounds, coordinator, result, states)
-        gone = [*manifest.gone, *sorted(read - sent)]
+        garbage = [*manifest.garbage, *sorted(read - sent)]
         offsets = log.spark.text(batch_id)
-        manifest = pending.into(replace(manifest, gone=gone, captured=captured, offsets=offsets))
+        manifest = pending.into(replace(manifest, garbage=garbage, captured=captured, offsets=offsets))
         manifest = log.prune(manifest, keep=self.context.keep, seconds=self.context.keep_seconds)
         log.write(manifest, pa.concat_tables([result.rows, states.rows()]))
         if self.system_log is not None:
@@ -224,7 +224,7 @@ def manifest_of(rounds: Rounds, coordinator: Coordinator, result: RoundResult, s
         released=list(result.released),
         captured={},
         unreleased={},
-        gone=list(states.gone),
+        garbage=list(states.garbage),
         kept_from=coordinator.batch,
         rounds=result.stats["rounds"],
         bound=asdict(rounds.bound),

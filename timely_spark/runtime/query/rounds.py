@@ -59,7 +59,7 @@ class TaskResult(Item):
     coordinator: dict[str, Any]
     result: dict[str, Any]
     #: files that only this batch has read
-    gone: list[str]
+    garbage: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Rounds:
                     continue
                 coordinator, last = _decoded(job, answer)
                 rows = answer
-                states.gone += [name for _, item in wire.read(answer, TaskResult) for name in item.gone]
+                states.garbage += [name for _, item in wire.read(answer, TaskResult) for name in item.garbage]
             states.enter(rows)
             result = replace(
                 last,
@@ -284,12 +284,12 @@ def _task(job: _Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     with job.context.task():
         coordinator = Coordinator.decode(job.context.plan, job.coordinator)
         try:
-            with _share(job) as (share, gone):
+            with _share(job) as (share, garbage):
                 result, rows = _run(job, coordinator, share)
                 known, encoded = coordinator.encode(), result.encode()
                 if share.rank:  # all tasks know the same, but for their workers
                     known, encoded = {name: known[name] for name in ("pending", "left")}, {}
-                own = TaskResult(known, encoded, gone)
+                own = TaskResult(known, encoded, garbage)
             out = pa.concat_tables([result.rows, _as_rows(result.outputs)])
             out = job.context.blobs.refer(f"rounds-{job.batch}-{share.rank}", out)
             out = pa.concat_tables([out, rows, wire.table([(share.rank, own)])])
@@ -309,7 +309,7 @@ def _share(job: _Job) -> Iterator[tuple[Share, list[str]]]:
     from pyspark import BarrierTaskContext
 
     task = BarrierTaskContext.get()
-    rank, blobs, gone = task.partitionId(), job.context.blobs, list[str]()
+    rank, blobs, garbage = task.partitionId(), job.context.blobs, list[str]()
     host = task.getTaskInfos()[rank].address.rpartition(":")[0].strip("[]")
     rounds = itertools.count()
 
@@ -319,13 +319,13 @@ def _share(job: _Job) -> Iterator[tuple[Share, list[str]]]:
             large = to != rank and part.nbytes > job.sent // job.tasks
             sent.append(blobs.refer(f"peers-{job.batch}-{number}-{rank}-{to}", part) if large else part)
             if large:
-                gone.extend(files_of(sent[-1]))
+                garbage.extend(files_of(sent[-1]))
         return [blobs.resolve(part) for part in peers.swap(sent)]
 
     with Peers(rank, job.tasks, host, job.token, ROWS) as peers:
         job.publish(rank, peers.address)
         peers.connect(job.address_of)
-        yield Share(rank, job.tasks, swap), gone
+        yield Share(rank, job.tasks, swap), garbage
 
 
 def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult, pa.Table]:

@@ -144,7 +144,7 @@ class DeltaSink(Sink):
             records = records.cast(arrow_schema(records.schema))
             if appended(self._folder, records, self._app, version, self._own):
                 return
-        frame = _stamped(session, parts).select(*map(identifier, [EPOCH, *self._columns]))
+        frame = _with_epochs(session, parts).select(*map(identifier, [EPOCH, *self._columns]))
         writer = frame.write.format("delta").mode("append")
         writer = writer.option("txnAppId", self._app).option("txnVersion", version)
 
@@ -155,7 +155,7 @@ class DeltaSink(Sink):
         _tried(append)
 
     def _upsert(self, session: SparkSession, version: int, parts: Parts) -> None:
-        frame = self._last_per_key(_stamped(session, parts, order=_PLACE))
+        frame = self._last_per_key(_with_epochs(session, parts, order=_PLACE))
         # MERGE reads the transaction from the session's settings; only this query writes with its session
         pair = {f"{_TXN}AppId": self._app, f"{_TXN}Version": str(version)}
         with applied(session, pair) as refused:
@@ -218,7 +218,7 @@ class DeltaSink(Sink):
 
     def _check_whole(self, session: SparkSession) -> None:
         """Check that no other writer has taken epochs away, of which Delta has the transactions still."""
-        if self._history is not None and not self._history.is_whole():
+        if self._history is not None and not self._history.is_complete():
             self._check_own(session)
             raise OutputMismatch.taken_away(self.target)
 
@@ -281,7 +281,7 @@ def _s(column: str) -> str:
     return identifier("s", column)
 
 
-def _stamped(session: SparkSession, parts: Parts, *, order: str | None = None) -> DataFrame:
+def _with_epochs(session: SparkSession, parts: Parts, *, order: str | None = None) -> DataFrame:
     """The records of all deliveries, with a column of their epochs."""
     from pyspark.sql import DataFrame
     from pyspark.sql.functions import lit

@@ -35,7 +35,7 @@ class DeltaHistory:
     app: str
     #: of each version since the output's last one that was looked at, whether it has all epochs of the
     #: output; empty if the log cannot be read
-    _whole: dict[int, bool] = field(default_factory=dict)
+    _complete: dict[int, bool] = field(default_factory=dict)
     #: whether there are epochs that a version may lack
     _delivered: bool = False
 
@@ -65,51 +65,53 @@ class DeltaHistory:
                 )
             self._delivered = bool(mine) or (delivered and version >= 0)
             version = min(mine, default=version)
-        self._whole = {version: True}
+        self._complete = {version: True}
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the newest version has all epochs of the output. True if the log cannot be read."""
-        if not self._whole:
+        if not self._complete:
             return True
-        if not self._read_on() and self._commit(max(self._whole)) is None:
+        if not self._read_on() and self._commit(max(self._complete)) is None:
             # it was removed from the log, and so may be versions after it
             self.begin(own=True, delivered=self._delivered)
             self._read_on()
-        return self._whole[max(self._whole)]
+        return self._complete[max(self._complete)]
 
     def _read_on(self) -> bool:
         """Look at the versions after the last one that was looked at; whether there are any."""
-        first = version = max(self._whole)
+        first = version = max(self._complete)
         while (commit := self._commit(version + 1)) is not None:
-            whole = not self._delivered or self._is_whole_after(commit, whole=self._whole[version])
+            complete = not self._delivered or self._is_complete_after(
+                commit, complete=self._complete[version]
+            )
             if self._is_own(commit):
-                self._whole.clear()
+                self._complete.clear()
                 self._delivered = True
             version += 1
-            self._whole[version] = whole
+            self._complete[version] = complete
         return version != first
 
-    def _is_whole_after(self, commit: Commit, *, whole: bool) -> bool:
-        """Whether the table is whole after a commit, if it was `whole` before."""
+    def _is_complete_after(self, commit: Commit, *, complete: bool) -> bool:
+        """Whether the table is complete after a commit, if it was `complete` before."""
         made: dict[str, Any] = next((one["commitInfo"] for one in commit if "commitInfo" in one), {})
         parameters = made.get("operationParameters") or {}
         if made.get("operation") == "RESTORE":
             version = parameters.get("version")
             if version is None:  # a time was given
                 return self._is_back(commit)
-            return self._whole.get(int(version), False)
+            return self._complete.get(int(version), False)
         everything = parameters.get("predicate") in {None, "", "[]"}
         everything &= parameters.get("isDynamicPartitionOverwrite") not in {True, "true"}
         removes = any(one["remove"].get("dataChange", True) for one in commit if "remove" in one)
         if parameters.get("mode") == "Overwrite" and everything and removes:
             return False
-        return whole
+        return complete
 
     def _is_back(self, commit: Commit) -> bool:
         """Whether a RESTORE gives the files of a version that has all epochs: it undoes those after it."""
         undone: set[tuple[str, str]] = set()
-        for version in sorted(self._whole, reverse=True):
-            if self._whole[version] and undone == _files(commit):
+        for version in sorted(self._complete, reverse=True):
+            if self._complete[version] and undone == _files(commit):
                 return True
             if (later := self._commit(version)) is None:
                 break

@@ -115,16 +115,16 @@ class Writer:
 
     def __call__(self, tables: Iterable[pa.Table]) -> int:
         """Write the records in Spark's types; returns the number of rows."""
-        schema = self._stamped(self.schema.empty_table()).schema
+        schema = self._with_epoch(self.schema.empty_table()).schema
         sink, rows = pa.BufferOutputStream(), 0
         with _open(self.format, sink, schema) as writer:
             for table in tables:
-                writer.write_table(self._stamped(table.cast(self.schema)))
+                writer.write_table(self._with_epoch(table.cast(self.schema)))
                 rows += table.num_rows
         self.files.write(self.name, sink.getvalue(), durable=True)
         return rows
 
-    def _stamped(self, table: pa.Table) -> pa.Table:
+    def _with_epoch(self, table: pa.Table) -> pa.Table:
         return table if self.epoch is None else with_epoch_column(table, self.epoch, EPOCH)
 
     def as_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -77,7 +77,7 @@ class KafkaSink(Sink):
 
     def _messages(self, encoded: DataFrame, epoch: int) -> DataFrame:
         """The messages of an epoch, with their headers."""
-        alike = "PARTITION BY hash ORDER BY key, value"
+        equal_records = "PARTITION BY hash ORDER BY key, value"
         texts = {"flow": literal(self._flow), "epoch": literal(str(epoch)), "record": "record"}
         headers = ", ".join(
             f"struct({literal(header)} AS key, cast({texts[name]} AS binary) AS value)"
@@ -85,7 +85,7 @@ class KafkaSink(Sink):
         )
         hashed = encoded.selectExpr("key", "cast(value AS binary) AS value", "xxhash64(key, value) AS hash")
         named = hashed.selectExpr(
-            "key", "value", f"concat_ws('-', hex(hash), row_number() OVER ({alike})) AS record"
+            "key", "value", f"concat_ws('-', hex(hash), row_number() OVER ({equal_records})) AS record"
         )
         return named.selectExpr(
             "coalesce(key, cast(record AS binary)) AS key", "value", f"array({headers}) AS headers"

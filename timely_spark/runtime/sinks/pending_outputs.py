@@ -64,13 +64,15 @@ class PendingOutputs:
             file = self.log.write_outputs(self.batch, pending)
             for sink, epoch in sorted(set(_names(pending))):
                 self.unreleased.setdefault(sink, {}).setdefault(str(epoch), []).append(file)
-        gone = _files_in(self.before.unreleased) - _files_in(self.unreleased)
-        blobs = files_of(self.now).union(*(files_of(self._file(file)) for file in gone)) - files_of(pending)
+        garbage = _files_in(self.before.unreleased) - _files_in(self.unreleased)
+        blobs = files_of(self.now).union(*(files_of(self._file(file)) for file in garbage)) - files_of(
+            pending
+        )
         return replace(
             manifest,
             batch=self.batch,
             unreleased={sink: epochs for sink, epochs in self.unreleased.items() if epochs},
-            gone=[*manifest.gone, *sorted(gone | blobs)],
+            garbage=[*manifest.garbage, *sorted(garbage | blobs)],
             kept_from=self.before.kept_from,
             rounds=self.before.rounds + manifest.rounds,
         )

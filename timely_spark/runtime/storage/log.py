@@ -200,7 +200,7 @@ class RoundLog:
                 return Manifest.of(self.files, name, schema)
         return None
 
-    def read_whole(self, batch: int) -> tuple[Manifest, pa.Table] | None:
+    def manifest_and_rows(self, batch: int) -> tuple[Manifest, pa.Table] | None:
         """Manifest `batch` and its rows: messages and headers for batch + 1, and all workers' states."""
         for name in self._names(batch):
             if (table := self.files.table(name)) is not None:
@@ -214,17 +214,17 @@ class RoundLog:
 
     def feedback(self, batch: int) -> pa.Table | None:
         """The rows of manifest `batch` for batch + 1: those of the workers that run, which have a header."""
-        if (whole := self.read_whole(batch)) is None:
+        if (read := self.manifest_and_rows(batch)) is None:
             return None
-        _, rows = whole
+        _, rows = read
         running = wire.only(rows, Header).column("worker").combine_chunks()
         return rows.filter(pc.is_in(rows.column("worker"), running))
 
     def newest_before(self, batch: int) -> tuple[Manifest, pa.Table]:
         """The manifest of batch - 1 and its rows, also for a replay, whose own manifest may exist."""
-        if (whole := self.read_whole(batch - 1)) is None:
+        if (read := self.manifest_and_rows(batch - 1)) is None:
             raise LogDamaged.no_manifest(self.files.root, batch - 1)
-        return whole
+        return read
 
     def _batches(self) -> list[int]:
         if self.term is None:  # a watcher sees the manifests of the last run
@@ -272,7 +272,7 @@ class RoundLog:
             if not self.files.exists(file := captured_file(output, version)):
                 raise LogDamaged.no_file(self.files.root, file)
         if newest < needed:
-            manifest = replace(manifest, batch=needed, gone=[])
+            manifest = replace(manifest, batch=needed, garbage=[])
         return manifest, table.replace_schema_metadata(None)
 
     def _given(self, batch: int) -> str | None:
@@ -390,7 +390,7 @@ class RoundLog:
 
     # -- removal ---------------------------------------------------------------------------------------------
     def prune(self, manifest: Manifest, *, keep: int, seconds: float = 0.0) -> Manifest:
-        """Remove manifests before `manifest.batch - keep`, and their `gone` files; a few per call.
+        """Remove manifests before `manifest.batch - keep`, and their `garbage` files; a few per call.
 
         Manifests that were written in the last `seconds` are kept, too.
         """
@@ -400,10 +400,10 @@ class RoundLog:
             if old is not None and old.written > manifest.written - seconds:
                 until = batch
                 break
-            gone = old.gone if old is not None else []
+            garbage = old.garbage if old is not None else []
             terms = {self.term, self._earlier.get(batch, self.term)}
             # if the process stops here, the next run repeats the removal
-            for name in (*gone, *(f"rounds/{term}/{batch}.arrow" for term in terms)):
+            for name in (*garbage, *(f"rounds/{term}/{batch}.arrow" for term in terms)):
                 self.files.remove(name)
         return replace(manifest, kept_from=until)
 
@@ -430,7 +430,7 @@ class RoundLog:
             name = f"rounds/{term}/{batch}.arrow"
             if (rows := self.files.table(name)) is not None:
                 manifest = Manifest.of(self.files, name, rows.schema)
-                needed.update(manifest.gone)
+                needed.update(manifest.garbage)
                 needed |= files_of(wire.only(rows, Message))
                 needed.update(file for state in States.of(rows).by_worker.values() for file in state.files)
                 for epochs in manifest.unreleased.values():

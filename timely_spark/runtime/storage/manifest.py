@@ -43,7 +43,7 @@ class Manifest:
     #: output -> epoch -> files in `outputs/` with records of the epoch.
     unreleased: dict[str, dict[str, list[str]]]
     #: Files that no later manifest refers to; they are removed with this manifest.
-    gone: list[str]
+    garbage: list[str]
     #: The oldest manifest that may still exist.
     kept_from: int
     #: Rounds run since the checkpoint was made.

@@ -61,7 +61,7 @@ class States:
 
     by_worker: dict[int, State] = field(default_factory=dict)
     #: files that no state refers to after this batch
-    gone: list[str] = field(default_factory=list)
+    garbage: list[str] = field(default_factory=list)
     #: milliseconds of each worker in this batch
     took: dict[int, float] = field(default_factory=dict)
     #: what each worker did in this batch: see `State.measured`
@@ -71,7 +71,7 @@ class States:
         """Enter the states among the rows of the operator, or of local rounds."""
         for worker, state in wire.read(rows, State):
             if (old := self.by_worker.get(worker)) is not None:
-                self.gone += sorted(old.files - state.files)
+                self.garbage += sorted(old.files - state.files)
             self.by_worker[worker] = replace(state, ms=0.0, measured=[])
             self.measured.setdefault(worker, []).extend(state.measured)
             self.took[worker] = self.took.get(worker, 0.0) + state.ms
