@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -121,3 +122,60 @@ def test_an_output_behind_a_loop_of_stateless_steps_may_retract() -> None:
     upward = given.loop(lambda n: n.where(pc.field("n") < 5).select(n=pc.field("n") + 1))
     upward.to_delta("/nowhere", diff="d")
     assert [stage.operator for stage in flow.compile().stages][-2:] == ["leave", "output"]
+
+
+@pytest.mark.parametrize("epochs", ["clock", "manual"])
+@pytest.mark.parametrize(
+    "derived",
+    [
+        lambda least: least.where(pc.field("v") > 1),
+        lambda least: least.select(w="v"),
+        lambda least: least.select("k", w=pc.add(pc.field("v"), 1)),
+        lambda least: least.concat(least),
+        lambda least: least.settle(),
+        lambda least: least.exchange(by=pc.field("v")).map_batches(lambda batch: batch, "k long, v long"),
+        lambda least: least.loop(lambda each: each.merge("v", pc.min_element_wise, keys="k")),
+    ],
+)
+def test_an_output_cannot_retract_what_is_derived_of_improvements(
+    derived: Callable[[ts.Stream], ts.Stream], epochs: Any
+) -> None:
+    """A later epoch would add what replaces a record, and leave the record."""
+    flow = ts.Dataflow("derived")
+    least = flow.input("x", "k long, v long", epochs=epochs).min("v", keys="k", name="least")
+    derived(least).to_delta("/nowhere", diff="d")
+    with pytest.raises(GraphError, match=r"(?s)is to retract records, and .*Hint: "):
+        flow.compile()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda least: least,
+        lambda least: least.select(k="v", v="k"),
+        lambda least: least.exchange("k").select(v="v", k="k"),
+        lambda least: least.min("v", keys="k"),
+        lambda least: least.loop(lambda each: each.min("v", keys="k")),
+    ],
+)
+def test_the_diffs_of_an_output_add_up_to_its_records(kept: Callable[[ts.Stream], ts.Stream]) -> None:
+    flow = ts.Dataflow("kept")
+    least = flow.input("x", "k long, v long", epochs="manual").min("v", keys="k", name="least")
+    kept(least).select("k", "v").to_delta("/nowhere", diff="d", name="out")
+    rows = [[(1, 5), (2, 7)], [(1, 3)], [(1, 9)], [(1, 0), (3, 3)]]
+    total: Counter[tuple[int, ...]] = Counter()
+    for seed in range(3):
+        total.clear()
+        for part in ts.testing.run(flow, {"x": rows}, workers=2, seed=seed)["out"].rows().values():
+            for *row, diff in part:
+                total[tuple(sorted(row))] += diff
+        assert +total == {(0, 1): 1, (2, 7): 1, (3, 3): 1}
+        assert min(total.values()) == 0
+
+
+@pytest.mark.parametrize("derived", [lambda few: few.where(pc.field("v") > 1), lambda few: few.select(w="v")])
+def test_what_is_derived_of_a_set_is_never_retracted(derived: Callable[[ts.Stream], ts.Stream]) -> None:
+    flow = ts.Dataflow("set")
+    derived(flow.input("x", "k long, v long").distinct()).to_delta("/nowhere", diff="d", name="out")
+    found = ts.testing.run(flow, {"x": [[(1, 5), (1, 5)], [(1, 5), (1, 7)]]})["out"].rows()
+    assert [[row[-1] for row in rows] for rows in found.values()] == [[1], [1]]

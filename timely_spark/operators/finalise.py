@@ -18,7 +18,7 @@ from timely_spark.graph import Edge, Kind, LogicalGraph, Monotone, Partition, St
 from timely_spark.graph.stage import edges_into
 from timely_spark.operators.aggregate import Aggregate
 from timely_spark.operators.expire import Expire, Sessions
-from timely_spark.operators.lattice import MergedPerTime
+from timely_spark.operators.lattice import Merged, MergedPerTime
 from timely_spark.operators.monotone import ImprovementsPerTime
 from timely_spark.operators.output_vertex import MonotoneOutput, OutputVertex
 from timely_spark.streams import Stream
@@ -150,36 +150,56 @@ def _finalising(monotone: Monotone) -> Vertex:
 def _check_diff(graph: LogicalGraph, output: Stage, kind: NotFinal, *, by_epochs: bool) -> None:
     """Refuse an output with a diff that reads an aggregate, which replaces values and retracts none.
 
-    Also one of records that may improve, if earlier epochs cannot be told from later ones.
+    Also one of records that may improve, if improvements cannot be matched by key, or earlier epochs cannot
+    be told from later ones.
     """
     seen, todo = {output}, [output]
     while todo:
         for edge in graph.into(todo.pop()):
-            vertex = edge.source.vertex
-            if isinstance(vertex, Sessions) or (isinstance(vertex, Aggregate) and vertex.accumulate):
-                with_expire = " with expire" if isinstance(vertex, Sessions) else ""
-                msg = (
-                    f"output {output.name!r} ({output.where}) is to retract records, and "
-                    f"{edge.source.operator} {edge.source.name!r}{with_expire} ({edge.source.where}) "
-                    "replaces values and retracts none"
-                )
-                raise GraphError(msg, hint="leave diff out, or use keys=[...] for a current table.")
-            if isinstance(vertex, Expire):
-                msg = (
-                    f"output {output.name!r} ({output.where}) is to retract records, and expire "
-                    f"{edge.source.name!r} ({edge.source.where}) retracts them itself, in column "
-                    f"{vertex.diff!r}"
-                )
-                raise GraphError(msg, hint="leave diff out.")
-            if (edge.source.is_routing or edge.source.is_stateless) and edge.source not in seen:
-                seen.add(edge.source)
-                todo.append(edge.source)
+            source, vertex = edge.source, edge.source.vertex
+            if (cause := _retracts_none(edge, kind)) is not None:
+                msg = f"output {output.name!r} ({output.where}) is to retract records, and {cause[0]}"
+                raise GraphError(msg, hint=cause[1])
+            settles = isinstance(vertex, ImprovementsPerTime) and all(
+                each.source.monotone == vertex.monotone for each in graph.into(source)
+            )
+            if (source.is_routing or source.is_stateless or settles) and source not in seen:
+                seen.add(source)
+                todo.append(source)
     if kind is not None and not by_epochs:
         msg = (
             f"output {output.name!r} ({output.where}) is to retract records of earlier epochs, and "
             f"flow {graph.name!r} has times of its own kind, {type(graph.times).__name__}"
         )
         raise GraphError(msg, hint="leave diff out.")
+
+
+def _retracts_none(edge: Edge, kind: NotFinal) -> tuple[str, str] | None:
+    """Why an edge to an output carries records that are replaced and not retracted, and a hint; else None.
+
+    Args:
+        kind: how the output's records may still improve.
+    """
+    source, vertex = edge.source, edge.source.vertex
+    name = f"{source.operator} {source.name!r}"
+    replaces = isinstance(vertex, Sessions | Merged)
+    if replaces or (isinstance(vertex, Aggregate) and vertex.accumulate):
+        with_expire = " with expire" if isinstance(vertex, Sessions) else ""
+        cause = f"{name}{with_expire} ({source.where}) replaces values and retracts none"
+        return cause, "leave diff out, or use keys=[...] for a current table."
+    if isinstance(vertex, Expire):
+        return f"expire {source.name!r} ({source.where}) retracts them itself, in column {vertex.diff!r}", (
+            "leave diff out."
+        )
+    if source.monotone is not None and source.monotone.value is not None and not isinstance(kind, Monotone):
+        cause = (
+            f"{edge.target.name!r} ({edge.target.where}) changes those of {name} ({source.where}), whose "
+            "improvements then cannot be matched with what they replace"
+        )
+        of = source.operator
+        hint = f"let the output read {of} itself, or a collection's {of}, which retracts."
+        return cause, hint
+    return None
 
 
 def _needs_final(stage: Stage, *sources: Stage) -> bool:
