@@ -18,6 +18,7 @@ LAYERS = (
     ("errors",),
     ("times",),
     ("graph",),
+    ("sql",),
     ("progress",),
     ("state",),
     ("compiler",),
@@ -47,12 +48,12 @@ LAYERS = (
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
 #: These decide, and never act: no import upwards and no pyspark, not even inside a function.
-PURE = {"errors", "times", "graph", "progress", "state", "compiler", "worker", "coordinator"}
+PURE = {"errors", "times", "graph", "sql", "progress", "state", "compiler", "worker", "coordinator"}
 
 #: Fetched by nobody who does not use them: imported inside functions only.
 OPTIONAL = {
     "delta", "networkx", "scipy", "matplotlib", "IPython", "ipywidgets", "rich",
-    "prometheus_client", "opentelemetry",
+    "prometheus_client", "opentelemetry", "sqlglot",
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ The folders, for who changes the library:
 
 - `times`: timestamps, path summaries and antichains.
 - `graph`: the logical graph: stages, edges, loop contexts, vertices.
+- `sql`: expressions in Spark's SQL.
 - `progress`: could-result-in, and the progress tracker.
 - `state`: keyed state: arrangements, hashing, repartitioning.
 - `compiler`: from the graph to the physical plan.

@@ -181,6 +181,14 @@ class SchemaError(TimelyError, TypeError):
     """Columns or types do not fit."""
 
 
+class SqlError(SchemaError):
+    """A text in SQL cannot be parsed, or does not fit the columns; the message shows the place in it."""
+
+
+class ExpressionError(TimelyError, ArithmeticError):
+    """An expression has no value for a record: a number is too large, or a text is not of the type."""
+
+
 class CapabilityError(TimelyError, RuntimeError):
     """A vertex sends, or requests a notification, at a time for which it has no capability."""
 

@@ -1,0 +1,91 @@
+"""Expressions in SQL: names, places of mistakes, laziness, and that workers need no sqlglot."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from timely_spark.errors import ExpressionError, SqlError
+from timely_spark.sql import bind
+
+ROWS = pa.table(
+    {
+        "a": pa.array([1, 2, None], pa.int64()),
+        "s": ["x", "Ä", None],
+        "p": [{"x": 1}, {"x": 2}, None],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a + 1", [2, 3, None]),
+        ("A + 1", [2, 3, None]),
+        ("`a` > 1 and s = 'Ä'", [False, True, None]),
+        ("case when a = 1 then 0 else 1 / (a - 1) end", [0.0, 1.0, None]),
+        ("a = 1 or 1 / (a - 1) > 0", [True, True, None]),
+        ("coalesce(a, 7)", [1, 2, 7]),
+        ("p.x * 2", [2, 4, None]),
+        ("1 + 1", [2, 2, 2]),
+    ],
+)
+def test_an_expression_has_a_value_for_each_record(text: str, values: list[object]) -> None:
+    assert bind(text, ROWS.schema).evaluate(ROWS).to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "says"),
+    [
+        ("a +\n  zz", 2, 3, "no column 'zz'"),
+        ("uper(s)", 1, 1, "did you mean upper"),
+        ("a and true", 1, 1, "a is bigint, not boolean"),
+        ("1 + sum(a)", 1, 5, "SUM(a) is of several rows"),
+        ("a +", 1, 3, "lacks an operand"),
+        ("'x", 1, 1, "does not end"),
+        ("a b c", 1, 5, "Unexpected token"),
+    ],
+)
+def test_a_mistake_shows_its_place(text: str, line: int, column: int, says: str) -> None:
+    with pytest.raises(SqlError) as raised:
+        bind(text, ROWS.schema)
+
+    message = str(raised.value)
+    assert says in message
+    assert (
+        f"in line {line}, column {column}\n  {text.splitlines()[line - 1]}\n  {' ' * (column - 1)}^\n"
+        in message
+    )
+    assert __file__ in message
+
+
+def test_an_expression_without_a_value_says_which() -> None:
+    with pytest.raises(
+        ExpressionError, match="9223372036854775807 \\+ a: the number is too large for bigint"
+    ):
+        bind("9223372036854775807 + a", ROWS.schema).evaluate(ROWS)
+
+
+def test_a_worker_evaluates_without_sqlglot() -> None:
+    expression = pickle.dumps((bind("upper(s) || a", ROWS.schema), ROWS))
+    program = (
+        "import pickle, sys; expression, rows = pickle.loads(sys.stdin.buffer.read());"
+        "print(expression.evaluate(rows).to_pylist(), 'sqlglot' in sys.modules)"
+    )
+    made = subprocess.run([sys.executable, "-c", program], input=expression, capture_output=True, check=True)
+
+    assert made.stdout.decode().split("\n")[0] == "['X1', 'Ä2', None] False"
+
+
+def test_names_may_be_resolved_by_the_caller() -> None:
+    def resolve(parts: list[str]) -> tuple[str, int] | None:
+        return (f"{parts[0]}.{parts[1]}", 2) if parts[0] in {"l", "r"} else None
+
+    schema = pa.schema({"l.a": pa.int64(), "r.p": pa.struct({"x": pa.int32()})})
+    expression = bind("l.a + r.p.x", schema, resolve=resolve)
+    assert expression.columns == ("l.a", "r.p")
+    assert expression.type == pa.int64()

@@ -1,0 +1,90 @@
+"""Comparisons, with Spark's order: NaN equals itself and comes after all numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.sql import types
+from timely_spark.sql.plain import to_numpy
+from timely_spark.sql.registry import Typed, Value, as_array, function
+from timely_spark.sql.types import is_float
+
+
+def _alike(given: Sequence[pa.DataType], zone: str) -> Typed | None:
+    kind = types.common_of(given)
+    return None if kind is None else ([kind] * len(given), pa.bool_())
+
+
+def _compared(compare: Callable[..., Any], nan: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def kernel(a: Value, b: Value) -> Any:
+        if a.type == pa.null():
+            return pa.scalar(None, pa.bool_())
+        if not is_float(a.type):
+            return compare(a, b)
+        x, y = to_numpy(a), to_numpy(b)
+        either = np.isnan(x) | np.isnan(y)
+        return np.where(either, nan(np.isnan(x), np.isnan(y)), np.asarray(compare(a, b)))
+
+    return kernel
+
+
+equal = _compared(pc.equal, lambda x, y: x & y)
+function("=", _alike)(equal)
+function("!=", _alike)(_compared(pc.not_equal, lambda x, y: ~(x & y)))
+function("<", _alike)(_compared(pc.less, lambda x, y: y & ~x))
+function("<=", _alike)(_compared(pc.less_equal, lambda x, y: y))
+function(">", _alike)(_compared(pc.greater, lambda x, y: x & ~y))
+function(">=", _alike)(_compared(pc.greater_equal, lambda x, y: x))
+
+
+@function("<=>", _alike, nulls=True)
+def _not_distinct(a: Value, b: Value, *, length: int) -> Any:
+    x, y = as_array(a, length), as_array(b, length)
+    if x.type == pa.null():
+        return pa.scalar(True)  # noqa: FBT003 - a constant
+    both = pc.and_(x.is_null(), y.is_null())
+    return pc.or_(both, pc.fill_null(_equal_or_null(x, y), fill_value=False))
+
+
+def _equal_or_null(a: pa.Array, b: pa.Array) -> Any:
+    null = np.asarray(pc.or_(a.is_null(), b.is_null()))
+    rows = np.flatnonzero(~null)
+    made = np.zeros(len(a), bool)
+    made[rows] = np.asarray(equal(a.take(pa.array(rows)), b.take(pa.array(rows))))
+    return pa.array(made)
+
+
+@function("in", _alike, nulls=True)
+def _in(subject: Value, *values: Value, length: int) -> Any:
+    array = as_array(subject, length)
+    found, unknown = pa.array(np.zeros(length, bool)), array.is_null()
+    for value in values:
+        each = as_array(value, length)
+        found = pc.or_(found, _equal_or_null(array, each))
+        unknown = pc.or_(unknown, each.is_null())
+    return pc.if_else(found, found, pc.if_else(unknown, pa.scalar(None, pa.bool_()), found))
+
+
+@function("not !", "boolean -> boolean")
+def _not(a: Value) -> Any:
+    return pc.invert(a)
+
+
+@function("isnull", "anything -> boolean", nulls=True)
+def _is_null(a: Value) -> Any:
+    return a.is_null() if isinstance(a, pa.Array) else pa.scalar(not a.is_valid)
+
+
+@function("isnotnull", "anything -> boolean", nulls=True)
+def _is_not_null(a: Value) -> Any:
+    return a.is_valid() if isinstance(a, pa.Array) else pa.scalar(a.is_valid)
+
+
+@function("isnan", "double -> boolean", nulls=True)
+def _is_nan(a: Value) -> Any:
+    return pc.fill_null(pc.is_nan(a), fill_value=False)

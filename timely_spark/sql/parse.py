@@ -1,0 +1,140 @@
+"""Texts in Spark's SQL as syntax trees of sqlglot; mistakes show their place in the text."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from timely_spark.errors import GraphError, SqlError
+from timely_spark.graph import caller
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+#: Functions with syntax of their own, such as `CAST(a AS int)`; all others are a name and arguments.
+_OWN_SYNTAX = {
+    *("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION", "SUBSTRING", "SUBSTR", "OVERLAY"),
+    *("MAX_BY", "MIN_BY", "ARGMAX", "ARGMIN", "ARG_MAX", "ARG_MIN", "PERCENTILE", "PERCENTILE_APPROX"),
+    *("APPROX_PERCENTILE", "LISTAGG", "STRING_AGG"),
+}
+
+
+def needs_sqlglot() -> Any:
+    """The module `sqlglot`, or an error that says what to install."""
+    try:
+        import sqlglot
+    except ImportError as error:
+        msg = "expressions in SQL need sqlglot, which is not installed"
+        hint = "pip install 'timely-spark[sql]'; or write the expression with pyarrow.compute."
+        raise GraphError(msg, where=caller(), hint=hint) from error
+    return sqlglot
+
+
+@cache
+def dialect() -> Any:
+    """Spark's dialect, in which scalar functions keep their names and arguments as they are written.
+
+    Aggregates, window functions and functions that make rows are sqlglot's own terms.
+    """
+    needs_sqlglot()
+    import inspect
+
+    from sqlglot import exp
+    from sqlglot.dialects.spark import Spark
+    from sqlglot.parsers.spark import SparkParser
+
+    def of_rows(build: Any) -> bool:
+        """Whether a function is of several rows, or makes them."""
+        arguments = [exp.column("a"), exp.column("b")]
+        options = {"dialect": Spark()} if "dialect" in inspect.signature(build).parameters else {}
+        try:
+            return isinstance(build(arguments, **options), exp.AggFunc | exp.UDTF)
+        except Exception:  # noqa: BLE001 - other functions that want other arguments
+            return False
+
+    names = {
+        "FUNCTIONS": {name: build for name, build in SparkParser.FUNCTIONS.items() if of_rows(build)},
+        "FUNCTION_PARSERS": _chosen(SparkParser.FUNCTION_PARSERS, _OWN_SYNTAX),
+        "NO_PAREN_FUNCTION_PARSERS": _chosen(SparkParser.NO_PAREN_FUNCTION_PARSERS, {"ANY", "CASE", "IF"}),
+    }
+    return type("Dialect", (Spark,), {"Parser": type("Parser", (SparkParser,), names)})
+
+
+def _chosen(table: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name in names}
+
+
+def parse_expression(text: str) -> exp.Expression:
+    """Parse one expression, which may end in `AS name`.
+
+    Raises:
+        SqlError: the text is not an expression.
+    """
+    needs_sqlglot()
+    from sqlglot import exp
+
+    return _parsed(text, exp.Expr)
+
+
+def parse_query(text: str) -> exp.Expression:
+    """Parse one statement.
+
+    Raises:
+        SqlError: the text is not a statement.
+    """
+    return _parsed(text)
+
+
+def _parsed(text: str, kind: Any = None) -> exp.Expression:
+    sqlglot = needs_sqlglot()
+    spark = dialect()()
+    try:
+        trees = spark.parse(text) if kind is None else spark.parse_into(kind, text)
+    except sqlglot.errors.ParseError as error:
+        first = error.errors[0] if error.errors else {}
+        problem = _readable(first.get("description") or str(error))
+        raise mistake(text, _offset(text, first), problem, hint=_HINT) from error
+    except sqlglot.errors.TokenError as error:
+        raise mistake(text, error.start or 0, "a text or a name does not end", hint=_HINT) from error
+    if len(trees) != 1 or trees[0] is None:
+        raise mistake(text, 0, f"this is not one {'statement' if kind is None else 'expression'}", hint=_HINT)
+    tree: exp.Expression = trees[0]
+    return tree
+
+
+_HINT = "write it in Spark's SQL; texts are in '...', names with spaces in `...`."
+
+
+def _readable(description: str) -> str:
+    """A message of sqlglot's, without the names of its classes."""
+    missing = re.match(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>", description)
+    return f"{missing[1]} lacks an operand" if missing else description.partition(". Line ")[0]
+
+
+def _offset(text: str, error: dict[str, Any]) -> int:
+    """The place of sqlglot's error in the text, whose columns begin with 1 and count a token's end."""
+    lines = text.splitlines(keepends=True)
+    before = sum(map(len, lines[: (error.get("line") or 1) - 1]))
+    token = len(error.get("highlight") or " ")
+    return max(before + (error.get("col") or 1) - token, 0)
+
+
+def mistake(text: str, start: int, problem: str, *, hint: str, step: str = "") -> SqlError:
+    """An error that shows the place in the text, which begins at an offset."""
+    start = min(max(start, 0), len(text))
+    line = text.count("\n", 0, start)
+    first = text.rfind("\n", 0, start) + 1
+    shown = text.splitlines()[line] if text.splitlines() else ""
+    column = start - first
+    # a tab is as wide above the caret as in the line
+    margin = re.sub(r"[^\t]", " ", shown[:column])
+    place = f"in line {line + 1}, column {column + 1}\n  {shown}\n  {margin}^\n "
+    msg = f"{step + ': ' if step else ''}{problem}, {place}"
+    return SqlError(msg, where=caller(), hint=hint)
+
+
+def start_of(node: exp.Expression) -> int | None:
+    """Where a node begins in the text from which it was parsed; None if that is not known."""
+    places = [one.meta["start"] for one in node.walk() if "start" in one.meta]
+    return min(places, default=None)

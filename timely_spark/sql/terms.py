@@ -1,0 +1,260 @@
+"""The parts of a bound expression: frozen, without sqlglot, so that workers evaluate them as they are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import ExpressionError
+from timely_spark.sql.registry import FUNCTIONS, Failed, Function, Value, apply_function, as_array, scatter
+
+
+class Rows:
+    """The columns of a batch, and the variables of lambdas, of which some rows may be chosen."""
+
+    def __init__(self, columns: Mapping[str, pa.Array | pa.ChunkedArray], length: int) -> None:
+        self.columns, self.length = dict(columns), length
+
+    @classmethod
+    def all(cls, table: pa.Table | pa.RecordBatch) -> Rows:
+        """All rows of a table."""
+        return cls(dict(zip(table.schema.names, table.columns, strict=True)), table.num_rows)
+
+    def column(self, name: str) -> pa.Array:
+        """The values of a column."""
+        values = self.columns[name]
+        if isinstance(values, pa.ChunkedArray):
+            values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+            self.columns[name] = values
+        return values
+
+    def take(self, rows: np.ndarray, **variables: pa.Array) -> Rows:
+        """Some rows, with variables that have a value for each of them."""
+        return _Chosen(self, pa.array(rows), variables)
+
+
+class _Chosen(Rows):
+    """Some rows of others: a column is only taken when it is asked for."""
+
+    def __init__(self, source: Rows, rows: pa.Array, variables: Mapping[str, pa.Array]) -> None:
+        super().__init__(variables, len(rows))
+        self.source, self.rows = source, rows
+
+    def column(self, name: str) -> pa.Array:
+        """The values of a column, or of a variable."""
+        if name not in self.columns:
+            self.columns[name] = self.source.column(name).take(self.rows)
+        return self.columns[name]
+
+
+@dataclass(frozen=True)
+class Term(ABC):
+    """A part of an expression, with its type."""
+
+    type: pa.DataType
+
+    @abstractmethod
+    def evaluate(self, rows: Rows) -> Value:
+        """The values: an array, or one scalar for all rows."""
+
+    def parts(self) -> Iterator[Term]:
+        """The nodes right below this one."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, Term):
+                    yield one
+
+    @property
+    def fails(self) -> bool:
+        """Whether some row may have no value."""
+        return any(part.fails for part in self.parts())
+
+    def array(self, rows: Rows) -> pa.Array:
+        """The values as an array."""
+        return as_array(self.evaluate(rows), rows.length)
+
+
+@dataclass(frozen=True)
+class ColumnValue(Term):
+    """A column of the records, or a variable of a lambda."""
+
+    name: str
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The column, with the type that Spark reads it as."""
+        values = rows.column(self.name)
+        return values if values.type == self.type else values.cast(self.type)
+
+
+@dataclass(frozen=True)
+class Constant(Term):
+    """A literal."""
+
+    value: Any
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The scalar."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class FunctionCall(Term):
+    """A function of the table, apply_function to arguments."""
+
+    name: str
+    arguments: tuple[Term, ...]
+    zone: str
+    #: the text of the expression, for errors
+    sql: str = field(compare=False)
+
+    @property
+    def function(self) -> Function:
+        """The function, from this process' table."""
+        return FUNCTIONS[self.name]
+
+    @property
+    def fails(self) -> bool:
+        """Whether some row may have no value."""
+        return self.function.fails or super().fails
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The function's values."""
+        values = [one.evaluate(rows) for one in self.arguments]
+        try:
+            return apply_function(self.function, values, rows.length, result=self.type, zone=self.zone)
+        except Failed as failed:
+            msg = f"{self.sql}: {failed.problem}"
+            raise ExpressionError(msg, hint=failed.hint) from None
+        except pa.ArrowException as error:
+            hint = "correct the values before, or leave these records out by a condition (CASE WHEN ... END)."
+            msg = f"{self.sql}: {error}"
+            raise ExpressionError(msg, hint=hint) from error
+
+
+@dataclass(frozen=True)
+class UserCall(Term):
+    """A function that the user has registered, apply_function to whole columns."""
+
+    name: str
+    arguments: tuple[Term, ...]
+    function: Callable[..., Any] = field(compare=False)
+    sql: str = field(compare=False)
+
+    @property
+    def fails(self) -> bool:
+        """Always: nobody knows what the function does."""
+        return True
+
+    def evaluate(self, rows: Rows) -> Value:
+        """What the function returns, checked."""
+        made = self.function(*(one.array(rows) for one in self.arguments))
+        if not isinstance(made, pa.Array | pa.ChunkedArray):
+            made = pa.array(made, self.type)
+        made = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+        if len(made) != rows.length:
+            msg = f"{self.sql}: {self.name} returned {len(made)} values for {rows.length} rows"
+            raise ExpressionError(msg, hint="return one value for each row.")
+        return made if made.type == self.type else made.cast(self.type)
+
+
+@dataclass(frozen=True)
+class Case(Term):
+    """The value of the first condition that is true: a value is only computed for the rows that have it."""
+
+    conditions: tuple[Term, ...]
+    values: tuple[Term, ...]
+    default: Term
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The values, by which condition holds."""
+        left, parts = np.arange(rows.length), []
+        for condition, value in zip(self.conditions, self.values, strict=True):
+            if not len(left):
+                break
+            among = rows if len(left) == rows.length else rows.take(left)
+            holds = np.asarray(pc.fill_null(condition.array(among), fill_value=False))
+            if holds.any():
+                chosen = left[holds]
+                parts.append((chosen, value.array(among if holds.all() else rows.take(chosen))))
+            left = left[~holds]
+        if len(left):
+            parts.append((left, self.default.array(rows if len(left) == rows.length else rows.take(left))))
+        if len(parts) == 1:
+            return parts[0][1]
+        return scatter(parts, rows.length, self.type)
+
+
+@dataclass(frozen=True)
+class Coalesce(Term):
+    """The first value that is not null; a later value is only computed for rows that need it."""
+
+    values: tuple[Term, ...]
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The values."""
+        made = self.values[0].array(rows)
+        for value in self.values[1:]:
+            if not made.null_count:
+                break
+            null = np.asarray(made.is_null())
+            needed = np.flatnonzero(null)
+            present = np.flatnonzero(~null)
+            parts = [(present, made.take(pa.array(present))), (needed, value.array(rows.take(needed)))]
+            made = scatter(parts, rows.length, self.type)
+        return made
+
+
+@dataclass(frozen=True)
+class Logical(Term):
+    """AND, or OR, in three-valued logic: the right side is not computed where the left side decides."""
+
+    left: Term
+    right: Term
+    #: the value of the left side that decides: False of AND, True of OR
+    decides: bool
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The truth values."""
+        combine = pc.or_kleene if self.decides else pc.and_kleene
+        left = self.left.array(rows)
+        if not self.right.fails:
+            return combine(left, self.right.evaluate(rows))
+        decided = np.asarray(pc.fill_null(pc.equal(left, self.decides), fill_value=False))
+        if not decided.any():
+            return combine(left, self.right.array(rows))
+        needed = np.flatnonzero(~decided)
+        if not len(needed):
+            return left
+        right = scatter([(needed, self.right.array(rows.take(needed)))], rows.length, self.type)
+        return combine(left, right)
+
+
+@dataclass(frozen=True)
+class Struct(Term):
+    """A struct of several values."""
+
+    values: tuple[Term, ...]
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The structs."""
+        arrays = [one.array(rows) for one in self.values]
+        return pa.StructArray.from_arrays(arrays, fields=list(self.type))
+
+
+@dataclass(frozen=True)
+class Field(Term):
+    """A field of a struct, or of each struct in an array."""
+
+    of: Term
+    name: str
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The field; null where the struct is."""
+        return pc.struct_field(self.of.array(rows), self.name)
