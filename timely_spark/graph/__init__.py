@@ -33,6 +33,7 @@ from timely_spark.graph.locate_errors import locate_errors
 from timely_spark.graph.loop_context import LoopContext
 from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.operator import load_operators, operator
+from timely_spark.graph.projection import Projection
 from timely_spark.graph.schema import (
     SchemaLike,
     as_schema,
@@ -60,6 +61,7 @@ __all__ = [
     "OnLimit",
     "Partition",
     "Partitioner",
+    "Projection",
     "SchemaLike",
     "Several",
     "Skew",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -12,19 +11,15 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph.caller import caller
+from timely_spark.graph.projection import Part, Projection
 from timely_spark.graph.schema import columns_of
 
 Expression: TypeAlias = pc.Expression
 
 
 def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Table:
-    """Compute named columns; the order of the rows stays."""
-    if all(isinstance(column, str) for column in columns.values()):
-        return table.select(list(columns.values())).rename_columns(list(columns))
-    from pyarrow import acero  # loads pandas, as an import of the package must not
-
-    expressions = [pc.field(column) if isinstance(column, str) else column for column in columns.values()]
-    return _run(table, "project", acero.ProjectNodeOptions(expressions, list(columns)))
+    """Compute named columns once; the order of the rows stays."""
+    return Projection(columns)(table)
 
 
 def projected(step: str, columns: Mapping[str, str | Expression], schema: pa.Schema) -> pa.Schema:
@@ -78,26 +73,9 @@ def check_quotients(operator: str, columns: Iterable[str | Expression], schema: 
 
 
 def _quotients(expression: Expression) -> Iterator[Expression]:
-    """The parts of an expression that are made by ``/``: its serialised form is a batch of constants.
-
-    The metadata of the batch is the tree in preorder, each call from its ``call`` to its ``end``.
-    """
-    if "divide_checked(" not in str(expression):
-        return
-    read, (serialised,) = expression.__reduce__()
-    with pa.ipc.open_file(serialised) as file:
-        batch = file.get_batch(0)
-    # a mapping of the metadata would drop repeated keys
-    _, _, text = batch.schema.to_string(truncate_metadata=False).partition("-- schema metadata --\n")
-    entries = re.findall(r"(?ms)^(\w+): '(.*?)'$(?=\n\w+: '|\Z)", text)
-    for first in (place for place, entry in enumerate(entries) if entry == ("call", "divide_checked")):
-        depths = accumulate({"call": 1, "end": -1}.get(kind, 0) for kind, _ in entries[first:])
-        last = first + next(place for place, depth in enumerate(depths) if depth == 0)
-        part = batch.replace_schema_metadata(pa.KeyValueMetadata(entries[first : last + 1]))
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, part.schema) as writer:
-            writer.write_batch(part)
-        yield read(sink.getvalue())
+    """The parts of an expression that are made by ``/``."""
+    if "divide_checked(" in str(expression):
+        yield from (part.expression for part in Part.of(expression).calls("divide_checked"))
 
 
 def columns_in(column: str | Expression, schema: pa.Schema) -> Collection[str]:
@@ -121,13 +99,3 @@ def _has_value(expression: Expression, table: pa.Table) -> bool:
     except pa.ArrowException:
         return False
     return True
-
-
-def _run(table: pa.Table, node: str, options: Any) -> pa.Table:
-    from pyarrow import acero
-
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-    # several threads would reorder the rows
-    return acero.Declaration.from_sequence([source, acero.Declaration(node, options)]).to_table(
-        use_threads=False
-    )

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.graph import Expression, Several, operator
-from timely_spark.operators.rows import Filter, filtered, passing
+from timely_spark.operators.rows import Filter, filtered
 from timely_spark.streams import Stream
 
 
@@ -21,7 +21,7 @@ class Branch(Filter):
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """The two parts of a batch."""
-        passes = pc.fill_null(passing(self.predicate, batch), fill_value=False)
+        passes = pc.fill_null(self.passing(batch), fill_value=False)
         return batch.filter(passes), batch.filter(pc.invert(passes))
 
 

@@ -26,7 +26,7 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.monotone import Growing
 from timely_spark.operators.retractions import check_no_retractions
-from timely_spark.operators.rows import check_function, check_predicate, keys_and_value, passing
+from timely_spark.operators.rows import Passing, check_function, check_predicate, keys_and_value
 from timely_spark.state.arrow import Indices, Mask, flat, numbers, replaced
 from timely_spark.state.buffering import PerTime
 from timely_spark.state.codes import numbers_of
@@ -175,11 +175,11 @@ class Reached(Stateless):
     improves = True
 
     def __init__(self, reached: Expression | Callable[[Any], bool], keys: Sequence[str]) -> None:
-        self.reached, self.keys = reached, tuple(keys)
+        self.passing, self.keys = Passing(reached), tuple(keys)
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """The keys."""
-        return (batch.filter(passing(self.reached, batch)).select(list(self.keys)),)
+        return (batch.filter(self.passing(batch)).select(list(self.keys)),)
 
 
 def _merged(monotone: Monotone, left: Any, right: Any) -> pa.Array:

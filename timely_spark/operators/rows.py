@@ -16,6 +16,7 @@ from timely_spark.errors import GraphError, RecordError, SchemaError, function_t
 from timely_spark.graph import (
     Expression,
     Kind,
+    Projection,
     SchemaLike,
     Stateless,
     Vertex,
@@ -28,19 +29,19 @@ from timely_spark.graph import (
     columns_of,
     names,
     operator,
-    project,
     projected,
     refuse,
 )
+from timely_spark.state.arrow import flat
 from timely_spark.streams import Stream
 
 
 class _Select(Stateless):
     def __init__(self, columns: Mapping[str, str | Expression], schema: pa.Schema | None) -> None:
-        self.columns, self.schema = columns, schema
+        self.columns, self.schema, self._computed = columns, schema, Projection(columns)
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        result = project(batch, self.columns)
+        result = self._computed(batch)
         return (result if result.schema == self.schema else result.cast(self.schema),)
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
@@ -51,7 +52,7 @@ class Filter(Stateless):
     """Keep the records that pass a predicate."""
 
     def __init__(self, predicate: Expression | Callable[[Any], bool]) -> None:
-        self.predicate = predicate
+        self.predicate, self.passing = predicate, Passing(predicate)
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
         """The columns of the predicate, too."""
@@ -66,9 +67,9 @@ class Filter(Stateless):
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """The records that pass."""
-        passes = passing(self.predicate, batch)
+        passes = self.passing(batch)
         # no copy if all records pass
-        return (batch if pc.all(passes, skip_nulls=False).as_py() else batch.filter(passes),)
+        return (batch if passes.true_count == batch.num_rows else batch.filter(passes),)
 
 
 class _Records(Stateless):
@@ -148,11 +149,22 @@ def map_records(function: Callable[[Any], Any], batch: pa.Table) -> list[Any]:
     return results
 
 
-def passing(predicate: Expression | Callable[[Any], bool], batch: pa.Table) -> pa.Array | pa.ChunkedArray:
-    """Row by row, whether a predicate is true."""
-    if isinstance(predicate, pc.Expression):
-        return project(batch, {"passes": predicate}).column("passes")
-    return pa.array(map_records(lambda row: bool(predicate(row)), batch), pa.bool_())
+class Passing:
+    """Row by row, whether a predicate is true of a batch.
+
+    >>> Passing(pc.field("n") > 1)(pa.table({"n": [1, 2, None]})).to_pylist()
+    [False, True, None]
+    """
+
+    def __init__(self, predicate: Expression | Callable[[Any], bool]) -> None:
+        self._predicate = predicate
+        self._computed = Projection({"passes": predicate}) if isinstance(predicate, pc.Expression) else None
+
+    def __call__(self, batch: pa.Table) -> pa.BooleanArray:
+        """An array of booleans, null where the predicate is."""
+        if self._computed is not None:
+            return flat(self._computed(batch).column(0))
+        return pa.array(map_records(lambda row: bool(self._predicate(row)), batch), pa.bool_())
 
 
 @operator(Stream)
@@ -446,7 +458,7 @@ def check_predicate(operator: str, stream: Stream, predicate: Any) -> None:
         msg = f"{operator}: {predicate!r} is neither an expression nor a function"
         raise SchemaError(msg, where=caller(), hint=hint)
     try:
-        kind = passing(predicate, stream.schema.empty_table()).type
+        kind = Passing(predicate)(stream.schema.empty_table()).type
     except pa.ArrowException as error:
         msg = f"{operator}: {error}; the input has {columns_of(stream.schema)}"
         raise SchemaError(msg, where=caller(), hint="check the columns' names and types.") from error
