@@ -93,7 +93,6 @@ class Coordinator:
                     self._update_pending(worker, [(node.index, time, 1)])
         for name in self.inputs:
             self._advance_input(name, None, 0)
-        self.tracker.propagate()
 
     def _forget_workers(self) -> None:
         #: per worker and node the guarantees of the pending notifications, and last those of all workers that
@@ -164,7 +163,6 @@ class Coordinator:
                 if by_column(source.epochs):
                     advanced.setdefault(source.name, self.last_epoch + 1)
         self._advance_inputs(advanced, total)
-        self.tracker.propagate()
         outputs = as_outputs(_by_worker(rows, SinkRows))
         self._add_unreleased(ticks, total.outputs)
         self.hot_keys |= hot_keys(self.plan, total.loads, batch_id)

@@ -46,13 +46,12 @@ class Tracker:
         self._stamps: dict[int, MutableAntichain[Any]] = {}
         #: For each node the sum of its own frontier and of its predecessors' frontiers after their edges.
         self._implied: dict[int, MutableAntichain[Any]] = {}
-        #: For each location the sum of the frontiers of its three nodes.
-        self._frontiers: dict[int, MutableAntichain[Any]] = {}
         #: Changes of `_implied` that are not propagated yet; each is in the queue once.
         self._pending: dict[tuple[int, Any], int] = {}
         self._queue: list[tuple[Any, int, Any]] = []
-        #: Changes of the frontiers since the last `propagate`.
-        self._changes: dict[tuple[int, Any], int] = {}
+        #: By location the frontier that `propagate` last told of, and the locations that have changed since.
+        self._told: dict[int, tuple[Any, ...]] = {}
+        self._changed: set[int] = set()
         #: Locations whose `arrivals` have changed since `arrived` was last called.
         self._arrived: set[int] = set()
         #: For each epoch the number of least times in `_stamps`, without open inputs; and a heap of epochs.
@@ -83,7 +82,12 @@ class Tracker:
         self._count(location + 2 * self.reachability.n, changes)
 
     def _count(self, node: int, changes: Iterable[tuple[Any, int]]) -> None:
-        for time, n in _update(self._stamps, node, changes):
+        if (counted := self._stamps.get(node)) is None:
+            counted = self._stamps[node] = MutableAntichain()
+        changed = counted.update_iter(changes)
+        if not counted:
+            del self._stamps[node]
+        for time, n in changed:
             self._push(node, time, n)
             if node < 2 * self.reachability.n:
                 self._count_epoch(time.epoch, n)
@@ -103,10 +107,17 @@ class Tracker:
 
     def propagate(self) -> list[tuple[int, Any, int]]:
         """The changes of the frontiers since the last call: (location, time, -1 or +1), by location."""
+        changes: list[tuple[int, Any, int]] = []
         self._drain()
-        changes = [(location, time, n) for (location, time), n in self._changes.items() if n]
-        self._changes.clear()
-        return sorted(changes, key=lambda change: (change[0], change[2], change[1].order_key()))
+        for location in sorted(self._changed):
+            before, now = self._told.pop(location, ()), self.frontier(location).elements
+            if now:
+                self._told[location] = now
+            removed = [(location, time, -1) for time in before if time not in now]
+            added = [(location, time, +1) for time in now if time not in before]
+            changes += sorted([*removed, *added], key=lambda change: (change[2], change[1].order_key()))
+        self._changed.clear()
+        return changes
 
     def _push(self, node: int, time: Timestamp, n: int) -> None:
         entry = (node, time)
@@ -118,35 +129,42 @@ class Tracker:
             heappush(self._queue, (reach.order(node % reach.n, time.order_key()), node, time))
 
     def _drain(self) -> None:
-        n = self.reachability.n
+        n, out, implied = self.reachability.n, self.reachability.out, self._implied
         while self._queue:
             _, node, time = heappop(self._queue)
-            change = self._pending.pop((node, time))
-            changes = _update(self._implied, node, [(time, change)]) if change else ()
+            if not (change := self._pending.pop((node, time))):
+                continue
+            if (counted := implied.get(node)) is None:
+                counted = implied[node] = MutableAntichain()
+            changes = counted.update(time, change)
+            if not counted:
+                del implied[node]
             if not changes:
                 continue
             layer, location = divmod(node, n)
+            self._changed.add(location)
             if layer == 1:
                 self._arrived.add(location)
-            for edge in self.reachability.out[location]:
-                target = edge.target + n * (layer or int(edge.exchange))
+            for edge in out[location]:
+                target, summary = edge.target + n * (layer or int(edge.exchange)), edge.summary
                 for at, by in changes:
-                    if (result := edge.summary.results_in(at)) is not None:
+                    if (result := summary.results_in(at)) is not None:
                         self._push(target, result, by)
-            for at, by in _update(self._frontiers, location, changes):
-                self._changes[location, at] = self._changes.get((location, at), 0) + by
 
     # -- frontiers -------------------------------------------------------------------------------------------
 
     def frontier(self, location: int) -> Antichain[Any]:
         """The least times of pointstamps that are at a location or could result there; empty: complete."""
         self._drain()
-        return _frontier(self._frontiers, location)
+        n = self.reachability.n
+        layers = (self._implied.get(node) for node in (location, location + n, location + 2 * n))
+        return Antichain(time for counted in layers if counted is not None for time in counted.least)
 
     def arrivals(self, location: int) -> Antichain[Any]:
         """The least times that may still arrive over an exchange, not counting open inputs."""
         self._drain()
-        return _frontier(self._implied, location + self.reachability.n)
+        counted = self._implied.get(location + self.reachability.n)
+        return Antichain() if counted is None else counted.frontier()
 
     def arrived(self) -> list[int]:
         """The locations whose `arrivals` have changed since the last call."""
@@ -213,19 +231,3 @@ class Tracker:
                 self._count(location + layer * reachability.n, [(times.decode(time), n)])
         self.propagate()
         return self
-
-
-def _update(
-    places: dict[int, MutableAntichain[Any]], place: int, changes: Iterable[tuple[Any, int]]
-) -> list[tuple[Any, int]]:
-    counted = places.get(place)
-    if counted is None:
-        counted = places[place] = MutableAntichain()
-    changed = counted.update_iter(changes)
-    if not counted:
-        del places[place]
-    return changed
-
-
-def _frontier(places: dict[int, MutableAntichain[Any]], place: int) -> Antichain[Any]:
-    return places[place].frontier() if place in places else Antichain()

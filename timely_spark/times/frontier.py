@@ -160,6 +160,31 @@ class MutableAntichain(Generic[T]):
             added.sort(key=_order)
         return removed + added
 
+    def update(self, time: T, n: int) -> list[tuple[T, int]]:
+        """Add to one count; return the changes of the frontier, as `update_iter`.
+
+        >>> from timely_spark.times import Time
+        >>> counted = MutableAntichain([(Time(1), 1), (Time(3), 1)])
+        >>> counted.update(Time(1), -1), counted.update(Time(2), +1)
+        ([(Time(1), -1), (Time(3), 1)], [(Time(3), -1), (Time(2), 1)])
+        """
+        counts, before = self._counts, self._frontier.elements
+        old = counts.get(time, 0)
+        if new := old + n:
+            counts[time] = new
+        else:
+            counts.pop(time, None)
+        if old <= 0 < new:
+            if not self._frontier.insert(time):
+                return []
+            after = self._frontier.elements
+            return [*((each, -1) for each in before if each not in after), (time, +1)]
+        if new > 0 or time not in before:
+            return []
+        # rebuilt from all counts, as in timely: a location has few times
+        self._frontier = Antichain(each for each, count in counts.items() if count > 0)
+        return [(time, -1), *((each, +1) for each in self._frontier.elements if each not in before)]
+
     def frontier(self) -> Antichain[T]:
         """A copy of the frontier."""
         return self._frontier.copy()
