@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph.caller import caller
-from timely_spark.graph.projection import Part, Projection
+from timely_spark.graph.projection import Projection, Subexpression
 from timely_spark.graph.schema import columns_of
 
 Expression: TypeAlias = pc.Expression
@@ -75,7 +75,7 @@ def check_quotients(operator: str, columns: Iterable[str | Expression], schema: 
 def _quotients(expression: Expression) -> Iterator[Expression]:
     """The parts of an expression that are made by ``/``."""
     if "divide_checked(" in str(expression):
-        yield from (part.expression for part in Part.of(expression).calls("divide_checked"))
+        yield from (part.expression for part in Subexpression.of(expression).calls("divide_checked"))
 
 
 def columns_in(column: str | Expression, schema: pa.Schema) -> Collection[str]:

@@ -54,7 +54,7 @@ class Projection:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Subexpression:
     """An expression, or a part of one, in its serialised form.
 
     That is a batch of constants, and a tree in preorder: each call from its ``call`` to its ``end``.
@@ -65,7 +65,7 @@ class Part:
     read: Callable[[pa.Buffer], pc.Expression]
 
     @classmethod
-    def of(cls, expression: pc.Expression) -> Part:
+    def of(cls, expression: pc.Expression) -> Subexpression:
         """A whole expression."""
         read, (serialised,) = expression.__reduce__()
         with pa.ipc.open_file(serialised) as file:
@@ -81,13 +81,13 @@ class Part:
         return self.read(_file(self.constants.replace_schema_metadata(metadata)))
 
     @property
-    def inner(self) -> list[Part]:
+    def inner(self) -> list[Subexpression]:
         """The arguments of a call, and its options; nothing of what is not a call."""
-        depth, found, first = 0, list[Part](), 1
+        depth, found, first = 0, list[Subexpression](), 1
         for at, (kind, _) in enumerate(self.entries):
             depth += {"call": 1, "end": -1}.get(kind, 0)
             if at and depth == 1:
-                found.append(Part(self.constants, self.entries[first : at + 1], self.read))
+                found.append(Subexpression(self.constants, self.entries[first : at + 1], self.read))
                 first = at + 1
         return found
 
@@ -97,7 +97,7 @@ class Part:
         column = self.constants.column(int(self.entries[0][1]))
         return pc.FunctionOptions.deserialize(_file(pa.record_batch([column], names=[""])))
 
-    def calls(self, function: str) -> list[Part]:
+    def calls(self, function: str) -> list[Subexpression]:
         """All calls of a function."""
         inner = [call for part in self.inner for call in part.calls(function)]
         return [self, *inner] if self.entries[0] == ("call", function) else inner
@@ -139,7 +139,7 @@ def _prepared(same: _Same, schema: pa.Schema) -> tuple[_Compute, pa.DataType]:
     expression, empty = same.expression, schema.empty_table()
     kind = by_engine(expression, empty).type
     try:
-        compute = _computation(Part.of(expression), empty)
+        compute = _computation(Subexpression.of(expression), empty)
     except pa.ArrowException:  # not read, or not called, as it is written
         compute = None
     if compute is None:
@@ -149,7 +149,7 @@ def _prepared(same: _Same, schema: pa.Schema) -> tuple[_Compute, pa.DataType]:
     return compute, kind
 
 
-def _computation(part: Part, empty: pa.Table) -> _Compute | None:
+def _computation(part: Subexpression, empty: pa.Table) -> _Compute | None:
     """How to compute an expression by calls of functions; None: that has another type than by the engine.
 
     The engine casts the arguments of a function as a call does, but for constants, at whose values it looks.
