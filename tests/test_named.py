@@ -283,8 +283,8 @@ OTHERS: dict[str, Build] = {
 COMPOSED = {*GRAPHS.values(), *LIBRARIES.values(), OTHERS["components in a loop"]}
 #: what adds no step of its own, or always has a name, or is what operators are made of
 WITHOUT = {
-    "Stream": {"group_by", "then", "check_others", "check_outside"},
-    "Collection": {"like", "check", "together"},
+    "Stream": {"group_by", "then", "check_outside"},
+    "Collection": {"like", "together"},
     "Variable": {"feed"},
     "CollectionVariable": {"set"},
     "Scope": {"input", "region"},

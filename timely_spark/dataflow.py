@@ -143,7 +143,7 @@ class Dataflow(Inputs, Suggests):
             raise GraphError(msg, where=caller(), hint=hint)
         check_methods(vertex)
         operator = type(vertex).__name__.lower()
-        if not streams or not hasattr(streams[0], "check_others"):
+        if not streams or not isinstance(streams[0], Stream):
             msg = f"{operator} got {list(streams)!r}, no streams"
             raise GraphError(msg, where=caller(), hint="give a stream, or a list of streams.")
         more: Any = {"by": by, "guarantees": guarantees, "summaries": summaries, "name": name}

@@ -108,7 +108,7 @@ class Stream(StreamMethods):
         Raises:
             GraphError: the inputs are of different flows or scopes.
         """
-        self.check_others(operator, others)
+        check_same_scope(operator, self, others)
         if keyed is not None:
             by = tuple(keyed)
             parts |= {"requires": [Partition.by(by)] * (1 + len(others)), "guarantees": by}
@@ -121,29 +121,6 @@ class Stream(StreamMethods):
             **parts,
         )
         return tuple(Stream(self.flow, stage, port) for port in range(len(outputs)))
-
-    def check_others(self, operator: str, others: Sequence[Stream]) -> None:
-        """Check that an operator may read `others` beside this stream.
-
-        Raises:
-            GraphError: one is no stream, or of another flow or scope.
-        """
-        for other in others:
-            if not isinstance(other, Stream):
-                msg = f"{operator} got a {type(other).__name__}, not a stream"  # type: ignore[unreachable] # reached without a type checker
-                hint = "take one output of a step that has several; a collection's is collection.changes()."
-                raise GraphError(msg, where=caller(), hint=hint)
-            if other.flow is not self.flow:
-                msg = (
-                    f"{operator}: {self.name!r} is of flow {self.flow.name!r}, {other.name!r} of "
-                    f"{other.flow.name!r}"
-                )
-                raise GraphError(msg, where=caller(), hint="build all in one flow.")
-            if other.stage.scope is not self.stage.scope:
-                mine, theirs = (one.stage.scope.name or "no loop" for one in (self, other))
-                how = ".scope.enter(...)" if theirs == "no loop" else "enter or leave"
-                msg = f"{operator}: {self.name!r} is in {mine}, {other.name!r} in {theirs}"
-                raise GraphError(msg, where=caller(), hint=f"bring one into the other's scope with {how}.")
 
     def check_outside(self, operator: str, *, epochs: str = "") -> None:
         """Check that the stream is outside of loops and scopes.
@@ -165,6 +142,28 @@ class Stream(StreamMethods):
             kind = type(scope.times).__name__
             msg = f"{operator}: {self.name!r} is of a flow with times of its own kind, {kind}{why}"
             raise GraphError(msg, where=caller(), hint="use Dataflow's default times.")
+
+
+def check_same_scope(operator: str, stream: Stream, others: Sequence[Stream]) -> None:
+    """Check that an operator may read `others` beside a stream.
+
+    Raises:
+        GraphError: one is not a stream, or is of another flow or scope.
+    """
+    for other in others:
+        if not isinstance(other, Stream):
+            msg = f"{operator} got a {type(other).__name__}, not a stream"  # type: ignore[unreachable] # reached without a type checker
+            hint = "take one output of a step that has several; a collection's is collection.changes()."
+            raise GraphError(msg, where=caller(), hint=hint)
+        if other.flow is not stream.flow:
+            flows = stream.flow.name, other.flow.name
+            msg = f"{operator}: {stream.name!r} is of flow {flows[0]!r}, {other.name!r} of {flows[1]!r}"
+            raise GraphError(msg, where=caller(), hint="build all in one flow.")
+        if other.stage.scope is not stream.stage.scope:
+            scopes = [one.stage.scope.name or "no loop" for one in (stream, other)]
+            how = ".scope.enter(...)" if scopes[1] == "no loop" else "enter or leave"
+            msg = f"{operator}: {stream.name!r} is in {scopes[0]}, {other.name!r} in {scopes[1]}"
+            raise GraphError(msg, where=caller(), hint=f"bring one into the other's scope with {how}.")
 
 
 @locate_errors

@@ -48,7 +48,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.captured import Captured, Result, renumbered, sorted_rows
+from timely_spark.captured import Captured, Result, renumbered
 from timely_spark.compiler import Node, Plan
 from timely_spark.coordinator import Bound, Coordinator, RoundResult
 from timely_spark.coordinator.local_rounds import run_local_rounds, run_workers
@@ -72,7 +72,7 @@ from timely_spark.worker.wire import ROWS, Message
 
 __all__ = [
     "BrokenLaw", "Captured", "Diverged", "Explanation", "LoopWarning", "Recorded", "Result", "Simulation",
-    "check_lattice", "explain_row", "recorded", "run", "sorted_rows",
+    "check_lattice", "explain_row", "recorded", "run",
 ]  # fmt: skip
 
 

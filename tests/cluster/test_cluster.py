@@ -81,12 +81,15 @@ def module(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def submit(cluster: Any, bare_python: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """spark-submit in client mode, from an empty directory; what still runs when the test ends is ended."""
+def submit(request: pytest.FixtureRequest, bare_python: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """spark-submit in client mode, from an empty directory; what still runs when the test ends is ended.
+
+    Without a master it starts the cluster.
+    """
     started: list[Any] = []
     (empty := tmp_path / "empty").mkdir()
 
-    def start(job: Path, *args: Any, shipped: list[Any], path: str = "", master: str = cluster.url) -> Any:
+    def start(job: Path, *args: Any, shipped: list[Any], path: str = "", master: str = "") -> Any:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {"PYTHONPATH": path} if path else {}
         environment |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(bare_python))
@@ -98,6 +101,7 @@ def submit(cluster: Any, bare_python: Path, tmp_path: Path) -> Iterator[Callable
             "spark.executor.defaultJavaOptions": YOUNG,
             "spark.driver.defaultJavaOptions": YOUNG,
         }
+        master = master or request.getfixturevalue("cluster").url
         home = Path(pyspark.__file__).parent  # a full one: PySpark's zip comes first, as on other clusters
         local = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "local")}
         local["SPARK_HOME"] = str(home)

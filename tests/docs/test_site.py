@@ -70,21 +70,6 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
             assert anchor in anchors(target), f"{page.name}: {link}"
 
 
-#: Methods that are for those who write operators; and Spark's, in a query.
-WITHIN = {"check", "check_others", "check_outside", "compile", "like", "then", "together"}
-SPARKS = {"await_termination", "exception", "process_all_available", "stop"}
-
-
-def test_the_list_of_what_there_is_has_every_operator_and_method() -> None:
-    words = set(re.findall(r"\w+", DOCS.joinpath("features.md").read_text(encoding="utf-8")))
-    kinds = (ts.Dataflow, ts.Scope, ts.Stream, ts.Collection, ts.Query)
-    methods = {name for kind in kinds for name in dir(kind) if callable(getattr(kind, name))}
-    names = {name for name in methods | {*ts.graphs.__all__} if re.fullmatch(r"[a-z][a-z_]*", name)}
-    functions = {name for name in ts.__all__ if name[0].islower()}
-
-    assert names - WITHIN - SPARKS | functions <= words
-
-
 def test_the_reference_has_every_public_name() -> None:
     inserted = {
         name

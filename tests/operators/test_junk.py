@@ -35,7 +35,7 @@ JUNK: dict[str, Any] = {
 }
 #: what reads a row, makes nothing, or starts something
 LEFT_OUT = {
-    "then", "check_others", "check_outside", "like", "check", "together",
+    "then", "check_outside", "like", "together",
     "send", "advance_to", "close", "handle",
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.coordinator.migrate import FlowChanged
-from timely_spark.runtime.errors import NoSession, NotStreaming, SourceMismatch
+from timely_spark.runtime.errors import NoSession, SourceMismatch
 from timely_spark.runtime.start import default_workers
 
 HOPS = 12
@@ -266,9 +266,9 @@ def test_mistakes_are_reported_before_anything_starts(
 ) -> None:
     flow = ts.Dataflow("one")
     flow.source("lines", "value string").capture("out")
-    with pytest.raises(NotStreaming, match=r"without a DataFrame \['lines'\]"):
+    with pytest.raises(SourceMismatch, match=r"without a DataFrame \['lines'\]"):
         flow.start(spark, checkpoint=checkpoint, workers=2)
-    with pytest.raises(NotStreaming, match="batch DataFrame"):
+    with pytest.raises(SourceMismatch, match="batch DataFrame"):
         flow.start(spark, checkpoint=checkpoint, workers=2, sources={"lines": spark.range(1)})
     (tmp_path / "in").mkdir()
     lines = spark.readStream.text(str(tmp_path / "in"))

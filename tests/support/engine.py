@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 import timely_spark as ts
 from tests.support.feeds import Counts, Feed, FolderFeed, TableFeed
 from tests.support.simulate import Pairs
+from timely_spark.captured import sorted_rows
 from timely_spark.runtime import run_context, start
 from timely_spark.runtime.errors import CheckpointInUse, LostOwnership
 from timely_spark.runtime.handle.inputs import InputHandle
@@ -51,7 +52,7 @@ from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States
 from timely_spark.state import codec
-from timely_spark.testing import Captured, Simulation, run, sorted_rows
+from timely_spark.testing import Captured, Simulation, run
 from timely_spark.worker import ROWS, vertex_snapshot, wire
 from timely_spark.worker.wire import Message
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.collections import Collection
+from timely_spark.differential.collections import Collection, check_collection
 from timely_spark.differential.consolidation import transient
 from timely_spark.differential.joins import JoinChanges
 from timely_spark.differential.trace import DIFF
@@ -87,7 +87,7 @@ def broadcast_join(
         SchemaError: keys are missing or differ in number or type; a column of this side is nested; or both
             sides have another column of the same name.
     """
-    collection.check("broadcast_join", other)
+    check_collection("broadcast_join", other, beside=collection)
     schema = collection.schema
     parted = key_columns("broadcast_join", schema, schema.names if by is None else by)
     keys: Keys = ((ALL,), (ALL,))

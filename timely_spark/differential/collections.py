@@ -23,7 +23,7 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.rows import computed
 from timely_spark.show.table import schema_table
-from timely_spark.streams import Scope, Stream
+from timely_spark.streams import Scope, Stream, check_same_scope
 from timely_spark.times import PRODUCT
 
 if TYPE_CHECKING:
@@ -241,22 +241,6 @@ class Collection(CollectionMethods):
             return computed(self.stream, *columns, name=name)
         return self.consolidate(name=name).stream.select(*columns)
 
-    def check(self, operator: str, *others: Any) -> None:
-        """Check that `others` are collections of the same flow. For writing operators.
-
-        Example:
-            >>> import timely_spark as ts
-            >>> x = ts.Dataflow("check").input("x", "n long").collection()
-            >>> x.check("merge", x.distinct())  # nothing is raised
-
-        Raises:
-            GraphError: one is no collection, or of another flow.
-        """
-        for other in others:
-            check_collection(operator, other)
-            if other.index.flow is not self.index.flow:
-                self.index.check_others(operator, [other.index])
-
     def together(self, operator: str, *others: Collection) -> list[Collection]:
         """This collection and others in one scope: those of outer scopes enter it. For writing operators.
 
@@ -271,7 +255,8 @@ class Collection(CollectionMethods):
         Raises:
             GraphError: one is no collection, or of another flow, or in an unrelated loop.
         """
-        self.check(operator, *others)
+        for other in others:
+            check_collection(operator, other, beside=self)
         every = [self, *others]
         scope = max((one.scope for one in every), key=lambda one: one.graph_scope.depth)
         return [one if one.scope == scope else one.enter(scope) for one in every]
@@ -346,7 +331,7 @@ class CollectionVariable(Collection):
             GraphError: the variable is set already, or `result` is not a collection, or of another loop.
             SchemaError: `result` has other columns.
         """
-        self.check("set", result)
+        check_collection("set", result, beside=self)
         if result.schema != self.schema:
             msg = (
                 f"set: the variable has ({describe(self.schema)}), its next value ({describe(result.schema)})"
@@ -373,8 +358,10 @@ def check_product_order(operator: str, scope: Scope) -> None:
         raise GraphError(msg, where=caller(), hint=hint)
 
 
-def check_collection(operator: str, other: Any) -> None:
-    """Check that an argument is a collection."""
+def check_collection(operator: str, other: Any, *, beside: Collection | None = None) -> None:
+    """Check that an argument is a collection, and of the flow of `beside`."""
     if not isinstance(other, Collection):
         msg = f"{operator} got a {type(other).__name__}, not a collection"
         raise GraphError(msg, where=caller(), hint="make a stream one with stream.collection().")
+    if beside is not None and other.index.flow is not beside.index.flow:
+        check_same_scope(operator, beside.index, [other.index])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.arranged import index_of, with_sequence
-from timely_spark.differential.collections import Collection
+from timely_spark.differential.collections import Collection, check_collection
 from timely_spark.differential.consolidation import partition_of, transient, without_transient
 from timely_spark.differential.skew import named_keys
 from timely_spark.differential.trace import DIFF, SEQUENCE, check_since, consolidate, consolidation, products
@@ -385,5 +385,5 @@ def _hot_side(
 def _keys(
     operator: str, collection: Collection, other: Collection, *, on: Columns, left: Columns, right: Columns
 ) -> Keys:
-    collection.check(operator, other)
+    check_collection(operator, other, beside=collection)
     return matching_keys(operator, collection.schema, other.schema, on=on, left=left, right=right)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.authors import algorithm, caller, check_columns, describe
+from timely_spark.authors import algorithm, caller, check_collection, check_columns, describe
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
 from timely_spark.graphs.edges import nodes_of
@@ -111,7 +111,7 @@ def distance_bounds(
 
     Source: Potamias et al., Fast shortest path distance estimation in large networks, CIKM 2009.
     """
-    distances.check("distance_bounds", pairs)
+    check_collection("distance_bounds", pairs, beside=distances)
     check_columns("distance_bounds", distances.schema, ["node", "landmark", "distance"], keys=True)
     check_columns("distance_bounds", pairs.schema, [src, dst], keys=True)
     if src == dst:

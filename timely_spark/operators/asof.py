@@ -23,7 +23,7 @@ from timely_spark.state.arrow import Mask, flat
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.grouping import changes, group
 from timely_spark.state.history import RowTimes, compaction, epochs_of, with_time
-from timely_spark.streams import Stream
+from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import Timestamp
 
 Direction: TypeAlias = Literal["backward", "forward", "nearest"]
@@ -289,7 +289,7 @@ def asof_join(
         SchemaError: a column is missing, nested, or on both sides; the types of `on` or of a key differ;
             `tolerance` does not fit `on`; or `direction`, `how` or `per` is unknown.
     """
-    stream.check_others("asof_join", [other])
+    check_same_scope("asof_join", stream, [other])
     checked = Checked.of(
         stream.schema, other.schema, on, by=by, direction=direction, tolerance=tolerance, how=how
     )

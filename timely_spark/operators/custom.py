@@ -30,7 +30,7 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.rows import check_function
 from timely_spark.state.buffering import BufferingVertex, per_input
-from timely_spark.streams import Stream
+from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import PathSummary, Timestamp, is_integer
 
 Columns: TypeAlias = str | Sequence[str] | Expression | None
@@ -225,7 +225,7 @@ def custom(
 ) -> tuple[Stream, ...]:
     """Add a vertex of a user's function, or one written by the user: see `Dataflow.vertex`."""
     first, *others = streams
-    first.check_others(operator, others)
+    check_same_scope(operator, first, others)
     schemas = [as_schema(schema) for schema in outputs]
     promised = names(operator, guarantees) if guarantees is not None else None
     if promised is not None:

@@ -30,7 +30,7 @@ from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.grouping import group
 from timely_spark.state.history import EPOCH, TIME, RowTimes, compaction, epochs_of, with_time
 from timely_spark.state.repartition import repartition
-from timely_spark.streams import Stream
+from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import EPOCHS, Timestamp
 
 Keys = tuple[tuple[str, ...], tuple[str, ...]]
@@ -466,7 +466,7 @@ def join(
         SchemaError: keys are missing or differ in number or type; both sides have another column of the
             same name; or `how` needs ``per="time"`` or `expire`.
     """
-    stream.check_others("join", [other])
+    check_same_scope("join", stream, [other])
     keys = matching_keys("join", stream.schema, other.schema, on=on, left=left, right=right)
     check_how("join", how, stream.schema, other.schema, keys)
     # with one such side, the pairs of a record and of its retraction cancel each other

@@ -14,7 +14,7 @@ from timely_spark.graph import caller, check_columns, describe, operator
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.grouping import group
-from timely_spark.streams import Stream
+from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import Timestamp
 
 Counts: TypeAlias = npt.NDArray[np.int64]
@@ -137,7 +137,7 @@ def subtract(stream: Stream, other: Stream, *, all: bool = False, name: str | No
 
 
 def _compared(operation: str, stream: Stream, other: Stream, *, multiset: bool, name: str | None) -> Stream:
-    stream.check_others(operation, [other])
+    check_same_scope(operation, stream, [other])
     check_same_schema(operation, (stream.name, other.name), stream.schema, other.schema)
     check_no_retractions(operation, stream, other)
     columns = tuple(stream.schema.names)

@@ -9,23 +9,15 @@ from timely_spark.graph import caller
 
 
 class SparkMissing(TimelyError, ImportError):
-    """PySpark is not installed."""
-
-
-class SparkTooOld(TimelyError, RuntimeError):
-    """The installed Spark is older than 4.2."""
+    """PySpark is not installed, or is older than 4.2."""
 
 
 class NoSession(TimelyError, RuntimeError):
     """No Spark session was given and none is active."""
 
 
-class NotStreaming(TimelyError, TypeError):
-    """A source has no streaming DataFrame."""
-
-
 class SourceMismatch(SchemaError):
-    """A source was declared with other columns than its DataFrame has."""
+    """A source has no streaming DataFrame, or one with other columns than were declared."""
 
 
 class BadFile(TimelyError, OSError):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from timely_spark.runtime.errors import NoSession, SparkMissing, SparkTooOld
+from timely_spark.runtime.errors import NoSession, SparkMissing
 from timely_spark.runtime.prepare import Prepared, prepared
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def require_spark() -> None:
     if tuple(int(part) for part in re.findall(r"\d+", __version__)[:2]) < NEEDED:
         msg = f"timely_spark needs PySpark 4.2 or newer; found {__version__}."
         hint = "pip install 'timely-spark[spark]', or choose a runtime with Spark 4.2."
-        raise SparkTooOld(msg, hint=hint)
+        raise SparkMissing(msg, hint=hint)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
@@ -107,8 +107,7 @@ def configure(
         extra_packages: further Maven coordinates, for example of a JDBC driver.
 
     Raises:
-        SparkMissing: PySpark, or with `delta` delta-spark, is not installed.
-        SparkTooOld: PySpark is older than 4.2.
+        SparkMissing: PySpark, or with `delta` delta-spark, is not installed; or PySpark is older than 4.2.
     """
     require_spark()
     given: Mapping[str, object] = builder._options  # noqa: SLF001 - the only way not to overwrite the user's choice

@@ -30,7 +30,6 @@ from timely_spark.runtime.errors import (
     CheckpointInUse,
     InputsInUse,
     NameTaken,
-    NotStreaming,
     OtherFlow,
     OutputMismatch,
     QueryRefused,
@@ -360,7 +359,7 @@ def _check_sources(
             "The flow's sources and the DataFrames given differ: without a DataFrame "
             f"{sorted(set(plan.sources) - given)}, given {sorted(given)}."
         )
-        raise NotStreaming(msg, hint="give one streaming DataFrame for each flow.source(name, ...).")
+        raise SourceMismatch(msg, hint="give one streaming DataFrame for each flow.source(name, ...).")
     for name, frame in dataframes.items():
         if isinstance(frame, FileSource):
             if local:  # elsewhere only the executors may see the folder
@@ -370,7 +369,7 @@ def _check_sources(
             kind = "a batch DataFrame" if hasattr(frame, "isStreaming") else f"a {type(frame).__name__}"
             msg = f"Source {name!r} must be a streaming DataFrame; got {kind}."
             hint = "use spark.readStream instead of spark.read; or flow.input(...), and send what you have."
-            raise NotStreaming(msg, hint=hint)
+            raise SourceMismatch(msg, hint=hint)
         stage = plan.source(name).stage
         declared = stage.outputs[0]
         schema = frame_schema(name, frame, stage.where)

@@ -1,0 +1,106 @@
+"""How many names there are to learn, and that each has a use beside its own docstring."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+import timely_spark as ts
+import timely_spark.errors
+import timely_spark.runtime.errors
+from timely_spark.differential import CollectionVariable
+from timely_spark.inputs import Source
+from timely_spark.operators.group_by import Grouped
+
+#: A feature that adds names may raise it; CHANGELOG then says why.
+MOST = 270
+
+ROOT = Path(__file__).parents[1]
+MODULES = (ts, ts.graphs, ts.testing, ts.authors, ts.kafka)
+ERRORS = (timely_spark.errors, timely_spark.runtime.errors)
+TIMES = {
+    "Antichain", "CompactingTimes", "Descending", "InnerTime", "PathSummary", "RefinedTime", "Times",
+    "Timestamp",
+}  # fmt: skip
+CLASSES = (
+    ts.Dataflow, ts.Input, Source, ts.Scope, ts.Stream, Grouped, ts.Variable, ts.Collection,
+    CollectionVariable, ts.Query, ts.Probe, ts.Vertex, ts.ExternalVertex, ts.testing.Simulation,
+)  # fmt: skip
+#: What handles know of themselves, and options of vertices: the reference explains them.
+PROPERTIES = {
+    "checkpoint", "epoch", "name", "schema", "scope", "set", "stream", "time", "waits", "worker", "workers",
+}  # fmt: skip
+#: A row of docs/features.md: the task, the names, a page, and files that use the names.
+ROW = re.compile(r"^\| [^|]+ \| ([^|]+) \| \[[^|]+\]\([^|)]+\) \| ([^|]+) \|$", re.MULTILINE)
+
+
+def exceptions() -> set[str]:
+    things = {thing for module in ERRORS for thing in vars(module).values() if inspect.isclass(thing)}
+    return {thing.__name__ for thing in things if issubclass(thing, ts.TimelyError)}
+
+
+def sparks() -> set[str]:
+    """The names of Spark's StreamingQuery, also as Python writes them: who knows Spark knows them."""
+    names = {name for name in dir(StreamingQuery) if not name.startswith("_")}
+    return names | {re.sub(r"[A-Z]", lambda big: f"_{big[0].lower()}", name) for name in names}
+
+
+def members(kind: type) -> set[str]:
+    """The public methods and properties of a class of the library."""
+    own = [one for one in kind.__mro__ if one.__module__.startswith("timely_spark.")]
+    called = (property, staticmethod, classmethod)
+    return {
+        name
+        for one in own
+        for name, thing in vars(one).items()
+        if not name.startswith("_") and (inspect.isroutine(thing) or isinstance(thing, called))
+    } - sparks()
+
+
+def named() -> set[str]:
+    """What users and authors of algorithms import or call. A name counts once, wherever it is used."""
+    return {name for module in MODULES for name in module.__all__}.union(TIMES, *map(members, CLASSES))
+
+
+def words(path: Path) -> set[str]:
+    """The words of a program: of a page those of its blocks of code, of a notebook those of its cells."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        text = "\n".join(line for cell in json.loads(text)["cells"] for line in cell["source"])
+    if path.suffix == ".md":
+        text = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    return {*re.findall(r"\w+", text)}
+
+
+def test_the_number_of_public_names_is_bounded() -> None:
+    assert len(named() | exceptions()) <= MOST, (
+        "can it replace another name? else raise MOST, and say why in CHANGELOG"
+    )
+
+
+def test_every_feature_has_a_row_whose_files_use_it() -> None:
+    page = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+    rows = ROW.findall(page)
+    assert len(rows) == page.count("\n| ") - page.count("\n| You want to "), "a row has four cells"
+    listed, unused = set[str](), dict[str, set[str]]()
+    for cell, files in rows:
+        names = {name.rpartition(".")[2] for name in re.findall(r"`([\w.]+)`", cell)}
+        listed |= names
+        used = set().union(*(words(ROOT / file) for file in re.findall(r"`([^`]+)`", files)))
+        if names - used:
+            unused[files] = names - used
+
+    functions = {name for name in named() - {*ts.authors.__all__} if name[0].islower()}
+    assert functions - listed - PROPERTIES == set(), "add a row to docs/features.md"
+    assert unused == {}, "a name without a use is one too many: use it, or remove it"
+
+
+def test_every_name_for_authors_is_used_by_our_algorithms() -> None:
+    folders = [ROOT / "timely_spark" / name for name in ("graphs", "libraries")]
+    used = set().union(*(words(path) for folder in folders for path in folder.rglob("*.py")))
+
+    assert {*ts.authors.__all__} - used == set()
