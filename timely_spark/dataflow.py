@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from timely_spark.runtime.handle.inputs import InputHandle
     from timely_spark.runtime.handle.query import Query
-    from timely_spark.runtime.sources.folder import FileSource
+    from timely_spark.runtime.sources.source import JournaledSource
 
 __all__ = ("Dataflow", "Input", "Source", "Trigger")
 
@@ -83,7 +83,7 @@ class Dataflow(Inputs, Suggests):
         self.name = name
         self.graph = LogicalGraph(name, times)
         self.outputs: list[OutputSpec] = []
-        self.frames: dict[str, DataFrame | FileSource] = {}
+        self.frames: dict[str, DataFrame | JournaledSource] = {}
         self.feedbacks: dict[int, Stage] = {}
         self._handles: dict[str, InputHandle] = {}
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from timely_spark.runtime.handle.inputs import InputHandle
-    from timely_spark.runtime.sources.folder import FileSource
+    from timely_spark.runtime.sources.source import JournaledSource
 
 _log = logging.getLogger(__name__)
 
@@ -158,8 +158,8 @@ class Inputs:
 
     name: str
     graph: LogicalGraph
-    #: by the name of its input what is read: a DataFrame, or files
-    frames: dict[str, DataFrame | FileSource]
+    #: by the name of its input what is read: a DataFrame, or what this package reads itself
+    frames: dict[str, DataFrame | JournaledSource]
     _handles: dict[str, InputHandle]
 
     @locate_errors

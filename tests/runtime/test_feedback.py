@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,12 @@ import pytest
 
 import timely_spark as ts
 from tests.support.stepper import Begin, Stepper
-from timely_spark.errors import LogDamaged
+from timely_spark.errors import LogDamaged, Where
 from timely_spark.runtime.errors import LostOwnership
 from timely_spark.runtime.query import feedback
 from timely_spark.runtime.query.feedback import FeedbackReader
+from timely_spark.runtime.run_context import packed_sources
+from timely_spark.runtime.sources.folder import FileSource, Folder
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.worker import ROWS, wire
 from timely_spark.worker.wire import InputBatch
@@ -209,6 +210,7 @@ class Clock:
     def __init__(self) -> None:
         self.now, self.slept = 0.0, 0.0
         self.on_sleep: Any = lambda: None
+        self.wakeup: Any = None
 
     def monotonic(self) -> float:
         return self.now
@@ -219,11 +221,29 @@ class Clock:
         self.on_sleep()
 
 
+class Wakeup:
+    """What wakes the reader: a test, when it says so."""
+
+    complete = True
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.woken = clock, False
+
+    def wait(self, timeout: float) -> bool:
+        until = self.clock.now + timeout
+        while not self.woken and (left := until - self.clock.now) > 0:
+            self.clock.sleep(max(min(left, 0.01), 1e-9))  # sums of floats do not end exactly
+        woken, self.woken = self.woken, False
+        return woken
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The readers' clock."""
     clock = Clock()
     monkeypatch.setattr(feedback, "time", clock)
+    clock.wakeup = Wakeup(clock)
+    monkeypatch.setattr(feedback, "Wakeup", lambda *_, **__: clock.wakeup)
     return clock
 
 
@@ -239,13 +259,25 @@ def test_an_idle_reader_pauses_longer_and_longer_up_to_a_limit(begin: Begin, clo
     assert pauses == [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.16, 0.16]
 
 
-def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(begin: Begin, clock: Clock) -> None:
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(
+    begin: Begin,
+    clock: Clock,
+    complete: bool,  # noqa: FBT001 - drawn
+) -> None:
     process = begin(two_inputs())
     reader, start = fresh(process), process.reader.initialOffset()
     for _ in range(8):
         reader.read(start)
     clock.slept = 0.0
-    clock.on_sleep = lambda: process.handles["x"].sent or process.handles["x"].send([1])
+    clock.wakeup.complete = complete
+
+    def send() -> None:
+        if not process.handles["x"].sent:
+            process.handles["x"].send([1])
+            clock.wakeup.woken = complete  # the checkpoint's folder is watched
+
+    clock.on_sleep = send
     _, end = reader.read(start)
 
     assert end["inputs"]["x"] == 0
@@ -270,13 +302,8 @@ def test_after_a_batch_without_messages_there_is_no_pause(begin: Begin, clock: C
     assert clock.slept == 0
 
 
-def test_a_pause_ends_when_a_watched_folder_changes(begin: Begin, clock: Clock, tmp_path: Path) -> None:
+def test_a_pause_ends_when_a_source_may_have_something_new(begin: Begin, clock: Clock) -> None:
     process = begin(two_inputs())
-    folders = tmp_path / "a", tmp_path / "none", tmp_path / "b"
-    for number, folder in enumerate(folders[::2]):
-        folder.mkdir()
-        os.utime(folder, ns=(number, number))
-    process.context = replace(process.context, watched=tuple(map(str, folders)))
     reader, start = fresh(process), process.reader.initialOffset()
 
     def paused() -> float:
@@ -285,14 +312,25 @@ def test_a_pause_ends_when_a_watched_folder_changes(begin: Begin, clock: Clock, 
         return clock.slept
 
     assert [round(paused(), 6) for _ in range(8)] == [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.16]
-    clock.on_sleep = lambda: os.utime(folders[2], ns=(7, 7))
+    clock.on_sleep = lambda: setattr(clock.wakeup, "woken", True)
     assert 0 < paused() < 0.05  # of 0.16
     clock.on_sleep = lambda: None
     assert [round(paused(), 6) for _ in range(3)] == [0, 0.005, 0.01]  # the file may not be listed yet
-    os.utime(folders[0], ns=(8, 8))  # after the answer, perhaps before the other sources were polled
+    clock.wakeup.woken = True  # after the answer, perhaps before the other sources were polled
     assert [round(paused(), 6) for _ in range(3)] == [0, 0, 0.005]
-    folders[1].mkdir()
-    assert [round(paused(), 6) for _ in range(2)] == [0, 0]
+
+
+def test_a_reader_is_told_of_files_and_entries(begin: Begin, tmp_path: Path) -> None:
+    process = begin(two_inputs())
+    source = FileSource(Folder.of("in", Where("job.py", 1), tmp_path, "csv", None))
+    process.context = replace(process.context, packed_sources=packed_sources({"in": source}))
+    wakeup = fresh(process)._wakeup
+    assert not wakeup.wait(0)
+    (tmp_path / "a.csv").touch()
+    assert wakeup.wait(5)
+    process.handles["x"].send([1])
+    assert wakeup.wait(5)
+    wakeup.close()
 
 
 def test_with_available_now_there_are_no_pauses(begin: Begin, clock: Clock) -> None:

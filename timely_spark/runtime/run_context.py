@@ -13,9 +13,9 @@ import logging
 import pickle
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +41,8 @@ PORTION_BYTES = 16 << 20
 
 #: Where Spark's text has an error of a task that names a file.
 _RAISED = re.compile(r"timely_spark\.[\w.]*\b(StorageFailed|LogDamaged): (.*(?:\n\s*Hint[:] .*)?)")
+#: The fields that are bytes.
+_BYTES = ("packed", "packed_sources")
 # Reports of errors by run: those of this process, which may be all that is left where a disk is full.
 _reports: dict[str, dict[str, Any]] = {}
 # Plans by digest. A process serves one or two runs; more come from restarts in a notebook.
@@ -82,20 +84,20 @@ class RunContext:
     parallel: bool = False
     #: A folder into which every worker's round is recorded, for `testing.recorded`.
     record: str | None = None
-    #: Folders of this machine in which something changes when a source has something new.
-    watched: tuple[str, ...] = ()
+    #: By input the sources that this package reads, pickled: they may have credentials in them.
+    packed_sources: bytes = field(default=pickle.dumps({}), repr=False)
 
     def to_option(self) -> str:
         """Encode as the text of a data source's option."""
-        return json.dumps(asdict(self) | {"packed": base64.b64encode(self.packed).decode()})
+        coded = {key: base64.b64encode(getattr(self, key)).decode() for key in _BYTES}
+        return json.dumps(asdict(self) | coded)
 
     @classmethod
     def from_option(cls, text: str) -> RunContext:
         """Decode the text that `to_option` made."""
         found: dict[str, Any] = json.loads(text)
-        packed = base64.b64decode(found["packed"])
-        pairs = {name: tuple(found[name]) for name in ("labels", "inputs", "watched")}
-        return cls(**(found | pairs | {"packed": packed}))
+        pairs = {name: tuple(found[name]) for name in ("labels", "inputs")}
+        return cls(**(found | pairs | {key: base64.b64decode(found[key]) for key in _BYTES}))
 
     @cached_property
     def log(self) -> RoundLog:
@@ -115,6 +117,11 @@ class RunContext:
                 _plans.pop(next(iter(_plans)), None)
             plan = _plans[self.digest] = process.with_default_limit(pickle.loads(self.packed))
         return plan
+
+    @cached_property
+    def sources(self) -> Mapping[str, Any]:
+        """By input the sources that this package reads: each a `JournaledSource`."""
+        return dict(pickle.loads(self.packed_sources))
 
     def __getstate__(self) -> dict[str, object]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
@@ -236,6 +243,14 @@ def packed(plan: Plan) -> dict[str, Any]:
         )
         raise Unpicklable(msg, where=where, hint=hint) from error
     return {"packed": found, "digest": hashlib.sha256(found).hexdigest()[:16]}
+
+
+def packed_sources(sources: Mapping[str, Any]) -> bytes:
+    """The sources as a field of a `RunContext`; their options may have functions, of the user's program."""
+    from pyspark import cloudpickle
+
+    found: bytes = cloudpickle.dumps(dict(sources))  # type: ignore[no-untyped-call]
+    return found
 
 
 def _rank(error: Exception) -> int:

@@ -39,7 +39,7 @@ from timely_spark.runtime.handle.inputs import InputHandle, locked
 from timely_spark.runtime.handle.query import Query, keep_until_it_ends, living
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.rounds import Rounds
-from timely_spark.runtime.query.streaming import build
+from timely_spark.runtime.query.streaming import build, sources
 from timely_spark.runtime.restore import check, newest_flow, restore
 from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.session import (
@@ -57,7 +57,7 @@ from timely_spark.runtime.session import (
 )
 from timely_spark.runtime.sinks.sink import MemorySink, Output
 from timely_spark.runtime.sinks.system_log import SystemLog
-from timely_spark.runtime.sources.folder import FileSource
+from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import FIRST, RoundLog
@@ -79,7 +79,7 @@ _STATEFUL = "Aggregate|Deduplicate|Distinct|FlatMapGroups|TransformWithState|Joi
 def start(
     plan: Plan,
     *,
-    dataframes: Mapping[str, DataFrame | FileSource],
+    dataframes: Mapping[str, DataFrame | JournaledSource],
     outputs: Sequence[Output] = (),
     inputs: Sequence[InputHandle] = (),
     session: SparkSession | None = None,
@@ -124,11 +124,6 @@ def start(
         parallel=_parallel(session, plan.workers, asked=parallel_rounds),
         record=None if record is None else absolute(os.fspath(record)),
         on_arrival=any(output.release == "arrival" for output in outputs),
-        watched=tuple(
-            folder
-            for frame in dataframes.values()
-            if isinstance(frame, FileSource) and (folder := frame.watched) is not None
-        ),
     )
     _stop_left_over()
     if replace:
@@ -151,7 +146,7 @@ def start(
             system_log.prepare(log.checkpoint, flow["id"])
         given = labels(plan.workers, flow["partitions"])
         context = dataclasses.replace(context, checkpoint=log.checkpoint, labels=given)
-        context, epochs = _claimed(context, empty=new_steps == "empty")
+        context, epochs = _claimed(sources(session, context, dataframes), empty=new_steps == "empty")
         pairs = [(handle, handle.journal(context.log, epochs[handle.name])) for handle in inputs]
         for _, journal in pairs:  # before Spark starts: an availableNow query may stop at once
             undo.callback(journal.undo)
@@ -294,7 +289,7 @@ def default_workers(session: SparkSession | None, checkpoint: str | None = None)
 def _run(
     session: SparkSession,
     context: RunContext,
-    dataframes: Mapping[str, DataFrame | FileSource],
+    dataframes: Mapping[str, DataFrame | JournaledSource],
     driver: Driver,
     *,
     name: str,
@@ -312,10 +307,12 @@ def _run(
         raise _refused(context.plan, dataframes, error) from error
 
 
-def _refused(plan: Plan, dataframes: Mapping[str, DataFrame | FileSource], error: Exception) -> QueryRefused:
+def _refused(
+    plan: Plan, dataframes: Mapping[str, DataFrame | JournaledSource], error: Exception
+) -> QueryRefused:
     """A shorter error: Spark's message has the whole plan, and names no source."""
     message = str(error).partition("\n")[0].partition(";")[0]
-    frames = {name: frame for name, frame in dataframes.items() if not isinstance(frame, FileSource)}
+    frames = {name: frame for name, frame in dataframes.items() if not isinstance(frame, JournaledSource)}
     stateful = [name for name, frame in frames.items() if _is_stateful(frame)]
     if not stateful:
         msg = f"Flow {plan.name!r}: Spark does not start the query: {message}"
@@ -348,7 +345,7 @@ def _check_outputs(plan: Plan) -> None:
 
 def _check_sources(
     plan: Plan,
-    dataframes: Mapping[str, DataFrame | FileSource],
+    dataframes: Mapping[str, DataFrame | JournaledSource],
     inputs: Sequence[InputHandle],
     *,
     local: bool,
@@ -361,7 +358,7 @@ def _check_sources(
         )
         raise SourceMismatch(msg, hint="give one streaming DataFrame for each flow.source(name, ...).")
     for name, frame in dataframes.items():
-        if isinstance(frame, FileSource):
+        if isinstance(frame, JournaledSource):
             if local:  # elsewhere only the executors may see the folder
                 frame.check_exists()
             continue

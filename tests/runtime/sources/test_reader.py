@@ -55,6 +55,7 @@ class World:
         folder: Any = SimpleNamespace(
             source="in",
             where=here,
+            place=(None, "/in"),
             divisible=False,
             listing=lambda: (list(self.arrived), {}),
             gone=lambda files: {file.path for file in files} & self.removed,

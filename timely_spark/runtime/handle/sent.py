@@ -9,9 +9,9 @@ from typing import Any
 from timely_spark.compiler.plan import Plan
 from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.watch import LogView
-from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.present import Read, last_captured, present
 from timely_spark.runtime.sources.replay import ReplaySource
+from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.entries import Journal, entry_size
 from timely_spark.runtime.storage.spark_log import by_input
 from timely_spark.worker.columns import by_column
@@ -126,7 +126,7 @@ class Sent:
         read: dict[str, Read] = {}
         foreign = False
         for name, source in self.sources.items():
-            if name in reaching and isinstance(source, FileSource) and self._listed_here:
+            if name in reaching and isinstance(source, JournaledSource) and self._listed_here:
                 read[name] = present(source, name, log.files)
             elif name in reaching:
                 foreign = spark

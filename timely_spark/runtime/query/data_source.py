@@ -41,13 +41,13 @@ def timely_source(path: Sequence[str]) -> type[DataSource]:
             return reader(self.options["context"], self.extend_path)
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-            if "files" not in self.options:  # then Spark asks for the other reader
+            if "source" not in self.options:  # then Spark asks for the other reader
                 return super().streamReader(schema)
             self.extend_path()
             from timely_spark.runtime.run_context import RunContext
             from timely_spark.runtime.sources.reader import reader_of
 
-            return reader_of(RunContext.from_option(self.options["context"]), self.options["files"])
+            return reader_of(RunContext.from_option(self.options["context"]), self.options["source"])
 
         def extend_path(self) -> None:
             import sys

@@ -8,10 +8,12 @@ end moves on until no work is left, because loops create new work.)
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import deque
 from collections.abc import Iterator
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +23,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.query.rest import rest
 from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.entries import entry_size, read_entry, remove_entry
 from timely_spark.runtime.storage.files import quoted
 from timely_spark.runtime.storage.log import FIRST
@@ -45,8 +48,6 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         #: The newest manifest that was seen to have no rows.
         self._empty: int | None = None
         self._pause = 0.0
-        #: When each watched folder changed last.
-        self._folders = [_changed_at(folder) for folder in context.watched]
         self._available_now = False
         #: Offsets of committed batches; entries below the oldest one can be removed.
         self._committed: deque[Offset] = deque()
@@ -171,38 +172,37 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             raise error
 
     def _wait(self, start: Offset) -> Offset:
-        """Pause before answering "nothing new", until a handle sends; pauses grow while the flow is idle.
+        """Pause before answering "nothing new", until an input has something; pauses grow in an idle flow.
 
         Spark polls its sources one after the other, so a pause also delays the flow's other sources: it
-        stays short, and ends when a watched folder changes. Folders are compared with how they were at the
-        answer before, because the other sources have been polled since then.
+        stays short, and ends when one of them may have something new.
         """
+        wakeup = self._wakeup
         until = time.monotonic() + self._pause
-        beat = max(0.002, self._pause / 8)
+        beat = self._pause if self.log.files.local and wakeup.complete else max(0.002, self._pause / 8)
         self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)
-        while not (arrived := self._folders_changed()) and (left := until - time.monotonic()) > 0:
-            time.sleep(min(beat, left))
-            if self.context.inputs and (end := self._end(start)) != start:
+        while (left := until - time.monotonic()) > 0:
+            woken = wakeup.wait(min(beat, left))
+            end = self._end(start) if self.context.inputs else start
+            if woken:
+                self._pause = 0.0
+            if woken or end != start:
                 return end
-        if arrived:
-            self._pause = 0.0
         return start
 
-    def _folders_changed(self) -> bool:
-        """Whether a watched folder has changed since the last look."""
-        before, self._folders = self._folders, [_changed_at(folder) for folder in self.context.watched]
-        return self._folders != before
+    @cached_property
+    def _wakeup(self) -> Wakeup:
+        """Told of what arrives from now on: the first answer has no pause."""
+        sources, files = self.context.sources.values(), self.log.files
+        folders = [source.watched for source in sources if source.watched is not None]
+        if self.context.inputs and files.local:
+            os.makedirs(entries := files.path("inputs"), exist_ok=True)
+            folders.append(entries)
+        tell = partial(self.context.log_message, logging.WARNING, "%s")
+        return Wakeup(folders, [source.watch for source in sources], tell=tell)
 
     def _packed(self, name: str, numbers: range) -> pa.Table:
         entries = ((number, read_entry(self.log, name, number)) for number in numbers)
         with self.context.reporting():
             sent = [(number, e.kind, e.epoch, e.table) for number, e in entries if e.kind != "skipped"]
             return pack_input(self.context.plan, name, sent)
-
-
-def _changed_at(folder: str) -> int:
-    """When something in a folder changed last, in nanoseconds; 0: the folder cannot be seen."""
-    try:
-        return os.stat(folder).st_mtime_ns
-    except OSError:
-        return 0

@@ -20,9 +20,9 @@ from timely_spark.runtime.batches import numbered
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.query.live import live
-from timely_spark.runtime.run_context import ROWS_DDL, RunContext
+from timely_spark.runtime.run_context import ROWS_DDL, RunContext, packed_sources
 from timely_spark.runtime.session import cores, register
-from timely_spark.runtime.sources.folder import FileSource
+from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States, write_state
 from timely_spark.worker import ROWS, Worker, wire
@@ -44,7 +44,7 @@ _BATCH_ID = "streaming.sql.batchId"  # internal to Spark; the only internal key 
 
 
 def build(
-    session: SparkSession, context: RunContext, dataframes: Mapping[str, DataFrame | FileSource]
+    session: SparkSession, context: RunContext, dataframes: Mapping[str, DataFrame | JournaledSource]
 ) -> DataFrame:
     """The streaming DataFrame whose micro-batches are rounds, with the rows for the driver.
 
@@ -60,17 +60,9 @@ def build(
 
     def packed(name: str) -> DataFrame:
         source = dataframes[name]
-        if not isinstance(source, FileSource):
+        if not isinstance(source, JournaledSource):
             return numbered(source).mapInArrow(partial(_pack, context, name), ROWS_DDL)
-        read = needed(context.plan, name)
-        source = replace(
-            source,
-            folder=replace(source.folder, checkpoint=context.checkpoint),
-            columns=read.columns,
-            condition=read.condition,
-            tasks=cores(session) or _TASKS,
-        )
-        return reader.option("files", source.to_option()).load()
+        return reader.option("source", name).load()
 
     # with the schema given, Spark's process that creates the source need not import this package
     reader = session.readStream.format(ours.name()).schema(ROWS_DDL).option("context", context.to_option())
@@ -79,6 +71,19 @@ def build(
     rows = reduce(lambda left, right: left.unionAll(right), frames)
     grouped = rows.groupBy("worker")
     return grouped.applyInPandasWithState(_operator(context), ROWS_DDL, STATE_DDL, "append", "NoTimeout")
+
+
+def sources(
+    session: SparkSession, context: RunContext, dataframes: Mapping[str, DataFrame | JournaledSource]
+) -> RunContext:
+    """The run with the sources that this package reads, which know what of their input the flow needs."""
+    tasks = cores(session) or _TASKS
+    bound = {
+        name: source.bind(context.checkpoint, needed(context.plan, name), tasks)
+        for name, source in dataframes.items()
+        if isinstance(source, JournaledSource)
+    }
+    return replace(context, packed_sources=packed_sources(bound))
 
 
 def _pack(context: RunContext, source: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

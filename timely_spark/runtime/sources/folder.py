@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import pickle
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import csv, fs, json
 
+from timely_spark.compiler.pushdown import Needed
 from timely_spark.errors import Where
 from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
@@ -35,6 +34,7 @@ from timely_spark.runtime.sources.casts import (
     zones,
 )
 from timely_spark.runtime.sources.listing import walk
+from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
 
@@ -507,26 +507,30 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class FileSource:
+class FileSource(JournaledSource):
     """A source that reads files.
 
     Args:
         folder: the files.
         files_per_epoch: the most files of a batch; None: all that are there.
         max_bytes_per_epoch: the most bytes of a batch, but one file at least.
-        columns: the columns that the flow reads.
-        condition: true of all records that the flow reads; None: unknown.
-        tasks: how many tasks run at once.
         on_bad_file: what becomes of a file that cannot be read.
     """
 
     folder: Folder
     files_per_epoch: int | None = None
     max_bytes_per_epoch: int | None = None
-    columns: Sequence[str] = ()
-    condition: pc.Expression | None = None
-    tasks: int = 1
     on_bad_file: Literal["fail", "quarantine"] = "fail"
+
+    @property
+    def name(self) -> str:
+        """The input's name."""
+        return self.folder.source
+
+    @property
+    def where(self) -> Where:
+        """The user's line."""
+        return self.folder.where
 
     @property
     def computed(self) -> Mapping[str, pc.Expression]:
@@ -543,9 +547,10 @@ class FileSource:
         """Check that there is something to read."""
         self.folder.check_exists()
 
-    def to_option(self) -> str:
-        """Encode as the text of a data source's option."""
-        return base64.b64encode(pickle.dumps(self)).decode()
+    def bind(self, checkpoint: str, read: Needed, tasks: int) -> JournaledSource:
+        """As `JournaledSource.bind`; and hints name the checkpoint."""
+        bound = replace(self, folder=replace(self.folder, checkpoint=checkpoint))
+        return super(FileSource, bound).bind(checkpoint, read, tasks)
 
 
 def _with_times_as_texts(

@@ -15,6 +15,7 @@ from timely_spark.runtime.sources.delta_log import DeltaSource
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.replay import ReplaySource
+from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.spark_log import Offset
 
@@ -25,7 +26,7 @@ Read = Callable[[Offset], bool]
 _LOOK = 1.0
 
 
-def present(source: FileSource, name: str, log: Files) -> Read:
+def present(source: JournaledSource, name: str, log: Files) -> Read:
     """What a source has now.
 
     Args:
@@ -37,6 +38,7 @@ def present(source: FileSource, name: str, log: Files) -> Read:
         return lambda offset: offset["epoch"] >= last and (not complete or bool(offset["complete"]))
     if isinstance(source, DeltaSource):
         return _versions(source)
+    assert isinstance(source, FileSource)
     return _files(source, name, log)
 
 

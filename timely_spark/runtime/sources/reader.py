@@ -9,10 +9,8 @@ Each offset also has the source's name, by which `by_input` finds it among those
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import logging
-import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,13 +39,14 @@ from timely_spark.runtime.sources.delta_log import DeltaLog, DeltaSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.replay import CapturedEpochs, ReplaySource
 from timely_spark.runtime.sources.skipped import Skipped
+from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.published import Published, epoch_of
 from timely_spark.runtime.storage.spark_log import INPUT
 from timely_spark.worker import pack_input, pack_quarantined
 
 Offset = dict[str, Any]
 
-#: Looking for new files takes at most one part in so many of the time.
+#: Looking for new files takes at most one part in so many of the time, if nothing tells of any.
 _IDLE = 10
 #: The log has so many names of one listing.
 _TOLD = 10
@@ -81,12 +80,12 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, context: RunContext, source: Any) -> None:
         self.context, self.source = context, source
-        #: When the source may be looked at again.
+        #: When the source may be looked at again, if nothing tells of something new.
         self._next_look = 0.0
 
     @property
     def _name(self) -> str:
-        name: str = self.source.folder.source
+        name: str = self.source.name
         return name
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -101,7 +100,7 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 reads = f"source {self._name!r} reads {self.counts}"
                 msg = f"{reads}, but its position in the checkpoint is {start!r}"
                 hint = "keep the kind of the source, or use a new checkpoint."
-                raise BadFile(msg, where=self.source.folder.where, hint=hint)
+                raise BadFile(msg, where=self.source.where, hint=hint)
             end = self._next(start, limit)
             return start if end == start else {**end, INPUT: self._name}
 
@@ -124,11 +123,24 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
-        """Look at the source; looking takes at most one part in `_IDLE` of the time."""
+        """Look at the source."""
         began = time.monotonic()
         yield
         ended = time.monotonic()
         self._next_look = ended + (_IDLE - 1) * (ended - began)
+
+    def look_again(self) -> None:
+        """Something may be new: the next question looks at the source."""
+        self._next_look = 0.0
+
+    def _due(self) -> bool:
+        """Whether to look: when something has changed, else in at most one part in `_IDLE` of the time."""
+        return time.monotonic() >= self._next_look or self._wakeup.wait(0)
+
+    @cached_property
+    def _wakeup(self) -> Wakeup:
+        tell = partial(self.context.log_message, logging.WARNING, "%s")
+        return Wakeup([] if self.source.watched is None else [self.source.watched], tell=tell)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
         """The shares of the tasks between two offsets; one at least, which reports the epoch."""
@@ -239,7 +251,7 @@ class FilesReader(Reader):
         most_files = None if unlimited else self.source.files_per_epoch
         most_bytes = None if unlimited else self.source.max_bytes_per_epoch
         files = self._there(most_files, most_bytes)
-        if not files and not self._available_now and time.monotonic() >= self._next_look:
+        if not files and not self._available_now and self._due():
             self._list()
             files = self._there(most_files, most_bytes)
         if not files:
@@ -325,7 +337,7 @@ class DeltaReader(Reader):
         if self._is_first(start):
             newest = log.newest() if self._target is None else self._target
             return self._offset(newest) if log.snapshot(newest) else start
-        if self._target is None and time.monotonic() < self._next_look:
+        if self._target is None and not self._due():
             return start
         with self._looking():
             end, found = max(start["version"], self._empty), 0
@@ -426,7 +438,7 @@ class ReplayReader(Reader):
         return {"epoch": -1, "epochs": 0, "complete": 0}
 
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:
-        if start["complete"] or (self._target is None and time.monotonic() < self._next_look):
+        if start["complete"] or (self._target is None and not self._due()):
             return start
         with self._looking():
             capture: Any = start.get("capture") or self.source.capture()
@@ -478,8 +490,8 @@ class ReplayReader(Reader):
                 yield from context.labelled(progress).to_batches()
 
 
-def reader_of(context: RunContext, option: str) -> Reader:
-    """The reader for the text that `FileSource.to_option` made."""
-    source = pickle.loads(base64.b64decode(option))
-    kinds = {DeltaSource: DeltaReader, ReplaySource: ReplayReader}
+def reader_of(context: RunContext, name: str) -> Reader:
+    """The reader of an input, for any process."""
+    source = context.sources[name]
+    kinds: dict[type[Any], type[Reader]] = {DeltaSource: DeltaReader, ReplaySource: ReplayReader}
     return kinds.get(type(source), FilesReader)(context, source)

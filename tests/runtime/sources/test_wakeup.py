@@ -1,0 +1,140 @@
+"""Waits that end when a folder changes, by inotify and without it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from timely_spark.runtime.sources import wakeup as module
+from timely_spark.runtime.sources.wakeup import Wakeup, is_remote
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+
+#: Long enough on a busy machine; no wait that succeeds takes it.
+PATIENCE = 20.0
+
+
+@pytest.fixture(params=["inotify", "compared"])
+def watching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Wakeup]:
+    if request.param == "compared":
+        monkeypatch.setitem(sys.modules, "inotify_simple", None)
+    return lambda *folders, tell=lambda _: None: Wakeup(map(str, folders), tell=tell)
+
+
+def test_a_file_ends_the_wait_also_if_it_came_before(watching: Callable[..., Wakeup], tmp_path: Path) -> None:
+    with closing(watching(tmp_path)) as wakeup:
+        assert not wakeup.wait(0.01)
+        (tmp_path / "a").write_text("x")
+        assert wakeup.wait(PATIENCE)
+        timer = threading.Timer(0.05, (tmp_path / "b").write_text, ["x"])
+        timer.start()
+        while not (tmp_path / "b").exists():  # a file that is written in two steps wakes twice
+            assert wakeup.wait(PATIENCE)
+        timer.join()
+
+
+def test_a_folder_that_is_made_or_made_again_is_watched(
+    watching: Callable[..., Wakeup], tmp_path: Path
+) -> None:
+    top = tmp_path / "top"
+    with closing(watching(top)) as wakeup:
+        for _ in range(2):
+            top.mkdir()
+            assert wakeup.wait(PATIENCE)
+            (top / "a").touch()
+            assert wakeup.wait(PATIENCE)
+            shutil.rmtree(top)
+            while wakeup.wait(0.1):
+                pass
+
+
+def test_any_thread_ends_a_wait(watching: Callable[..., Wakeup], tmp_path: Path) -> None:
+    with closing(watching(tmp_path)) as wakeup:
+        for _ in range(100_000):  # more than a pipe holds
+            wakeup.set()
+        assert wakeup.wait(PATIENCE)
+        assert not wakeup.wait(0)
+        timer = threading.Timer(0.02, wakeup.set)
+        timer.start()
+        assert wakeup.wait(PATIENCE)
+        timer.join()
+
+
+def test_inotify_tells_of_folders_below_and_not_of_hidden_files(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    with closing(Wakeup([str(tmp_path)], tell=print)) as wakeup:
+        assert wakeup.complete
+        (tmp_path / "a" / "b" / ".hidden").touch()
+        (tmp_path / ".folder").mkdir()
+        assert not wakeup.wait(0.05)
+        (tmp_path / "a" / "b" / ".hidden").rename(tmp_path / "a" / "b" / "file")
+        assert wakeup.wait(PATIENCE)
+        (tmp_path / "new" / "below").mkdir(parents=True)
+        while wakeup.wait(0.1):
+            pass
+        (tmp_path / "new" / "below" / "file").touch()
+        assert wakeup.wait(PATIENCE)
+        os.link(tmp_path / "new" / "below" / "file", tmp_path / "link")
+        assert wakeup.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("limit", [errno.ENOSPC, errno.EMFILE])
+def test_where_inotify_has_no_room_folders_are_compared_which_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    import inotify_simple
+
+    full = mock.Mock(side_effect=OSError(limit, os.strerror(limit)))
+    if limit == errno.EMFILE:
+        monkeypatch.setattr(inotify_simple, "INotify", full)
+    else:
+        monkeypatch.setattr(inotify_simple.INotify, "add_watch", full)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    told: list[str] = []
+    with closing(Wakeup([str(tmp_path / "a"), str(tmp_path / "b")], tell=told.append)) as wakeup:
+        assert not wakeup.complete
+        (tmp_path / "b" / "file").touch()
+        assert wakeup.wait(PATIENCE)
+    (text,) = told
+    assert "raise fs.inotify.max_user_" in text
+
+
+def test_folders_of_network_file_systems_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts, shared = tmp_path / "mounts", tmp_path / "a b"
+    shared.mkdir()
+    place = str(shared).replace(" ", "\\040")
+    mounts.write_text(f"overlay / overlay rw 0 0\nserver:/x {place} nfs4 rw 0 0\n")
+    monkeypatch.setattr(module, "_MOUNTS", str(mounts))
+    assert is_remote(str(shared / "below"))
+    assert not is_remote(str(tmp_path))
+    with closing(Wakeup([str(shared), str(tmp_path)], tell=print)) as wakeup:
+        assert not wakeup.complete
+        (shared / "file").touch()
+        assert wakeup.wait(PATIENCE)
+
+
+def test_nothing_is_left_open(tmp_path: Path) -> None:
+    before = {*Path("/proc/self/fd").iterdir()}, threading.active_count()
+    ended = []
+
+    def watch(_: Any) -> Callable[[], None]:
+        return lambda: ended.append(1)
+
+    wakeup = Wakeup([str(tmp_path)], [watch], tell=print)
+    wakeup.close()
+    wakeup.close()
+    assert ended == [1]
+    assert ({*Path("/proc/self/fd").iterdir()}, threading.active_count()) == before
