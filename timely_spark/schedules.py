@@ -31,8 +31,8 @@ class Schedule:
 
     Args:
         seed: the given seed.
-        rounds: the most rounds of each batch; None: drawn.
-        budget: the budget of each worker's round; None: with a seed, drawn.
+        rounds: the most rounds of each batch; None means drawn.
+        budget: the budget of each worker's round; None means with a seed, drawn.
     """
 
     def __init__(self, plan: Plan, seed: Any, *, rounds: int | None, budget: Budget | None) -> None:

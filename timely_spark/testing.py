@@ -117,18 +117,18 @@ class Simulation:
     Args:
         flow: the flow, or its plan.
         workers: the number of workers.
-        seed: the seed of a schedule with what is rare on Spark; None: each batch delivers all messages, in an
-            order that is drawn, as are its rounds. The environment variable `TIMELY_SPARK_SEED` has the seed
-            of these draws; by default it depends on the flow's name and on `workers`.
+        seed: the seed of a schedule with what is rare on Spark; None means each batch delivers all messages,
+            in an order that is drawn, as are its rounds. The environment variable `TIMELY_SPARK_SEED` has
+            the seed of these draws; by default it depends on the flow's name and on `workers`.
         budget: the budget of each worker's round; with a seed, random by default.
         rounds_per_batch: the most rounds of each batch; 1: each round is a batch, and begins with the states
-            that the workers wrote. None: drawn for each batch, without a seed from 1 and Spark's 100.
+            that the workers wrote. None means drawn for each batch, without a seed from 1 and Spark's 100.
         blobs: the store for large parts of states; by default states contain them. A part that is stored
             again under the same name must have the same reference.
         crashes: the probability that an attempt at a batch crashes. The seed also decides where it crashes
             and how far it is rolled back; its schedule is the same with and without crashes.
         warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`, and after twice
-            as many of which `run` fails if the loop has no `max_iterations`; None: never.
+            as many of which `run` fails if the loop has no `max_iterations`; None means never.
         epoch_limit: the most records or bytes that a step may send at one time, as for `Dataflow.start`.
         on_negative: "warn" (by a `UserWarning`) or "raise", as for `Dataflow.start`.
         given_epochs: where state expires by epochs, count those that `send` is given, as `run` does; else by

@@ -28,9 +28,15 @@ def shared(edges: ts.Collection) -> ts.Collection:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epochs", ["clock", "manual"])
 @pytest.mark.parametrize("algorithm", [strong, shared])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("epochs", "seed"),
+    [
+        ("clock", 0),
+        ("manual", 1),
+        *(pytest.param(*way, marks=pytest.mark.campaign) for way in (("clock", 1), ("manual", 0))),
+    ],
+)
 def test_nothing_arrives_before_the_promised_epoch(
     seed: int, algorithm: Any, epochs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

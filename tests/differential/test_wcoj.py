@@ -153,7 +153,17 @@ def test_relations_that_must_not_match(shape, without, how) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(
+            shape,
+            id=name,
+            marks=[pytest.mark.campaign] if name in {"diamond", "cycle of 4", "4-clique"} else [],
+        )
+        for name, shape in SHAPES.items()
+    ],
+)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2))])
 def test_epochs_in_flight_together_and_in_crashes(shape, seed) -> None:
     given = {"edges": (EDGES, changing(6, 14, 5, seed=seed))}

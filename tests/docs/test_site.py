@@ -17,6 +17,8 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^ {0,3}```.*?^ {0,3}```", re.MULTILINE | re.DOTALL)
+#: Characters in a cell of a table.
+CELL = 200
 INSERTED = re.compile(r"^::: (\S+)$", re.MULTILINE)
 
 
@@ -68,6 +70,17 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
             assert is_public(anchor), f"{page.name}: {link}"
         elif anchor:
             assert anchor in anchors(target), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
+def test_a_cell_of_a_table_is_short(page: Path) -> None:
+    rows = [line for line in prose(page).splitlines() if line.startswith("|")]
+
+    assert [cell for row in rows for cell in row.split("|") if len(cell) > CELL] == [], (
+        "write it below the table"
+    )
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -177,7 +177,7 @@ def test_a_flow_goes_on_without_a_poison_file(
         with pytest.raises(BadFile, match=r"(?s)odd 2% #\?\.parquet.*Hint: .*" + command):
             run(counted(), spark, checkpoint).await_termination()
         (folder / "odd 2% #?.parquet").unlink()  # which alone does not help
-        with pytest.raises(BadFile, match="(?s)is gone .*" + command):
+        with pytest.raises(BadFile, match="(?s)was removed .*" + command):
             run(counted(), spark, checkpoint).await_termination()
         assert main(["skip", checkpoint, "--file", "odd 2% #?.parquet"]) == 0
     query = run(counted(), spark, checkpoint)

@@ -16,7 +16,7 @@ BROADCAST = Partition((), broadcast=True)
 def output_partitioning(
     edges: Sequence[Edge], exchanged: Mapping[int, Partition], elided: Mapping[int, Partition]
 ) -> dict[int, Partition | None]:
-    """The partitioning of each edge's records, for any number of workers; None: unknown.
+    """The partitioning of each edge's records, for any number of workers; None means unknown.
 
     Law: records partitioned by columns are on worker H(columns) modulo the number of workers, or of those of
     their region; in blocks, on one that follows from the H of both columns. A partitioning begins at an

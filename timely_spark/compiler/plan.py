@@ -40,7 +40,7 @@ class Channel:
     #: the path in the graph, over stages that are not vertices
     edges: tuple[Edge, ...]
     summary: PathSummary
-    #: None: records stay on their worker
+    #: None means records stay on their worker
     exchange: Partition | None
     schema: pa.Schema
 
@@ -82,7 +82,7 @@ class Node:
         return self.ports[input_][0] if self.ports else self.arrives
 
     def holds(self, input_: int | None) -> int:
-        """The location of the capabilities that messages of an input give; None: of all outputs."""
+        """The location of the capabilities that messages of an input give; None means of all outputs."""
         return self.leaves if input_ is None or not self.ports else self.ports[input_][1]
 
     def departs(self, output: int) -> Iterator[tuple[int, PathSummary | None]]:
@@ -122,7 +122,7 @@ class SizeLimit:
 
     records: int | None = None
     bytes: int | None = None
-    #: bytes of what is no feedback of a loop; None: as feedback
+    #: bytes of what is no feedback of a loop; None means as feedback
     others: int | None = None
 
     @classmethod
@@ -182,7 +182,7 @@ class Plan:
     elided: dict[int, Partition]
     fused: frozenset[int]
     budget: Any = None
-    #: warn when a loop has so many iterations in one epoch; None: never
+    #: warn when a loop has so many iterations in one epoch; None means never
     warn_after: int | None = 10_000
     #: the most that a step may send at one time on one worker; a process that runs the plan has a default
     epoch_limit: SizeLimit = SizeLimit()
@@ -244,7 +244,7 @@ class Plan:
 
     @cached_property
     def partitioning(self) -> dict[tuple[str, int], Partition | None]:
-        """By step and input, the partitioning of the arriving records; None: unknown."""
+        """By step and input, the partitioning of the arriving records; None means unknown."""
         by_edge = output_partitioning(self.edges, self.exchanged, self.elided)
         return {(edge.target.name, edge.input): by_edge.get(edge.index) for edge in self.edges}
 

@@ -18,7 +18,7 @@ class Needed:
 
     #: in the order of the schema, at least one
     columns: tuple[str, ...]
-    #: an expression that is true of all records that are needed; None: all are
+    #: an expression that is true of all records that are needed; None if all are
     condition: pc.Expression | None
 
 

@@ -76,7 +76,7 @@ class Collection(CollectionMethods):
     ) -> None:
         #: whether each time's changes are consolidated, and whether those of later iterations than 0 are
         self.once, self.later = once, later
-        #: the columns by which it is arranged; None: it is not
+        #: the columns by which it is arranged; None if it is not
         self.keys = keys
         #: the hot keys of the arrangement, whose records are on all workers
         self.skew = skew

@@ -111,7 +111,7 @@ def consolidated(collection: AnyCollection, vertex: Consolidate, *, name: str | 
 
 
 def partition_of(graph: LogicalGraph, stage: Stage) -> Partition | None:
-    """The partitioning of a stage's output; None: unknown.
+    """The partitioning of a stage's output; None means unknown.
 
     Equal records are then on one worker, so consolidating needs no exchange.
     """

@@ -45,8 +45,8 @@ def to_delta(
     """Write to a Delta table, each epoch exactly once: as `Stream.to_delta` of `changes(diff)`.
 
     Args:
-        keys: None: a log of the changes, with their epoch. Else the current collection, one row per key: keys
-            must be unique.
+        keys: None means a log of the changes, with their epoch. Else the current collection, one row per key:
+            keys must be unique.
         diff: the name of the column of differences.
         release: "epoch", or, for a log, "arrival".
 

@@ -65,7 +65,7 @@ class Logic:
         raise NotImplementedError
 
     def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]] | None:
-        """As `results` with each key, for rows whose values are integers; None: only `results` can.
+        """As `results` with each key, for rows whose values are integers; None if only `results` can.
 
         Args:
             rows: sorted by group and value, consolidated.

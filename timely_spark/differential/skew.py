@@ -26,7 +26,7 @@ _SHOWN = 3
 def named_keys(
     operator: str, schema: pa.Schema, keys: Sequence[str], values: Any, spread: Sequence[str] | None = None
 ) -> Skew | None:
-    """The hot keys that a user names; None: there are none.
+    """The hot keys that a user names; None if there are none.
 
     Args:
         values: the keys' values; of several key columns tuples.

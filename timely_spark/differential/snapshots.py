@@ -54,8 +54,8 @@ def snapshot(
     Args:
         changes: a DataFrame of changes, such as the table that `to_delta` wrote or the view of `to_memory`;
             or the result of `capture`.
-        at: the epoch, inclusive; None: the last one. Of a DataFrame nobody knows which epochs are complete:
-            one after its last is as its last.
+        at: the epoch, inclusive; None means the last one. A DataFrame does not say which epochs are
+            complete: an epoch after its last one is as its last.
         diff: the column of differences.
         epoch: the column of epochs, in a DataFrame.
         count: a column for the multiplicity: each record is then there once, also one of negative

@@ -198,7 +198,7 @@ class Values:
 
 
 def _integers(rows: pa.Table | Matches, column: str) -> npt.NDArray[Any] | None:
-    """A column of integers; None: it has nulls."""
+    """A column of integers; None if it has nulls."""
     if isinstance(rows, Matches):
         return rows.integers(column)
     return None if rows.column(column).null_count else numbers(rows, column)

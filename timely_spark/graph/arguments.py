@@ -145,7 +145,7 @@ _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 
 
 def nanoseconds(length: Any) -> Fraction | None:
-    """A length of time: a `timedelta`, or text of numbers, each with a unit; None: it is neither.
+    """A length of time: a `timedelta`, or text of numbers, each with a unit; None if it is neither.
 
     >>> [str(nanoseconds(text)) for text in ("90 seconds", "1h 30min", "0.5 us", "5", "1 month", "1 M")]
     ['90000000000', '5400000000000', '500', 'None', 'None', 'None']

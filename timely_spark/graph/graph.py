@@ -57,7 +57,7 @@ class LogicalGraph:
 
     @property
     def workers(self) -> tuple[int, ...] | None:
-        """The only workers of new steps; None: all."""
+        """The only workers of new steps; None means all."""
         return next((only for *_, only in reversed(self.regions) if only is not None), None)
 
     def region(

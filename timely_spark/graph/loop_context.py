@@ -17,15 +17,15 @@ class LoopContext:
     Times inside have one coordinate more than outside: a loop's counter, or a value of the inner time's type.
     """
 
-    #: None: the root
+    #: None means the root
     title: Name | None
     parent: LoopContext | None
-    #: the largest value of the loop counter; None: no limit
+    #: the largest value of the loop counter; None means no limit
     limit: int | None
     where: Where
     #: what happens when the limit drops records: "return" (nothing), "warn" or "raise"
     on_limit: str = "return"
-    #: the type of the inner time; None: the scope is a loop, or the root
+    #: the type of the inner time; None if the scope is a loop, or the root
     inner: type[Any] | None = None
     #: the kind of time of the root
     outermost: Times = PRODUCT

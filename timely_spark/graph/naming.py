@@ -101,7 +101,7 @@ class Names:
         return self._derived(of.outer, f"{of.text}.{word}", word, of.where, stable=of.stable)
 
     def owned(self, outer: Name | None, argument: str | None) -> Owner | None:
-        """The owner of the steps of an operator with this `name` argument; None: they have no owner."""
+        """The owner of the steps of an operator with this `name` argument; None if they have no owner."""
         if argument is None or (self.owner is not None and self.owner.argument == argument):
             return self.owner
         if self.owner is None:

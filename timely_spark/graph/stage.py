@@ -96,7 +96,7 @@ class Partition:
     #: those that H reads
     columns: tuple[str, ...]
     broadcast: bool = False
-    #: the only workers that get records; None: all
+    #: the only workers that get records; None means all
     workers: tuple[int, ...] | None = None
     #: a user's H, of integers, as text; empty: the hash of the columns
     computed: str = ""
@@ -128,7 +128,7 @@ class Partition:
         return (*self.columns, *(self.skew.spread if self.skew is not None else ()))
 
     def renamed(self, names: Mapping[str, str]) -> Partition | None:
-        """The same partitioning where columns have other names; None: not all of them are there."""
+        """The same partitioning where columns have other names; None if not all of them are there."""
         if not all(column in names for column in self.reads):
             return None
         columns = tuple(names[column] for column in self.columns)
@@ -146,7 +146,7 @@ class Monotone:
     """
 
     keys: tuple[str, ...]
-    #: None: the keys are the whole record, and a repeated record changes nothing
+    #: None means that the keys are the complete record, and a repeated record changes nothing
     value: str | None = None
     greatest: bool = False
     #: of a user's lattice: the least upper bound of two arrays of values, which is the better value
@@ -168,17 +168,17 @@ class Stage:
     where: Where
     #: the path summary from its inputs to its outputs
     summary: PathSummary
-    #: those of each (input, output), where a user's vertex declares them; None: no path
+    #: those of each (input, output), where a user's vertex declares them; None means no path
     summaries: Sequence[Sequence[PathSummary | None]] | None = None
     outputs: tuple[pa.Schema, ...]
     vertex: Vertex | None = None
-    #: per input, the partitioning that it requires; None: any
+    #: per input, the partitioning that it requires; None means any
     requires: tuple[Partition | None, ...] = (None,)
     #: the columns by which the (first) output is partitioned, for any input
     guarantees: tuple[str, ...] | None = None
     #: whether each batch is checked against `guarantees`
     checked: bool = False
-    #: the only workers that the stage gets records on; None: all
+    #: the only workers that the stage gets records on; None means all
     workers: tuple[int, ...] | None = None
     #: output column -> input column, where each output record copies values of one input record
     keeps: Mapping[str, str] | None = None

@@ -312,7 +312,7 @@ class Stateless(Vertex):
 
     @property
     def condition(self) -> pc.Expression | None:
-        """An expression that is true of all records that have an output; None: unknown."""
+        """An expression that is true of all records that have an output; None means unknown."""
         return None
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:

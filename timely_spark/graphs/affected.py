@@ -146,7 +146,7 @@ def ordered(a: pa.Array, b: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _dense(arrays: list[npt.NDArray[Any]]) -> tuple[int, npt.NDArray[Any]] | None:
-    """The least value, and the distinct ones in order, by a table over their range; None: it is too large."""
+    """The least value, and the distinct ones in order, from a table; None if it would be too large."""
     some = [array for array in arrays if len(array)]
     if not some:
         return None

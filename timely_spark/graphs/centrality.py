@@ -53,8 +53,8 @@ def betweenness(
     Args:
         edges: the edges; if undirected, in either direction or both.
         directed: whether the edges are directed.
-        samples: the sources, of which only those with edges or in `nodes` count; None: all nodes, and the
-            result is exact. Of k random ones of n nodes the result times n / k is an estimate.
+        samples: the sources, of which only those with edges or in `nodes` count; None means all nodes, and
+            the result is exact. Of k random ones of n nodes the result times n / k is an estimate.
         nodes: further nodes; one without edges has betweenness 0.
 
     **Columns:** in: `src`, `dst`, of any key type; `node`. Nulls are ignored. Out: ``node``, of their type;

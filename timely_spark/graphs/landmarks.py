@@ -34,7 +34,7 @@ def landmarks(
     Args:
         edges: the edges, in either direction or both; of parallel ones the shortest counts.
         nodes: the landmarks, with or without edges.
-        weight: the column of weights, as for `sssp`; None: each edge has length 1.
+        weight: the column of weights, as for `sssp`; None means each edge has length 1.
 
     **Columns:** in: `src`, `dst`, `weight`; `node`. Nulls are ignored. Out: ``node``, ``landmark``, of their
     type; ``distance``: long, or double if the weights are floating.

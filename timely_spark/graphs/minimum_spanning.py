@@ -37,7 +37,7 @@ def minimum_spanning_forest(
 
     Args:
         edges: the edges, in either direction or both.
-        weight: the column of weights, which may be negative; None: all are 1.
+        weight: the column of weights, which may be negative; None means all are 1.
 
     **Columns:** in: `src`, `dst`, of any key type, `weight`; edges with a null end are ignored. Out: ``src``,
     ``dst``, of their type, the lesser end first; ``weight``: long, or double if the weights are floating.

@@ -33,7 +33,7 @@ def insert_pairs(
 
 
 def _unordered(h: Hashes) -> Indices | None:
-    """The rows that change places when hashes are sorted; None: they are in order.
+    """The rows that change places when hashes are sorted; None if they are in order.
 
     Of pairs in the order of their nodes' hashes they are few: those of nodes whose hashes begin alike.
     """

@@ -129,7 +129,7 @@ class _Term:
 
     source: str
     target: str
-    #: the edge's name, or empty; None: a node
+    #: the edge's name, or empty; None means a node
     edge: str | None = None
     negated: bool = False
 

@@ -67,7 +67,7 @@ def pagerank(
     start at each node, and 5/6 of those at a node move on. (Timely's example drops changes below 6, so its
     ranks depend on past changes; here rounding down ends the loop, and ranks do not.)
 
-    With a `tolerance` as well (Dynamic Frontier) a rank is computed anew only if it would move by more than
+    With a `tolerance` as well (Dynamic Frontier) a rank is computed again only if it would move by more than
     the tolerance, or for a node with many edges by more than ``1 / (1 - damping) / 1000`` for each of them.
     At the end of each epoch all ranks together are off the exact ones (those of the linear system, without
     any rounding) by at most ``(nodes * tolerance + edges) / (1 - damping)``: on average by less than 7
@@ -87,7 +87,7 @@ def pagerank(
 
     Args:
         edges: the directed edges.
-        iterations: the number of iterations; None: until nothing changes.
+        iterations: the number of iterations; None means until nothing changes.
         nodes: further nodes, with or without edges.
         sources: the ranks are personalised: walks begin at these nodes only, each of which takes the place of
             all nodes above (it starts with `unit`, or 1 / n of n sources, and gets what others would). Nodes

@@ -45,7 +45,7 @@ def rooted_forest(n: int, a: Indices, b: Indices, key: npt.NDArray[Any] | None =
         n: the number of vertices.
         a: for each edge one end.
         b: the other end. Edges may be parallel, or self-loops.
-        key: a distinct key for each vertex; None: its number.
+        key: a distinct key for each vertex; None means its number.
 
     Example:
         >>> a, b = np.array([1, 2, 0, 3]), np.array([2, 3, 1, 1])

@@ -97,8 +97,8 @@ def pregel(
         mutate: a function of the nodes after a superstep and of the edges; returns those of the next
             superstep, so that nodes and edges come and go (collections, both with their columns).
         max_iterations: how many supersteps there are at most (after that of `initial_msg`).
-        on_limit: what happens if changes are left then: see `Stream.loop`. None: nothing, as the number of
-            supersteps is often given.
+        on_limit: what happens if changes are left then: see `Stream.loop`. None means nothing, as the number
+            of supersteps is often given.
 
     Returns:
         The nodes and edges after the last superstep; the nodes are a collection, so they are `Graph.nodes`.

@@ -309,7 +309,7 @@ def aggregate(
         stream: any.
         named: results by name, for names that are no words of Python.
         per: "accumulated" for all records up to each epoch, or "time" for those of each time alone.
-        expire: after how many epochs without records the result begins anew; by default never.
+        expire: after how many epochs without records the result starts again; by default never.
         columns: for each result ``"count"``, or a kind and a column as in ``("sum", "n")``: see
             `Grouped.aggregate`, which has the kinds.
 

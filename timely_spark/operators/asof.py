@@ -169,7 +169,7 @@ class AsOfJoin(BufferingVertex):
         schema: the output's.
         how: "left" or "inner".
         per: "accumulated" or "time".
-        expire: a right record is joined with left records of so many further epochs; None: of all.
+        expire: a right record is joined with left records of so many further epochs; None means of all.
     """
 
     def __init__(

@@ -197,7 +197,7 @@ def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partit
 
 
 def partition_by(operator: str, schema: pa.Schema, by: Columns) -> Partition | None:
-    """The partitioning by columns or by an expression; None: any."""
+    """The partitioning by columns or by an expression; None means any."""
     if not isinstance(by, pc.Expression):
         return Partition(names(operator, by)) if by else None
     try:
@@ -253,7 +253,7 @@ def custom(
 def _summaries(
     step: str, streams: Sequence[Stream], vertex: Vertex, outputs: int, given: Paths
 ) -> list[list[PathSummary | None]] | None:
-    """The path summaries from each input to each output; None: the identity for all pairs."""
+    """The path summaries from each input to each output; None means the identity for all pairs."""
     scope = streams[0].stage.scope
     identity = scope.times.identity(scope.depth)
     paths: list[list[PathSummary | None]] = [[identity] * outputs for _ in streams]

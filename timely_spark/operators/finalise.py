@@ -35,7 +35,7 @@ class Derived:
 
 
 NotFinal = Monotone | Derived | None
-"""How a stream's records may still improve; None: they are final."""
+"""How a stream's records may still improve; None if they are final."""
 
 _REORDERS = frozenset({Kind.FEEDBACK, Kind.VARIABLE, Kind.LEAVE, Kind.DELAY, Kind.EXCHANGE, Kind.BROADCAST})
 """Behind these an epoch's records may come in several parts, or out of order."""

@@ -164,7 +164,7 @@ class KeyFunction:
         function: gets a key and its records; with a state also the state, and returns a pair.
         keys: the key columns.
         schema: the schema of the results, without the keys.
-        state: that of the state, without the keys; None: the function has none.
+        state: that of the state, without the keys; None if the function has none.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class Joined(Growing):
         raise NotImplementedError
 
     def folds(self, columns: Sequence[str]) -> tuple[Sequence[str], Fold]:
-        """For compaction: the columns in which records are equal of which one is kept, and that one."""
+        """How compaction folds rows: the columns to group by, and the row that is kept of each group."""
         return columns, _firsts
 
 

@@ -37,7 +37,7 @@ class OutputVertex(Vertex):
 
     @property
     def finish_keys(self) -> tuple[str, ...] | None:
-        """The columns whose equal rows `finish` must get together; None: each part is final by itself."""
+        """The columns whose equal rows `finish` must get together; None if each part is final by itself."""
         return None
 
     def finish(self, tables: list[pa.Table]) -> pa.Table:

@@ -267,7 +267,7 @@ def to_delta(
         stream: any outside loops.
         table: a path, which has a slash, or catalog.schema.table. A relative path is one of the program's
             working directory when the flow is built.
-        keys: None: a change log, to which records are appended with their epoch. Else a current table,
+        keys: None means a change log, to which records are appended with their epoch. Else a current table,
             upserted by key.
         diff: after `distinct`, `min` or `max`: the name of a new int column, +1 for a record that the epoch
             adds and -1 for one that it retracts; the sum up to an epoch gives the result at that epoch. With

@@ -179,7 +179,7 @@ class Program:
         return bool(unsent)
 
     def _next(self) -> Reply | None:
-        """The next answer of those that have arrived; None: it is not whole."""
+        """The next answer of those that have arrived; None if it is not whole."""
         end = self._answered.find(b"\n", 0, _LINE)
         if end < 0:
             if len(self._answered) >= _LINE:
@@ -266,7 +266,7 @@ _lock = threading.Lock()
 
 
 def reused(key: tuple[Any, ...]) -> Program | None:
-    """The program that was put back under this key, if it has not ended; None: there is none."""
+    """The program that was put back under this key, if it has not ended; None if there is none."""
     with _lock:
         program = _unused.pop((os.getpid(), *key), None)
     if program is None or program.runs:

@@ -69,7 +69,7 @@ class CloseWindows(BufferingVertex):
         self.lateness = lateness
         #: by time that is not complete, the greatest event time up to it
         self.highs: dict[Any, int] = {}
-        #: windows that end by this time are closed; None: no record has come yet
+        #: windows that end by this time are closed; None if no record has come yet
         self.closed: int | None = None
         #: the ends of open windows
         self.ends: list[int] = []

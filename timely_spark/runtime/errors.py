@@ -128,7 +128,7 @@ class OutputMismatch(TimelyError, ValueError):
     def lost(cls, table: str) -> OutputMismatch:
         """The table or folder is not the one that has the epochs delivered before."""
         msg = (
-            f"{table} lacks epochs that this checkpoint has delivered: it was removed, made anew or "
+            f"{table} lacks epochs that this checkpoint has delivered: it was removed, recreated or "
             "overwritten by another flow, or the output wrote to another place before."
         )
         hint = (

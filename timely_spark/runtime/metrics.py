@@ -60,7 +60,7 @@ def prometheus_metrics(
     has no metrics. `conf/grafana.json` is a dashboard of them.
 
     Args:
-        port: where a server of prometheus_client listens; None: none does, as the program serves `registry`.
+        port: where a server of prometheus_client listens; None starts none, as the program serves `registry`.
         address: the address that the server listens at, by default of this machine alone.
         registry: by default prometheus_client's own.
 

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def newest_flow(log: RoundLog) -> dict[str, Any] | None:
-    """The plan summary of the flow that wrote the newest manifest; None: there is no manifest."""
+    """The plan summary of the flow that wrote the newest manifest; None if there is no manifest."""
     chosen = log.chosen()
     return None if chosen is None else dict(log.flow(chosen[0])["described"])
 

@@ -181,7 +181,7 @@ class RunContext:
         return failure_file(self.term)
 
     def ended(self, error: TimelyError | None) -> None:
-        """The run has ended: keep its error for `status` where no process has reported one; None: stopped."""
+        """The run has ended: keep its error for `status` if no process has reported one; None if stopped."""
         if error is None:
             self.log.files.remove(self._failure)
         elif not self.log.files.exists(self._failure):

@@ -331,7 +331,7 @@ def on_one_machine(session: SparkSession) -> bool:
 
 
 def cores(session: SparkSession) -> int | None:
-    """The number of tasks that run at once; None: unknown (Connect)."""
+    """The number of tasks that run at once; None means unknown (Connect)."""
     try:
         return int(session.sparkContext.defaultParallelism)
     except Exception:  # noqa: BLE001 - JVM_ATTRIBUTE_NOT_SUPPORTED and its kin

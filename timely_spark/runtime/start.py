@@ -220,9 +220,7 @@ def _check_free(flow: str, inputs: Sequence[InputHandle], session: SparkSession,
             f"Flow {flow!r}: the handles of {names} send to query {query.name!r} (checkpoint "
             f"{query.checkpoint}), which is running; a second query cannot share them"
         )
-        hint = (
-            "stop() that query first, or start(..., replace=True); a flow built anew has handles of its own."
-        )
+        hint = "stop() that query first, or start(..., replace=True); a flow built again has its own handles."
         raise InputsInUse(msg, where=caller(), hint=hint)
     for active in session.streams.active:
         if active.name == name:

@@ -156,7 +156,7 @@ def _way(plan: Plan, node: Node, channel: Channel) -> Iterator[str]:
 
 
 def _elided(plan: Plan, channel: Channel) -> Partition | None:
-    """The partitioning that let an exchange on this channel be elided; None: no exchange was elided."""
+    """The partitioning that let an exchange on this channel be elided; None if no exchange was elided."""
     if channel.source is None or channel.exchange is not None or plan.workers == 1:
         return None
     # a requirement is inherited along the channel: count the last edge, and steps with one of their own

@@ -100,7 +100,7 @@ def lay_out(stages: Sequence[Stage], edges: Sequence[Edge], width: Callable[[Par
 
 
 _Link: TypeAlias = tuple[Edge, Part | None, Part | None]
-"""A connector, with the parts of a frame that it leads from and to; None: it comes from or leads outside."""
+"""A connector, with the parts of a frame that it leads from and to; None if an end is outside."""
 
 
 @dataclass(eq=False, slots=True)
@@ -194,7 +194,7 @@ class _Block:
         return rows
 
     def _connect(self, edge: Edge, source: Part | None, target: Part | None) -> None:
-        """Give a connector its items in the rows between its ends; None: it comes from or leads outside."""
+        """Give a connector its items in the rows between its ends; None if it comes from or leads outside."""
         last = len(self._rows) if target is None else self._row[target]
         passing = [_Item(PASS, PASS) for _ in range(self._row[source] + 1, last)]
         for row, item in enumerate(passing, self._row[source] + 1):
@@ -231,7 +231,7 @@ class _Block:
 
 
 def _part(frame: Frame, stage: Stage) -> Part | None:
-    """The step, or the frame around it, that stands for a stage in a frame; None: it is outside."""
+    """The step, or the frame around it, that stands for a stage in a frame; None if it is outside."""
     path = frames(stage)
     if frame not in path:
         return None

@@ -44,7 +44,7 @@ class Matches:
     probe: Indices
     #: batches, and the positions of the rows there
     parts: Sequence[tuple[Batch, Indices]]
-    #: of a batch of the arrangement without rows; None: there is no batch
+    #: of a batch of the arrangement without rows; None if there is no batch
     schema: pa.Schema | None
     #: of each probe row
     hashed: Hashes
@@ -66,7 +66,7 @@ class Matches:
         return tables[0] if len(tables) == 1 else _concat(tables)
 
     def integers(self, column: str) -> npt.NDArray[Any] | None:
-        """A column of signed integers without nulls; None: it is another."""
+        """A column of signed integers without nulls; None if it is another."""
         taken = []
         for part, at, hashed in self._with_hashes():
             if (known := part.integers(column, at, hashed)) is None:
@@ -355,7 +355,7 @@ def _runs(
     """The rows of a batch that have one of the hashes, each with its probe row.
 
     Args:
-        by_hash: the probe row of each hash; None: they are in the order of the rows.
+        by_hash: the probe row of each hash; None if they are in the order of the rows.
         among: whether the hashes are in order, and those of other lanes are among them.
         most: so many rows for each hash.
     """

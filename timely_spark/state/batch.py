@@ -124,7 +124,7 @@ class Batch:
     def integers(
         self, column: str, at: Indices | None = None, hashed: Hashes | None = None
     ) -> npt.NDArray[Any] | None:
-        """A column of signed integers without nulls, at some positions or at all; None: it is another.
+        """A column of signed integers without nulls, at some positions or at all; None if it is another.
 
         Args:
             hashed: the hash of each of these rows, if the column is the key and not stored.

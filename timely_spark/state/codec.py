@@ -267,7 +267,7 @@ class Codec:
             return pickle.dumps(value, protocol=5)
         except Exception as error:
             msg = f"a value of type {kind} cannot be pickled: {error}"
-            hint = "leave it out of what checkpoint() gives, and make it anew in restore()."
+            hint = "leave it out of what checkpoint() gives, and build it again in restore()."
             raise StateError(msg, hint=hint) from error
 
     def _unpickled(self, data: Any) -> Any:

@@ -63,7 +63,7 @@ def partitioned(table: pa.Table, by: Partition, workers: int) -> dict[int, pa.Ta
 
 
 def destinations(table: pa.Table, by: Partition, workers: int) -> Hashes | None:
-    """The worker of each record, as in `partitioned`; None: some records are for several workers."""
+    """The worker of each record, as in `partitioned`; None if some records are for several workers."""
     among = range(workers) if by.workers is None else by.workers
     if by.broadcast:
         return None

@@ -182,7 +182,7 @@ def compaction(since: int, kind: Times, labels: Sequence[str] = (), fold: Fold |
     Args:
         since: nothing arrives at an earlier epoch.
         labels: columns; rows that are equal in them, and whose times become equal, are folded.
-        fold: combines the rows of groups; None: none are folded.
+        fold: combines the rows of groups; None if none are folded.
     """
 
     def compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:

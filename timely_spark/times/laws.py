@@ -24,7 +24,7 @@ def only_epochs(times: Times) -> bool:
 
 
 def broken_law(times: Times) -> str | None:
-    """A law that some sample times of a kind break, in words; None: all samples keep all laws.
+    """A law that some sample times of a kind break, in words; None means all samples keep all laws.
 
     >>> from timely_spark.times import NestedTimes, Summary, Time
     >>> class Late(Time):

@@ -154,7 +154,7 @@ class Summary:
         object.__setattr__(self, "_same", same)
 
     def results_in(self, time: TimeT) -> TimeT | None:
-        """The time at which a message sent at ``time`` arrives; None: a limit drops the message."""
+        """The time at which a message sent at ``time`` arrives; None if a limit drops the message."""
         if len(time) != len(self.limits):
             raise InvalidTime.depths_differ(time, self)
         if self._same:
@@ -164,7 +164,7 @@ class Summary:
         return tuple.__new__(type(time), (*map(add, time, self.increments), *self.appended))
 
     def followed_by(self, other: Self) -> Self | None:
-        """The summary of this path followed by the other; None: no time passes both.
+        """The summary of this path followed by the other; None if no time passes both.
 
         >>> Summary((MAX,), (5,), ()).followed_by(Summary((MAX,), (MAX - 3,), ())) is None
         True

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ("Descending", "RefinedSummary", "RefinedTime", "RefinedTimes", "broken_inner_law", "refined")
 
 Inner: TypeAlias = type[InnerTime] | None
-"""The type of a coordinate; None: a number."""
+"""The type of a coordinate; None means a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class RefinedSummary(Summary):
     inner: tuple[Inner, ...] = ()
 
     def results_in(self, time: Any) -> Any | None:
-        """The time at which a message sent at ``time`` arrives; None: a limit drops the message."""
+        """The time at which a message sent at ``time`` arrives; None if a limit drops the message."""
         if self._same:
             return time
         numbers = tuple.__new__(Time, (value if type(value) is int else 0 for value in time))
@@ -138,7 +138,7 @@ class RefinedSummary(Summary):
         return RefinedTime(*values)
 
     def followed_by(self, other: Self) -> Self | None:
-        """The summary of this path followed by the other, which may be plain; None: no time passes both."""
+        """The summary of this path followed by the other, which may be plain; None if no time passes both."""
         following: Any = other
         if not isinstance(following, RefinedSummary):
             ends = (None,) * (len(other.increments) + len(other.appended))
@@ -236,7 +236,7 @@ def refined(times: Times, depth: int, inner: type[Any]) -> Times:
 
 
 def broken_inner_law(inner: Any) -> str | None:
-    """A law of `InnerTime` that a type breaks at its least value, in words; None: none is broken there.
+    """A law of `InnerTime` that a type breaks at its least value, in words; None if none is broken there.
 
     >>> broken_inner_law(str)
     "AttributeError: type object 'str' has no attribute 'least'"

@@ -138,11 +138,11 @@ class PathSummary(Ordered, Protocol):
     """
 
     def results_in(self, time: Any, /) -> Any | None:
-        """The earliest time at which a message sent at ``time`` can arrive; None: it cannot arrive."""
+        """The earliest time at which a message sent at ``time`` can arrive; None if it cannot arrive."""
         ...
 
     def followed_by(self, other: Self, /) -> Self | None:
-        """The summary of this path followed by the other; None: no time gets through both."""
+        """The summary of this path followed by the other; None if no time gets through both."""
         ...
 
     @property

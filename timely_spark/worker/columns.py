@@ -88,7 +88,7 @@ def joined(parts: Iterable[Span], jump: int) -> list[Span]:
 class InTime:
     """The epochs of a batch that are in time, from `low` to `high`.
 
-    Late rows enter at epoch `late`; None: late rows are only counted.
+    Late rows enter at epoch `late`; None means that late rows are only counted.
     """
 
     low: int
@@ -103,7 +103,7 @@ class InTime:
 
         Args:
             parts: the spans of the source's tasks.
-            frontier: the input's epoch; None: the input is closed.
+            frontier: the input's epoch; None if the input is closed.
             seen: whether the input has had an epoch before. If not, the span with the most rows is in time,
                 so that one wrong row does not set the first epoch.
             jump: how far an epoch may be above the highest one before.

@@ -219,7 +219,7 @@ class CallContext:
         self.round.negatives.append(found)
 
     def feeds(self, edge: int) -> Vertex | None:
-        """This worker's vertex whose output is an input's only source, unchanged; None: no such vertex."""
+        """This worker's vertex whose output is an input's only source, unchanged; None if there is none."""
         plan = self.round.plan
         first, *others = plan.into[self.node.index, edge]
         if others or first.source is None or first.exchange is not None or first.through:

@@ -88,7 +88,7 @@ class LoopState:
         self.plan = plan
         self.every = plan.warn_after if _numbered(plan.times) else None
         self._bounds: Mapping[str, int] = {}
-        #: path summaries of channels under these bounds; None: no time gets through
+        #: path summaries of channels under these bounds; None if no time gets through
         self._bounded: dict[int, Any] = {}
         #: called when a loop reaches another iteration; it only looks
         self.watch: Callable[[], object] | None = None
@@ -147,7 +147,7 @@ class LoopState:
         return counter // (self.every or 1)
 
     def arrival(self, channel: Channel, time: Timestamp) -> Any | None:
-        """The time at which a batch sent over a channel arrives; None: a loop's limit or bound drops it."""
+        """The time at which a batch sent over a channel arrives; None if a loop's limit or bound drops it."""
         if not self._bounds:
             return channel.summary.results_in(time)
         if channel.index not in self._bounded:
@@ -263,7 +263,7 @@ def repeats(batch: pa.Table) -> str | None:
 
 
 def _bounded_summary(channel: Channel, bounds: Mapping[str, int]) -> Any | None:
-    """A channel's path summary under bounds of loops; None: no time gets through."""
+    """A channel's path summary under bounds of loops; None if no time gets through."""
     source = channel.edges[0].source.scope
     summary: Any = source.times.identity(source.depth)
     for edge in channel.edges:

@@ -1,4 +1,4 @@
-"""Negative multiplicities: records that were removed more often than inserted, counted and told once."""
+"""Negative multiplicities: records that were removed more often than inserted, with one warning."""
 
 from __future__ import annotations
 

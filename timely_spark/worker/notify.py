@@ -97,7 +97,7 @@ class Pending:
     node: int
     guarantee: Any
     capability: Timestamp | None
-    #: where path summaries are declared, the input to which the capability is due; None: to no input
+    #: where path summaries are declared, the input to which the capability is due; None means to no input
     input: int | None = None
 
 

@@ -27,7 +27,7 @@ class Received:
     Args:
         batch_id: the micro-batch; with clock epochs, also the epoch of its input.
         rows: the worker's input, of schema `ROWS`.
-        header: the round's header; None: a row has it.
+        header: the round's header; None if a row has it.
     """
 
     def __init__(self, plan: Plan, batch_id: int, rows: pa.Table, header: Header | None = None) -> None:
@@ -131,7 +131,7 @@ class Received:
             start += rows
 
     def _entering(self, channel: Channel, epoch: int | None, table: pa.Table) -> Iterator[Batch]:
-        """Input records at an epoch; None: drop them."""
+        """Input records at an epoch; None means drop them."""
         if epoch is None:
             return
         time = channel.summary.results_in(self.plan.times.epoch(epoch))

@@ -75,7 +75,7 @@ def step(  # noqa: PLR0917 - the round's own signature, of which nothing is opti
         state: the state that the worker's last round returned; None in its first round.
         batch_id: the micro-batch; with clock epochs, also the epoch of its input.
         rows: the worker's input, of schema `ROWS`, in any order.
-        header: the round's header; None: a row has it.
+        header: the round's header; None if a row has it.
 
     Returns:
         The new state, and rows of schema `ROWS` for the driver: messages, outputs and one report.
@@ -126,7 +126,7 @@ class Worker:
         self.seconds = 0.0
         #: asked before each delivery whether the round ends there; the next round does the rest
         self.ends: Callable[[Worker], bool] | None = None
-        #: the present call: step, time, records, and when it began by `time.monotonic`; None: between calls
+        #: the present call: step, time, records, and its start by `time.monotonic`; None means between calls
         self.calling: tuple[Node, Any, int, float] | None = None
         #: if `plan.measured`, by ("call" or "message", step, epoch): number, records, bytes, nanoseconds
         self.measured: dict[tuple[str, str, Any], list[int]] = {}
@@ -396,7 +396,7 @@ class Worker:
         return pack_parts([json.dumps(head, separators=(",", ":")).encode(), *parts])
 
     def _snapshot(self, node: Node) -> VertexSnapshot | None:
-        """A vertex's new snapshot; None: the state is that of the template."""
+        """A vertex's new snapshot; None if the state is that of the template."""
         last, codec = self.snapshots.get(node.name, VertexSnapshot()), self.codec
         invocations = self.invocations.get(node.index)
         if codec.inline:

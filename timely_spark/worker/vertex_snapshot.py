@@ -49,7 +49,7 @@ class Invocation:
 class VertexSnapshot:
     """One vertex's last checkpoint."""
 
-    #: the full state; None: that of the template
+    #: the full state; None means that of the template
     full: Chunk | None = None
     #: the blobs that `full` refers to in turn, with their sizes
     kept: Mapping[bytes, int] = field(default_factory=dict)

@@ -101,7 +101,7 @@ class Header(Item):
     kind = RowKind.HEADER
     #: the batch of the round before
     batch: int
-    #: by input its epoch; None: closed
+    #: by input its epoch; None means closed
     inputs: dict[str, int | None] = field(default_factory=dict)
     #: the oldest epoch that is not complete
     oldest: int = 0
@@ -166,7 +166,7 @@ class InputBatch(Item):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance(Item):
-    """The epoch of an input advances; None: the input is closed."""
+    """The epoch of an input advances; None if the input is closed."""
 
     kind = RowKind.ADVANCE
     source: str
@@ -220,7 +220,7 @@ class Report(Item):
     left: int = 0
     #: epochs that began
     ticks: list[int] = field(default_factory=list)
-    #: by input that was advanced, its epoch; None: closed. All workers report the same.
+    #: by input that was advanced, its epoch; None means closed. All workers report the same.
     advanced: dict[str, int | None] = field(default_factory=dict)
     #: by source with an epoch column, the highest epoch in time
     seen: dict[str, int] = field(default_factory=dict)

@@ -316,9 +316,9 @@ def test_a_table_made_anew_in_the_same_folder_is_not_read_on(
     planned = polled(reader, offset)
     made_anew(table, versions=versions)
 
-    with pytest.raises(BadFile, match=r"(?s)made anew|no longer .*job.py:3.*Hint.*new checkpoint"):
+    with pytest.raises(BadFile, match=r"(?s)recreated|no longer .*job.py:3.*Hint.*new checkpoint"):
         polled(reader_of(table), offset)  # a restart
-    with pytest.raises(BadFile, match=r"(?s)made anew|cannot be read|is gone"):
+    with pytest.raises(BadFile, match=r"(?s)recreated|cannot be read|was removed"):
         reader_of(table).partitions(offset, planned)  # a restart that runs a batch again
     if versions != 2:  # with as many it waits for the next one
         with pytest.raises(BadFile, match=r"(?s)has not version 1 that was read"):

@@ -27,7 +27,7 @@ Released = Callable[[str, int], Iterator[tuple[int, pa.Table]]]
 
 
 def how_old(*, fresh: bool, within: float | str | None, at: int | None = None) -> float | None:
-    """How old an answer may be, in seconds; None: as old as the epoch `at`, or the newest complete one.
+    """How old an answer may be, in seconds; None means as old as the epoch `at`, or the newest complete one.
 
     >>> how_old(fresh=False, within="500ms"), how_old(fresh=True, within=None)
     (0.5, 0.0)
@@ -54,7 +54,7 @@ class Answer:
         [(1, 0)]
     """
 
-    #: The epoch at which the answer holds; None: no epoch was complete.
+    #: The epoch at which the answer holds; None if no epoch was complete.
     epoch: int | None
     table: pa.Table
 

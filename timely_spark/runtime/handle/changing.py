@@ -24,7 +24,7 @@ class Changing:
     epoch: int
     #: Columns: iteration long, the records', diff long: by how much a record's multiplicity changes then.
     changes: pa.Table
-    #: after so many iterations the records are what they were; None: not twice in those that are shown
+    #: after so many iterations the records are what they were; None if not twice in those that are shown
     cycle: int | None
 
     @classmethod

@@ -100,7 +100,7 @@ class Inspection:
         return range(first, newest + 1)
 
     def at(self, round: int | None = None) -> Round:
-        """A retained round; None: the newest.
+        """A retained round; None means the newest.
 
         Raises:
             BadArgument: `round` is not an integer.
@@ -144,7 +144,7 @@ class Round:
     manifest: Manifest
     #: The messages for the next micro-batch, and the references of the workers' states.
     rows: pa.Table
-    #: The summary of the plan in this process, which has times of a user's kind, too; None: read it.
+    #: The summary of the plan in this process, which has times of a user's kind, too; None means read it.
     own: PlanSummary | None = None
 
     @cached_property

@@ -29,7 +29,7 @@ class Overview:
     #: the newest micro-batch that is done; -1: none
     batch: int
     rounds: int
-    #: records that the recent micro-batches delivered to steps, per second; None: unknown
+    #: records that the recent micro-batches delivered to steps, per second; None means unknown
     rate: float | None
     #: epochs that have begun and are not complete, and the inputs and steps that keep the oldest open
     epochs: Sequence[int]

@@ -77,7 +77,7 @@ def living() -> list[Query]:
 
 
 def known(run_id: str) -> Query | None:
-    """A query that this process runs or has run; None: no flow, or nobody has its handle any more."""
+    """A query that this process runs or has run; None if no flow, or nobody has its handle any more."""
     return _known.get(run_id)
 
 
@@ -368,11 +368,11 @@ class Query:
         """Wait until an epoch is complete at a probe or output.
 
         Args:
-            target: a probe, an output's or probe's name, or an epoch; None: all outputs and probes.
-            epoch: the epoch; None: those of all that the inputs have at this moment: what handles have sent,
+            target: a probe, an output's or probe's name, or an epoch; None means all outputs and probes.
+            epoch: the epoch; None means the epochs of all that the inputs have now: what handles have sent,
                 files, versions of tables, captured epochs. Of a DataFrame, what a micro-batch reads that
                 begins later. With manual epochs and columns of epochs: all epochs that are closed then.
-            timeout: seconds; None: without limit.
+            timeout: seconds; None means without limit.
 
         Returns:
             Whether the epoch is complete; False after the timeout, or when the query has ended before.

@@ -44,12 +44,12 @@ def ask(
             columns that they share, all at the same epoch.
         question: what to look up: a DataFrame, an Arrow table, a dict of columns, a list of dicts. The
             columns that the collection has, too, are looked up. With `keys`: rows or values of those
-            columns. None: everything.
+            columns. None means everything.
         keys: the columns of `question`, if that is a list of values.
         fresh: wait for everything that the inputs have.
         within: how old the answer may be: seconds, or text such as "1s", "500ms", "2 minutes".
         at: an epoch that is complete, for an answer as it was then; reads the captured changes again.
-        timeout: seconds to wait; None: without limit.
+        timeout: seconds to wait; None means without limit.
         diff: the column of differences, as in `capture`.
 
     **Columns:** out: the question's, then the other columns of the collections. Each row of the question

@@ -27,7 +27,7 @@ def why(self: Query, epoch: int | None = None) -> Why:
     lines of `python -m timely_spark status` show the same of the oldest epoch.
 
     Args:
-        epoch: None: the oldest epoch in flight, or the next one if there is none.
+        epoch: None means the oldest epoch in flight, or the next one if there is none.
 
     Example:
         >>> print(query.why(3))  # doctest: +SKIP
@@ -82,7 +82,7 @@ def explain_row(
     Args:
         inputs: for each input the name of a captured output that has its records, or the records. An
             input that is left out is empty.
-        at: a complete epoch; None: the last one that was captured.
+        at: a complete epoch; None means the last one that was captured.
 
     The other arguments are those of `testing.explain_row`.
 

@@ -45,7 +45,7 @@ class Sent:
     idle: Idle | None = None
 
     def epoch(self, names: Sequence[str], seconds: float = 0.0) -> Callable[[], int | None]:
-        """A function that returns the epoch until which outputs have everything; None: not known yet.
+        """A function that returns the epoch until which outputs have everything; None means not known yet.
 
         Args:
             names: outputs and probes; inputs that lead to none of them do not count.
@@ -80,7 +80,7 @@ class Sent:
         return max((journal.as_of(seconds).last for journal in self._journals(names)), default=-1)
 
     def open(self, names: Sequence[str], seconds: float = 0.0) -> Open | None:
-        """The records that outputs cannot have until an input closes their epoch; None: there are none."""
+        """The records that outputs cannot have until an input closes their epoch; None if there are none."""
         last = self.records(names, seconds)
         now = {journal.name: journal.position for journal in self._journals(names)}
         open_ = {name: each.epoch for name, each in now.items() if not each.closed and each.epoch <= last}

@@ -35,7 +35,7 @@ class Status:
     after: Round
     #: the process that started the flow last
     owner: Mapping[str, Any]
-    #: whether that process is alive; None: unknown on this file system
+    #: whether that process is alive; None means unknown on this file system
     running: bool | None
     #: "running", "idle" (it runs, and has nothing to do), "failed", "stopped", or "perhaps running"
     state: str
@@ -45,7 +45,7 @@ class Status:
     now: BatchProgress | None
     #: per input what became of all that it was given
     read: Mapping[str, Account]
-    #: what keeps the oldest epoch open; None: no epoch is in flight
+    #: what keeps the oldest epoch open; None if no epoch is in flight
     why: Why | None
 
     @classmethod

@@ -209,7 +209,7 @@ class DeltaSink(Sink):
         return frame.withColumn(_RANK, row_number().over(last)).where(f"{_RANK} = 1")
 
     def _check_own(self, session: SparkSession) -> None:
-        """Check that the table is still there, and this output's: a table made anew lacks earlier epochs."""
+        """Check that the table is still there, and this output's: a recreated table lacks earlier epochs."""
         found = properties(self._folder) if self._is_path and self._folder is not None else None
         if found is None and self._exists(session):
             found = dict(map(tuple, session.sql(f"SHOW TBLPROPERTIES {self._sql}").collect()))
@@ -217,7 +217,7 @@ class DeltaSink(Sink):
             raise OutputMismatch.lost(self.target)
 
     def _check_whole(self, session: SparkSession) -> None:
-        """Check that no other writer has taken epochs away, of which Delta has the transactions still."""
+        """Fail if another writer removed epochs that Delta still counts as committed."""
         if self._history is not None and not self._history.is_complete():
             self._check_own(session)
             raise OutputMismatch.taken_away(self.target)

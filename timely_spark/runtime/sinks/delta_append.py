@@ -61,7 +61,7 @@ def appended(folder: str, records: pa.Table, app: str, version: int, owner: Mapp
 
 
 def properties(folder: str) -> dict[str, str] | None:
-    """The properties of a Delta table; None: deltalake cannot read them, or is not installed."""
+    """The properties of a Delta table; None if deltalake cannot read them, or is not installed."""
     if find_spec("deltalake") is None:
         return None
     from deltalake import DeltaTable

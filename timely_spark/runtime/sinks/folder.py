@@ -110,7 +110,7 @@ class Writer:
     name: str
     format: Format
     schema: pa.Schema
-    #: for the column of epochs; None: without the column
+    #: for the column of epochs; None means without the column
     epoch: int | None = None
 
     def __call__(self, tables: Iterable[pa.Table]) -> int:

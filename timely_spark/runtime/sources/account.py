@@ -33,7 +33,7 @@ class Account:
     `where` excludes.
     """
 
-    #: what is counted; None: rows only, of a Spark DataFrame or a Delta table
+    #: what is counted; None means rows only, of a Spark DataFrame or a Delta table
     unit: Literal["file", "entry", "epoch"] | None = None
     listed: int = 0
     entered: int = 0

@@ -22,16 +22,16 @@ class File(NamedTuple):
     modified: int
     path: str
     size: int
-    #: None: those in the names of the folders above
+    #: None means those in the names of the folders above
     values: Values | None = None
-    #: device and inode of a local file; None: the store has only paths
+    #: device and inode of a local file; None if the store has only paths
     id: str | None = None
-    #: why the file is quarantined; None: it is read
+    #: why the file is quarantined; None if it is read
     bad: str | None = None
 
     @property
     def identity(self) -> str | None:
-        """The file whatever its path, until it is changed; None: it is known by its path only."""
+        """The file whatever its path, until it is changed; None if it is known by its path only."""
         return None if self.id is None else f"{self.id}:{self.modified}:{self.size}"
 
 

@@ -55,7 +55,7 @@ class Begin:
 
 
 def _read(text: str) -> datetime | None:
-    """A time as Spark reads it; None: the text is no time."""
+    """A time as Spark reads it; None if the text is not a time."""
     try:
         from pyspark.sql import SparkSession
     except ImportError:

@@ -79,10 +79,10 @@ class DeltaLog:
             msg = f"version {version} of {self.folder.path} is no longer in its log"
             raise self.folder.error(msg, "start from the newest version, with a new checkpoint.")
         if newest < version - 1:
-            raise self._made_anew(version - 1)
+            raise self._recreated(version - 1)
 
     def commit_id(self, version: int) -> str | None:
-        """What tells a version from that of another table here; None: it is no longer in the log."""
+        """A version's fingerprint, which a recreated table does not have; None if the log lacks it."""
         if not self.has(version):
             return None
         path = self.commit(version)
@@ -92,10 +92,10 @@ class DeltaLog:
     def check_same(self, version: int, commit: str | None) -> None:
         """Check that a version is still the one whose `commit_id` this is, unless one of them is unknown."""
         if commit is not None and self.commit_id(version) not in {None, commit}:
-            raise self._made_anew(version)
+            raise self._recreated(version)
 
-    def _made_anew(self, version: int) -> BadFile:
-        msg = f"{self.folder.path} has not version {version} that was read: the table was made anew"
+    def _recreated(self, version: int) -> BadFile:
+        msg = f"{self.folder.path} has not version {version} that was read: the table was recreated"
         return self.folder.error(msg, "begin with a new checkpoint.")
 
     def has(self, version: int) -> bool:
@@ -142,7 +142,7 @@ class DeltaLog:
             now = pa.schema([field for field in found if field.name in {field.name for field in other}])
             was, now_is = describe(pa.schema(other)), describe(now) if len(now) else "nothing"
             msg = f"version {version} of {self.folder.path} has {now_is} where the flow reads {was}"
-            hint = f"restore the columns, or begin anew with from_version={version} and a new checkpoint."
+            hint = f"restore the columns, or start again with from_version={version} and a new checkpoint."
             raise self.folder.error(msg, hint)
 
     def since(self, moment: datetime) -> int:
@@ -177,7 +177,7 @@ class DeltaLog:
         raise self.folder.error(msg, f"from_version={newest + 1} begins with the next one.")
 
     def first(self, begin: Begin) -> int | None:
-        """The version with which a reader begins; None: with all rows of the newest one."""
+        """The version with which a reader begins; None means with all rows of the newest one."""
         if begin.moment is not None:
             return self.since(begin.moment)
         if begin.version is not None and begin.version > (newest := self.newest()) + 1:
@@ -292,7 +292,7 @@ class DeltaSource(FileSource):
     Args:
         changes: also read updates and deletions, as rows with the column `diff`.
         versions_per_epoch: the most versions of a batch.
-        from_version: the first version; None: first all rows of the newest version.
+        from_version: the first version; None means first all rows of the newest version.
     """
 
     changes: bool = False
@@ -321,7 +321,7 @@ class DeltaSource(FileSource):
 
 
 def spark_frame(source: DeltaSource, begin: Begin) -> Any:
-    """The table by Spark's own reader, with the columns of `DeltaLog`; None: there is no session."""
+    """The table by Spark's own reader, with the columns of `DeltaLog`; None if there is no session."""
     try:
         from pyspark.sql import SparkSession
     except ImportError:

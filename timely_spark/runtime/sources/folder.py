@@ -72,7 +72,7 @@ class Folder:
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: the columns of the newest file when the flow was built
     known: tuple[str, ...] = ()
-    #: None: each file may be skipped; else of some files the Delta versions, which may be skipped only whole
+    #: None means that each file may be skipped; else the Delta versions of files, which are skipped together
     versions: Mapping[str, int] | None = field(default=None, hash=False)
     #: the checkpoint of the flow that runs, for hints
     checkpoint: str = "CHECKPOINT"
@@ -480,7 +480,7 @@ class Folder:
         except BadFile:
             raise
         except FileNotFoundError as error:
-            msg = f"{path} was listed, and is gone before the flow has read it"
+            msg = f"{path} was removed after it was listed, before the flow had read it"
             hint = f"restore it and start again{self.or_without(path)}."
             raise self.error(msg, hint) from error
         except _DAMAGE as error:
@@ -512,7 +512,7 @@ class FileSource(JournaledSource):
 
     Args:
         folder: the files.
-        files_per_epoch: the most files of a batch; None: all that are there.
+        files_per_epoch: the most files of a batch; None means all that are there.
         max_bytes_per_epoch: the most bytes of a batch, but one file at least.
         on_bad_file: what becomes of a file that cannot be read.
     """
@@ -574,7 +574,7 @@ def _value(text: str | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def _scalar(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
-    """A user's value of a type; None: it is none, as a time without a zone is none with one."""
+    """Convert a value to a type; None if it does not fit, as a time without a zone in one with it."""
     try:
         if kind is not None and (wanted := zones(kind)):
             given = zones(pa.scalar(value).type)

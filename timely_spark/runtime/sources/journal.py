@@ -50,7 +50,7 @@ class FileCounts:
 
     @classmethod
     def of(cls, files: Files, source: str, until: int | None = None) -> FileCounts:
-        """The counts of the batches up to `until`; None: of all in the journal.
+        """The counts of the batches up to `until`; None means of all in the journal.
 
         Args:
             files: `RoundLog.files` of the checkpoint.

@@ -66,7 +66,7 @@ class ReadPartition(InputPartition):
         self.parts = parts
         #: what the flow is told of quarantined files
         self.bad = bad
-        #: The epoch to which a replay advances the input; None: the input is closed; 0: another task does.
+        #: The epoch to which a replay advances the input; None if the input is closed; 0: another task does.
         self.progress = progress
         #: by file its Delta version, if that may be skipped
         self.versions: Mapping[str, int] | None = None

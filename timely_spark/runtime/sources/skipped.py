@@ -54,7 +54,7 @@ def skip(
 
     Args:
         file: its path, or the end of it from a folder's name on.
-        source: the name of the input; None: the only one that can be meant.
+        source: the name of the input; None means the only one that can be meant.
 
     Raises:
         BadFile: there is no such thing to be read, or it was read already.

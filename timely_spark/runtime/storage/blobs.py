@@ -138,7 +138,7 @@ class Blobs:
 
 
 def file_of(reference: Any) -> str | None:
-    """The name of a reference's file; None: the blob is embedded."""
+    """The name of a reference's file; None if the blob is embedded."""
     if bytes(reference[: len(_FILE)]) != _FILE:
         return None
     return bytes(reference[len(_FILE) :]).partition(b"@")[0].decode()

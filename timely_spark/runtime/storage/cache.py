@@ -25,7 +25,7 @@ Stamp = tuple[int, ...]
 
 
 def stamp(path: str) -> Stamp | None:
-    """The stamp of a local file; None: there is no such file.
+    """The stamp of a local file; None if there is no such file.
 
     The time of the last change of the file's inode is part of it, because nobody can set that one back.
     """
@@ -67,7 +67,7 @@ class Cache:
         return cls(folder, int(limit))
 
     def get(self, key: str) -> pa.Buffer | None:
-        """The copy, memory-mapped; None: there is no copy."""
+        """The copy, memory-mapped; None if there is no copy."""
         path = self._path(key)
         try:
             whole = pa.memory_map(path).read_buffer()
@@ -81,7 +81,7 @@ class Cache:
         return whole.slice(0, size)
 
     def stamp(self, key: str) -> Stamp | None:
-        """The stamp of the copy; None: there is no copy."""
+        """The stamp of the copy; None if there is no copy."""
         found = stamp(self._path(key))
         return None if found is None else found[:-1]  # each use of a copy changes its inode
 

@@ -240,7 +240,7 @@ def skip_entry(log: RoundLog, name: str, number: int) -> None:
 
 
 def entry_size(log: RoundLog, name: str, number: int) -> int | None:
-    """The size of an entry in bytes; None: there is no such entry."""
+    """The size of an entry in bytes; None if there is no such entry."""
     return log.files.size(_file(name, number))
 
 

@@ -198,7 +198,7 @@ class Files:
             _intact.add((path, written, 0, len(content), crc32))
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None: there is no such file."""
+        """The content of a file; None if there is no such file."""
         content = self._content(name)
         return None if content is None else content.to_pybytes()
 
@@ -229,7 +229,7 @@ class Files:
             ) from error
 
     def buffer(self, name: str) -> pa.Buffer | None:
-        """The content of an immutable file, memory-mapped; None: there is no such file.
+        """The content of an immutable file, memory-mapped; None if there is no such file.
 
         A remote file is fetched once per machine (see `cache.Cache`), and not checked for existence again.
         """
@@ -289,7 +289,7 @@ class Files:
         return self.size(name) is not None
 
     def size(self, name: str) -> int | None:
-        """The size in bytes; None: there is no such file."""
+        """The size in bytes; None if there is no such file."""
         path = self.path(name)
         with self._owned(name, "looked up"):
             return self._store.size(path)
@@ -308,7 +308,7 @@ class Files:
         self.write(name, sealed(name, json.dumps(content, indent=1).encode()), durable=durable, new=new)
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """The content of a file of `write_json`; None: there is no such file."""
+        """The content of a file of `write_json`; None if there is no such file."""
         content = self._unsealed(name)
         return None if content is None else self.parsed(name, content.to_pybytes())
 
@@ -320,12 +320,12 @@ class Files:
         self.write(name, sealed(name, sink.getvalue()), durable=durable, new=new)
 
     def schema(self, name: str) -> pa.Schema | None:
-        """The schema of an Arrow file with its metadata; None: there is no such file."""
+        """The schema of an Arrow file with its metadata; None if there is no such file."""
         reader = self._arrow(name, rows=False)
         return None if reader is None else reader.schema
 
     def table(self, name: str) -> pa.Table | None:
-        """The table in a file of `write_table`; None: there is no such file."""
+        """The table in a file of `write_table`; None if there is no such file."""
         return self._arrow(name, rows=True)
 
     def head(self, name: str, schema: pa.Schema) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Lock:
             self._file = None
 
     def is_held(self) -> bool | None:
-        """Whether a process has the lock; None: unknown, or the file system has no locks."""
+        """Whether a process has the lock; None means unknown, or the file system has no locks."""
         if self.path is None or not os.path.exists(self.path):
             return None if self.path is None else False
         with _one_at_a_time:
@@ -126,7 +126,7 @@ class Lock:
 
 
 def _try(file: int, *, shared: bool = False) -> bool | None:
-    """Whether the lock could be taken; None: no locks, for example on NFS with `nolock`."""
+    """Whether the lock could be taken; None means no locks, for example on NFS with `nolock`."""
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -88,7 +88,7 @@ class RoundLog:
     """The round log of one checkpoint. All state is in files, so every process has an object of its own."""
 
     def __init__(self, checkpoint: str, term: int | None = None, first: int = FIRST) -> None:
-        #: The term of the run that reads and writes; None: a watcher, which only reads.
+        #: The term of the run that reads and writes; None means a watcher, which only reads.
         self.term = term
         #: The first batch whose manifest the run writes.
         self.first = first
@@ -100,7 +100,7 @@ class RoundLog:
 
     # -- the identity of the checkpoint ----------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:
-        """The identity of the checkpoint: format, id, name, partitions. None: a new checkpoint."""
+        """The identity of the checkpoint: format, id, name, partitions. None means a new checkpoint."""
         name, root = "flow.json", self.files.root
         try:
             content = self.files.json(name)

@@ -45,7 +45,7 @@ class Published:
 
     @classmethod
     def of(cls, files: Files) -> Published | None:
-        """The published collection in a folder; None: there is none, or a capture that keeps all epochs."""
+        """The published collection in a folder; None if there is none, or a capture that keeps all epochs."""
         found = files.json(_DECLARED)
         return None if found is None else cls(files, found["lease"], found["diff"])
 
@@ -72,7 +72,7 @@ class Published:
         self.files.write_json(f"_hold-{reader}.json", {"epoch": epoch, "renewed": time.time()})
 
     def held(self, reader: str) -> int | None:
-        """The epoch of a reader's hold; None: it has none."""
+        """The epoch of a reader's hold; None if it has none."""
         found = self.files.json(f"_hold-{reader}.json")
         return None if found is None else int(found["epoch"])
 

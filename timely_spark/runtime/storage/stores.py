@@ -73,7 +73,7 @@ class Local:
             return file.read_buffer()
 
     def size(self, path: str) -> int | None:
-        """The size in bytes; None: there is no such file."""
+        """The size in bytes; None if there is no such file."""
         try:
             return os.stat(path).st_size
         except FileNotFoundError:
@@ -223,7 +223,7 @@ class Remote:
             return file.read_buffer()
 
     def size(self, path: str) -> int | None:
-        """The size in bytes; None: there is no such file."""
+        """The size in bytes; None if there is no such file."""
         info = self.system.get_file_info(path)
         return int(info.size) if info.is_file else None
 
