@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.errors import GraphError
+from timely_spark.operators.output_vertex import MonotoneOutput
 
 EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4), (4, 5), (5, 6), (2, 6)]
 
@@ -144,7 +146,7 @@ def test_an_output_cannot_retract_what_is_derived_of_improvements(
     flow = ts.Dataflow("derived")
     least = flow.input("x", "k long, v long", epochs=epochs).min("v", keys="k", name="least")
     derived(least).to_delta("/nowhere", diff="d")
-    with pytest.raises(GraphError, match=r"(?s)is to retract records, and .*Hint: "):
+    with pytest.raises(GraphError, match=r"(?s)is to retract records, and .*|are not final when.*Hint: "):
         flow.compile()
 
 
@@ -179,3 +181,270 @@ def test_what_is_derived_of_a_set_is_never_retracted(derived: Callable[[ts.Strea
     derived(flow.input("x", "k long, v long").distinct()).to_delta("/nowhere", diff="d", name="out")
     found = ts.testing.run(flow, {"x": [[(1, 5), (1, 5)], [(1, 5), (1, 7)]]})["out"].rows()
     assert [[row[-1] for row in rows] for rows in found.values()] == [[1], [1]]
+
+
+# -- which steps get final records ---------------------------------------------------------------------------
+
+KV, V = "k long, v long", pc.field("v")
+Build = Callable[[ts.Stream], ts.Stream]
+
+
+def few(s: ts.Stream, name: str = "few") -> ts.Stream:
+    return s.distinct(name=name)
+
+
+def least(s: ts.Stream, name: str = "least") -> ts.Stream:
+    return s.min("v", keys="k", name=name)
+
+
+def swap(s: ts.Stream) -> ts.Stream:
+    return s.select(k="v", v="k", name="swapped")
+
+
+def count(s: ts.Stream) -> ts.Stream:
+    return s.group_by("k").count("v", name="count")
+
+
+def up(s: ts.Stream) -> ts.Stream:
+    return s.select("k", v=pc.add(V, 1), name="up")
+
+
+def merged(s: ts.Stream, name: str = "merged") -> ts.Stream:
+    return s.merge("v", pc.max_element_wise, keys="k", name=name)
+
+
+def waits(s: ts.Stream) -> ts.Stream:
+    return s.unary_notify(lambda _, batch: batch, KV, name="waits")
+
+
+def stepwise(s: ts.Stream) -> ts.Stream:
+    return s.unary(lambda _, batch: batch, KV, name="unary")
+
+
+def two_readers(s: ts.Stream) -> ts.Stream:
+    both = least(s)
+    return count(both).concat(waits(both), name="both")
+
+
+def looped(body: Callable[[ts.Stream], Any]) -> Build:
+    return lambda s: s.loop(body, name="loop")
+
+
+def inner(body: Build) -> Build:
+    def build(s: ts.Stream) -> ts.Stream:
+        scope = s.scope.inner(name="inner", time=int)
+        return body(s.enter(scope, at="v", name="in")).leave(name="back")
+
+    return build
+
+
+def decided(flow: ts.Dataflow) -> str:
+    """Whose records are made final, for which readers; or which are refused. `output` finalises by itself."""
+    try:
+        plan = flow.compile(2)
+    except GraphError as error:
+        found = re.search(r"'([^']+)' \([^)]*\) are not final when they .* '([^']+)'", str(error))
+        assert found is not None
+        return f"refused: {found[1]} -> {found[2]}"
+    before = {edge.target: edge.source for edge in plan.edges}
+    settled = [edge for edge in plan.edges if edge.source.operator == "settle" and edge.source.name != "set"]
+    itself = ["output"] * any(isinstance(stage.vertex, MonotoneOutput) for stage in plan.stages)
+    return ", ".join([*(f"{before[e.source].name} -> {e.target.name}" for e in settled), *itself])
+
+
+@pytest.mark.parametrize(
+    ("epochs", "build", "decision"),
+    [
+        # by the clock an epoch's records come in one batch, up to an exchange, a loop, or a step with state
+        pytest.param("clock", lambda s: count(few(s)), "", id="clock count"),
+        pytest.param("clock", lambda s: count(few(s.where(V > 0))), "", id="clock where"),
+        pytest.param("clock", lambda s: count(few(s.concat(s.where(V > 0)))), "", id="clock concat"),
+        pytest.param("clock", lambda s: count(few(s.exchange("v"))), "few -> count", id="clock exch"),
+        pytest.param(
+            "clock", lambda s: count(few(s.concat(s.exchange("v")))), "few -> count", id="clock concat exch"
+        ),
+        pytest.param("clock", lambda s: count(few(s.map_batches(lambda b: b, KV))), "", id="clock batches"),
+        pytest.param("clock", lambda s: count(few(stepwise(s))), "few -> count", id="clock behind unary"),
+        pytest.param("clock", lambda s: count(few(s.delay(1))), "few -> count", id="clock behind delay"),
+        pytest.param("clock", lambda s: count(least(few(s))), "least -> count", id="clock two"),
+        pytest.param(
+            "clock", lambda s: few(s).concat(few(s.where(V > 1), "few2")), "", id="clock concat few"
+        ),
+        pytest.param("manual", lambda s: count(few(s)), "few -> count", id="count"),
+        pytest.param("manual", lambda s: few(s).where(V > 0), "few -> where", id="where"),
+        pytest.param(
+            "manual",
+            lambda s: few(s).where(V > 0).distinct(name="again"),
+            "few -> where, output",
+            id="few few",
+        ),
+        pytest.param("manual", lambda s: least(s).where(V > 0), "least -> where", id="min where"),
+        pytest.param("manual", lambda s: count(swap(least(s))), "swapped -> count", id="min swap count"),
+        pytest.param("manual", lambda s: swap(least(s)), "output", id="min swap"),
+        pytest.param(
+            "manual", lambda s: least(s).select("k", name="keys"), "least -> keys", id="min valueless"
+        ),
+        pytest.param("manual", lambda s: few(s).select("k", name="keys"), "few -> keys", id="few valueless"),
+        pytest.param("manual", lambda s: swap(few(s)).distinct(name="again"), "output", id="few swap few"),
+        pytest.param("manual", lambda s: least(s).min("v", keys="k", name="again"), "output", id="min min"),
+        pytest.param(
+            "manual",
+            lambda s: least(s).min("k", keys="v", name="again"),
+            "again.select -> again, output",
+            id="min min other",
+        ),
+        pytest.param(
+            "manual",
+            lambda s: least(s).max("v", keys="k", name="most"),
+            "least -> most, output",
+            id="min max",
+        ),
+        pytest.param("manual", lambda s: few(least(s)), "least -> few, output", id="min few"),
+        pytest.param("manual", lambda s: least(few(s)), "output", id="few min"),
+        pytest.param("manual", lambda s: least(s).exchange("k", name="by"), "output", id="min exch"),
+        pytest.param(
+            "manual", lambda s: count(least(s).exchange("v", name="by")), "by -> count", id="min exch count"
+        ),
+        pytest.param(
+            "manual", lambda s: least(s).exchange(by=V, name="by"), "least -> by", id="min exch computed"
+        ),
+        pytest.param("manual", lambda s: least(s).broadcast(name="all"), "least -> all", id="min broadcast"),
+        pytest.param(
+            "manual",
+            lambda s: least(s).concat(least(s, "other"), name="both"),
+            "least -> both, other -> both",
+            id="min concat",
+        ),
+        pytest.param("manual", lambda s: few(s).concat(s, name="both"), "few -> both", id="few concat"),
+        pytest.param(
+            "manual",
+            lambda s: few(s).concat(s, name="both").distinct(name="again"),
+            "few -> both, output",
+            id="few concat few",
+        ),
+        pytest.param("manual", two_readers, "least -> count, least -> waits", id="two readers"),
+        pytest.param("manual", lambda s: count(merged(s)), "", id="merged"),
+        pytest.param(
+            "manual",
+            lambda s: few(s).join(s.select("k", w="v"), on="k", name="pairs"),
+            "few -> pairs",
+            id="join",
+        ),
+        pytest.param("manual", looped(few), "output", id="loop few"),
+        pytest.param("manual", looped(lambda x: few(x).where(V > 0)), "output", id="loop few where"),
+        pytest.param(
+            "manual", looped(lambda x: few(up(x).where(V < 9).concat(x))), "output", id="loop few up"
+        ),
+        pytest.param(
+            "manual",
+            looped(lambda x: (few(x), up(x.distinct(name="l2")))),
+            "refused: loop.l2 -> loop.leave",
+            id="loop leaves up of few",
+        ),
+        pytest.param("manual", looped(least), "output", id="loop min"),
+        pytest.param(
+            "manual",
+            looped(lambda x: (least(x), up(least(x, "l2")))),
+            "refused: loop.l2 -> loop.leave",
+            id="loop min up leaves",
+        ),
+        pytest.param(
+            "manual",
+            looped(lambda x: (least(x), least(x, "l2").where(V > 1))),
+            "refused: loop.l2 -> loop.leave",
+            id="loop min where leaves",
+        ),
+        pytest.param(
+            "manual", looped(lambda x: (least(x), swap(least(x, "l2")))), "output", id="loop min swap leaves"
+        ),
+        pytest.param(
+            "manual",
+            looped(lambda x: (least(x), least(x, "l2").broadcast(name="b"))),
+            "refused: loop.l2 -> loop.leave",
+            id="loop min bcast leaves",
+        ),
+        pytest.param(
+            "manual",
+            looped(lambda x: (few(x), x.distinct(name="l2").broadcast(name="b"))),
+            "refused: loop.l2 -> loop.leave",
+            id="loop few bcast leaves",
+        ),
+        pytest.param(
+            "manual",
+            looped(lambda x: least(x).max("v", keys="k", name="most")),
+            "refused: loop.least -> loop.leave",
+            id="loop min max",
+        ),
+        pytest.param(
+            "manual", looped(lambda x: few(least(x))), "refused: loop.least -> loop.leave", id="loop min few"
+        ),
+        pytest.param("manual", looped(lambda x: least(few(x))), "output", id="loop few min"),
+        pytest.param(
+            "manual", looped(lambda x: least(up(least(x, "l1")).where(V < 9))), "output", id="loop min up min"
+        ),
+        pytest.param(
+            "manual", looped(lambda x: waits(least(x))), "loop.least -> loop.waits", id="loop waits"
+        ),
+        pytest.param(
+            "manual",
+            looped(lambda x: (x.where(V < 0), waits(few(x)))),
+            "loop.few -> loop.waits",
+            id="loop waits few",
+        ),
+        pytest.param(
+            "manual",
+            looped(lambda x: (x.where(V < 0), count(least(x)))),
+            "loop.least -> loop.count",
+            id="loop count",
+        ),
+        pytest.param(
+            "manual",
+            looped(lambda x: (x.where(V < 0), few(x).concat(x.distinct(name="l2")))),
+            "refused: loop.few -> loop.leave",
+            id="loop concat",
+        ),
+        pytest.param("manual", looped(merged), "loop.leave -> o", id="loop merged"),
+        pytest.param(
+            "manual",
+            looped(lambda x: least(merged(x))),
+            "refused: loop.merged -> loop.leave",
+            id="loop merged min",
+        ),
+        pytest.param(
+            "manual",
+            looped(lambda x: (merged(x), up(merged(x, "m2")))),
+            "refused: loop.m2 -> loop.leave",
+            id="loop merged up",
+        ),
+        pytest.param(
+            "manual",
+            lambda s: count(looped(least)(s)),
+            "loop.leave -> count",
+            id="loop then count",
+        ),
+        pytest.param(
+            "manual",
+            lambda s: looped(least)(s).max("v", keys="k", name="most"),
+            "loop.leave -> most, output",
+            id="loop then max",
+        ),
+        pytest.param(
+            "manual",
+            lambda s: looped(least)(s).where(V > 0),
+            "loop.leave -> where",
+            id="loop then where",
+        ),
+        pytest.param("manual", inner(few), "inner.few -> back", id="inner few"),
+        pytest.param("manual", inner(least), "inner.least -> back", id="inner min"),
+        pytest.param("manual", inner(lambda x: count(few(x))), "inner.few -> inner.count", id="inner count"),
+        pytest.param(
+            "manual", lambda s: least(inner(few)(s)), "inner.few -> back, output", id="inner few then min"
+        ),
+        pytest.param("manual", lambda s: count(least(s).settle(name="set")), "", id="settled"),
+    ],
+)
+def test_which_records_are_made_final_for_whom(epochs: Any, build: Build, decision: str) -> None:
+    """No reader outside loops, and none that waits, gets improvements; and no step waits without need."""
+    flow = ts.Dataflow("final")
+    build(flow.input("x", KV, epochs=epochs)).capture("o")
+    assert decided(flow) == decision

@@ -73,6 +73,7 @@ def finalise_graph(graph: LogicalGraph) -> LogicalGraph:
     by_epochs = only_epochs(graph.times)
     within_epoch, across_epochs = _not_final(graph), _not_final(graph, across_epochs=True)
     inserted: dict[tuple[int, int], Stage] = {}
+    retracting: list[tuple[Stage, NotFinal]] = []
     copy, copies = graph.copied()
     for stage in graph.stages:
         if isinstance(stage.vertex, OutputVertex) and (edges := graph.into(stage)):
@@ -80,7 +81,7 @@ def finalise_graph(graph: LogicalGraph) -> LogicalGraph:
             kinds = within_epoch if stage.vertex.diff is None else across_epochs
             kind = kinds[edges[0].source, edges[0].port]
             if stage.vertex.diff:
-                _check_diff(graph, stage, kind, by_epochs=by_epochs)
+                retracting.append((stage, kind))
             if isinstance(kind, Monotone) and kind.merge is None and by_epochs:
                 vertex = MonotoneOutput(stage.vertex.schema, stage.vertex.diff, kind)
                 finalising = replace(copies[stage], vertex=vertex, requires=(Partition.by(kind.keys),))
@@ -96,6 +97,8 @@ def finalise_graph(graph: LogicalGraph) -> LogicalGraph:
         if place not in inserted:
             inserted[place] = _insert(copy, copies[edge.source], edge, kind)
         copy.connect(inserted[place], 0, target, edge.input)
+    for output, kind in retracting:
+        _check_diff(graph, output, kind, by_epochs=by_epochs)
     return copy
 
 
@@ -153,11 +156,12 @@ def _check_diff(graph: LogicalGraph, output: Stage, kind: NotFinal, *, by_epochs
     Also one of records that may improve, if improvements cannot be matched by key, or earlier epochs cannot
     be told from later ones.
     """
-    seen, todo = {output}, [output]
+    seen, todo = {output}, [(output, output)]
     while todo:
-        for edge in graph.into(todo.pop()):
+        reader, changes = todo.pop()
+        for edge in graph.into(reader):
             source, vertex = edge.source, edge.source.vertex
-            if (cause := _retracts_none(edge, kind)) is not None:
+            if (cause := _retracts_none(source, changes, kind)) is not None:
                 msg = f"output {output.name!r} ({output.where}) is to retract records, and {cause[0]}"
                 raise GraphError(msg, hint=cause[1])
             settles = isinstance(vertex, ImprovementsPerTime) and all(
@@ -165,7 +169,7 @@ def _check_diff(graph: LogicalGraph, output: Stage, kind: NotFinal, *, by_epochs
             )
             if (source.is_routing or source.is_stateless or settles) and source not in seen:
                 seen.add(source)
-                todo.append(source)
+                todo.append((source, changes if source.kind is Kind.LEAVE else source))
     if kind is not None and not by_epochs:
         msg = (
             f"output {output.name!r} ({output.where}) is to retract records of earlier epochs, and "
@@ -174,14 +178,14 @@ def _check_diff(graph: LogicalGraph, output: Stage, kind: NotFinal, *, by_epochs
         raise GraphError(msg, hint="leave diff out.")
 
 
-def _retracts_none(edge: Edge, kind: NotFinal) -> tuple[str, str] | None:
-    """Why an edge to an output carries records that are replaced and not retracted, and a hint; else None.
+def _retracts_none(source: Stage, changes: Stage, kind: NotFinal) -> tuple[str, str] | None:
+    """Why a step that an output reads replaces records and retracts none, and a hint; else None.
 
     Args:
+        changes: the step on the way to the output that changes the records.
         kind: how the output's records may still improve.
     """
-    source, vertex = edge.source, edge.source.vertex
-    name = f"{source.operator} {source.name!r}"
+    name, vertex = f"{source.operator} {source.name!r}", source.vertex
     replaces = isinstance(vertex, Sessions | Merged)
     if replaces or (isinstance(vertex, Aggregate) and vertex.accumulate):
         with_expire = " with expire" if isinstance(vertex, Sessions) else ""
@@ -193,7 +197,7 @@ def _retracts_none(edge: Edge, kind: NotFinal) -> tuple[str, str] | None:
         )
     if source.monotone is not None and source.monotone.value is not None and not isinstance(kind, Monotone):
         cause = (
-            f"{edge.target.name!r} ({edge.target.where}) changes those of {name} ({source.where}), whose "
+            f"{changes.name!r} ({changes.where}) changes those of {name} ({source.where}), whose "
             "improvements then cannot be matched with what they replace"
         )
         of = source.operator
