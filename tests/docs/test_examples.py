@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,35 @@ def files(markdown: str) -> dict[str, str]:
     """
     blocks = re.findall(r"^```python\n(.*?)^```$", markdown, flags=re.MULTILINE | re.DOTALL)
     return {found[1]: block for block in blocks if (found := FILE.match(block))}
+
+
+def printed(markdown: str) -> list[list[str]]:
+    r"""The lines of each block without a language behind a block of Python that ends by printing.
+
+    >>> printed("```python\nprint(1)\n```\nprints\n```\n1\n```\n```\n$ ls\n```")
+    [['1']]
+    """
+    found, prints = list[list[str]](), False
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", markdown, flags=re.MULTILINE | re.DOTALL):
+        if language == "python":
+            *_, last = ast.parse(block).body
+            prints = isinstance(last, ast.Expr) and ast.unparse(last).startswith(("print(", "flow.explain("))
+        elif prints:
+            found.append(block.splitlines())
+            prints = False
+    return found
+
+
+def check_printed(document: str, output: str) -> None:
+    """Check that a document's program prints what the document shows; "..." is what it leaves out."""
+    of_line = re.compile(r"\([\w./-]+\.py:\d+\)")  # which file and line depends on the reader's
+    lines = of_line.sub("(LINE)", output).splitlines()
+    for block in printed((ROOT / document).read_text(encoding="utf-8")):
+        for line in block:
+            if line.strip() != "...":
+                wanted = of_line.sub("(LINE)", line)
+                assert wanted in lines, f"{document} shows {wanted!r}; its program prints\n{output}"
+                del lines[: lines.index(wanted) + 1]
 
 
 #: A block that begins with the name of a file is that file.
@@ -94,7 +124,7 @@ WITH_FILES = {document for document in RUN if files((ROOT / document).read_text(
 @pytest.mark.slow
 @pytest.mark.parametrize("document", sorted(RUN.keys() - ON_SPARK - WITH_FILES))
 def test_the_blocks_of_a_document_run(document: str, folder: Path) -> None:
-    _run(RUN[document], f"{Path(document).name}.py", folder)
+    check_printed(document, _run(RUN[document], f"{Path(document).name}.py", folder))
 
 
 @pytest.mark.timeout(480)
@@ -107,15 +137,25 @@ def test_the_blocks_of_a_document_run_on_spark(
         if document in KAFKA:
             broker = stack.enter_context(Broker(tmp_path))
             monkeypatch.setenv("KAFKA", broker.servers)
-        _run(RUN[document], f"{Path(document).name}.py", folder)
+        check_printed(document, _run(RUN[document], f"{Path(document).name}.py", folder))
 
 
-def _run(program: str, name: str, folder: Path) -> None:
-    """Run a program whose working directory is the folder, in which it is not itself."""
+def _run(program: str, name: str, folder: Path) -> str:
+    """What a program prints whose working directory is the folder, in which it is not itself."""
     script = folder.parent / name
     script.write_text(program, encoding="utf-8")
     names: dict[str, Any] = {"__name__": "__main__"}  # so what is pickled is pickled by value
-    exec(compile(program, str(script), "exec"), names)
+    with redirect_stdout(io.StringIO()) as output:
+        exec(compile(program, str(script), "exec"), names)
+    return output.getvalue()
+
+
+def test_documents_show_what_programs_print() -> None:
+    shown = {one for one in DOCUMENTS if printed((ROOT / one).read_text(encoding="utf-8"))}
+
+    assert {"docs/why.md", "docs/thinking.md"} <= shown
+    with pytest.raises(AssertionError, match=r"docs/why\.md shows .*node=3"):
+        check_printed("docs/why.md", "(node=4) is in 'near'")
 
 
 @pytest.mark.spark
