@@ -123,7 +123,7 @@ class BadArgument(TimelyError, ValueError):
 
 
 class NotComplete(TimelyError, TimeoutError):
-    """An answer needs an epoch that is not complete."""
+    """An answer needs an epoch that is not complete; or a function waits for its own micro-batch."""
 
     @classmethod
     def at(cls, names: Sequence[str], epoch: int, timeout: float | None, *, where: Where) -> NotComplete:

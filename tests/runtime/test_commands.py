@@ -21,7 +21,7 @@ import pytest
 import timely_spark as ts
 from tests.runtime.test_display import Shown
 from tests.support.stepper import Begin, Stepper
-from timely_spark.errors import VertexError
+from timely_spark.errors import NotComplete, VertexError
 from timely_spark.runtime import ui
 from timely_spark.runtime.errors import QueryFailed
 from timely_spark.runtime.handle.overview import Overview
@@ -329,3 +329,43 @@ def test_a_reader_that_ends_early_is_no_error(begin: Begin, tmp_path: Path, comm
         process.stdout.close()
         _, told = process.communicate(timeout=60)
     assert (process.returncode, told) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda query: query.stop(),
+        lambda query: query.wait_for("out", epoch=1),
+        lambda query: query.step(),
+        lambda query: query.await_termination(),
+        lambda query: query.process_all_available(),
+        lambda query: query.ask("out", fresh=True),
+    ],
+)
+def test_a_function_inside_a_micro_batch_does_not_wait_for_its_end(
+    begin: Begin, command: Callable[[Query], object]
+) -> None:
+    """It would wait for ever: a micro-batch ends after its functions. What is there needs no wait."""
+    answered: list[bool] = []
+
+    def call(epoch: int, _: Any) -> None:
+        if epoch:
+            handles: Any = [(handle, handle._target) for handle in process.handles.values()]
+            query = Query(SimpleNamespace(isActive=True), process.context, inputs=handles)  # type: ignore[arg-type]
+            answered.append(query.wait_for("out", epoch=0))
+            command(query)
+
+    flow = ts.Dataflow("inside")
+    x = flow.input("x", "n long")
+    x.capture("out")
+    x.subscribe(call, name="told")
+    process = begin(flow)
+    process.handles["x"].send([7])
+    process.batches()
+    process.handles["x"].send([8])
+    told = (
+        r"(?s) waits for the micro-batch of flow 'inside' that calls it \(.*test_commands.*Hint: return from"
+    )
+    with pytest.raises(NotComplete, match=told):
+        process.batches()
+    assert answered == [True]

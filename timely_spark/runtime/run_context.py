@@ -12,8 +12,9 @@ import json
 import logging
 import pickle
 import re
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -23,7 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.compiler import Plan
-from timely_spark.errors import LogDamaged, StorageFailed, TimelyError, VertexError, without_stack
+from timely_spark.errors import (
+    LogDamaged,
+    NotComplete,
+    StorageFailed,
+    TimelyError,
+    VertexError,
+    without_stack,
+)
+from timely_spark.graph import caller
 from timely_spark.runtime import process
 from timely_spark.runtime.batches import portions
 from timely_spark.runtime.errors import PeerLost, QueryFailed, Unpicklable, first_line
@@ -45,6 +54,8 @@ _RAISED = re.compile(r"timely_spark\.[\w.]*\b(StorageFailed|LogDamaged): (.*(?:\
 _BYTES = ("packed", "packed_sources")
 # Reports of errors by run: those of this process, which may be all that is left where a disk is full.
 _reports: dict[str, dict[str, Any]] = {}
+#: `run`: the run of which this thread finishes a micro-batch
+_finishing = threading.local()
 # Plans by digest. A process serves one or two runs; more come from restarts in a notebook.
 _plans: dict[str, Plan] = {}
 
@@ -161,6 +172,32 @@ class RunContext:
         except Exception as error:
             self._report(error)
             raise
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Run the body as the end of a micro-batch, in which functions of the user's are called."""
+        _finishing.run = self.run
+        try:
+            yield
+        finally:
+            del _finishing.run
+
+    def check_may_wait(self, command: str, reached: Callable[[], bool] = lambda: False) -> None:
+        """Refuse a command that waits for the micro-batch of which a function calls it: it would never end.
+
+        Args:
+            reached: whether there is nothing to wait for.
+
+        Raises:
+            NotComplete: this thread finishes a micro-batch of this run.
+        """
+        if getattr(_finishing, "run", None) == self.run and not reached():
+            msg = f"{command} waits for the micro-batch of flow {self.name!r} that calls it"
+            hint = (
+                "return from the function first: let it set a threading.Event, for which the program waits "
+                f"before it calls {command}; to end the flow here, raise an exception."
+            )
+            raise NotComplete(msg, where=caller(), hint=hint)
 
     def _report(self, error: Exception) -> None:
         own = error if isinstance(error, TimelyError) else self.storage_error(str(error)) or error

@@ -228,6 +228,7 @@ class Query:
         Raises:
             TimelyError: the query failed.
         """
+        self._context.check_may_wait("await_termination()")
         limit = None if timeout is None else max(_timeout(timeout), 0.001)  # Spark's least
         try:
             return wait_in_a_thread(lambda: self._query.awaitTermination(limit))  # type: ignore[arg-type]
@@ -240,6 +241,7 @@ class Query:
         Raises:
             TimelyError: the query failed.
         """
+        self._context.check_may_wait("process_all_available()")
         taken = self._sent.taken()
         try:
             # The poll that ends the first wait may have begun before the last send. The poll that ends the
@@ -257,7 +259,11 @@ class Query:
         The flow can be started again from its checkpoint. A temporary checkpoint is deleted; captured outputs
         and frontiers can still be read from this handle. A running micro-batch ends at the next call of a
         step, and leaves its other work to the next start. A line in the log names a step that takes long.
+
+        Raises:
+            NotComplete: a function of an output calls it, inside the micro-batch for whose end it waits.
         """
+        self._context.check_may_wait("stop()")
         with at_rest(self._query, self._context):
             stop = self._query.stop  # at its end the interpreter starts no thread
             stop() if _ending else told_what_runs(self._context, lambda: wait_in_a_thread(stop))
@@ -497,6 +503,7 @@ class Query:
 
     def _wait(self, reached: Any, timeout: Any) -> bool:
         limit = None if timeout is None else _timeout(timeout)
+        self._context.check_may_wait("the wait", reached)
         if self._watch.until(reached, lambda: self.is_active, limit):
             return True
         if (error := self.exception()) is not None:

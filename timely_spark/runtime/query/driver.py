@@ -59,7 +59,7 @@ class Driver:
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
         """Finish one micro-batch."""
         last, self._last = self._last, None  # after an error the coordinator may be half a round on
-        with self.context.reporting():
+        with self.context.reporting(), self.context.finishing():
             self._last = self._finish(last, batch_df, batch_id)
 
     def _finish(self, last: _BatchState | None, batch_df: DataFrame, batch_id: int) -> _BatchState:
