@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from timely_spark.compiler import Plan
+from timely_spark.compiler.plan import Node
 from timely_spark.coordinator import RoundResult
+from timely_spark.errors import StateError
+from timely_spark.operators.custom import MUTABLE
 from timely_spark.state.codec import unpack_parts
 from timely_spark.worker import wire
 from timely_spark.worker.vertex_snapshot import VertexSnapshot
@@ -24,6 +28,36 @@ class Crash(Exception):
     """A simulated crash of the process that runs the batch."""
 
 
+class ClassState:
+    """What vertices keep in their classes: no checkpoint has it, and all workers of a process share it.
+
+    A simulated crash loses none of it, so that changes are looked for.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        #: the step, the attribute's name and value, and a copy of the value
+        self._kept = [
+            (node.name, node.stage.where, f"{each.__name__}.{name}", value, copy.deepcopy(value))
+            for node in nodes
+            for each in type(node.template).__mro__
+            if each.__module__.partition(".")[0] not in {__name__.partition(".")[0], "builtins", "abc"}
+            for name, value in vars(each).items()
+            if isinstance(value, MUTABLE)
+        ]
+
+    def check(self) -> None:
+        """Check that no vertex has changed its class.
+
+        Raises:
+            StateError: a vertex has.
+        """
+        for step, where, name, value, before in self._kept:
+            if value != before:
+                msg = f"step {step!r} ({where}) changes {name}, of its class: no checkpoint has it"
+                hint = "set it in __init__ as an attribute of self, which each worker has for itself."
+                raise StateError(msg, hint=hint)
+
+
 @dataclass
 class Crashes:
     """Draws at random which attempts crash, and at which point."""
@@ -32,8 +66,15 @@ class Crashes:
     likely: float
     #: the number of points of the last complete batch; the current point; the point of the crash, if any
     points: int
+    #: looked at before each commit
+    classes: ClassState
     point: int = -1
     at: int | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, random: random.Random, likely: float) -> Crashes:
+        """The crashes of a plan's batches."""
+        return cls(random, likely, 2 * plan.workers + 4, ClassState(plan.nodes))
 
     def attempt(self) -> Iterator[None]:
         """The points of an attempt at a batch: each `next` continues or crashes."""
@@ -45,6 +86,7 @@ class Crashes:
 
     def end(self) -> None:
         """The last point, before the commit."""
+        self.classes.check()
         self.points = self.point + 1
         if self.at is not None:
             raise Crash

@@ -22,7 +22,7 @@ from timely_spark.graph import (
     refuse,
 )
 from timely_spark.inputs import Input, Inputs, Source
-from timely_spark.operators.custom import By, Paths, check_methods, custom
+from timely_spark.operators.custom import By, Paths, check_methods, check_state, custom
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.outputs import OutputSpec
 from timely_spark.streams import Scope, Stream
@@ -142,6 +142,7 @@ class Dataflow(Inputs, Suggests):
             hint = f"give {instance} of a subclass of it."
             raise GraphError(msg, where=caller(), hint=hint)
         check_methods(vertex)
+        check_state(vertex)
         operator = type(vertex).__name__.lower()
         if not streams or not isinstance(streams[0], Stream):
             msg = f"{operator} got {list(streams)!r}, no streams"

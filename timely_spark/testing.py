@@ -197,7 +197,7 @@ class Simulation:
         self.on_step: Callable[..., object] | None = None
         #: the numbers of crashed attempts and of repeated deliveries
         self.crashed = self.redelivered = 0
-        self._crashes = Crashes(random.Random(f"crashes {seed}"), crashes, 2 * self.plan.workers + 4)
+        self._crashes = Crashes.of(self.plan, random.Random(f"crashes {seed}"), crashes)
         #: the batches that may be repeated, up to the last one
         self._begun: deque[SimulatedBatch] = deque(maxlen=_KEPT if crashes else 1)
         #: the results of batches, and the deliveries: repetitions must be equal

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import CapabilityError, GraphError, SchemaError, VertexError
+from timely_spark.errors import CapabilityError, GraphError, SchemaError, StateError, VertexError
 from timely_spark.testing import run
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
@@ -231,3 +231,58 @@ def test_a_vertex_without_on_recv_may_tell_time_and_takes_no_records() -> None:
     assert run(flow, {"x": [[], []]})["out"].rows() == {0: [(0,)], 1: [(1,)]}
     with pytest.raises(VertexError, match="Tells gets records and has no on_recv"):
         run(flow, {"x": [[1]]})
+
+
+class Slots(ts.Vertex):
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+class OneByTwoNames(ts.Vertex):
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.latest = self.rows
+
+
+class OfItsOwn(OneByTwoNames):
+    """Writes and restores both names together."""
+
+    def checkpoint(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def restore(self, state: Any) -> None:
+        self.rows = self.latest = state["rows"]
+
+
+@pytest.mark.parametrize(
+    ("vertex", "told"),
+    [(Slots(), "keeps total in slots"), (OneByTwoNames(), r"\.rows and \.latest are one")],
+)
+def test_state_that_a_checkpoint_does_not_see_is_refused(vertex: ts.Vertex, told: str) -> None:
+    flow = ts.Dataflow("unseen")
+    numbers = flow.input("x", "n long")
+    with pytest.raises(GraphError, match=rf"(?s){told}.*test_custom.py.*Hint: .*checkpoint\(\)"):
+        flow.vertex(vertex, numbers, "n long")
+    flow.vertex(OfItsOwn(), numbers, "n long")
+
+
+class OfTheClass(ts.Vertex):
+    seen: ClassVar[list[int]] = []
+    names: ClassVar[list[str]] = ["n"]
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.seen.extend(batch[self.names[0]].to_pylist())
+
+
+def test_state_in_a_class_is_found_by_the_simulator() -> None:
+    """A simulated crash does not lose it, a real one does."""
+    flow = ts.Dataflow("class")
+    flow.vertex(OfTheClass(), flow.input("x", "n long"), "n long", name="kept").capture("out")
+    with pytest.raises(
+        StateError, match=r"(?s)'kept' \(.*test_custom.py.*changes OfTheClass.seen.*Hint: set"
+    ):
+        run(flow, {"x": [[1]]})
+    OfTheClass.seen.clear()
+    assert run(flow, {"x": [[]]})["out"].rows() == {0: []}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -34,6 +35,9 @@ from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import PathSummary, Timestamp, is_integer
 
 Columns: TypeAlias = str | Sequence[str] | Expression | None
+MUTABLE = (list, dict, set, bytearray, deque)
+"""Types of plain state that changes in place."""
+
 By: TypeAlias = Sequence[Columns] | str | Expression | None
 """For each input what partitions it: a column, several, an expression, or None. A single input needs no list.
 
@@ -328,3 +332,23 @@ def check_methods(vertex: Vertex) -> None:
             edge = "; edge is the number of the input" if "edge" in arguments else ""
             hint = f"write {name}(self, {', '.join(arguments)}){edge}."
             raise GraphError(msg, where=caller(), hint=hint) from error
+
+
+def check_state(vertex: Vertex) -> None:
+    """Check that `checkpoint` sees all of the state, and sees it once: no slots, no object by two names.
+
+    Each attribute is copied and restored by itself, so an object by two names would be two.
+    """
+    of = type(vertex)
+    if of.checkpoint is not Vertex.checkpoint:
+        return
+    hint = "or write checkpoint() and restore()."
+    given = [vars(each).get("__slots__", ()) for each in of.__mro__[: of.__mro__.index(Vertex)]]
+    if slots := [name for names in given for name in ([names] if isinstance(names, str) else names)]:
+        msg = f"vertex: {of.__name__} keeps {', '.join(slots)} in slots, which a checkpoint does not see"
+        raise GraphError(msg, where=caller(), hint=f"leave __slots__ (slots=True) out, {hint}")
+    names: dict[int, str] = {}
+    for name, value in vars(vertex).items():
+        if isinstance(value, MUTABLE) and (other := names.setdefault(id(value), name)) != name:
+            msg = f"vertex: {of.__name__}.{other} and .{name} are one object, and would be two in each worker"
+            raise GraphError(msg, where=caller(), hint=f"keep it by one name, {hint}")
