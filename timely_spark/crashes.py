@@ -72,9 +72,10 @@ class Crashes:
     at: int | None = None
 
     @classmethod
-    def of(cls, plan: Plan, random: random.Random, likely: float) -> Crashes:
+    def of(cls, plan: Plan, seed: int | None, likely: float) -> Crashes:
         """The crashes of a plan's batches."""
-        return cls(random, likely, 2 * plan.workers + 4, ClassState(plan.nodes))
+        drawn = random.Random(f"crashes {seed}")
+        return cls(drawn, likely, 2 * plan.workers + 4, ClassState(plan.nodes))
 
     def attempt(self) -> Iterator[None]:
         """The points of an attempt at a batch: each `next` continues or crashes."""

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import warnings
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -197,7 +196,7 @@ class Simulation:
         self.on_step: Callable[..., object] | None = None
         #: the numbers of crashed attempts and of repeated deliveries
         self.crashed = self.redelivered = 0
-        self._crashes = Crashes.of(self.plan, random.Random(f"crashes {seed}"), crashes)
+        self._crashes = Crashes.of(self.plan, seed, crashes)
         #: the batches that may be repeated, up to the last one
         self._begun: deque[SimulatedBatch] = deque(maxlen=_KEPT if crashes else 1)
         #: the results of batches, and the deliveries: repetitions must be equal

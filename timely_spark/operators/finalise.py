@@ -228,7 +228,7 @@ def _not_final(graph: LogicalGraph, *, across_epochs: bool = False) -> dict[tupl
     into = edges_into(graph.edges)
     final = set() if across_epochs else _final_per_epoch(graph, into)
     kinds: dict[tuple[Stage, int], NotFinal] = {
-        (s, port): None for s in graph.stages for port in range(max(1, len(s.outputs)))
+        (s, port): None for s in graph.stages for port in range(len(s.outputs))
     }
     changed = True
     while changed:
@@ -240,7 +240,7 @@ def _not_final(graph: LogicalGraph, *, across_epochs: bool = False) -> dict[tupl
                 final,
                 across_epochs=across_epochs,
             )
-            for port in range(max(1, len(stage.outputs))):
+            for port in range(len(stage.outputs)):
                 if kinds[stage, port] != kind:
                     kinds[stage, port] = kind
                     changed = True
