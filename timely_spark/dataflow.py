@@ -187,6 +187,9 @@ class Dataflow(Inputs, Suggests):
         on_negative: Literal["warn", "raise"] = "warn",
         keep: float | str | None = None,
         new_steps: Literal["empty"] | None = None,
+        resident: bool | None = None,
+        commit_every: float | str | None = None,
+        max_staleness: float | str | None = None,
     ) -> Query:
         """Run on Spark, as one streaming query that continues from its checkpoint.
 
@@ -238,6 +241,15 @@ class Dataflow(Inputs, Suggests):
             new_steps: None means that a changed flow is refused if a new step's results depend on earlier
                 records. "empty": such steps start without these records, and `status`, the log and the
                 property ``timely_spark.lacks`` of Delta tables say so.
+            resident: whether a micro-batch stays: the driver goes on with what handles, files, Delta tables
+                and captures have next, epoch after epoch in milliseconds, and Spark commits twice a minute.
+                None: wherever it is possible (`flow.explain()` and `status` of the query say why not).
+                False: each epoch is a micro-batch. Ownership, exactly-once outputs and restarts are the same.
+            commit_every: while a micro-batch stays, the least time between two commits of one output to a
+                Delta table or a folder of files, which then have the epochs since the last one; by default
+                0.25 seconds. 0: each epoch. Other outputs have each epoch at once.
+            max_staleness: of a flow that reads Spark DataFrames, too, how long these may wait while a
+                micro-batch stays. None: not at all; then it does not stay.
 
         Returns:
             The query, with the methods of Spark's `StreamingQuery` and those of time.
@@ -261,6 +273,7 @@ class Dataflow(Inputs, Suggests):
             record=record,
             log_to=log_to,
             new_steps=new_steps,
+            resident=resident,
         )
         if workers is None:
             workers = default_workers(session, checkpoint)
@@ -282,6 +295,9 @@ class Dataflow(Inputs, Suggests):
             replace=replace,
             keep=keep,
             new_steps=new_steps,
+            resident=resident,
+            commit_every=commit_every,
+            max_staleness=max_staleness,
         )
 
     @locate_errors

@@ -58,7 +58,7 @@ class Shown(Query):
     @property
     def recent_progress(self) -> list[Progress]:
         newest = self._watch.newest().batch
-        found = [self._watch.progress(batch, 10) for batch in range(newest + 1)]
+        found = [self._watch.progress(batch, {batch: 10}) for batch in range(newest + 1)]
         return [progress for progress in found if progress is not None]
 
 

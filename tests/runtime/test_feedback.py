@@ -178,21 +178,23 @@ def test_entries_go_when_no_batch_that_is_kept_can_read_them(begin: Begin) -> No
     there = lambda: process.context.log.files.numbers("inputs/x")  # noqa: E731
     for n in range(8):
         process.handles["x"].send([n])
-    for n in range(8):
-        process.reader.commit({"round": n, "inputs": {"x": n, "y": -1}})
-        oldest = max(0, n - 2)  # what the batch behind it reads, and one before: a handle is told by it
-        assert there() == list(range(oldest, 8))
+        assert process.batch()
+        # what the batches after the oldest manifest read, and one before: a handle is told by it
+        oldest = process.context.log.read(n).kept_from - 1
+        assert oldest >= n - 4
+        assert there() == list(range(max(0, oldest), n + 1))
 
 
-def test_a_restarted_reader_removes_what_the_one_before_left(begin: Begin) -> None:
+def test_a_restarted_driver_removes_what_the_one_before_left(begin: Begin) -> None:
     process = begin(two_inputs(), keep=1)
     for n in range(6):
         process.handles["x"].send([n])
-    reader = fresh(process)
-    for n in (3, 4, 5):
-        reader.commit({"round": n, "inputs": {"x": n, "y": -1}})
+        process.batch()
+    process.context.log._oldest.clear()  # as in another process
+    process.handles["x"].send([6])
+    process.batch()
 
-    assert process.context.log.files.numbers("inputs/x") == [4, 5]
+    assert process.context.log.files.numbers("inputs/x") == [4, 5, 6]
 
 
 def test_a_reader_that_lost_its_checkpoint_reads_nothing_new(begin: Begin) -> None:

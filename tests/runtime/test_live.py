@@ -119,7 +119,7 @@ def test_a_running_batch_is_seen_and_its_file_does_not_outlive_it(
     assert {*range(1, 30)} <= {*iterations}
     log: RoundLog = process.context.log
     assert log.files.names("live") == []
-    last = LogView(process.context).progress(0, None)
+    last = LogView(process.context).progress(0, {})
     assert last is not None
     assert sum(point.records for point in last.iterations) == 31
     assert last.records > 31

@@ -44,9 +44,9 @@ def test_a_batch_takes_no_more_bytes_than_it_should_and_a_large_entry_alone(
     for size in (4_000, 4_000, 4_000, 50_000, 10, 10, 50_000):
         handle.send([("x" * size,)])
 
-    taken, ends = {"round": -1, "inputs": {}}, []
-    while (last := reader._last("x", taken)) != taken["inputs"].get("x", -1):
-        taken = {"round": -1, "inputs": {"x": last}}
+    taken, ends = -1, []
+    while (last := reader._last("x", taken)[0]) != taken:
+        taken = last
         ends.append(last)
 
     assert ends == [1, 2, 3, 5, 6]
@@ -59,8 +59,8 @@ def test_a_batch_takes_a_bounded_number_of_entries(
     for _ in range(5):
         handle.send([("x",)])
 
-    assert reader._last("x", {"round": -1, "inputs": {}}) == 2
-    assert reader._last("x", {"round": -1, "inputs": {"x": 2}}) == 4
+    assert reader._last("x", -1)[0] == 2
+    assert reader._last("x", 2)[0] == 4
 
 
 @pytest.mark.parametrize("workers", [1, 3])

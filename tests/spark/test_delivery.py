@@ -81,7 +81,7 @@ def manifest(batch: int, **parts: Any) -> Manifest:
         "frontier": {}, "complete": False, "captured": {}, "unreleased": {}, "gone": [], "kept_from": 0,
         "rounds": 1, "bound": {"rounds": 1},
     }  # fmt: skip
-    return Manifest(batch=batch, **(nothing | parts))
+    return Manifest(batch=batch, micro_batch=batch, **(nothing | parts))
 
 
 def put_out(*rows: tuple[str, int, int, bytes]) -> pa.Table:
@@ -355,14 +355,14 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
         x.advance_to(epoch + 1)
     with monkeypatch.context() as patched:
         patched.setattr(delta, "appended", append_once)
-        query = flow.start(spark, checkpoint=checkpoint, workers=1)
+        query = flow.start(spark, checkpoint=checkpoint, workers=1, commit_every=0)
         message = failing(query, "step 'log'.* failed at epoch 1.*: PermissionError")
     assert "test_delivery.py:" in message
     assert rows(spark, tmp_path / "log", "epoch", "n") == [(0, 10)]
 
     # now the subscriber fails, after all others have had the epoch
     flow, x = build()
-    query = flow.start(spark, checkpoint=checkpoint, workers=1)
+    query = flow.start(spark, checkpoint=checkpoint, workers=1, commit_every=0)
     x.send([(1, 12)])
     x.advance_to(3)
     failing(query, "step 'heard'.* failed at epoch 2.*: OSError: no more room")

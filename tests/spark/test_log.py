@@ -20,7 +20,7 @@ ROWS = pa.table({"x": [1, 2]})
 
 def manifest(batch: int, **changed: object) -> Manifest:
     fields: dict[str, object] = {
-        "batch": batch, "plan": "p", "run": "r", "coordinator": {"at": batch}, "header": f"h{batch}",
+        "batch": batch, "micro_batch": batch, "plan": "p", "run": "r", "coordinator": {"at": batch}, "header": f"h{batch}",
         "runnable": True, "released": [("out", 0)], "frontier": {"out": [[batch + 1]]}, "complete": False,
         "captured": {}, "unreleased": {}, "gone": [], "kept_from": -1, "rounds": batch + 1,
         "bound": {"rounds": 1},
@@ -150,8 +150,9 @@ def test_align_fills_ids_that_spark_used_without_us(log: RoundLog) -> None:
 
     after = restarted(log)
 
-    assert after.newest() == 4
-    assert after.manifest_and_rows(4) == (replace(manifest(2), batch=4, offsets=after.spark.text(4)), ROWS)
+    assert after.newest() == 2
+    expected = replace(manifest(2), micro_batch=4, offsets=after.spark.text(4))
+    assert after.manifest_and_rows(2) == (expected, ROWS)
 
 
 def test_old_manifests_and_outputs_go(log: RoundLog) -> None:

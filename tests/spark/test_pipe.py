@@ -45,7 +45,7 @@ def test_a_program_a_worker_and_the_query_may_end_in_the_middle(
         return made, x
 
     made, x = flow()
-    with made.start(spark, checkpoint=checkpoint, workers=1) as query:
+    with made.start(spark, checkpoint=checkpoint, workers=1, resident=False) as query:  # in Spark's worker
         for n in range(2):
             x.send([n])
             x.advance_to(n + 1)

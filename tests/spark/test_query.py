@@ -105,7 +105,9 @@ def test_a_restart_in_mid_loop_changes_nothing(
 ) -> None:
     flow = reachability()
     chain(flow, 30)
-    query = flow.start(spark, checkpoint=checkpoint, workers=3, rounds_per_batch=rounds_per_batch)
+    query = flow.start(
+        spark, checkpoint=checkpoint, workers=3, rounds_per_batch=rounds_per_batch, resident=False
+    )
     while query.rounds < 4:
         assert query.step(60)
     query.stop()

@@ -58,7 +58,7 @@ def test_a_query_is_watched_and_an_interrupt_leaves_it_running(
     told: queue.Queue[Any] = queue.Queue()
     spark.streams.addListener(listener := Listener())
     flow = paths()
-    query = flow.start(spark, checkpoint=checkpoint, workers=2)
+    query = flow.start(spark, checkpoint=checkpoint, workers=2, resident=False)
     flow.handle("edges").send([(i, i + 1) for i in range(40)])
     flow.handle("roots").send([0])
     query.watch(every=0.05)

@@ -35,17 +35,20 @@ import timely_spark as ts
 from tests.support.feeds import Counts, Feed, FolderFeed, TableFeed
 from tests.support.simulate import Pairs
 from timely_spark.captured import sorted_rows
+from timely_spark.compiler.pushdown import needed
 from timely_spark.runtime import run_context, start
 from timely_spark.runtime.errors import CheckpointInUse, LostOwnership
 from timely_spark.runtime.handle.inputs import InputHandle
 from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.query import driver, feedback
 from timely_spark.runtime.query import streaming as query
 from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.query.feedback import FeedbackReader
 from timely_spark.runtime.restore import check
-from timely_spark.runtime.run_context import RunContext, labels, packed
+from timely_spark.runtime.run_context import RunContext, labels, packed, packed_sources
 from timely_spark.runtime.sinks.outputs import outputs_of
 from timely_spark.runtime.sources.account import Account
+from timely_spark.runtime.sources.reader import reader_of
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.files import Files
@@ -104,6 +107,7 @@ class World:
         self, flow: ts.Dataflow, checkpoint: str, sends: dict[str, list[Any]], *,
         delivered: Delivered | None = None, odds: Odds = CALM, seed: int = 0, keep: int = 5,
         rounds: int | None = None, workers: int = 3, feeds: dict[str, Feed] | None = None,
+        resident: bool = False,
     ) -> None:  # fmt: skip
         self.flow, self.checkpoint, self.sends = flow, checkpoint, sends
         #: the folders and tables that the flow reads, in the order of its sources
@@ -112,6 +116,8 @@ class World:
         self.odds, self.draw = odds, random.Random(seed)
         #: how many batches Spark, and with it the flow, keeps for a rollback; and rounds of a micro-batch
         self.keep, self.rounds = keep, rounds
+        #: whether a micro-batch stays, and then how likely it ends at each look
+        self.resident, self.leaves = resident, 0.1
         self.plan, self.files = flow.compile(workers), Files(checkpoint)
         #: version -> label -> what the operator's state row holds
         self.versions: dict[int, dict[int, Any]] = {0: {}}
@@ -209,6 +215,8 @@ class Process:
         self.ended, self.error = "", None
         self.started = self.stalled = self.planned = False
         self.in_task = False
+        #: whether a resident micro-batch ends at the next look; what a batch of Spark's has read
+        self.leaves, self.files_read = False, dict[str, list[str]]()
         self._may, self._did = threading.Semaphore(0), threading.Semaphore(0)
         self.thread = threading.Thread(target=self._live, daemon=True)
 
@@ -286,17 +294,23 @@ class Process:
             name=plan.name,
             run=self.name,
             keep=world.keep,
-            rounds=world.rounds or world.draw.choice([1, 1, 2, 100]),
+            rounds=world.rounds or world.draw.choice([2, 100] if world.resident else [1, 1, 2, 100]),
+            resident=1e9 if world.resident else 0.0,
         )
+        bound = {
+            name: world.flow.frames[name].bind(log.checkpoint, needed(plan, name), 2) for name in world.feeds
+        }
+        context = replace(context, packed_sources=packed_sources(bound))
         self.context, epochs = start._claimed(context)
         for name, handle in self.handles.items():
             handle.open(self.context.log, epochs[name])
-        self.driver = Driver(self.context, tuple(outputs))
+        self.driver = Told(self.context, tuple(outputs))
+        self.driver.process = self
         self.reader = FeedbackReader(RunContext.from_option(self.context.to_option()))
-        self.reader.prepareForTriggerAvailableNow()
-        self.readers = [
-            feed.reader(self.context, name, world.flow.frames[name]) for name, feed in world.feeds.items()
-        ]
+        if not world.resident:
+            self.reader.prepareForTriggerAvailableNow()
+        own = RunContext.from_option(self.context.to_option())  # as in a process of Spark's
+        self.readers = [reader_of(own, name) for name in world.feeds]
         offsets, commits = world.files.numbers("offsets"), world.files.numbers("commits")
         self.next = offsets[-1] + bool(commits and commits[-1] == offsets[-1]) if offsets else 0
 
@@ -332,6 +346,7 @@ class Process:
         """Ask each source for its end, and write them into Spark's log; whether there is something to do."""
         n = self.next
         self.point(f"poll for batch {n}")
+        self.reader._pause = 0.0
         ends = [self.reader.read(starts[0])[1]]
         for reader, at in zip(self.readers, starts[1:], strict=True):
             reader._next_look = 0.0
@@ -348,7 +363,7 @@ class Process:
     def read(self, starts: list[Any], ends: list[Any]) -> pa.Table:
         """The rows of all sources between their offsets: of files and tables in tasks."""
         world, n = self.world, self.next
-        world.taken[n], world.furthest = ends[0]["inputs"], max(n, world.furthest)
+        world.furthest = max(n, world.furthest)
         batches = list(self.reader.readBetweenOffsets(starts[0], ends[0]))
         read: dict[str, list[str]] = {}
         for name, reader, *between in zip(world.feeds, self.readers, starts[1:], ends[1:], strict=True):
@@ -356,7 +371,7 @@ class Process:
             read[name] = [part.path for share in shares for part in share.parts]
             for share in shares:
                 batches += self.task(lambda s=share, r=reader: list(r.read(s)))
-        assert world.read.setdefault(n, read) == read, "a replay reads the same files"
+        self.files_read = read
         return pa.Table.from_batches(batches, schema=ROWS)
 
     def send(self) -> bool:
@@ -415,6 +430,43 @@ class Process:
                 self.in_task = False
 
 
+class Told(Driver):
+    """The driver, which tells the world what each of its batches reads."""
+
+    process: Any
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "process": None}
+
+    def _first(self, session: Any, last: Any, rows: Any, micro_batch: int, started: float) -> Any:
+        if self.process is not None:
+            entries = driver._read_to(self.context.log, last.manifest, micro_batch)["entries"]
+            self._tell(last.manifest.batch + 1, entries, self.process.files_read)
+        return super()._first(session, last, rows, micro_batch, started)
+
+    def _next(self, session: Any, last: Any, micro_batch: int, ends: Any, *, repeated: bool = False) -> Any:
+        read = {}
+        for name, reader in self._inputs._readers.items():
+            between = last.manifest.sources.get(name) or reader.initialOffset(), ends.sources.get(name)
+            shares = [] if between[1] in (None, between[0]) else reader.partitions(*map(dict, between))
+            read[name] = [part.path for share in shares for part in share.parts]
+        self._tell(last.manifest.batch + 1, ends.entries, read)
+        self.process.world.count["resident batches"] += 1
+        return super()._next(session, last, micro_batch, ends, repeated=repeated)
+
+    def _tell(self, batch: int, taken: Any, read: dict[str, list[str]]) -> None:
+        world = self.process.world
+        world.taken[batch] = dict(taken)
+        assert world.read.setdefault(batch, read) == read, "a replay reads the same files"
+
+    def _wait(self, seconds: float) -> None:
+        process = self.process
+        process.point("the driver waits")
+        process.leaves = not process.send() or process.world.draw.random() < process.world.leaves
+        for reader in self._inputs._readers.values():
+            reader._next_look = 0.0
+
+
 class GroupState:
     """Spark's state of one group."""
 
@@ -470,6 +522,9 @@ def _points(world: World) -> Iterator[None]:
         for name in ("write", "remove"):
             patches.enter_context(mock.patch.object(Files, name, at_points(getattr(Files, name))))
         patches.enter_context(mock.patch.object(query, "batch_id", batch_id))
+        patches.enter_context(mock.patch.object(driver, "yields", lambda _: here()[0].leaves))
+        patches.enter_context(mock.patch.object(feedback, "yields", return_value=False))
+        patches.enter_context(mock.patch.object(driver, "LONGEST_LOOK", 0.0))
         # all of these small, so that much is kept in files
         patches.enter_context(mock.patch.multiple(blobs, EMBEDDED=64, BULK=500))
         patches.enter_context(mock.patch.object(codec, "BLOB_BYTES", 200))
@@ -558,7 +613,7 @@ def files(log: RoundLog) -> tuple[set[str], set[str], set[str]]:
     live: set[str] = set()
     gone: set[str] = set()
     newest = log.read(log.newest())
-    for batch in log._batches():
+    for batch in filter(log.has, log._batches()):
         manifest, rows = log.newest_before(batch + 1)
         gone.update(manifest.garbage)
         if batch < newest.kept_from:  # one that was given up for dead wrote it later
@@ -655,9 +710,12 @@ def world_of(seed: int, folder: Path) -> World:
     if make is not manual and not odds.stall:  # the other has states that only its own vertices can deal out
         odds = replace(odds, rescale=draw.choice([0, 0.2]))
     workers, keep = draw.choice([1, 2, 3, 5]), draw.choice([2, 5])
+    resident = draw.random() < 0.5
+    if resident:  # an older micro-batch's manifests are removed after so many batches
+        odds = replace(odds, rollback=0)
     return World(
         flow, str(folder / "checkpoint"), sends, seed=seed, delivered=delivered, odds=odds, workers=workers,
-        keep=keep, feeds=feeds,
+        keep=keep, feeds=feeds, resident=resident,
     )  # fmt: skip
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import random
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timely_spark.compiler.pushdown import needed
-from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.account import Account
-from timely_spark.runtime.sources.reader import Reader, reader_of
 
 Record = tuple[int, int]
 
@@ -68,12 +64,6 @@ class Feed(ABC):
     @abstractmethod
     def given(self) -> Counts:
         """What the flow must say at the end."""
-
-    def reader(self, context: RunContext, name: str, source: Any) -> Reader:
-        """As `streaming.build` makes it."""
-        read = needed(context.plan, name)
-        source = replace(source, columns=read.columns, condition=read.condition, tasks=2)
-        return reader_of(RunContext.from_option(context.to_option()), source.to_option())
 
     def of(self, paths: list[str]) -> list[Record]:
         """The records of files that can be read."""

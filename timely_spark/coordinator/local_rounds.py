@@ -136,6 +136,8 @@ def run_local_rounds(
     states: Mapping[int, Any],
     bound: Bound,
     *,
+    batch: int | None = None,
+    workers: dict[int, Worker] | None = None,
     share: Share | None = None,
     blobs: BlobStore | None = None,
     budget: Callable[[], Budget | None] = lambda: None,
@@ -143,10 +145,13 @@ def run_local_rounds(
     report: Callable[[RoundResult, Worker | None], object] = lambda _result, _worker: None,
     ends: Callable[[int, RoundResult, Worker], bool] | None = None,
 ) -> tuple[RoundResult, dict[int, Worker]]:
-    """Run further rounds, which have no input, after the batch's rounds so far.
+    """Run further rounds of a batch after those so far; or a batch from its input on.
 
     Args:
+        result: the result of the batch's rounds so far; or `RoundResult.of_input`.
         states: the `checkpoint` of each worker that has one.
+        batch: the batch; None: the coordinator's.
+        workers: workers of earlier batches whose state has not changed since; new ones are added.
         share: the workers that this process hosts; None: all.
         watch: called after each worker's round.
         report: called with the result so far after each round, and whenever a worker reaches another
@@ -158,21 +163,22 @@ def run_local_rounds(
         The result of all rounds of the batch, with the rows and outputs of the hosted workers, and those of
         them that ran, each with its new state.
     """
-    plan, batch, share = coordinator.plan, coordinator.batch, share or Share()
+    plan, share = coordinator.plan, share or Share()
+    number = coordinator.batch if batch is None else batch
     if share.processes > 1:
         coordinator.host(share.hosts)
         result = replace(result, rows=share.own(result.rows), outputs=share.own(result.outputs))
-    workers: dict[int, Worker] = {}
+    hosted, ran = {} if workers is None else workers, dict[int, Worker]()
 
     def run(index: int, rows: pa.Table, *, after: RoundResult, limit: Budget) -> pa.Table:
-        if index not in workers:
-            workers[index] = Worker(plan, states.get(index), index, blobs)
-        workers[index].iterations.watch = partial(report, after, workers[index])
-        workers[index].ends = None if ends is None else partial(ends, after.stats["rounds"], after)
+        if index not in hosted:
+            hosted[index] = Worker(plan, states.get(index), index, blobs)
+        worker = ran[index] = hosted[index]
+        worker.iterations.watch = partial(report, after, worker)
+        worker.ends = None if ends is None else partial(ends, after.stats["rounds"], after)
         if watch is None:
-            return workers[index].step(batch, rows, after.header, limit)
-        number = after.stats["rounds"]
-        recorded = Recorded.of_step(workers[index], batch, rows, after.header, limit, number=number)
+            return worker.step(number, rows, after.header, limit)
+        recorded = Recorded.of_step(worker, number, rows, after.header, limit, number=after.stats["rounds"])
         watch(recorded)
         return recorded.out
 
@@ -180,6 +186,6 @@ def run_local_rounds(
         limit = budget() or plan.budget or Budget()
         limit = replace(limit, bytes=min(limit.bytes, bound.delivered))
         written = run_workers(result.rows, partial(run, after=result, limit=limit))
-        result = result.then(coordinator.apply_round(batch, share.exchange(written)))
+        result = result.then(coordinator.apply_round(number, share.exchange(written)))
         report(result, None)
-    return result, workers
+    return result, ran

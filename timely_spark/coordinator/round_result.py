@@ -64,6 +64,20 @@ class RoundResult:
     #: the records that the feedback of loops carried
     convergence: Convergence = field(default_factory=Convergence)
 
+    @classmethod
+    def of_input(cls, header: Header, rows: pa.Table) -> RoundResult:
+        """What the first round of a batch starts from, if one process runs all of the batch's rounds.
+
+        Args:
+            header: that of the batch before.
+            rows: its messages and headers, and the packed input.
+        """
+        return cls(
+            rows=rows, awake=rows.num_rows > 0, header=header, outputs=OUTPUTS.empty_table(), released=[],
+            frontier={}, complete=False, late={}, read={}, cut_off={}, notices=[],
+            stats={"rounds": 0, "bytes_in_flight": 0},
+        )  # fmt: skip
+
     def then(self, later: RoundResult) -> RoundResult:
         """The result of both rounds together; `later` is the batch's next round."""
         counts = {
@@ -76,7 +90,7 @@ class RoundResult:
             released=[*self.released, *later.released],
             notices=[*self.notices, *later.notices],
             stats=counts,
-            refused=self.refused,  # only the first round reads input
+            refused=self.refused | later.refused,  # only the first round reads input
             convergence=self.convergence + later.convergence,
         )
 

@@ -31,6 +31,7 @@ def check_arguments(
     record: Any,
     log_to: Any = None,
     new_steps: Any = None,
+    resident: Any = None,
 ) -> None:
     """Check the kinds of a start's arguments; None stands for an argument's default."""
     if session is not None and not hasattr(session, "readStream"):
@@ -43,6 +44,9 @@ def check_arguments(
     if new_steps not in (None, "empty"):
         hint = 'leave it out; or write new_steps="empty", to start new steps without the past.'
         refuse(new_steps, what="new_steps", expected='None or "empty"', hint=hint)
+    if resident not in (None, True, False):
+        hint = "leave it out; or write resident=False, to make each epoch a micro-batch."
+        refuse(resident, what="resident", expected="None, True or False", hint=hint)
     if sources is not None and not isinstance(sources, Mapping):
         hint = 'write start(sources={"name": frame}).'
         refuse(sources, what="sources", expected="a mapping of names to DataFrames", hint=hint)

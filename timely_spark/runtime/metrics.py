@@ -144,7 +144,8 @@ def progress_of(event: QueryProgressEvent) -> Progress | None:
     query = known(str(progress.runId))
     if query is None:
         return None
-    return query._watch.progress(progress.batchId, progress.durationMs.get("triggerExecution"))  # noqa: SLF001
+    durations = {progress.batchId: progress.durationMs.get("triggerExecution")}
+    return query._watch.micro_batch(progress.batchId, durations)  # noqa: SLF001
 
 
 def _families(gauge: Any, counter: Any) -> Iterator[Any]:
@@ -210,7 +211,7 @@ def _seen() -> list[tuple[str, LogView, Progress]]:
         with suppress(Exception):  # it ends at this moment
             watch = query._watch  # noqa: SLF001 - reads the newest manifest alone, unlike `recent_progress`
             last = query._query.lastProgress  # noqa: SLF001
-            duration = None if last is None else last["durationMs"].get("triggerExecution")
-            if (progress := watch.progress(watch.newest().batch, duration)) is not None:
+            durations = {} if last is None else {last["batchId"]: last["durationMs"].get("triggerExecution")}
+            if (progress := watch.progress(watch.newest().batch, durations)) is not None:
                 found.append((query.name or watch.context.name, watch, progress))
     return found

@@ -81,8 +81,18 @@ class RunContext:
     term: int | None = None
     #: The first batch of this run.
     first: int = FIRST
-    #: The last batch that an earlier run had planned, and may have run.
+    #: The last batch that an earlier run may have begun.
     planned: int = FIRST
+    #: The micro-batch of which earlier runs have completed batches, after which this run goes on.
+    continued: int = FIRST
+    #: By input the last entry, and the offset, that earlier runs have read.
+    read_entries: Mapping[str, int] = field(default_factory=dict)
+    read_offsets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Seconds that a micro-batch stays resident; 0: never, and why not.
+    resident: float = 0.0
+    not_resident: str = ""
+    #: Seconds between two commits of an output to a table or to files, while a micro-batch stays resident.
+    commit_every: float = 0.25
     #: Whether an output delivers records when they arrive.
     on_arrival: bool = False
     #: How many batches can be rolled back; Spark keeps as many of its own log.

@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: Seconds that a micro-batch stays resident, and between two commits to a table or folder then.
+STAY, COMMIT_EVERY = 30.0, 0.25
 #: What Spark keeps state for, as it stands in a plan.
 _STATEFUL = "Aggregate|Deduplicate|Distinct|FlatMapGroups|TransformWithState|Join|(Global|Local)Limit"
 
@@ -94,6 +96,9 @@ def start(
     replace: bool = False,
     keep: float | str | None = None,
     new_steps: str | None = None,
+    resident: bool | None = None,
+    commit_every: float | str | None = None,
+    max_staleness: float | str | None = None,
 ) -> Query:
     """Start (or restart) a compiled flow as one streaming query.
 
@@ -109,6 +114,9 @@ def start(
     rounds = Bound().rounds if rounds_per_batch is None else integer("rounds_per_batch", rounds_per_batch)
     name, arguments = name or plan.name, trigger_of(trigger)
     _check_sources(plan, dataframes, inputs, local=on_one_machine(session))
+    stays = _residency(
+        session, arguments, dataframes, rounds=rounds, record=record, asked=resident, staleness=max_staleness
+    )
     _check_outputs(plan)
     same_python(session)
     context = RunContext(
@@ -123,6 +131,9 @@ def start(
         rounds=rounds,
         parallel=_parallel(session, plan.workers, asked=parallel_rounds),
         record=None if record is None else absolute(os.fspath(record)),
+        resident=0.0 if isinstance(stays, str) else stays,
+        not_resident=stays if isinstance(stays, str) else "",
+        commit_every=COMMIT_EVERY if commit_every is None else seconds("commit_every", commit_every),
         on_arrival=any(output.release == "arrival" for output in outputs),
     )
     _stop_left_over()
@@ -430,7 +441,13 @@ def _claimed(context: RunContext, *, empty: bool = False) -> tuple[RunContext, M
     else:
         restore(log, context, newest, empty=empty)
     manifest, _ = log.newest_before(newest + 1)
-    context = dataclasses.replace(context, first=log.first, planned=log.planned())
+    planned = newest + 1 if log.planned() > FIRST else FIRST
+    committed = log.planned() <= log.committed()
+    continued = FIRST if committed or manifest.micro_batch < log.planned() else manifest.micro_batch
+    context = dataclasses.replace(
+        context, first=log.first, planned=planned, continued=continued,
+        read_entries=manifest.entries, read_offsets=manifest.sources,
+    )  # fmt: skip
     return context, manifest.coordinator["inputs"]
 
 
@@ -441,6 +458,42 @@ def _parallel(session: SparkSession, workers: int, *, asked: bool | None) -> boo
         msg = f"parallel_rounds=True, but {reason}."
         raise TimelyError(msg, hint="leave parallel_rounds out: large exchanges are then micro-batches.")
     return workers > 1 and asked is not False and not reason
+
+
+def _residency(
+    session: SparkSession,
+    trigger: Mapping[str, Any],
+    dataframes: Mapping[str, DataFrame | JournaledSource],
+    *,
+    rounds: int,
+    record: str | None,
+    asked: bool | None,
+    staleness: Any,
+) -> float | str:
+    """The seconds that a micro-batch stays resident; or the reason why none does.
+
+    Raises:
+        BadArgument: it was asked for, and is impossible.
+    """
+    stay = STAY if staleness is None else min(STAY, seconds("max_staleness", staleness, above=True))
+    foreign = [name for name, frame in dataframes.items() if not isinstance(frame, JournaledSource)]
+    reason = ""
+    if trigger:
+        reason = f"the trigger is {next(iter(trigger))}"
+    elif rounds == 1:
+        reason = "rounds_per_batch=1 makes each round a micro-batch"
+    elif record is not None:
+        reason = "record= writes the rounds of tasks"
+    elif not on_one_machine(session):
+        reason = "the executors may be on other machines than the driver"
+    elif foreign and staleness is None:
+        reason = f"source {foreign[0]!r} is a DataFrame of Spark, and max_staleness is not given"
+    if asked and reason:
+        msg, hint = f"resident=True, but {reason}.", "leave resident out: each epoch is then a micro-batch."
+        raise BadArgument(msg, where=caller(), hint=hint)
+    if asked is False:
+        return "resident=False"
+    return reason or (stay if foreign else STAY)
 
 
 def _retention(session: SparkSession) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,18 +42,15 @@ def manifest_of(**more: Any) -> Manifest:
 
 
 def test_the_accounts_of_a_flow_are_those_of_its_sources_at_a_manifest(tmp_path: Path) -> None:
-    log, offsets = RoundLog(str(tmp_path)), tmp_path / "offsets"
+    log = RoundLog(str(tmp_path))
     for journaled in (files(0, 3), files(3, 4)):
         FileJournal(log.files, "in").append(journaled)
     write_ignored(log.files, "in", {f"/in/link{n:03}": "is a link" for n in range(200)})
-    offsets.mkdir()
-    feedback, frame = {"round": 0, "inputs": {"sent": 4}}, [{"files": 1}, {"logOffset": 5}]  # of two streams
     replay = {"epoch": 7, "epochs": 3, "complete": 0, INPUT: "all"}
-    ends = [feedback, *frame, {"files": 0, INPUT: "in"}, replay]
-    (offsets / "1").write_text("\n".join(["v1", "{}", *map(json.dumps, ends), "3"]))
+    ends = {"entries": {"sent": 4}, "sources": {"in": {"files": 0, INPUT: "in"}, "all": replay}}
     inputs = [["sent", "clock", "handle"], ["frame", "clock", "source"], ["in", "clock", "source"]]
     inputs.append(["all", "manual", "source"])
-    manifest = manifest_of(read={"in": 30, "frame": 7}, late={"in": 2})
+    manifest = manifest_of(**ends, read={"in": 30, "frame": 7}, late={"in": 2})
     accounts = Account.of(log, manifest, inputs)
     assert accounts == {
         "sent": Account(unit="entry", listed=5, entered=5),

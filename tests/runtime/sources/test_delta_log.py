@@ -267,8 +267,9 @@ def reader_of(table: Table) -> DeltaReader:
     stage = SimpleNamespace(outputs=[schema])
     plan = SimpleNamespace(source=lambda _: SimpleNamespace(stage=stage))
     context: Any = SimpleNamespace(
-        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), reporting=nullcontext, plan=plan
-    )
+        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), resident=0.0, sources={},
+        reporting=nullcontext, plan=plan,
+    )  # fmt: skip
     return DeltaReader(context, DeltaSource(table.log().folder, columns=["n"]))
 
 

@@ -180,7 +180,11 @@ def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tm
         first.run()
     published: Any = Published.of(Files(tmp_path))
     context: Any = SimpleNamespace(
-        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), reporting=nullcontext, checkpoint="/c"
+        log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
+        resident=0.0,
+        sources={},
+        reporting=nullcontext,
+        checkpoint="/c",
     )
     source: Any = importing(tmp_path).frames["given"]
     newest = published.newest()
@@ -224,7 +228,11 @@ def test_with_available_now_a_snapshot_that_has_all_epochs_is_read(tmp_path: Pat
     published.compact()
     assert [name for name in published.files.names(".") if name[0] != "_"] == [f"snapshot-{0:020d}.arrow"]
     context: Any = SimpleNamespace(
-        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), reporting=nullcontext, checkpoint="/c"
+        log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
+        resident=0.0,
+        sources={},
+        reporting=nullcontext,
+        checkpoint="/c",
     )
     reader = ReplayReader(context, importing(tmp_path).frames["given"])  # type: ignore[arg-type]
     reader.prepareForTriggerAvailableNow()

@@ -49,7 +49,13 @@ class World:
         log = SimpleNamespace(files=self.root, check_owner=lambda: None)
         plan = SimpleNamespace(source=lambda _: SimpleNamespace(stage=SimpleNamespace(outputs=[None])))
         context: Any = SimpleNamespace(
-            log=log, reporting=nullcontext, keep=2, log_message=mock.Mock(), plan=plan
+            log=log,
+            reporting=nullcontext,
+            keep=2,
+            log_message=mock.Mock(),
+            plan=plan,
+            resident=0.0,
+            sources={},
         )
         here = Where("job.py", 1)
         folder: Any = SimpleNamespace(

@@ -195,7 +195,7 @@ def polls(tmp_path: Path) -> Callable[..., Any]:
     flow = ts.Dataflow("replays")
     flow.replay("n", tmp_path).capture("out")
     context: Any = SimpleNamespace(
-        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), reporting=nullcontext
+        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), resident=0.0, sources={}, reporting=nullcontext
     )
 
     def poll(start: dict[str, Any] | None = None, *, now: bool = False) -> tuple[ReplayReader, Any]:

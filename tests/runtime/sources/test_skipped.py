@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RoundLog:
     monkeypatch.setattr(RoundLog, "identity", lambda _: {"id": "x"})
     monkeypatch.setattr(RoundLog, "newest", lambda _: 1)
     monkeypatch.setattr(RoundLog, "read", lambda *_: object())
+    monkeypatch.setattr(RoundLog, "chosen", lambda _: (_manifest(1), None))
     monkeypatch.setattr(RoundLog, "flow", lambda *_: {"described": {"inputs": inputs}})
     sent = InputHandle("sent", "n long", epochs="manual")
     sent.open(log)
@@ -39,13 +39,6 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RoundLog:
     journal = FileJournal(log.files, "in")
     for batch in (["a.csv", "sub/b.csv"], ["odd # 100%\\n.csv", "c.csv", "other/c.csv"]):
         journal.append([File(1, f"/in/{name}", 1) for name in batch])
-    for folder in ("offsets", "commits"):
-        (tmp_path / folder).mkdir()
-    for batch in (1, 2):
-        own = [{"files": batch - 1, INPUT: "in"}, {"version": 6 + batch, INPUT: "table"}]
-        ends = [{"round": 0, "inputs": {"sent": 0}}, {"files": 9}, *own]  # the second one is another's
-        (tmp_path / "offsets" / str(batch)).write_text("\n".join(["v1", "{}", *map(json.dumps, ends)]))
-    (tmp_path / "commits" / "1").write_text("v1\n{}")
     return log
 
 
@@ -62,7 +55,9 @@ def test_a_file_that_is_planned_is_skipped_and_counted(
 
 
 def _manifest(batch: int) -> Any:
-    return type("Manifest", (), {"batch": batch, "read": {}, "late": {}})()
+    sources = {"in": {"files": batch - 1, INPUT: "in"}, "table": {"version": 6 + batch, INPUT: "table"}}
+    fields = {"batch": batch, "read": {}, "late": {}, "entries": {"sent": 0}, "sources": sources}
+    return type("Manifest", (), fields)()
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from timely_spark.runtime.handle.watch import (
     wait_in_a_thread,
 )
 from timely_spark.runtime.query.live import BatchProgress, running_batch
-from timely_spark.runtime.query.rest import at_rest, told_what_runs
+from timely_spark.runtime.query.rest import at_rest, told_what_runs, yielding
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.storage.cancel import request
@@ -58,6 +58,9 @@ _log = logging.getLogger(__name__)
 
 #: What Spark's errors say of a session that was stopped.
 _NO_CONTEXT = re.compile("INTERNAL_ERROR|SparkContext|RpcEnv")
+
+#: So many batches are recent.
+_RECENT = 100
 
 #: The package of a session whose queries a server runs.
 _CONNECT = "pyspark.sql.connect"
@@ -204,18 +207,17 @@ class Query:
 
     @property
     def last_progress(self) -> Progress | None:
-        """The progress of the last micro-batch; None before the first."""
-        return next(reversed(self.recent_progress), None)
+        """The progress of the last batch; None before the first."""
+        newest = self._watch.newest().batch
+        return self._watch.progress(newest, self._durations()) if newest >= 0 else None
 
     @property
     def recent_progress(self) -> list[Progress]:
-        """The progress of recent micro-batches, oldest first."""
-        durations = self._durations()
-        newest = self._watch.newest().batch
-        if newest >= 0:  # a manifest is written before Spark's own progress
-            durations.setdefault(newest, None)
-        rounds = (self._watch.progress(batch, durations[batch]) for batch in sorted(durations))
-        return [progress for progress in rounds if progress is not None]
+        """The progress of recent batches of this run, oldest first; if it has none, of the last one."""
+        durations, newest = self._durations(), self._watch.newest().batch
+        first = max(0, min(newest, max(self._started_after + 1, newest - _RECENT + 1)))
+        found = (self._watch.progress(batch, durations) for batch in range(first, newest + 1))
+        return [progress for progress in found if progress is not None]
 
     def _durations(self) -> dict[int, int | None]:
         """The milliseconds of recent micro-batches, by Spark's own progress."""
@@ -244,12 +246,13 @@ class Query:
         self._context.check_may_wait("process_all_available()")
         taken = self._sent.taken()
         try:
-            # The poll that ends the first wait may have begun before the last send. The poll that ends the
-            # second wait began later, but not every poll looks at every folder.
-            wait_in_a_thread(self._query.processAllAvailable)
-            wait_in_a_thread(self._query.processAllAvailable)
-            while not taken() and self.is_active:
+            with yielding(self._context):
+                # The poll that ends the first wait may have begun before the last send. The poll that ends
+                # the second wait began later, but not every poll looks at every folder.
                 wait_in_a_thread(self._query.processAllAvailable)
+                wait_in_a_thread(self._query.processAllAvailable)
+                while not taken() and self.is_active:
+                    wait_in_a_thread(self._query.processAllAvailable)
         except Exception as error:
             raise self._own_error(error) from error
 
@@ -282,8 +285,7 @@ class Query:
     def _forget(self) -> None:
         self._error = self.exception()
         self._watch.close()
-        offsets = [offset for _, each in self._watch.read_by() for offset in each if "inputs" in offset]
-        taken = offsets[-1]["inputs"] if offsets else {}
+        taken = self._watch.newest().entries
         assert self._deletes is not None
         self._deletes()
         for _, journal in self._inputs.values():
@@ -485,14 +487,15 @@ class Query:
         running = True
 
         def told() -> bool:  # Spark forgets the durations of old micro-batches
-            return not running or batch < max(durations, default=batch)
+            return not running or (batch < newest and self._watch.is_timed(batch + 1, durations))
 
         while running:
             with only_the_wait() as interruptible:
                 while True:
                     running = self.is_active
                     newest = self._watch.newest().batch
-                    if batch < newest or not running:  # Spark writes the durations after the manifest
+                    # Spark writes the durations after the manifest
+                    if (batch < newest or not running) and not self._context.resident:
                         durations |= self._durations()
                     if told():
                         break

@@ -13,10 +13,8 @@ from timely_spark.runtime.sources.present import Read, last_captured, present
 from timely_spark.runtime.sources.replay import ReplaySource
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.entries import Journal, entry_size
-from timely_spark.runtime.storage.spark_log import by_input
+from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker.columns import by_column
-
-Batch = tuple[int, Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +56,16 @@ class Sent:
         read, found = self._read_by(reaching, seconds), list[int]()
 
         def epoch() -> int | None:
-            if not found:
-                newest = self.watch.newest()
-                for batch in self.watch.read_by():
-                    if not found and read(batch):
-                        if self.plan.clocked:
-                            found.append(batch[0])
-                        elif newest.batch >= batch[0]:
-                            found.append(_ended(newest.coordinator, reaching))
+            if not found and read(newest := self.watch.newest()):
+                found.append(newest.batch if self.plan.clocked else _ended(newest.coordinator, reaching))
             return found[0] if found else None
 
         return epoch
 
     def taken(self) -> Callable[[], bool]:
-        """A function that returns whether a micro-batch has read all that handles and files have now."""
+        """A function that returns whether a batch has read all that handles and files have now."""
         read = self._read_by({*self.plan.sources}, 0.0, spark=False)
-        return lambda: any(map(read, self.watch.read_by()))
+        return lambda: read(self.watch.newest())
 
     def records(self, names: Sequence[str], seconds: float = 0.0) -> int:
         """The last epoch to which handles have sent records, if they say what an epoch is; -1: none."""
@@ -116,8 +108,10 @@ class Sent:
             return last
         return min(first_open) - 1
 
-    def _read_by(self, reaching: set[str], seconds: float, *, spark: bool = True) -> Callable[[Batch], bool]:
-        """A function of a batch and its offsets: whether everything was read up to it."""
+    def _read_by(
+        self, reaching: set[str], seconds: float, *, spark: bool = True
+    ) -> Callable[[Manifest], bool]:
+        """A function of a manifest: whether everything was read up to its batch."""
         log = self.watch.log
         entries = {j.name: j.as_of(seconds).sent for j in self.inputs if j.name in reaching}
         for name in reaching:
@@ -130,18 +124,16 @@ class Sent:
                 read[name] = present(source, name, log.files)
             elif name in reaching:
                 foreign = spark
-        begun = self.watch.newest().batch + 2  # the one before may have been planned just before now
+        begun = self.watch.newest().micro_batch + 2  # the one before may have been planned just before now
         idle = self.idle.since_now() if foreign and self.idle is not None else (lambda: True)
 
-        def covers(batch: Batch) -> bool:
-            number, offsets = batch
-            inputs: Mapping[str, int] = next((each["inputs"] for each in offsets if "inputs" in each), {})
-            if not all(inputs.get(name, -1) + 1 >= sent for name, sent in entries.items()):
+        def covers(manifest: Manifest) -> bool:
+            if not all(manifest.entries.get(name, -1) + 1 >= sent for name, sent in entries.items()):
                 return False
-            own = by_input(offsets)
+            own = manifest.sources
             if not all(name in own and each(own[name]) for name, each in read.items()):
                 return False
-            return number >= begun or idle()
+            return manifest.micro_batch >= begun or idle()
 
         return covers
 

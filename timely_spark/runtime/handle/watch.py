@@ -23,6 +23,7 @@ from timely_spark.errors import LogDamaged
 from timely_spark.graph import find
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage.deliveries import Deliveries
+from timely_spark.runtime.storage.log import FIRST
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.times import Antichain
 from timely_spark.worker.convergence import Convergence, Iterations
@@ -37,15 +38,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of one micro-batch."""
+    """The progress of one batch of the flow.
 
-    #: The micro-batch, which with clock epochs is the epoch of its input.
+    A micro-batch of Spark's has one, or many if it stays resident.
+    """
+
+    #: The batch, which with clock epochs is the epoch of its input.
     epoch: int
-    #: Rounds run since the checkpoint was made; a micro-batch may have several.
+    #: Rounds run since the checkpoint was made; a batch may have several.
     rounds: int
     #: The frontier of each output and probe; empty: complete.
     frontier: Mapping[str, list[Any]]
-    #: Records that the micro-batch delivered to steps.
+    #: Records that the batch delivered to steps.
     records: int
     #: By loop and epoch, the records that entered each iteration by feedback; of a collection these are the
     #: changed records. The numbers of more than 128 iterations are added up.
@@ -59,9 +63,9 @@ class Progress:
     cut_off: Mapping[str, int]
     #: Bytes of state by step, summed over the workers.
     state_bytes: Mapping[str, int]
-    #: The slowest worker in the micro-batch, and its milliseconds.
+    #: The slowest worker in the batch, and its milliseconds.
     slowest: tuple[int, float] | None
-    #: The duration of the micro-batch; None if Spark no longer has it.
+    #: The milliseconds of the batch, by Spark's progress if each is a micro-batch: None if Spark has none.
     duration_ms: int | None
 
     def json(self) -> str:
@@ -76,10 +80,10 @@ class Completed:
     epoch: int
     #: The output's name.
     output: str
-    #: Rounds from the micro-batch that read the epoch's input to the one that released the epoch, inclusive;
+    #: Rounds from the batch that read the epoch's input to the one that released the epoch, inclusive;
     #: None without clock epochs, or if the first manifest was removed.
     rounds: int | None
-    #: The duration of those micro-batches; None if Spark no longer has one of them.
+    #: The duration of those batches; None if Spark no longer has one of them.
     milliseconds: int | None
 
 
@@ -145,7 +149,6 @@ class _Retained:
 
     manifests: Mapping[int, Manifest | None]
     captured: Mapping[str, Captured]
-    read_by: Sequence[tuple[int, list[dict[str, Any]]]]
 
 
 class LogView:
@@ -166,7 +169,7 @@ class LogView:
                 newest = self.newest().batch
                 manifests = {batch: self.log.read(batch) for batch in range(max(0, newest - 100), newest + 1)}
                 captured = {name: self.captured(name) for name in self._schemas("capture", "memory")}
-                self._last = _Retained(manifests, captured, self.read_by())
+                self._last = _Retained(manifests, captured)
 
     def newest(self) -> Manifest:
         """The newest manifest."""
@@ -181,15 +184,6 @@ class LogView:
                     raise LogDamaged.no_manifest(self.log.files.root, 0)
                 self._newest = before = manifest
             return before
-
-    def read_by(self) -> Sequence[tuple[int, list[dict[str, Any]]]]:
-        """The newest batch that is done, and the next one if it has begun: each with its sources' offsets."""
-        with self._reading:
-            if self._last is not None:
-                return self._last.read_by
-            newest = self.newest().batch
-            running = self.log.offsets(newest + 1)
-            return [(newest, self.log.offsets(newest)), *([(newest + 1, running)] if running else [])]
 
     def _read(self, batch: int) -> Manifest | None:
         with self._reading:
@@ -240,8 +234,28 @@ class LogView:
                 found.update(dict.fromkeys(coordinator.holding(node, epoch)))
         return list(found)
 
-    def progress(self, batch: int, duration_ms: int | None) -> Progress | None:
-        """The progress of a micro-batch; None if its manifest was removed."""
+    def duration(self, batch: int, durations: Mapping[int, int | None]) -> int | None:
+        """The milliseconds of a batch; None if they are not known.
+
+        Args:
+            durations: of micro-batches, by Spark's own progress.
+        """
+        manifest = self.newest() if batch == self.newest().batch else self._read(batch)
+        if manifest is None:
+            return None
+        if self.context.resident:  # Spark knows a micro-batch's duration when it has ended
+            return round(manifest.milliseconds)
+        return durations.get(manifest.micro_batch)
+
+    def is_timed(self, batch: int, durations: Mapping[int, int | None]) -> bool:
+        """Whether the duration of a batch is known, or will never be."""
+        if self.context.resident:
+            return batch <= self.newest().batch
+        manifest = self._read(batch)
+        return manifest is None or manifest.micro_batch <= max(durations, default=FIRST)
+
+    def progress(self, batch: int, durations: Mapping[int, int | None]) -> Progress | None:
+        """The progress of a batch; None if its manifest was removed."""
         manifest = self.newest() if batch == self.newest().batch else self._read(batch)
         if manifest is None:
             return None
@@ -258,11 +272,19 @@ class LogView:
             cut_off=manifest.cut_off,
             state_bytes=manifest.state_bytes,
             slowest=None if slowest is None else (int(slowest[0]), float(slowest[1])),
-            duration_ms=duration_ms,
+            duration_ms=self.duration(batch, durations),
         )
 
+    def micro_batch(self, number: int, durations: Mapping[int, int | None]) -> Progress | None:
+        """The progress of the last batch of a micro-batch; None if its manifest was removed."""
+        batch = self.newest().batch
+        while (manifest := self._read(batch)) is not None and manifest.micro_batch > number:
+            batch -= 1
+        found = manifest is not None and manifest.micro_batch == number
+        return self.progress(batch, durations) if found else None
+
     def completed(self, batch: int, durations: Mapping[int, int | None]) -> list[Completed]:
-        """The epochs that a micro-batch released; `durations`: milliseconds of micro-batches."""
+        """The epochs that a batch released; `durations`: as for `duration`."""
         manifest = self._read(batch)
         clocked = self.context.plan.clocked
         completed: list[Completed] = []
@@ -270,7 +292,7 @@ class LogView:
             return completed
         for output, epoch in manifest.released:
             batches = range(epoch if clocked else batch, batch + 1)
-            times = [time for each in batches if (time := durations.get(each)) is not None]
+            times = [time for each in batches if (time := self.duration(each, durations)) is not None]
             before = self._read(epoch - 1) if clocked else None
             completed.append(
                 Completed(

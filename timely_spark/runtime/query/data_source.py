@@ -87,7 +87,4 @@ def _later() -> Callable[[str, Callable[[], None]], SimpleDataSourceStreamReader
         def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[Any]:  # noqa: N802
             return self.reader.readBetweenOffsets(start, end)
 
-        def commit(self, end: Offset) -> None:
-            self.reader.commit(end)
-
     return Feedback

@@ -1,5 +1,8 @@
 """`Driver`: the function of foreachBatch, which runs the coordinator and the sinks after each micro-batch.
 
+A micro-batch may stay resident: after its own batch the driver goes on with batches of what handles, files,
+tables and captures have since then, in this process. Spark commits the micro-batch when it ends.
+
 The driver shares no object with the user's session, because under Connect it runs in another process. It
 reads everything from the round log; keeping the coordinator for the next batch is an optimisation.
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -20,13 +23,15 @@ from timely_spark.coordinator import Bound, Coordinator, RoundResult
 from timely_spark.coordinator.loops import notices_to_log
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.query.resident import Ends, Inputs
+from timely_spark.runtime.query.rest import yields
 from timely_spark.runtime.query.rounds import Rounds, description
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sinks.pending_outputs import PendingOutputs
 from timely_spark.runtime.sinks.sink import CaptureSink, Output
 from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.storage.blobs import files_of
-from timely_spark.runtime.storage.cancel import due
+from timely_spark.runtime.storage.cancel import due, waiting
 from timely_spark.runtime.storage.cuts import forget
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
@@ -34,10 +39,13 @@ from timely_spark.runtime.storage.states import States
 from timely_spark.worker import ROWS, wire
 from timely_spark.worker.columns import by_column
 from timely_spark.worker.convergence import Convergence
-from timely_spark.worker.wire import Message
+from timely_spark.worker.wire import Header, Message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+#: Seconds between two looks for input and for commands while a micro-batch stays; the pause doubles.
+SHORTEST_LOOK, LONGEST_LOOK = 0.0005, 0.01
 
 
 @dataclass
@@ -47,57 +55,129 @@ class Driver:
     context: RunContext
     outputs: Sequence[Output]
     system_log: SystemLog | None = None
-    #: The state after this run's last batch, used for batch + 1 only.
+    #: The state after this run's last batch, used for the next micro-batch only.
     _last: _BatchState | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._rounds = Rounds(self.context, self.context.parallel)
+        self._inputs = Inputs(self.context)
+        #: By output the time of the last delivery.
+        self._delivered: dict[str, float] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
+        return {**self.__dict__, "_last": None, "_inputs": Inputs(self.context)}
 
-    def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
+    def __call__(self, batch_df: DataFrame, micro_batch: int) -> None:
         """Finish one micro-batch."""
         last, self._last = self._last, None  # after an error the coordinator may be half a round on
-        with self.context.reporting(), self.context.finishing():
-            self._last = self._finish(last, batch_df, batch_id)
-
-    def _finish(self, last: _BatchState | None, batch_df: DataFrame, batch_id: int) -> _BatchState:
-        log, session = self.context.log, batch_df.sparkSession
-        self._describe(session, batch_id, None if last is None else last.manifest)
-        rows = batch_df.toArrow().cast(ROWS)  # the one action: a second would run the stateful stage again
         started = time.perf_counter()
-        if last is None or last.manifest.batch != batch_id - 1:
-            last = self._restored(log, batch_id)
+        with self.context.reporting(), self.context.finishing():
+            session = batch_df.sparkSession
+            self._describe(session, micro_batch, None if last is None else last.manifest)
+            # the one action: a second would run the stateful stage again
+            rows = batch_df.toArrow().cast(ROWS)
+            restored = last is None or last.manifest.micro_batch != micro_batch - 1
+            if last is None or restored:
+                last = self._restored(self.context.log, micro_batch)
+            if last.manifest.micro_batch < micro_batch:
+                last = self._first(session, last, rows, micro_batch, started)
+            while restored and (begun := self.context.log.begun(last.manifest.batch + 1)) is not None:
+                last = self._next(session, last, micro_batch, Ends(**begun), repeated=True)
+            self._last = self._stay(session, last, micro_batch)
+
+    # -- batches ---------------------------------------------------------------------------------------------
+    def _first(
+        self, session: SparkSession, last: _BatchState, rows: pa.Table, micro_batch: int, started: float
+    ) -> _BatchState:
+        """The first batch of a micro-batch, of which Spark's tasks have run a round."""
+        log = self.context.log
         before, coordinator, states = last.manifest, last.coordinator, last.states
+        offsets = log.spark.text(micro_batch)
+        if self.context.resident and not rows.num_rows and before.batch >= self.context.first:
+            # a micro-batch began so that the driver can stay: that is no batch of the flow
+            manifest = replace(before, micro_batch=micro_batch, offsets=offsets, worked=False)
+            log.write(manifest, pa.concat_tables([last.rows, states.rows()]))
+            return replace(last, manifest=manifest)
         states.enter(rows)
         columns = any(by_column(source.epochs) for source in self.context.plan.inputs)
-        ended = columns and log.at_the_end(batch_id)
-        result = coordinator.apply_round(batch_id, rows, ended=ended)
+        ended = columns and log.at_the_end(micro_batch)
+        result = coordinator.apply_round(before.batch + 1, rows, ended=ended)
+        read = last.sent | files_of(result.rows)
+        coordinator, result = self._rounds.run(session, coordinator, result, states, Bound(**before.bound))
+        place = {
+            "micro_batch": micro_batch, "resident": self.context.resident > 0, "offsets": offsets,
+            **_read_to(log, before, micro_batch),
+        }  # fmt: skip
+        return self._complete(session, last, coordinator, result, read=read, place=place, started=started)
+
+    def _next(
+        self,
+        session: SparkSession,
+        last: _BatchState,
+        micro_batch: int,
+        ends: Ends,
+        *,
+        repeated: bool = False,
+    ) -> _BatchState:
+        """A further batch of a micro-batch, run in this process."""
+        before, coordinator, states = last.manifest, last.coordinator, last.states
+        started = time.perf_counter()
+        rows = pa.concat_tables([last.rows, self._inputs.rows(Ends.of(before), ends)])
+        start = RoundResult.of_input(Header.decode(before.header), self.context.blobs.resolve(rows))
+        result = self._rounds.from_input(coordinator, before.batch + 1, start, states, repeated=repeated)
+        read = last.sent | files_of(result.rows)
+        coordinator, result = self._rounds.run(session, coordinator, result, states, Bound(**before.bound))
+        place = {"micro_batch": micro_batch, "resident": True, "offsets": before.offsets, **ends.encode()}
+        return self._complete(session, last, coordinator, result, read=read, place=place, started=started)
+
+    def _complete(
+        self,
+        session: SparkSession,
+        last: _BatchState,
+        coordinator: Coordinator,
+        result: RoundResult,
+        *,
+        read: set[str],
+        place: Mapping[str, Any],
+        started: float,
+    ) -> _BatchState:
+        """End a batch: deliver what is complete, and write the manifest.
+
+        Args:
+            read: the files that the batch's messages referred to.
+            place: the fields of the manifest that say where in the inputs the batch ends.
+        """
+        log, before, states, batch = self.context.log, last.manifest, last.states, coordinator.batch
         for name, refused in result.refused.items():
             stage = self.context.plan.source(name).stage
             self.context.log_message(logging.WARNING, "%s", refused.text(name, stage.where, stage.max_jump))
-        read = last.sent | files_of(result.rows)
-        coordinator, result = self._rounds.run(session, coordinator, result, states, Bound(**before.bound))
         if coordinator.loops.loops:
-            result = coordinator.cancel(due(log, batch_id, before.kept_from), result)
+            result = coordinator.cancel(due(log, batch, before.kept_from), result)
         if result.stats.get("cut"):
             forget(log, before.kept_from)
         log.check_owner()
-        pending = PendingOutputs(
-            log, before, result.outputs, batch_id, {output.name for output in self.outputs}
-        )
-        captured = before.captured | self._deliver(session, pending, result, batch_id)
+        pending = PendingOutputs(log, before, result.outputs, batch, {output.name for output in self.outputs})
+        grouped = self.context.resident > 0 < self.context.commit_every and not result.complete
+        captured = before.captured | self._deliver(session, pending, result, batch, grouped=grouped)
         sent = files_of(result.rows)
         manifest = manifest_of(self._rounds, coordinator, result, states)
-        garbage = [*manifest.garbage, *sorted(read - sent)]
-        offsets = log.spark.text(batch_id)
-        manifest = pending.into(replace(manifest, garbage=garbage, captured=captured, offsets=offsets))
+        manifest = replace(
+            manifest,
+            garbage=[*manifest.garbage, *sorted(read - sent)],
+            captured=captured,
+            released=pending.released(result.released),
+            frontier=manifest.frontier | self._held_back(pending.due),
+            milliseconds=round(1000 * (time.perf_counter() - started), 1),
+            **place,
+        )
+        manifest = pending.into(manifest)
         manifest = log.prune(manifest, keep=self.context.keep, seconds=self.context.keep_seconds)
+        if manifest.resident and manifest.batch % self.context.keep == 0:
+            self._inputs.forget(manifest)
         log.write(manifest, pa.concat_tables([result.rows, states.rows()]))
         if self.system_log is not None:
             self.system_log.write(manifest, states)
-        log.check_owner()  # Spark commits the batch when this returns
+        log.check_owner()  # Spark commits the micro-batch when this returns
         for step, text in coordinator.hot_keys.items():
             if step not in before.coordinator.get("hot_keys", ()):
                 self.context.log_message(logging.WARNING, "%s", text)
@@ -105,7 +185,52 @@ class Driver:
             if step not in before.coordinator.get("negatives", ()):
                 self.context.log_message(logging.WARNING, "%s", text)
         self._log_batch(manifest, result, time.perf_counter() - started)
-        return _BatchState(manifest, coordinator, States(states.by_worker), sent)
+        return _BatchState(manifest, coordinator, States(states.by_worker), sent, result.rows)
+
+    # -- staying ---------------------------------------------------------------------------------------------
+    def _stay(self, session: SparkSession, last: _BatchState, micro_batch: int) -> _BatchState:
+        """Run further batches as their input arrives, until Spark is to have the micro-batch back."""
+        until, pause = time.monotonic() + self.context.resident, SHORTEST_LOOK
+        looked = 0.0
+        while (now := time.monotonic()) < until and not last.manifest.complete:
+            if now - looked >= LONGEST_LOOK:
+                looked = now
+                if yields(self.context):
+                    break
+            ends, small = self._inputs.available(Ends.of(last.manifest))
+            if not small:
+                break
+            if ends != Ends.of(last.manifest) or self._has_work(last.manifest):
+                ends = Ends(**self.context.log.begin(last.manifest.batch + 1, ends.encode()))
+                last, pause = self._next(session, last, micro_batch, ends), SHORTEST_LOOK
+            else:
+                self._wait(pause)
+                pause = min(2 * pause, LONGEST_LOOK)
+        if last.manifest.due:
+            ends = Ends(**self.context.log.begin(last.manifest.batch + 1, Ends.of(last.manifest).encode()))
+            self._delivered.clear()
+            last = self._next(session, last, micro_batch, ends)
+        return last
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for input or a command, for so long at most."""
+        self._inputs.wait(seconds)
+
+    def _has_work(self, manifest: Manifest) -> bool:
+        """Whether there is a batch to run without new input."""
+        if manifest.runnable or any(self._is_due(name) for name in manifest.due):
+            return True
+        return bool(self.context.plan.feedbacks) and waiting(self.context.log)
+
+    def _is_due(self, output: str) -> bool:
+        """Whether an output may be delivered again."""
+        last = self._delivered.get(output)
+        return last is None or time.monotonic() - last >= self.context.commit_every
+
+    def _held_back(self, waiting: Mapping[str, list[int]]) -> dict[str, list[Any]]:
+        """The frontiers of outputs with complete epochs that are not delivered."""
+        epoch = self.context.plan.times.epoch
+        return {name: [epoch(min(epochs)).encode()] for name, epochs in waiting.items()}
 
     def _describe(self, session: SparkSession, batch_id: int, before: Manifest | None) -> None:
         """Describe the micro-batch's jobs in Spark's user interface, until the next micro-batch."""
@@ -120,44 +245,67 @@ class Driver:
         with suppress(Exception):  # Spark Connect has none; the batch does not depend on it
             session.sparkContext.setJobDescription(text)
 
-    def _restored(self, log: RoundLog, batch_id: int) -> _BatchState:
-        manifest, rows = log.newest_before(batch_id)
-        if manifest.plan != self.context.plan.fingerprint:  # committed by a driver that has since died
+    def _restored(self, log: RoundLog, micro_batch: int) -> _BatchState:
+        newest = log.newest()
+        manifest = None if newest is None else log.read(newest)
+        if manifest is not None and manifest.resident and manifest.micro_batch == micro_batch:
+            manifest, rows = log.newest_before(manifest.batch + 1)
+        else:
+            manifest, rows = log.before(micro_batch)
+        if manifest.plan != self.context.plan.fingerprint or manifest.micro_batch < micro_batch - 1:
             msg = (
-                f"Checkpoint {log.checkpoint}: batch {manifest.batch} was committed by the run before while "
-                "this one started."
+                f"Checkpoint {log.checkpoint}: micro-batch {micro_batch - 1} was committed by the run before "
+                "while this one started."
             )
             raise OtherFlow(msg, hint="start again: the flow then continues from that batch.")
         coordinator = Coordinator.decode(self.context.plan, manifest.coordinator)
+        rows_of_next = wire.only(rows, Message, Header)
         sent = files_of(wire.only(rows, Message))
-        return _BatchState(manifest, coordinator, States.of(rows), sent)
+        return _BatchState(manifest, coordinator, States.of(rows), sent, rows_of_next)
 
     def _deliver(
-        self, session: SparkSession, pending: PendingOutputs, result: RoundResult, batch_id: int
+        self,
+        session: SparkSession,
+        pending: PendingOutputs,
+        result: RoundResult,
+        batch: int,
+        *,
+        grouped: bool,
     ) -> dict[str, int]:
-        """Deliver the epochs that are complete; return the last version of each captured output."""
-        delivered: dict[str, int] = {}
-        for output in self.outputs:
-            if output.release == "arrival":
-                parts = pending.arrived(output)
-                if parts:
-                    with self._named(output):
-                        output.sink.deliver(session, batch_id, parts)
-                    delivered[output.name] = batch_id
+        """Deliver the epochs that are complete; return the last version of each captured output.
+
+        Args:
+            grouped: whether epochs of outputs that are committed together may wait.
+        """
+        versions: dict[str, int] = {}
         by_name = {output.name: output for output in self.outputs}
-        for name, epoch in result.released:
+        for output in self.outputs:
+            if output.release == "arrival" and (parts := pending.arrived(output)):
+                with self._named(output):
+                    output.sink.deliver(session, batch, parts)
+                versions[output.name] = batch
+        for name, epoch in [*pending.waiting(), *result.released]:
             if name in by_name and by_name[name].release == "epoch":
+                if grouped and by_name[name].sink.grouped:
+                    pending.due.setdefault(name, []).append(epoch)
+                    continue
                 part = pending.take(by_name[name], epoch)
                 with self._named(by_name[name], epoch):
                     by_name[name].sink.deliver(session, epoch, [part])
-                delivered[name] = epoch
+                versions[name] = epoch
+        for name in [name for name in pending.due if self._is_due(name)]:
+            epochs = pending.due.pop(name)
+            parts = [pending.take(by_name[name], epoch) for epoch in epochs]
+            with self._named(by_name[name], epochs[-1]):
+                by_name[name].sink.deliver(session, epochs[-1], parts)
+            self._delivered[name] = time.monotonic()
         if result.complete:
             for output in self.outputs:
                 if result.frontier[output.name]:  # late rows of a closed source may still arrive
                     continue
                 with self._named(output):
                     output.sink.complete()
-        return {name: at for name, at in delivered.items() if isinstance(by_name[name].sink, CaptureSink)}
+        return {name: at for name, at in versions.items() if isinstance(by_name[name].sink, CaptureSink)}
 
     @contextmanager
     def _named(self, output: Output, epoch: int | None = None) -> Iterator[None]:
@@ -181,7 +329,7 @@ class Driver:
 
     def _log_batch(self, manifest: Manifest, result: RoundResult, seconds: float) -> None:
         log, batch = partial(self.context.log_message, batch=manifest.batch), manifest.batch
-        text = "batch %d: %d rows for the next one, driver %.1f ms"
+        text = "batch %d: %d rows for the next one, %.1f ms"
         log(logging.DEBUG, text, batch, result.rows.num_rows, 1000 * seconds)
         for notice in notices_to_log(result.notices, self.context.plan.warn_after):
             log(logging.WARNING, "%s", notice, epoch=notice.epoch)
@@ -198,6 +346,24 @@ class _BatchState:
     states: States
     #: the files that messages refer to
     sent: set[str]
+    #: messages and headers for the next batch
+    rows: pa.Table
+
+
+def _read_to(log: RoundLog, before: Manifest, micro_batch: int) -> dict[str, Any]:
+    """Where the first batch of a micro-batch ends in the inputs, perhaps ahead of Spark's offsets."""
+    entries, sources = log.read_to(micro_batch)
+    _, old = log.read_to(before.micro_batch) if before.sources else ({}, {})
+    changed = {name: _bare(offset) for name, offset in sources.items() if offset != old.get(name)}
+    return {
+        "entries": before.entries
+        | {name: max(at, before.entries.get(name, -1)) for name, at in entries.items()},
+        "sources": before.sources | changed,
+    }
+
+
+def _bare(offset: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in offset.items() if name != "after"}
 
 
 def progress_fields(coordinator: Coordinator, result: RoundResult) -> dict[str, Any]:
@@ -219,6 +385,7 @@ def manifest_of(rounds: Rounds, coordinator: Coordinator, result: RoundResult, s
     slowest = max(states.took.items(), key=lambda pair: pair[1], default=None)
     return Manifest(
         batch=coordinator.batch,
+        micro_batch=coordinator.batch,
         plan=rounds.context.plan.fingerprint,
         run=rounds.context.run,
         released=list(result.released),

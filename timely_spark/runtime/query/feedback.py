@@ -4,6 +4,10 @@ Its offset is `{"round": M, "inputs": {name: k}}`: manifest M and the inputs' en
 A manifest without rows does not become an offset. So an idle flow runs no batches, and under `availableNow`
 the query stops at quiescence. (Spark asks AvailableNow sources to fix their end offset at the start; here the
 end moves on until no work is left, because loops create new work.)
+
+What resident batches read is in their manifests, not in offsets. If they have read more than the offset
+before, the next offset has `"after": {name: k}`: its batch reads the entries after k. An offset with `"wake"`
+begins a micro-batch without rows, in which the driver stays and reads the entries itself.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import Any
@@ -21,12 +24,12 @@ from pyspark.sql.datasource import SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from timely_spark.errors import LogDamaged
-from timely_spark.runtime.query.rest import rest
+from timely_spark.runtime.query.rest import rest, yields
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.wakeup import Wakeup
-from timely_spark.runtime.storage.entries import entry_size, read_entry, remove_entry
-from timely_spark.runtime.storage.files import quoted
+from timely_spark.runtime.storage.entries import entry_size, read_entry
 from timely_spark.runtime.storage.log import FIRST
+from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker import pack_input
 from timely_spark.worker.columns import by_column
 
@@ -34,6 +37,8 @@ Offset = dict[str, Any]
 
 #: One batch reads at most so many entries and bytes of one input.
 MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
+#: A resident micro-batch reads entries itself up to so many bytes at a time; tasks read more in parallel.
+SMALL_BYTES = 4 << 20
 #: Seconds between two answers of "nothing new"; the pause doubles while the flow is idle.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.16
 
@@ -43,16 +48,11 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, context: RunContext) -> None:
         self.context, self.log = context, context.log
-        #: The newest manifest that was seen.
+        #: The newest manifest that was seen, and its number.
+        self._manifest: Manifest | None = None
         self._newest = FIRST
-        #: The newest manifest that was seen to have no rows.
-        self._empty: int | None = None
         self._pause = 0.0
         self._available_now = False
-        #: Offsets of committed batches; entries below the oldest one can be removed.
-        self._committed: deque[Offset] = deque()
-        #: Per input: the oldest entry that may still exist.
-        self._oldest: dict[str, int] = {}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Run to quiescence, without pauses."""
@@ -82,51 +82,64 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         is ever skipped.
         """
         tables = []
-        if end["round"] != start["round"]:
+        if start["round"] != end["round"] >= self.context.planned - 1:  # an earlier run has gone on after it
             if (rows := self.log.feedback(end["round"])) is None:
                 raise LogDamaged.no_manifest(self.log.files.root, end["round"] + 1)
             tables.append(rows)
+        begin = start["inputs"] | end.get("after", {})
         for name, last in end["inputs"].items():
-            first = start["inputs"].get(name, -1) + 1
+            first = max(begin.get(name, -1), self.context.read_entries.get(name, -1)) + 1
             if first <= last and name in self.context.inputs:  # an earlier flow may have had other inputs
-                tables.append(self._packed(name, range(first, last + 1)))
+                tables.append(packed_entries(self.context, name, range(first, last + 1)))
         batches = self.context.labelled(pa.concat_tables(tables)).to_batches() if tables else []
         return iter(batches)  # an iterator that copy.copy can take: Spark's wrapper does
 
-    def commit(self, end: Offset) -> None:
-        """Batches up to `end` are committed: remove the entries that no retained batch can read again."""
-        self._committed.append(end)
-        if len(self._committed) <= self.context.keep:
-            return
-        done = self._committed.popleft()
-        for name, last in done["inputs"].items():
-            if name not in self._oldest:
-                numbers = self.log.files.numbers(f"inputs/{quoted(name)}")  # once per run
-                self._oldest[name] = min(numbers, default=0)
-            # entry `last` stays: a restarted handle reads its position from it
-            for number in range(self._oldest[name], last):
-                remove_entry(self.log, name, number)
-            self._oldest[name] = max(self._oldest[name], last)
-
     def _end(self, start: Offset) -> Offset:
         """The offset of everything that can be read now."""
-        seen = max(self._newest, start["round"])
+        self._look(start["round"])
+        before = {name: value for name, value in start.items() if name != "after"}
+        manifest = self._manifest
+        runnable = manifest is not None and manifest.runnable and self._newest > start["round"]
+        end = before | {"round": self._newest if runnable else start["round"]}
+        given = {} if manifest is None else manifest.entries
+        read, news, size = dict[str, int](), dict[str, int](), 0
+        for name in sorted(self.context.inputs):
+            own = self.context.read_entries.get(name, -1)
+            read[name] = max(start["inputs"].get(name, -1), given.get(name, -1), own)
+            last, entry_bytes = self._last(name, read[name])
+            if last > read[name] or name not in start["inputs"]:
+                news[name] = last
+            size += entry_bytes
+        if self._stays(start, size):
+            return end | {"wake": self._newest}
+        # offsets of removed inputs stay: a later flow may have the inputs again
+        end["inputs"] = start["inputs"] | news
+        if end == before:
+            return start
+        after = {name: read[name] for name in news if read[name] > start["inputs"].get(name, -1)}
+        return end | {"after": after} if after else end
+
+    def _look(self, least: int) -> None:
+        """Look for the newest manifest; `least` was there."""
+        seen = max(self._newest, least)
         newest = self.log.newest(seen)
         if (newest is None or newest < seen) and not self.log.has(seen):  # the newest is never pruned
             self._raise_damaged(LogDamaged.no_manifest(self.log.files.root, seen))
-        if newest is not None and newest != self._newest:
+        if newest is not None and (newest != self._newest or self._manifest is None):
             # a batch has run: the answer to the first poll after a batch has no pause
             self._newest, self._pause = newest, 0.0
-        batch = start["round"]
-        if self._newest > batch and self._newest != self._empty:
-            manifest = self.log.read(self._newest)
-            if manifest is not None and manifest.runnable:
-                batch = self._newest
-            else:
-                self._empty = self._newest
-        entries = {name: self._last(name, start) for name in sorted(self.context.inputs)}
-        # offsets of removed inputs stay: a later flow may have the inputs again
-        return start | {"round": batch, "inputs": start["inputs"] | entries}
+            self._manifest = self.log.read(newest)
+
+    def _stays(self, start: Offset, size: int) -> bool:
+        """Whether a micro-batch begins in which the driver stays: for entries, or because one has just ended.
+
+        If nothing has happened in that one, the query rests.
+        """
+        if not self.context.resident or self._available_now or start.get("wake") == self._newest:
+            return False
+        if self._manifest is None or self._newest == FIRST or not (size or self._manifest.worked):
+            return False
+        return size <= SMALL_BYTES and not yields(self.context)
 
     def _question(self, start: Offset) -> Offset:
         """With availableNow and an epoch column: an offset that finds out whether the sources are exhausted.
@@ -138,25 +151,25 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         columns = [source.name for source in self.context.plan.inputs if by_column(source.epochs)]
         if not columns or start.get("asked") == self._newest:
             return start
-        if (manifest := self.log.read(self._newest)) is None:
+        if (manifest := self._manifest) is None:
             return start
         stand, begun = manifest.coordinator["inputs"], manifest.coordinator["begun"]
         if any(stand[name] is not None and stand[name] <= begun for name in columns):
             return start | {"asked": self._newest}
         return start
 
-    def _last(self, name: str, start: Offset) -> int:
-        last: int = start["inputs"].get(name, -1)
-        first, size = last + 1, 0
-        for number in range(first, first + MAX_ENTRIES):
+    def _last(self, name: str, read: int) -> tuple[int, int]:
+        """The last entry that one batch reads after the entry `read`, and the bytes of all."""
+        last, size = read, 0
+        for number in range(read + 1, read + 1 + MAX_ENTRIES):
             entry_bytes = entry_size(self.log, name, number)
             # one entry is always read, however large
-            if entry_bytes is None or ((size := size + entry_bytes) > MAX_BYTES and number > first):
+            if entry_bytes is None or (size + entry_bytes > MAX_BYTES and number > read + 1):
                 break
-            last = number
+            last, size = number, size + entry_bytes
         if self._available_now or self._pause >= LONGEST_PAUSE:
             self._check_next(name, last + 1)
-        return last
+        return last, size
 
     def _check_next(self, name: str, number: int) -> None:
         """Check that no entry is missing before a later one: the input would never advance."""
@@ -201,8 +214,11 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         tell = partial(self.context.log_message, logging.WARNING, "%s")
         return Wakeup(folders, [source.watch for source in sources], tell=tell)
 
-    def _packed(self, name: str, numbers: range) -> pa.Table:
-        entries = ((number, read_entry(self.log, name, number)) for number in numbers)
-        with self.context.reporting():
-            sent = [(number, e.kind, e.epoch, e.table) for number, e in entries if e.kind != "skipped"]
-            return pack_input(self.context.plan, name, sent)
+
+def packed_entries(context: RunContext, name: str, numbers: range) -> pa.Table:
+    """The packed rows of entries of a handle, by worker."""
+    entries = ((number, read_entry(context.log, name, number)) for number in numbers)
+    with context.reporting():
+        sent = [(number, e.kind, e.epoch, e.table) for number, e in entries if e.kind != "skipped"]
+        return pack_input(context.plan, name, sent)
+

@@ -46,6 +46,30 @@ def at_rest(query: StreamingQuery, context: RunContext) -> Iterator[None]:
         files.remove(answer)
 
 
+@contextmanager
+def yielding(context: RunContext) -> Iterator[None]:
+    """While the body runs, no micro-batch stays resident, so that Spark learns that nothing is left."""
+    files, name = context.log.files, _yield_file(context)
+    if not context.resident:
+        yield
+        return
+    files.write(name, b"")
+    try:
+        yield
+    finally:
+        files.remove(name)
+
+
+def yields(context: RunContext) -> bool:
+    """Whether a resident micro-batch must end: a command waits, or somebody waits for Spark."""
+    files = context.log.files
+    return files.exists(_yield_file(context)) or files.exists(_files(context)[0])
+
+
+def _yield_file(context: RunContext) -> str:
+    return f"terms/yield-{context.term}"
+
+
 def _may_run(query: StreamingQuery) -> bool:
     return bool(query.isActive and query.status["message"] != "Waiting for next trigger")
 

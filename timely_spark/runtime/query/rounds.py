@@ -15,7 +15,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -33,8 +33,8 @@ from timely_spark.runtime.query.peers import Address, Peers, address_in, signed
 from timely_spark.runtime.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import on_one_machine, slots
 from timely_spark.runtime.storage.blobs import files_of
-from timely_spark.runtime.storage.states import States, write_state
-from timely_spark.worker import ROWS, wire
+from timely_spark.runtime.storage.states import State, States, write_state
+from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.wire import Failure, Header, Item, Message, RowKind, SinkRows
 
 if TYPE_CHECKING:
@@ -77,6 +77,11 @@ class Rounds:
     context: RunContext
     #: whether parallel tasks run large rounds
     parallel: bool
+    #: workers that stay in this process, each with the reference of its state
+    _hosted: dict[int, tuple[bytes | None, Worker]] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_hosted": {}}
 
     @property
     def bound(self) -> Bound:
@@ -123,6 +128,34 @@ class Rounds:
                 released=[*result.released, *last.released],
             )
         return coordinator, result
+
+    def from_input(
+        self, coordinator: Coordinator, batch: int, start: RoundResult, states: States, *, repeated: bool
+    ) -> RoundResult:
+        """Run the rounds of a batch from its input on, in this process; enters their states in `states`.
+
+        Its workers stay in memory for the next call, unless something else has changed their states.
+
+        Args:
+            start: `RoundResult.of_input`.
+            repeated: whether the batch may have begun before.
+        """
+        context, blobs = self.context, self.context.blobs
+        references = {worker: state.reference for worker, state in states.by_worker.items()}
+        workers = {at: own for at, (was, own) in self._hosted.items() if was == references.get(at)}
+        self._hosted.clear()  # after an error they may be half a round on
+        encoded = {at: blobs.get(each) for at, each in references.items() if at not in workers}
+        with live(context.log, batch, "resident", loops=bool(context.plan.feedbacks)) as progress:
+            result, ran = run_local_rounds(
+                coordinator, start, encoded, replace(SMALL, rounds=context.rounds), batch=batch,
+                workers=workers, blobs=blobs, report=progress.round,
+                ends=CutOff(context, batch, progress, first=not repeated),
+            )  # fmt: skip
+        states.enter(wire.table(_written(context, ran, batch, references)))
+        for at, worker in workers.items():
+            state = states.by_worker.get(at)
+            self._hosted[at] = (None if state is None else state.reference, worker)
+        return result
 
     def _read(self, states: States) -> int:
         mapped = self.context.blobs.files.local
@@ -342,11 +375,19 @@ def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult
             coordinator, start, states, job.bound, share=share, blobs=blobs, watch=watch,
             report=progress.round, ends=CutOff(context, job.batch, progress),
         )  # fmt: skip
-    changed = [
-        (index, write_state(blobs, worker, job.batch, job.states.get(index), ms=1000 * worker.seconds))
-        for index, worker in workers.items()
-    ]
-    return result, wire.table(changed)
+    return result, wire.table(_written(context, workers, job.batch, job.states))
+
+
+def _written(
+    context: RunContext, workers: Mapping[int, Worker], batch: int, before: Mapping[int, bytes]
+) -> list[tuple[int, State]]:
+    """The states of workers that have run in a batch, which are written."""
+    changed = []
+    for index, worker in workers.items():
+        milliseconds, worker.seconds = 1000 * worker.seconds, 0.0
+        state = write_state(context.blobs, worker, batch, before.get(index), ms=milliseconds)
+        changed.append((index, state))
+    return changed
 
 
 def _as_rows(outputs: pa.Table) -> pa.Table:

@@ -114,10 +114,15 @@ def _work(
     rows = pa.concat_tables([_from_pandas(frame) for frame in frames])
     rows = rows.set_column(0, ROWS.field(0), pa.repeat(pa.scalar(worker, pa.int32()), rows.num_rows))
     rows = context.blobs.resolve(rows)
-    batch = batch_id(context.log)
+    if (
+        micro_batch := batch_id(context.log)
+    ) == context.continued:  # its batches have run, by their manifests
+        return
     header, state_before = None, States.of(rows).by_worker.get(worker)
-    if not wire.only(rows, Header).num_rows:  # only input came for this worker
-        header, state_before = context.log.header_and_state(batch, worker)
+    if own_header := list(wire.read(rows, Header)):
+        batch = own_header[0][1].batch + 1
+    else:  # only input came for this worker
+        batch, header, state_before = context.log.header_and_state(micro_batch, worker)
     reference = None if state_before is None else state_before.reference
     own = restored_worker(context, worker, reference)
     try:
@@ -175,7 +180,7 @@ def first_attempt() -> bool:
 
 
 def batch_id(log: RoundLog) -> int:
-    """The id of this task's micro-batch; from Spark's own log if the task property is missing."""
+    """Spark's id of this task's micro-batch; from Spark's own log if the task property is missing."""
     from pyspark import TaskContext
 
     task = TaskContext.get()

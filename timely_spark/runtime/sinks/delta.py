@@ -62,6 +62,7 @@ class DeltaSink(Sink):
     diff: str | None = None
     overwrite: bool = False
     confs: ClassVar[Mapping[str, str]] = DELTA
+    grouped: ClassVar[bool] = True
     _app: str = ""
     #: the property by which a table is this output's
     _own: Mapping[str, str] = field(default_factory=dict)

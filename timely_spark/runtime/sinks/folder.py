@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -40,6 +40,7 @@ class FolderSink(Sink):
     path: str
     format: Format = "parquet"
     overwrite: bool = False
+    grouped: ClassVar[bool] = True
 
     @property
     def place(self) -> str:

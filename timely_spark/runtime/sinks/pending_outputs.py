@@ -30,8 +30,10 @@ class PendingOutputs:
             for sink, epochs in before.unreleased.items()
             if sink in wanted
         }
-        #: (output, epoch) released by this batch, or discarded.
+        #: (output, epoch) that this batch delivers, or discards.
         self.taken: set[tuple[str, int]] = set()
+        #: By output the epochs that are complete, and wait for others.
+        self.due: dict[str, list[int]] = {}
         self._files: dict[str, pa.Table] = {}
 
     def arrived(self, output: Output) -> list[Delivery]:
@@ -39,6 +41,15 @@ class PendingOutputs:
         epochs = {epoch for sink, epoch in _names(self.now) if sink == output.name}
         epochs.update(map(int, self.unreleased.get(output.name, ())))
         return [self.take(output, epoch) for epoch in sorted(epochs)]
+
+    def waiting(self) -> list[tuple[str, int]]:
+        """The epochs that were complete before this batch, and are not delivered."""
+        return [(name, epoch) for name, epochs in self.before.due.items() for epoch in epochs]
+
+    def released(self, complete: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Of the epochs that were complete before or became so, those that do not wait."""
+        epochs = [*self.waiting(), *complete]
+        return [(name, epoch) for name, epoch in epochs if epoch not in self.due.get(name, ())]
 
     def take(self, output: Output, epoch: int) -> Delivery:
         """All records of an epoch: those of earlier batches, then those of this one."""
@@ -71,6 +82,7 @@ class PendingOutputs:
         return replace(
             manifest,
             batch=self.batch,
+            due=self.due,
             unreleased={sink: epochs for sink, epochs in self.unreleased.items() if epochs},
             garbage=[*manifest.garbage, *sorted(garbage | blobs)],
             kept_from=self.before.kept_from,

@@ -38,6 +38,8 @@ class Sink:
     confs: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: whether it calls a function of the user's, which owns the errors
     calls_user: ClassVar[bool] = False
+    #: whether several epochs are written together if they follow each other quickly
+    grouped: ClassVar[bool] = False
 
     @property
     def place(self) -> str:

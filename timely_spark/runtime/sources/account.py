@@ -15,7 +15,6 @@ from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.storage.files import Files, quoted
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.runtime.storage.spark_log import by_input
 from timely_spark.show.table import counted
 
 #: So many names are kept for people to look at.
@@ -55,8 +54,7 @@ class Account:
         Args:
             inputs: `log.flow(manifest)["described"]["inputs"]`, or `plan.described()["inputs"]`.
         """
-        offsets = by_input(log.offsets(manifest.batch))
-        entries = (log.spark_offset(manifest.batch) or (0, {}))[1]
+        offsets, entries = manifest.sources, manifest.entries
         return {
             name: cls(
                 **_counted(log.files, name, offsets[name] if name in offsets else entries.get(name)),

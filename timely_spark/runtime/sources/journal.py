@@ -171,6 +171,10 @@ class FileJournal:
         if self._durable is not None:
             self._durable.result()
 
+    def is_behind(self) -> bool:
+        """Whether another process has written a batch since."""
+        return self._files.exists(self._name(self.last + 1))
+
     def merge(self, until: int) -> None:
         """Merge the batches up to `until`, once they are `EVERY`."""
         first = self.first

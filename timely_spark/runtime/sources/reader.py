@@ -4,7 +4,8 @@ The offset of a folder is `{"files": k}`: batches 0 to k of the source's journal
 the journal before its offset is in Spark's log, and durably before a task reads it. So a replay reads the
 same files, and a restart continues from the journal.
 
-Each offset also has the source's name, by which `by_input` finds it among those of a batch.
+Each offset also has the source's name, by which `by_input` finds it among those of a batch. If resident
+batches have read more than Spark's last offset has, the next offset has `"after"`: where its batch begins.
 """
 
 from __future__ import annotations
@@ -82,6 +83,9 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.context, self.source = context, source
         #: When the source may be looked at again, if nothing tells of something new.
         self._next_look = 0.0
+        #: The newest manifest that was seen, and the offsets in it.
+        self._newest: int | None = None
+        self._resident: Mapping[str, Offset] = {}
 
     @property
     def _name(self) -> str:
@@ -101,12 +105,38 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 msg = f"{reads}, but its position in the checkpoint is {start!r}"
                 hint = "keep the kind of the source, or use a new checkpoint."
                 raise BadFile(msg, where=self.source.where, hint=hint)
-            end = self._next(start, limit)
-            return start if end == start else {**end, INPUT: self._name}
+            read = self._read_to(start)
+            end = self._next(read, limit)
+            if end == read:
+                return start
+            after = {} if read is start else {"after": read}
+            return {**end, INPUT: self._name, **after}
+
+    def _read_to(self, start: Offset) -> Offset:
+        """The offset up to which the source was read: resident batches go on after Spark's offset."""
+        context = self.context
+        found = [start, *([start["after"]] if "after" in start else [])]
+        if self._name in context.read_offsets:
+            found.append(dict(context.read_offsets[self._name]))
+        if context.resident and (newest := context.log.newest(self._newest)) is not None:
+            if newest != self._newest:
+                manifest = context.log.read(newest)
+                self._newest, self._resident = newest, {} if manifest is None else manifest.sources
+            found += [dict(self._resident[self._name])] if self._name in self._resident else []
+        return max(found, key=self._count)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """The offset before the first batch."""
         return {**self._begin(), INPUT: self._name}
+
+    def commit(self, end: Offset) -> None:
+        """Micro-batches up to `end` are committed; of a resident one, the driver says what is read."""
+        if not self.context.resident:
+            with self.context.reporting():
+                self.forget(end)
+
+    def forget(self, end: Offset) -> None:
+        """Let go of what is needed only to read again what is before `end`."""
 
     def _begin(self) -> Offset:
         raise NotImplementedError
@@ -144,12 +174,21 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
         """The shares of the tasks between two offsets; one at least, which reports the epoch."""
+        start = self._begins(start, end)
         with self.context.reporting():
             files = [file for file in self._files(start, end) if file.path not in self._skipped.files]
         good = [file for file in files if file.bad is None]
         shares = split_files(good, self.source.tasks, divisible=self.source.folder.divisible) or [[]]
         bad = quarantined(files)
         return [ReadPartition(n, parts, bad=None if n else bad) for n, parts in enumerate(shares)]
+
+    def _begins(self, start: Offset, end: Offset) -> Offset:
+        """The offset after which the batch up to `end` begins."""
+        own = self.context.read_offsets.get(self._name, start)
+        return min(end, max(start, end.get("after", start), dict(own), key=self._count), key=self._count)
+
+    def _count(self, offset: Offset) -> int:
+        return int(offset[self.counts])
 
     @cached_property
     def _skipped(self) -> Skipped:
@@ -168,23 +207,27 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The packed rows of one share."""
         assert isinstance(partition, ReadPartition)
+        with self.context.task():
+            yield from self.packed(partition)
+
+    def packed(self, partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+        """The packed rows of one share, in any process."""
         source, schema = self.source, self.context.plan.source(self._name).stage.outputs[0]
         folder = source.folder
         if partition.versions is not None:
             folder = replace(folder, versions=partition.versions)
-        with self.context.task():
-            rows = folder.read(
-                partition.parts,
-                schema,
-                source.columns,
-                source.condition,
-                source.computed,
-                unknown=self._warn_of_columns,
-            )
-            yield from self.context.pack(self._name, rows, partition.value)
-            if partition.bad:
-                bad = pack_quarantined(self.context.plan, self._name, partition.bad)
-                yield from self.context.labelled(bad).to_batches()
+        rows = folder.read(
+            partition.parts,
+            schema,
+            source.columns,
+            source.condition,
+            source.computed,
+            unknown=self._warn_of_columns,
+        )
+        yield from self.context.pack(self._name, rows, partition.value)
+        if partition.bad:
+            bad = pack_quarantined(self.context.plan, self._name, partition.bad)
+            yield from self.context.labelled(bad).to_batches()
 
 
 class Ignored:
@@ -243,6 +286,8 @@ class FilesReader(Reader):
 
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:
         number = start["files"]
+        if self.context.resident and self._journal.is_behind():  # another process lists in resident batches
+            self._start_again()
         if number > self._journal.last:
             self._journal.batch(number)  # which is missing
         if number < self._journal.last:  # the batch was planned before a restart
@@ -262,8 +307,13 @@ class FilesReader(Reader):
         try:
             self._journal.append(files)
         except FileExistsError:  # written by a run that lost the checkpoint a moment ago
-            del self._journal, self._unread
+            self._start_again()
         return {"files": number + 1}
+
+    def _start_again(self) -> None:
+        """Read the journal again."""
+        for name in ("_journal", "_unread"):
+            self.__dict__.pop(name, None)
 
     def _there(self, most_files: int | None, most_bytes: int | None) -> list[File]:
         """The next files that have not been removed since they were listed."""
@@ -300,10 +350,9 @@ class FilesReader(Reader):
         self._journal.wait()
         return [file for number in numbers for file in self._journal.batch(number)]
 
-    def commit(self, end: Offset) -> None:
-        """Batches up to `end` are committed: merge those that no retained batch can read again."""
-        with self.context.reporting():
-            self._journal.merge(end["files"] - self.context.keep)
+    def forget(self, end: Offset) -> None:
+        """Merge the batches of the journal that no retained batch can read again."""
+        self._journal.merge(end["files"] - self.context.keep)
 
 
 class DeltaReader(Reader):
@@ -425,14 +474,13 @@ class ReplayReader(Reader):
             self._renewed = time.monotonic()
         return int(start.get("since", -1))
 
-    def commit(self, end: Offset) -> None:
+    def forget(self, end: Offset) -> None:
         """Move the hold of this flow to `end`: earlier epochs are not read again."""
-        with self.context.reporting():
-            if (published := self.source.published) is not None:
-                if end["complete"]:
-                    published.release(self._reader)
-                else:
-                    published.hold(self._reader, end["epoch"])
+        if (published := self.source.published) is not None:
+            if end["complete"]:
+                published.release(self._reader)
+            else:
+                published.hold(self._reader, end["epoch"])
 
     def _begin(self) -> Offset:
         return {"epoch": -1, "epochs": 0, "complete": 0}
@@ -463,6 +511,7 @@ class ReplayReader(Reader):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
         """The shares of the tasks: whole epochs. The first one also reports the progress."""
+        start = self._begins(start, end)
         with self.context.reporting():
             number = end["epochs"] - start["epochs"]
             since = end.get("since", -1)
@@ -475,19 +524,17 @@ class ReplayReader(Reader):
             shares.append(ReadPartition(shares[-1].value + len(shares[-1].parts), parts))
         return shares
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def packed(self, partition: ReadPartition) -> Iterator[pa.RecordBatch]:
         """The packed rows of the epochs, each a shard of its own, and the progress."""
-        assert isinstance(partition, ReadPartition)
         name, context, source = self._name, self.context, self.source
         schema = context.plan.source(name).stage.outputs[0]
-        with context.task():
-            for shard, part in enumerate(partition.parts, partition.value):
-                rows = source.folder.read([part], schema, source.columns)
-                yield from context.pack(name, rows, shard, epoch=epoch_of(part.path))
-            if partition.progress != 0:
-                to = partition.progress
-                progress = pack_input(context.plan, name, [(0, "advance" if to else "close", to, None)])
-                yield from context.labelled(progress).to_batches()
+        for shard, part in enumerate(partition.parts, partition.value):
+            rows = source.folder.read([part], schema, source.columns)
+            yield from context.pack(name, rows, shard, epoch=epoch_of(part.path))
+        if partition.progress != 0:
+            to = partition.progress
+            progress = pack_input(context.plan, name, [(0, "advance" if to else "close", to, None)])
+            yield from context.labelled(progress).to_batches()
 
 
 def reader_of(context: RunContext, name: str) -> Reader:

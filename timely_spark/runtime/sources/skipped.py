@@ -16,7 +16,7 @@ from timely_spark.runtime.storage.entries import skip_entry
 from timely_spark.runtime.storage.files import Files, quoted
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.runtime.storage.spark_log import by_input
+from timely_spark.runtime.storage.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,11 @@ def skip(
         inputs = log.flow(manifest)["described"]["inputs"]
         kind = "handle" if entry is not None else "source"
         names = [name for name, _, of in inputs if of == kind and source in {None, name}]
-        offsets = by_input(log.offsets(log.committed()))
+        chosen = log.chosen()
+        done = manifest if chosen is None else chosen[0]
+        offsets = done.sources
         if entry is not None:
-            return _entry(log, names, entry)
+            return _entry(log, names, entry, done)
         if version is not None:
             return _version(
                 log, [name for name in names if "version" in offsets.get(name, {})], offsets, version
@@ -82,9 +84,9 @@ def skip(
         lock.release()
 
 
-def _entry(log: RoundLog, names: list[str], number: int) -> str:
+def _entry(log: RoundLog, names: list[str], number: int, done: Manifest) -> str:
     name = _only(names, "a handle", "--input")
-    read = (log.spark_offset(log.committed()) or (0, {}))[1].get(name, -1)
+    read = done.entries.get(name, -1)
     if number <= read:
         raise _already(("entry", number), name, read)
     skip_entry(log, name, number)

@@ -7,6 +7,7 @@ Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
     flows/<fingerprint>.json the flows that wrote manifests, one for each form and number of workers
     rounds/<t>/<N>.arrow     manifest N, by the run of term t: rows = the input of batch N+1, and references
                              of states; schema metadata = everything else
+    epochs/<N>.json          where resident batch N reads its inputs to, written before it runs
     outputs/<t>-<N>-<rows>.arrow  output records after batch N whose epoch is not complete
     blobs/<t>-...            large states, messages and outputs
     inputs/<name>/<k>.arrow  entries of input handles, in order
@@ -22,10 +23,16 @@ Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
 
 The last line of each file is a checksum of its name and content; a blob has its checksum in its name.
 
-Manifest N is overwritten when batch N runs again. No batch has read it then, because its offset is in no
-offset log entry before commit N. A run writes manifests under its own term only, so a run that was presumed
-dead cannot overwrite manifests of its successor. Manifests have no gaps (`align`), so the newest one is found
-by looking for the next number, without listing.
+Spark numbers micro-batches. Each has one batch of the flow, or many if it stays resident, so batches have
+numbers of their own; each manifest says which micro-batch it is of. A micro-batch that runs again runs its
+first batch again, whose manifest is overwritten: no batch has read it then, because its offset is in no
+offset log entry before the commit. If a resident batch after the first has a manifest, the micro-batch
+continues after the last one that has.
+
+A run writes manifests under its own term only, so a run that was presumed dead cannot overwrite manifests of
+its successor. `epochs/<N>.json` has one name for all terms, and is created exclusively: of two runs, one
+alone can begin resident batch N. Manifests have no gaps (`align`), so the newest one is found by looking for
+the next number, without listing.
 """
 
 from __future__ import annotations
@@ -36,6 +43,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from sys import maxsize
 from typing import Any
 
 import pyarrow as pa
@@ -46,7 +54,7 @@ from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
 from timely_spark.runtime.storage.manifest import FORMAT, Manifest
-from timely_spark.runtime.storage.spark_log import SparkLog
+from timely_spark.runtime.storage.spark_log import Offset, SparkLog, by_input
 from timely_spark.runtime.storage.states import State, States
 from timely_spark.state.bounds import parse_json
 from timely_spark.worker import wire
@@ -72,6 +80,7 @@ _FOLDERS = (
     "blobs",
     "cancels",
     "cuts",
+    "epochs",
     "failures",
     "flows",
     "ignored",
@@ -97,6 +106,8 @@ class RoundLog:
         self.spark = SparkLog(files)
         self.checkpoint = files.location
         self.files = files.below("timely")
+        #: By input the oldest entry that may still exist.
+        self._oldest: dict[str, int] = {}
 
     # -- the identity of the checkpoint ----------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:
@@ -167,8 +178,16 @@ class RoundLog:
 
     @cached_property
     def _earlier(self) -> dict[int, int]:
-        """The manifests of earlier terms: for each batch the last term that wrote one."""
-        return {batch: term for term, batches in self._by_term().items() for batch in batches}
+        """The manifests of earlier terms: for each batch the last term that wrote one.
+
+        What an older term wrote after a batch of a newer one is of a run that had lost the checkpoint.
+        """
+        latest = {batch: term for term, batches in self._by_term().items() for batch in batches}
+        found: dict[int, int] = {}
+        for batch in sorted(latest):
+            if latest[batch] >= max(found.values(), default=0):
+                found[batch] = latest[batch]
+        return found
 
     def _by_term(self) -> dict[int, list[int]]:
         terms = [t for t in self.files.numbers("rounds") if self.term is None or t < self.term]
@@ -179,9 +198,23 @@ class RoundLog:
         if self.term is not None and batch >= self.first:
             yield f"rounds/{self.term}/{batch}.arrow"
         if batch in self._earlier and (
-            self.term is None or batch < self.first or self.spark.files.exists(f"commits/{batch}")
-        ):  # Spark may have committed the batch of a killed driver a moment later
+            self.term is None or batch < self.first or self._was_committed(batch)
+        ):  # Spark may have committed the micro-batch of a killed driver a moment later
             yield f"rounds/{self._earlier[batch]}/{batch}.arrow"
+
+    def _was_committed(self, batch: int) -> bool:
+        """Whether Spark has committed the micro-batch of a manifest of an earlier term, which may be removed."""
+        if not self.files.exists(f"rounds/{self._earlier[batch]}/{batch}.arrow"):
+            return False
+        return self.spark.files.exists(f"commits/{self._micro_batch(batch)}")
+
+    def _micro_batch(self, batch: int) -> int:
+        """Spark's micro-batch of a manifest of an earlier term."""
+        return self._earlier_manifest(batch).micro_batch
+
+    def _earlier_manifest(self, batch: int) -> Manifest:
+        name = f"rounds/{self._earlier[batch]}/{batch}.arrow"
+        return Manifest.of(self.files, name, self.files.found(name, self.files.schema(name)))
 
     # -- manifests -------------------------------------------------------------------------------------------
     def write(self, manifest: Manifest, rows: pa.Table) -> None:
@@ -227,20 +260,31 @@ class RoundLog:
         return read
 
     def _batches(self) -> list[int]:
+        """The batches that may have a manifest, ascending."""
         if self.term is None:  # a watcher sees the manifests of the last run
             return next(filter(None, reversed(self._by_term().values())), [])
-        own = self.files.numbers(f"rounds/{self.term}")
-        return [batch for batch in {*own, *self._earlier} if self.has(batch)]
+        return sorted({*self.files.numbers(f"rounds/{self.term}"), *self._earlier})
 
-    def header_and_state(self, batch: int, worker: int) -> tuple[Header, State | None]:
-        """The header, and the state if there is one, for a worker without a header row."""
-        manifest, rows = self.newest_before(batch)
-        return Header.decode(manifest.header), States.of(rows).by_worker.get(worker)
+    def header_and_state(self, micro_batch: int, worker: int) -> tuple[int, Header, State | None]:
+        """The first batch of a micro-batch, and the header and state of a worker without a header row."""
+        manifest, rows = self.before(micro_batch)
+        return manifest.batch + 1, Header.decode(manifest.header), States.of(rows).by_worker.get(worker)
+
+    def before(self, micro_batch: int) -> tuple[Manifest, pa.Table]:
+        """The newest manifest of the micro-batches before one, and its rows."""
+        newest = self.newest()
+        batch = FIRST if newest is None else newest
+        while True:
+            manifest, rows = self.newest_before(batch + 1)
+            if manifest.micro_batch < micro_batch:
+                return manifest, rows
+            batch -= 1
 
     def newest(self, hint: int | None = None) -> int | None:
         """The id of the newest manifest; with `hint`, a manifest that exists, found without listing."""
         if hint is None or not self.has(hint):
-            return max(self._batches(), default=None)
+            exists = self.has if self.term is not None else (lambda _: True)
+            return next(filter(exists, reversed(self._batches())), None)
         while self.has(hint + 1):
             hint += 1
         return hint
@@ -251,16 +295,18 @@ class RoundLog:
         None: a new checkpoint.
         """
         offsets, commits = self.spark.offsets, self.spark.commits
-        given = {batch: self._given(batch) for batch in offsets[-2:]}
-        self.spark.check([batch for batch in self._earlier if batch > FIRST], given)
         last = offsets[-1] if offsets else FIRST
+        written = [(batch, self._earlier_manifest(batch)) for batch in sorted(self._earlier)]
+        given = {each.micro_batch: each.offsets for _, each in written if each.micro_batch in offsets[-2:]}
+        self.spark.check([each.micro_batch for _, each in written if each.micro_batch > FIRST], given)
         needed = last if not offsets or (commits and commits[-1] >= last) else last - 1
-        newest = max((batch for batch in self._earlier if batch <= needed), default=None)
+        newest = max((batch for batch, each in written if _ended(each, needed, last)), default=None)
         if newest is None and not offsets and not self._earlier:
             return None
-        # batches that Spark ran without this package (an offline repartition) must have read no input
+        # micro-batches that Spark ran without this package (an offline repartition) must have read no input
+        done = FIRST if newest is None else self._micro_batch(newest)
         no_input = newest is not None and all(
-            self.spark.ends(batch) == self.spark.ends(batch - 1) for batch in range(newest + 1, needed + 1)
+            self.spark.ends(batch) == self.spark.ends(batch - 1) for batch in range(done + 1, needed + 1)
         )
         if newest is None or not no_input:
             raise LogDamaged.no_manifest(self.files.root, needed)
@@ -271,16 +317,9 @@ class RoundLog:
         for output, version in manifest.captured.items():
             if not self.files.exists(file := captured_file(output, version)):
                 raise LogDamaged.no_file(self.files.root, file)
-        if newest < needed:
-            manifest = replace(manifest, batch=needed, garbage=[])
+        if done < needed:
+            manifest = replace(manifest, micro_batch=needed, garbage=[], offsets=self.spark.text(needed))
         return manifest, table.replace_schema_metadata(None)
-
-    def _given(self, batch: int) -> str | None:
-        """The offsets that Spark gave to a batch, by the batch's manifest."""
-        if batch not in self._earlier:
-            return None
-        name = f"rounds/{self._earlier[batch]}/{batch}.arrow"
-        return Manifest.of(self.files, name, self.files.found(name, self.files.schema(name))).offsets
 
     def _check_gaps(self, first: int, last: int) -> None:
         """Check that no manifest is missing between others: manifests are removed in order."""
@@ -292,27 +331,57 @@ class RoundLog:
     def align(self) -> int | None:
         """Before a start: fit the manifests to Spark's own log; returns the batch to continue from, if any.
 
-        Manifests of batches that are not in Spark's log (rolled back by hand) are removed. Batches that Spark
-        ran without this package get a copy of the newest manifest. The run writes all later manifests.
+        Manifests of micro-batches that are not in Spark's log (rolled back by hand) are removed, and so are
+        the ends of resident batches after them. If Spark ran micro-batches without this package, or a
+        micro-batch stayed resident, the newest manifest is written again. The run writes all later manifests.
         """
         if (chosen := self.chosen()) is None:
             self.first = FIRST
             return None
         manifest, rows = chosen
-        last = self.planned()
+        kept = {
+            batch: term
+            for batch, term in self._earlier.items()
+            if manifest.kept_from <= batch and self._micro_batch(batch) <= self.planned()
+        }
         for term, batches in self._by_term().items():
             if not batches:
                 self.files.drop(f"rounds/{term}")
             for batch in batches:
-                if not manifest.kept_from <= batch <= last or term < self._earlier[batch]:
+                if term < kept.get(batch, maxsize):
                     self.files.remove(f"rounds/{term}/{batch}.arrow")
-        self._earlier = {b: term for b, term in self._earlier.items() if manifest.kept_from <= b <= last}
-        self.first = manifest.batch + 1
-        if manifest.batch not in self._earlier:
-            self.first = max(self._earlier) + 1
-            for batch in range(self.first, manifest.batch + 1):
-                self.write(replace(manifest, batch=batch, offsets=self.spark.text(batch)), rows)
+        same = self._micro_batch(manifest.batch) == manifest.micro_batch and not manifest.resident
+        self._earlier = kept
+        self.first = manifest.batch + same
+        if not same:  # a run that has lost the checkpoint may still write the manifest after it
+            self.write(manifest, rows)
         return manifest.batch
+
+    # -- resident batches ------------------------------------------------------------------------------------
+    def begin(self, batch: int, ends: dict[str, Any]) -> dict[str, Any]:
+        """Write, exclusively and durably, where a resident batch reads its inputs to; before it runs.
+
+        Returns:
+            The ends of the batch: other ones if an earlier attempt at the batch has begun it.
+
+        Raises:
+            LostOwnership: a later run has begun the batch.
+        """
+        self.check_owner()
+        name = f"epochs/{batch}.json"
+        try:
+            self.files.write_json(name, {"term": self.term, "ends": ends}, durable=True, new=True)
+        except FileExistsError:
+            begun = self.files.found(name, self.files.json(name))
+            if self.term is None or begun["term"] > self.term:
+                raise LostOwnership.to(self.checkpoint, term=self.term or 0, owner=self.owner()) from None
+            return dict(begun["ends"])
+        return ends
+
+    def begun(self, batch: int) -> dict[str, Any] | None:
+        """Where a resident batch reads its inputs to, if an attempt at it has begun; else None."""
+        content = self.files.json(f"epochs/{batch}.json")
+        return None if content is None else dict(content["ends"])
 
     def spark_batch(self) -> int:
         """The batch that Spark is running: Spark writes offset N before it runs batch N."""
@@ -321,6 +390,11 @@ class RoundLog:
     def planned(self) -> int:
         """The last batch that Spark's own log has."""
         return max(self.spark.offsets, default=FIRST)
+
+    def read_to(self, batch: int) -> tuple[dict[str, int], dict[str, Offset]]:
+        """By Spark's own log: the last entry of each input, and the offset of each other one, in a batch."""
+        offset = self.spark.feedback(batch)
+        return {} if offset is None else offset["inputs"], by_input(self.offsets(batch))
 
     def spark_offset(self, batch: int) -> tuple[int, dict[str, int]] | None:
         """(batch, last entry of each input that was read up to that batch), by Spark's own log; or None."""
@@ -332,10 +406,13 @@ class RoundLog:
         return [parse_json(end) if end.startswith('{"') else {} for end in self.spark.ends(batch)]
 
     def taken(self, name: str) -> int:
-        """The last entry of an input that the flow has read, by Spark's own log; -1: none."""
+        """The last entry of an input that the flow has read; -1: none."""
         offsets = self.spark.offsets
         offset = self.spark_offset(offsets[-1]) if offsets else None
-        return -1 if offset is None else offset[1].get(name, -1)
+        newest = self.newest()
+        manifest = None if newest is None else self.read(newest)
+        entries = {} if manifest is None or not offsets else manifest.entries
+        return max(-1 if offset is None else offset[1].get(name, -1), entries.get(name, -1))
 
     def entries(self, name: str) -> list[int]:
         """The numbers of an input's entries, which have no gaps; the last one that was read is kept."""
@@ -390,9 +467,10 @@ class RoundLog:
 
     # -- removal ---------------------------------------------------------------------------------------------
     def prune(self, manifest: Manifest, *, keep: int, seconds: float = 0.0) -> Manifest:
-        """Remove manifests before `manifest.batch - keep`, and their `garbage` files; a few per call.
+        """Remove manifests before `manifest.batch - keep`, with all that only they need; a few per call.
 
-        Manifests that were written in the last `seconds` are kept, too.
+        That is their `garbage`, and the entries of handles that were read before them. Manifests that were
+        written in the last `seconds` are kept, too.
         """
         until = min(max(manifest.batch - keep, manifest.kept_from), manifest.kept_from + 4)
         for batch in range(manifest.kept_from, until):
@@ -402,10 +480,22 @@ class RoundLog:
                 break
             garbage = old.garbage if old is not None else []
             terms = {self.term, self._earlier.get(batch, self.term)}
+            for name, last in (old.entries if old is not None else {}).items():
+                self._remove_entries(name, last)
             # if the process stops here, the next run repeats the removal
-            for name in (*garbage, *(f"rounds/{term}/{batch}.arrow" for term in terms)):
+            begun = [f"epochs/{batch}.json"] if old is not None and old.resident else []
+            for name in (*garbage, *begun, *(f"rounds/{term}/{batch}.arrow" for term in terms)):
                 self.files.remove(name)
         return replace(manifest, kept_from=until)
+
+    def _remove_entries(self, name: str, last: int) -> None:
+        """Remove the entries before `last`, which stays: a restarted handle reads its position from it."""
+        folder = f"inputs/{quoted(name)}"
+        if name not in self._oldest:
+            self._oldest[name] = min(self.files.numbers(folder), default=0)  # once per run
+        for number in range(self._oldest[name], last):
+            self.files.remove(f"{folder}/{number}.arrow")
+        self._oldest[name] = max(self._oldest[name], last)
 
     def sweep(self) -> None:
         """Before a start: remove files of killed processes that are half written, or in no manifest."""
@@ -439,6 +529,11 @@ class RoundLog:
             if name in needed:
                 needed |= files_of(self.outputs(name))
         return needed
+
+
+def _ended(manifest: Manifest, needed: int, last: int) -> bool:
+    """Whether a flow may continue from a manifest: of a micro-batch that need not run again, or resident."""
+    return manifest.micro_batch <= (last if manifest.resident else needed)
 
 
 def captured_file(output: str, version: int) -> str:

@@ -1,4 +1,8 @@
-"""`Manifest`: the state of a flow after a micro-batch, as the round log stores it."""
+"""`Manifest`: the state of a flow after one of its batches, as the round log stores it.
+
+A batch reads what inputs have, and runs rounds. A micro-batch of Spark has one batch, or many where it stays
+resident; so batches have numbers of their own, which are the epochs of inputs with a clock.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,25 @@ from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.storage.files import Files
 
 #: The version of the round log's format.
-FORMAT = 7
+FORMAT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The state of a flow after micro-batch `batch`; the same file has the rows of the next round."""
+    """The state of a flow after batch `batch`; the same file has the rows of the next round."""
 
     batch: int
+    #: Spark's micro-batch that ran the batch.
+    micro_batch: int
+    #: Whether a restart goes on after the batch although Spark has not committed its micro-batch.
+    resident: bool = False
+    #: Whether a batch ran since the last micro-batch began without one.
+    worked: bool = True
+    #: By input the last entry that was read; of other inputs the offset up to which they were read.
+    entries: dict[str, int] = field(default_factory=dict)
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: By output the epochs that are complete, and wait to be delivered together with others.
+    due: dict[str, list[int]] = field(default_factory=dict)
     #: The fingerprint of the plan that wrote the manifest.
     plan: str
     #: The id of the run (one start) that wrote the manifest.
@@ -50,7 +65,7 @@ class Manifest:
     rounds: int
     #: The limits (`coordinator.Bound`) of batch + 1; written before, so that a replay takes the same path.
     bound: dict[str, int]
-    #: The text of Spark's offsets of the batch; None if no batch of Spark wrote the manifest.
+    #: The text of Spark's offsets of the micro-batch; None if no micro-batch wrote the manifest.
     offsets: str | None = None
     late: dict[str, int] = field(default_factory=dict)
     #: Records of each input that have entered since the flow began, late ones included, before any step.
@@ -58,6 +73,8 @@ class Manifest:
     #: Records that the limits of loops have dropped, by loop, since the flow began.
     cut_off: dict[str, int] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
+    #: How long the driver took for the batch; of the first one of a micro-batch, with Spark's tasks.
+    milliseconds: float = 0.0
     #: When the batch ended, in seconds since 1970.
     written: float = field(default_factory=lambda: time.time(), compare=False)  # noqa: PLW0108 - tests set it
     format: int = FORMAT

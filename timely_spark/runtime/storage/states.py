@@ -101,5 +101,6 @@ def write_state(blobs: Blobs, worker: Worker, batch: int, before: bytes | None, 
     if before is None or size_of(before) != len(data) or blobs.get(before) != data:
         before = blobs.put(prefix, data)
     measured = [[*key, *counts] for key, counts in worker.measured.items()]
+    worker.measured.clear()
     references = as_text(sorted(worker.references))
     return State(before, references, worker.sizes, worker.arrangement_bytes, ms, measured)

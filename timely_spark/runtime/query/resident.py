@@ -1,0 +1,123 @@
+"""`Inputs`: what a flow's own inputs have, read in the driver's process while a micro-batch stays resident.
+
+These are the inputs with a journal: entries of handles, files, Delta tables, captures. They are the same
+readers that Spark calls between micro-batches, so a batch reads the same rows in either process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.runtime.query.feedback import MAX_ENTRIES, SMALL_BYTES, packed_entries
+from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.sources.reader import Reader, reader_of
+from timely_spark.runtime.sources.wakeup import Wakeup
+from timely_spark.runtime.storage.entries import entry_size
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.worker import ROWS
+
+
+#: Seconds to wait where nothing escapes the wake-up.
+LONG = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where a batch reads inputs to: the last entry of each handle, the offset of each other input."""
+
+    entries: Mapping[str, int]
+    sources: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Ends:
+        """Where the batch of a manifest has read them to."""
+        return cls(manifest.entries, manifest.sources)
+
+    def encode(self) -> dict[str, Any]:
+        """The ends as JSON."""
+        return {"entries": dict(self.entries), "sources": dict(self.sources)}
+
+
+@dataclass
+class Inputs:
+    """The inputs of a flow, apart from Spark's DataFrames."""
+
+    context: RunContext
+
+    @cached_property
+    def _readers(self) -> dict[str, Reader]:
+        return {name: reader_of(self.context, name) for name in self.context.sources}
+
+    @cached_property
+    def _wakeup(self) -> Wakeup:
+        """Told of entries, of what sources watch, and of commands, which are files."""
+        sources, files = self.context.sources.values(), self.context.log.files
+        folders = [source.watched for source in sources if source.watched is not None]
+        if files.local:
+            own = [files.path(name) for name in ("inputs", "terms", "cancels")]
+            for folder in own:
+                os.makedirs(folder, exist_ok=True)
+            folders += own
+        tell = partial(self.context.log_message, logging.WARNING, "%s")
+        return Wakeup(folders, [source.watch for source in sources], tell=tell)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until an input or a command may be new; for so long at most."""
+        complete = self.context.log.files.local and self._wakeup.complete
+        if self._wakeup.wait(LONG if complete else seconds):
+            for reader in self._readers.values():
+                reader.look_again()
+
+    def available(self, read: Ends) -> tuple[Ends, bool]:
+        """Where a batch can read the inputs to, after `read`; and whether that is little enough for here.
+
+        Files are in their journal when this returns.
+        """
+        entries, sources, size = dict(read.entries), dict(read.sources), 0
+        for name in self.context.inputs:
+            first = entries.get(name, -1) + 1
+            for number in range(first, first + MAX_ENTRIES):
+                entry_bytes = entry_size(self.context.log, name, number)
+                if entry_bytes is None or size > SMALL_BYTES:
+                    break
+                entries[name], size = number, size + entry_bytes
+        for name, reader in self._readers.items():
+            before = dict(sources.get(name) or reader.initialOffset())
+            end = reader.latestOffset(before, reader.getDefaultReadLimit())
+            if end != before:
+                sources[name] = end
+                parts = (part for share in reader.partitions(before, end) for part in share.parts)
+                size += sum(part.end - part.start for part in parts)
+        return Ends(entries, sources), size <= SMALL_BYTES
+
+    def rows(self, read: Ends, ends: Ends) -> pa.Table:
+        """The packed rows between two positions, by worker."""
+        tables = [ROWS.empty_table()]
+        for name, last in ends.entries.items():
+            if (first := read.entries.get(name, -1) + 1) <= last and name in self.context.inputs:
+                tables.append(packed_entries(self.context, name, range(first, last + 1)).cast(ROWS))
+        labels = pa.array(self.context.labels, pa.int32())
+        for name, end in ends.sources.items():
+            if name in self._readers and end != read.sources.get(name):
+                reader = self._readers[name]
+                start = dict(read.sources.get(name) or reader.initialOffset())
+                batches = [
+                    each for part in reader.partitions(start, dict(end)) for each in reader.packed(part)
+                ]
+                table = pa.Table.from_batches(batches, ROWS)
+                tables.append(table.set_column(0, ROWS.field(0), pc.index_in(table.column("worker"), labels)))
+        return pa.concat_tables(tables)
+
+    def forget(self, manifest: Manifest) -> None:
+        """Let go of what is needed only to read again what is before a manifest's ends."""
+        for name, end in manifest.sources.items():
+            if name in self._readers:
+                self._readers[name].forget(dict(end))
