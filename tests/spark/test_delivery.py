@@ -78,7 +78,7 @@ def rows(spark: SparkSession, path: Path, *columns: str) -> list[tuple[Any, ...]
 def manifest(batch: int, **parts: Any) -> Manifest:
     nothing: dict[str, Any] = {
         "plan": "", "run": "", "coordinator": {}, "header": "", "runnable": True, "released": [],
-        "frontier": {}, "complete": False, "captured": {}, "unreleased": {}, "gone": [], "kept_from": 0,
+        "frontier": {}, "complete": False, "captured": {}, "unreleased": {}, "garbage": [], "kept_from": 0,
         "rounds": 1, "bound": {"rounds": 1},
     }  # fmt: skip
     return Manifest(batch=batch, micro_batch=batch, **(nothing | parts))

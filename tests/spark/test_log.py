@@ -20,9 +20,10 @@ ROWS = pa.table({"x": [1, 2]})
 
 def manifest(batch: int, **changed: object) -> Manifest:
     fields: dict[str, object] = {
-        "batch": batch, "micro_batch": batch, "plan": "p", "run": "r", "coordinator": {"at": batch}, "header": f"h{batch}",
+        "batch": batch, "micro_batch": batch, "plan": "p", "run": "r", "coordinator": {"at": batch},
+        "header": f"h{batch}",
         "runnable": True, "released": [("out", 0)], "frontier": {"out": [[batch + 1]]}, "complete": False,
-        "captured": {}, "unreleased": {}, "gone": [], "kept_from": -1, "rounds": batch + 1,
+        "captured": {}, "unreleased": {}, "garbage": [], "kept_from": -1, "rounds": batch + 1,
         "bound": {"rounds": 1},
     }  # fmt: skip
     return Manifest(**(fields | changed))  # type: ignore[arg-type]

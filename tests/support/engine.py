@@ -522,7 +522,7 @@ def _points(world: World) -> Iterator[None]:
         for name in ("write", "remove"):
             patches.enter_context(mock.patch.object(Files, name, at_points(getattr(Files, name))))
         patches.enter_context(mock.patch.object(query, "batch_id", batch_id))
-        patches.enter_context(mock.patch.object(driver, "yields", lambda _: here()[0].leaves))
+        patches.enter_context(mock.patch.object(driver, "yields", side_effect=lambda _: here()[0].leaves))
         patches.enter_context(mock.patch.object(feedback, "yields", return_value=False))
         patches.enter_context(mock.patch.object(driver, "LONGEST_LOOK", 0.0))
         # all of these small, so that much is kept in files

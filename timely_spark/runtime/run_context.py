@@ -108,6 +108,13 @@ class RunContext:
     #: By input the sources that this package reads, pickled: they may have credentials in them.
     packed_sources: bytes = field(default=pickle.dumps({}), repr=False)
 
+    @property
+    def residency(self) -> str:
+        """Whether a micro-batch stays resident, and why not, in words."""
+        if self.resident:
+            return f"each micro-batch stays for {self.resident:g} s"
+        return f"each epoch is a micro-batch: {self.not_resident}"
+
     def to_option(self) -> str:
         """Encode as the text of a data source's option."""
         coded = {key: base64.b64encode(getattr(self, key)).decode() for key in _BYTES}

@@ -114,9 +114,6 @@ def start(
     rounds = Bound().rounds if rounds_per_batch is None else integer("rounds_per_batch", rounds_per_batch)
     name, arguments = name or plan.name, trigger_of(trigger)
     _check_sources(plan, dataframes, inputs, local=on_one_machine(session))
-    stays = _residency(
-        session, arguments, dataframes, rounds=rounds, record=record, asked=resident, staleness=max_staleness
-    )
     _check_outputs(plan)
     same_python(session)
     context = RunContext(
@@ -131,8 +128,15 @@ def start(
         rounds=rounds,
         parallel=_parallel(session, plan.workers, asked=parallel_rounds),
         record=None if record is None else absolute(os.fspath(record)),
-        resident=0.0 if isinstance(stays, str) else stays,
-        not_resident=stays if isinstance(stays, str) else "",
+        **_residency(
+            session,
+            arguments,
+            dataframes,
+            rounds=rounds,
+            record=record,
+            asked=resident,
+            staleness=max_staleness,
+        ),
         commit_every=COMMIT_EVERY if commit_every is None else seconds("commit_every", commit_every),
         on_arrival=any(output.release == "arrival" for output in outputs),
     )
@@ -420,7 +424,7 @@ def _claimed(context: RunContext, *, empty: bool = False) -> tuple[RunContext, M
         The context of the run that owns the checkpoint; and the epoch of each input, None for a closed one.
     """
     plan = context.plan
-    run = {"run": context.run, "host": platform.node(), "pid": os.getpid()}
+    run = {"run": context.run, "host": platform.node(), "pid": os.getpid(), "residency": context.residency}
     try:
         log = RoundLog(context.checkpoint).claim(run | {"started": datetime.now(timezone.utc).isoformat()})
     except FileExistsError:
@@ -469,8 +473,8 @@ def _residency(
     record: str | None,
     asked: bool | None,
     staleness: Any,
-) -> float | str:
-    """The seconds that a micro-batch stays resident; or the reason why none does.
+) -> dict[str, Any]:
+    """The fields of the `RunContext` that say how long a micro-batch stays resident, or why none does.
 
     Raises:
         BadArgument: it was asked for, and is impossible.
@@ -492,8 +496,8 @@ def _residency(
         msg, hint = f"resident=True, but {reason}.", "leave resident out: each epoch is then a micro-batch."
         raise BadArgument(msg, where=caller(), hint=hint)
     if asked is False:
-        return "resident=False"
-    return reason or (stay if foreign else STAY)
+        reason = "resident=False"
+    return {"resident": 0.0 if reason else stay if foreign else STAY, "not_resident": reason}
 
 
 def _retention(session: SparkSession) -> int:

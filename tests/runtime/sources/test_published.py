@@ -182,7 +182,7 @@ def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tm
     context: Any = SimpleNamespace(
         log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
         resident=0.0,
-        sources={},
+        read_offsets={},
         reporting=nullcontext,
         checkpoint="/c",
     )
@@ -230,7 +230,7 @@ def test_with_available_now_a_snapshot_that_has_all_epochs_is_read(tmp_path: Pat
     context: Any = SimpleNamespace(
         log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
         resident=0.0,
-        sources={},
+        read_offsets={},
         reporting=nullcontext,
         checkpoint="/c",
     )

@@ -55,7 +55,7 @@ class World:
             log_message=mock.Mock(),
             plan=plan,
             resident=0.0,
-            sources={},
+            read_offsets={},
         )
         here = Where("job.py", 1)
         folder: Any = SimpleNamespace(

@@ -195,7 +195,10 @@ def polls(tmp_path: Path) -> Callable[..., Any]:
     flow = ts.Dataflow("replays")
     flow.replay("n", tmp_path).capture("out")
     context: Any = SimpleNamespace(
-        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), resident=0.0, sources={}, reporting=nullcontext
+        log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
+        resident=0.0,
+        read_offsets={},
+        reporting=nullcontext,
     )
 
     def poll(start: dict[str, Any] | None = None, *, now: bool = False) -> tuple[ReplayReader, Any]:
@@ -264,8 +267,8 @@ def test_epochs_that_are_gone_and_another_capture_are_told(polls: Any, tmp_path:
 class Replays:
     """A flow that replays, run by the operator and the driver of the runtime, batch by batch."""
 
-    def __init__(self, process: Stepper, flow: ts.Dataflow) -> None:
-        self.process = process
+    def __init__(self, process: Stepper, flow: ts.Dataflow, ends: dict[int, Any]) -> None:
+        self.process, self.ends = process, ends
         source: Any = flow.frames["edges"]
         names = tuple(source.schema().names)
         self.source = replace(source, columns=names, tasks=2)
@@ -274,7 +277,7 @@ class Replays:
         """One batch, as Spark runs it, with the source read by tasks of its own."""
         process, world = self.process, self.process.world
         replay = ReplayReader(process.context, self.source)
-        start = world.taken.get(process.next - 1, {}).get("edges") or replay.initialOffset()  # type: ignore[call-overload]
+        start = self.ends.get(process.next - 1) or replay.initialOffset()
         end = replay.latestOffset(start, ReadAllAvailable())
         before = world.offset(process.next - 1) or process.reader.initialOffset()
         planned = process.poll()
@@ -283,7 +286,7 @@ class Replays:
                 return False
             planned = before
             world.plan_batch(process.next, before)
-        world.taken[process.next] = {"edges": end}  # type: ignore[dict-item]
+        self.ends[process.next] = end
         rows = list(process.reader.readBetweenOffsets(before, planned))
         if end != start:
             for share in replay.partitions(start, end):
@@ -325,19 +328,19 @@ def test_the_runtime_replays(begin: Any, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     first = Simulation(capturing(shared), workers=2)
     flow = replaying(shared)
-    process = begin(flow, workers=3)
+    process, ends = begin(flow, workers=3), dict[int, Any]()
     for epoch, rows in enumerate(EDGES):
         if rows:
             first.send("edges", rows)
         first.advance_to("edges", epoch + 1)
         first.run()
         if epoch % 2:
-            while Replays(process, flow).batch():
+            while Replays(process, flow, ends).batch():
                 pass
             process = begin(flow, workers=3)
     first.close("edges")
     first.run()
-    while Replays(process, flow).batch():
+    while Replays(process, flow, ends).batch():
         pass
 
     newest, _ = process.context.log.newest_before(process.next)

@@ -196,13 +196,18 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Spark's status, `frontier`, `rounds`, and `held_back_by`: what keeps the oldest epoch open."""
+        """Spark's status, and what Spark does not know.
+
+        `frontier`, `rounds`; `held_back_by`: what keeps the oldest epoch open; `residency`: whether
+        micro-batches stay resident, and why not.
+        """
         manifest = self._watch.newest()
         return {
             **self._query.status,
             "rounds": manifest.rounds,
             "frontier": manifest.frontier,
             "held_back_by": self._watch.held_back_by(),
+            "residency": self._context.residency,
         }
 
     @property

@@ -139,13 +139,15 @@ class Status:
         owner = f"process {self.owner.get('pid')} on {self.owner.get('host')}"
         yield f"flow {after.flow!r}, {counted(self.workers, 'worker')}, {after.log.checkpoint}"
         yield f"  {self.state}; started {self.owner.get('started')} by {owner}"
+        if "residency" in self.owner:
+            yield f"  {self.owner['residency']}"
         if self.failure is not None:
             yield f"failed at {self.failure['when']}: {self.failure['error']}"
             yield f"  {AGAIN}"
         if self.now is not None and self.why is None:
             yield str(self.now)
         rounds = counted(manifest.rounds, "round")
-        yield f"  after micro-batch {manifest.batch}, {rounds}{', complete' * manifest.complete}"
+        yield f"  after batch {manifest.batch}, {rounds}{', complete' * manifest.complete}"
         inputs = [f"{name}: {_at(at)} ({where})" for name, (at, where) in after.inputs.items()]
         yield f"inputs  {listed(inputs) or 'none'}"
         yield f"read  {listed([f'{name}: {each}' for name, each in self.read.items()]) or 'none'}"

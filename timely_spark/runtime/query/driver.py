@@ -23,7 +23,7 @@ from timely_spark.coordinator import Bound, Coordinator, RoundResult
 from timely_spark.coordinator.loops import notices_to_log
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.errors import OtherFlow
-from timely_spark.runtime.query.resident import Ends, Inputs
+from timely_spark.runtime.query.resident import Ends, ResidentInputs
 from timely_spark.runtime.query.rest import yields
 from timely_spark.runtime.query.rounds import Rounds, description
 from timely_spark.runtime.run_context import RunContext
@@ -60,12 +60,12 @@ class Driver:
 
     def __post_init__(self) -> None:
         self._rounds = Rounds(self.context, self.context.parallel)
-        self._inputs = Inputs(self.context)
+        self._inputs = ResidentInputs(self.context)
         #: By output the time of the last delivery.
         self._delivered: dict[str, float] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None, "_inputs": Inputs(self.context)}
+        return {**self.__dict__, "_last": None, "_inputs": ResidentInputs(self.context)}
 
     def __call__(self, batch_df: DataFrame, micro_batch: int) -> None:
         """Finish one micro-batch."""

@@ -221,4 +221,3 @@ def packed_entries(context: RunContext, name: str, numbers: range) -> pa.Table:
     with context.reporting():
         sent = [(number, e.kind, e.epoch, e.table) for number, e in entries if e.kind != "skipped"]
         return pack_input(context.plan, name, sent)
-

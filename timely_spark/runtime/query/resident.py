@@ -1,4 +1,4 @@
-"""`Inputs`: what a flow's own inputs have, read in the driver's process while a micro-batch stays resident.
+"""`ResidentInputs`: what a flow's own inputs have, read by the driver while a micro-batch stays resident.
 
 These are the inputs with a journal: entries of handles, files, Delta tables, captures. They are the same
 readers that Spark calls between micro-batches, so a batch reads the same rows in either process.
@@ -24,7 +24,6 @@ from timely_spark.runtime.storage.entries import entry_size
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker import ROWS
 
-
 #: Seconds to wait where nothing escapes the wake-up.
 LONG = 0.25
 
@@ -47,7 +46,7 @@ class Ends:
 
 
 @dataclass
-class Inputs:
+class ResidentInputs:
     """The inputs of a flow, apart from Spark's DataFrames."""
 
     context: RunContext

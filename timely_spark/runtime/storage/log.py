@@ -203,7 +203,7 @@ class RoundLog:
             yield f"rounds/{self._earlier[batch]}/{batch}.arrow"
 
     def _was_committed(self, batch: int) -> bool:
-        """Whether Spark has committed the micro-batch of a manifest of an earlier term, which may be removed."""
+        """Whether Spark has committed the micro-batch of a manifest of an earlier term."""
         if not self.files.exists(f"rounds/{self._earlier[batch]}/{batch}.arrow"):
             return False
         return self.spark.files.exists(f"commits/{self._micro_batch(batch)}")
