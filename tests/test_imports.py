@@ -30,6 +30,7 @@ LAYERS = (
     ("captured",),
     ("differential",),
     ("authors",),
+    ("queries",),
     ("graphs",),
     ("libraries",),
     ("provenance",),

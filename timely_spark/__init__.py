@@ -6,6 +6,7 @@ Where to begin; `help` of each name has an example:
   which gives a `Query`.
 - Records that only come: `Stream`, and `Stream.loop`. Records that come and go: `Stream.collection`,
   `Collection`, and `Collection.iterate`.
+- Queries in SQL, recursion included: `sql`.
 - Graphs: `graphs`, `pregel`; `maintain`, from a streaming DataFrame to a Delta table in one call.
 - Outputs: `Stream.to_delta`, `to_files`, `to_kafka`, `subscribe`, `foreach_epoch`, `capture`.
 - A running flow: `Query.watch`, `wait_for`, `ask`, `why`, `explain_row`; `inspect` of a checkpoint.
@@ -35,6 +36,7 @@ The folders, for who changes the library:
 - `streams`, `inputs`, `dataflow`: the user's handles.
 - `differential`: incremental collections.
 - `authors`: what algorithms are made of.
+- `queries`: SQL over collections.
 - `graphs`: graph algorithms on collections of edges.
 - `libraries`: Pregel, AllReduce, and other models of computation, over collections and streams.
 - `testing`: flows on simulated workers, without Spark.
@@ -57,6 +59,7 @@ from timely_spark.operators.event_time import every, sessions
 from timely_spark.operators.exactly_once import once
 from timely_spark.operators.outputs import Probe
 from timely_spark.operators.pipe import ExternalVertex
+from timely_spark.queries.scripts import sql
 from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 
@@ -103,6 +106,7 @@ __all__ = [
     "prometheus_metrics",
     "sessions",
     "snapshot",
+    "sql",
     "testing",
     "tune",
     "wcoj",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -126,6 +126,12 @@ class JoinChanges(Join):
             self.send_by(0, self._context.times.decode(moment), part)
 
 
+class NullSafeJoin(JoinChanges):
+    """A join of changes in which null equals null."""
+
+    null_safe = True
+
+
 @operator(Collection)
 @composed
 def join(
@@ -208,6 +214,25 @@ def padded(
     every = {one.name: known.get(one.name, pc.scalar(pa.scalar(None, one.type))) for one in schema}
     own = {**more, DIFF: DIFF}
     return collection.like(computed(collection.stream, every, own, own=own))
+
+
+def join_null_safe(
+    collection: Collection,
+    other: Collection,
+    left: Sequence[str],
+    right: Sequence[str],
+    how: Literal["inner", "left", "semi", "anti"],
+) -> Collection:
+    """A join in which null equals null: for the kinds, see `join`; no column is that of both sides."""
+    keys: Keys = (tuple(left), tuple(right))
+    if how in {"semi", "anti"}:
+        return _by_keys("join", collection, other, keys, how, vertex=NullSafeJoin)
+    extra = other_columns("join", collection.schema, other.schema, keys[1])
+    pairs = _join("join", collection, other, keys, extra=extra, skew=None, name=None, vertex=NullSafeJoin)
+    if how == "inner":
+        return pairs
+    alone = _by_keys("join", collection, other, keys, "anti", vertex=NullSafeJoin)
+    return pairs.concat(padded(alone, pairs.schema))
 
 
 @operator(Collection)
@@ -300,11 +325,12 @@ def _by_keys(
     unique: bool = False,
     skew: Iterable[Any] | None = None,
     name: str | None = None,
+    vertex: type[JoinChanges] = JoinChanges,
 ) -> Collection:
     """The records whose key the other side has ("semi"), or does not have ("anti")."""
     if not unique:
         other = other.select(*keys[1]).distinct()
-    matched = _join(operator, collection, other, keys, skew=skew, name=name)
+    matched = _join(operator, collection, other, keys, skew=skew, name=name, vertex=vertex)
     if how == "semi":
         return matched
 
@@ -330,6 +356,7 @@ def _join(
     extra: Sequence[str] = (),
     skew: Iterable[Any] | None,
     name: str | None,
+    vertex: type[JoinChanges] = JoinChanges,
 ) -> Collection:
     sides = collection.together(operator, other)
     indexed = [side.keys == on for side, on in zip(sides, keys, strict=True)]
@@ -351,7 +378,7 @@ def _join(
                 [schema],
                 others=[streams[1]],
                 name=name,
-                vertex=JoinChanges(
+                vertex=vertex(
                     keys, columns, shared, copies=() if hot is None else (1 - spread, *hot.hot)
                 ),
                 requires=parted,

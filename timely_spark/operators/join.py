@@ -52,6 +52,8 @@ class Join(Vertex):
         columns: the columns of a pair; those of both sides are the left side's.
     """
 
+    #: whether null equals null: SQL's ``<=>``
+    null_safe = False
     keeps_signs = True
 
     reads_time = False
@@ -63,7 +65,8 @@ class Join(Vertex):
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send the batch's pairs with the other side, and store the batch."""
-        batch = with_keys(batch, self.on[edge])
+        if not self.null_safe:
+            batch = with_keys(batch, self.on[edge])
         if not batch.num_rows:
             return
         found = self.stored(1 - edge, time).find(batch, self.on[edge])

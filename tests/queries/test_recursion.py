@@ -1,0 +1,240 @@
+"""`WITH RECURSIVE` under insertions and deletions: at each epoch the answer of a new run on the tables."""
+
+from __future__ import annotations
+
+import pytest
+
+import timely_spark as ts
+from tests.support.duck import compare, history
+from timely_spark.errors import LimitReached, SqlError
+
+GRAPH = {"edges": "src bigint, dst bigint, w bigint", "roots": "node bigint"}
+
+#: ours, and DuckDB's where it differs
+SAME = [
+    (
+        """WITH RECURSIVE near(node) AS (
+             SELECT node FROM roots UNION SELECT dst FROM near JOIN edges ON near.node = edges.src)
+           SELECT * FROM near""",
+        None,
+    ),
+    (
+        """WITH RECURSIVE closure AS (
+             SELECT src, dst FROM edges
+             UNION SELECT c.src, e.dst FROM closure c, edges e WHERE c.dst = e.src)
+           SELECT * FROM closure WHERE src <> dst""",
+        None,
+    ),
+    (
+        """WITH RECURSIVE hops(node, n) AS (
+             SELECT node, 0 FROM roots
+             UNION ALL SELECT e.dst, n + 1 FROM hops JOIN edges e ON node = e.src WHERE n < 3)
+           SELECT node, min(n), count(*) FROM hops GROUP BY node""",
+        None,
+    ),
+    (
+        "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 7) SELECT sum(n) FROM s",
+        None,
+    ),
+    (  # the step first
+        """WITH RECURSIVE near(node) AS (
+             SELECT dst FROM near JOIN edges ON near.node = edges.src UNION SELECT node FROM roots)
+           SELECT * FROM near""",
+        """WITH RECURSIVE near(node) AS (
+             SELECT node FROM roots UNION SELECT dst FROM near JOIN edges ON near.node = edges.src)
+           SELECT * FROM near""",
+    ),
+    (  # two steps
+        """WITH RECURSIVE linked(node) AS (
+             SELECT node FROM roots
+             UNION SELECT dst FROM linked JOIN edges ON node = src
+             UNION SELECT src FROM linked JOIN edges ON node = dst)
+           SELECT * FROM linked""",
+        """WITH RECURSIVE linked(node) AS (
+             SELECT node FROM roots
+             UNION (SELECT CASE WHEN node = src THEN dst ELSE src END
+                    FROM linked JOIN edges ON node = src OR node = dst))
+           SELECT * FROM linked""",
+    ),
+    (  # not linear: the closure joined with itself is the same
+        """WITH RECURSIVE closure(a, b) AS (
+             SELECT src, dst FROM edges
+             UNION SELECT x.a, y.b FROM closure x JOIN closure y ON x.b = y.a)
+           SELECT * FROM closure""",
+        """WITH RECURSIVE closure(a, b) AS (
+             SELECT src, dst FROM edges
+             UNION SELECT x.a, y.dst FROM closure x JOIN edges y ON x.b = y.src)
+           SELECT * FROM closure""",
+    ),
+    (  # same generation
+        """WITH RECURSIVE same(a, b) AS (
+             SELECT x.dst, y.dst FROM edges x JOIN edges y ON x.src = y.src
+             UNION SELECT x.dst, y.dst FROM same s JOIN edges x ON s.a = x.src JOIN edges y ON s.b = y.src)
+           SELECT a, count(*) FROM same GROUP BY a""",
+        None,
+    ),
+    (  # a recursive name in EXISTS
+        """WITH RECURSIVE near(node) AS (
+             SELECT node FROM roots
+             UNION SELECT dst FROM edges WHERE EXISTS (SELECT 1 FROM near WHERE near.node = edges.src))
+           SELECT * FROM near""",
+        """WITH RECURSIVE near(node) AS (
+             SELECT node FROM roots UNION SELECT dst FROM near JOIN edges ON near.node = edges.src)
+           SELECT * FROM near""",
+    ),
+    (  # a query that reads the result twice, and one that recurses over it
+        """WITH RECURSIVE near(node) AS (
+             SELECT node FROM roots UNION SELECT dst FROM near JOIN edges ON near.node = edges.src),
+           back(node) AS (
+             SELECT node FROM near UNION SELECT src FROM back JOIN edges ON back.node = edges.dst)
+           SELECT count(*), (SELECT count(*) FROM near) FROM back""",
+        None,
+    ),
+    (
+        """WITH RECURSIVE far(node) AS (
+             SELECT node FROM roots UNION SELECT dst FROM far LEFT JOIN edges ON far.node = edges.src)
+           SELECT n.node FROM roots n WHERE n.node NOT IN (SELECT node FROM far WHERE node > 2)""",
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_recursion_is_at_each_epoch_what_duckdb_answers(seed):
+    ours, theirs = zip(*((one, other or one) for one, other in SAME), strict=True)
+    compare(ours, history(seed, tables=GRAPH, rows=5), oracle=theirs, tables=GRAPH, seed=seed)
+
+
+MINIMUM = """WITH RECURSIVE dist(node, d) AS (
+    SELECT node, min(d) FROM (
+      SELECT node, 0L AS d FROM roots
+      UNION ALL SELECT e.dst, dist.d + e.w FROM dist JOIN weighed e ON dist.node = e.src) GROUP BY node),
+  weighed AS (SELECT src, dst, w + 2 AS w FROM edges WHERE w IS NOT NULL)
+SELECT * FROM dist"""
+KEYED = """WITH RECURSIVE dist(node, d) USING KEY (node, min(d)) AS (
+    SELECT node, 0L FROM roots
+    UNION SELECT e.dst, dist.d + e.w + 2 FROM dist JOIN edges e ON dist.node = e.src WHERE e.w IS NOT NULL)
+SELECT * FROM dist"""
+BOUNDED = """WITH RECURSIVE dist(node, d) AS (
+    SELECT node, 0 FROM roots
+    UNION SELECT e.dst, dist.d + e.w + 2 FROM dist JOIN edges e ON dist.node = e.src
+    WHERE e.w IS NOT NULL AND dist.d + e.w + 2 < 40)
+SELECT node, min(d) FROM dist GROUP BY node"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_minimum_in_the_loop_is_that_of_all_paths(seed):
+    changes = history(seed, tables=GRAPH, rows=6)
+    compare([MINIMUM, KEYED], changes, oracle=[BOUNDED, BOUNDED], tables=GRAPH, seed=seed)
+
+
+MUTUAL = """WITH RECURSIVE
+  even(node) AS (SELECT node FROM roots UNION SELECT dst FROM odd JOIN edges ON odd.node = edges.src),
+  odd(node) AS (SELECT dst FROM even JOIN edges ON even.node = edges.src)
+SELECT 'even' AS what, node FROM even UNION ALL SELECT 'odd', node FROM (SELECT DISTINCT node FROM odd)"""
+PARITY = """WITH RECURSIVE walk(node, odd) AS (
+    SELECT node, false FROM roots UNION SELECT dst, NOT odd FROM walk JOIN edges ON node = src)
+SELECT CASE WHEN odd THEN 'odd' ELSE 'even' END, node FROM walk"""
+#: for each root its component, by a recursion inside the body of another
+NESTED = """WITH RECURSIVE wide(node) AS (
+    SELECT node FROM roots
+    UNION SELECT node FROM (
+      WITH RECURSIVE deep(node) AS (
+        SELECT node FROM wide UNION SELECT dst FROM deep JOIN edges ON deep.node = edges.src)
+      SELECT node FROM deep)
+    UNION SELECT src FROM wide JOIN edges ON wide.node = edges.dst)
+SELECT node FROM wide"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_names_recurse_through_each_other_and_inside_each_other(seed):
+    changes = history(seed, tables=GRAPH, rows=4)
+    linked = SAME[5][1]
+    compare([MUTUAL, NESTED], changes, oracle=[PARITY, linked], tables=GRAPH, seed=seed)
+
+
+def run(query, rows=((1, 2, 1), (2, 3, 1), (3, 1, 1))):
+    flow = ts.Dataflow("recursion")
+    edges = flow.input("edges", "src bigint, dst bigint, w bigint").collection()
+    ts.sql(query, edges=edges).changes().capture("out")
+    return ts.testing.run(flow, {"edges": [list(rows)]})["out"].rows()[0]
+
+
+LEVELS = """WITH RECURSIVE walk(node, n) {} AS (
+    SELECT 1L, 0 UNION ALL SELECT dst, n + 1 FROM walk JOIN edges ON node = src) SELECT n FROM walk"""
+
+
+def test_a_limit_ends_the_recursion_or_is_an_error():
+    assert run(LEVELS.format("RETURN AT RECURSION LIMIT 4")) == [(n, 1) for n in range(5)]
+    with pytest.raises(LimitReached):
+        run(LEVELS.format("MAX RECURSION LEVEL 4"))
+    path = ((1, 2, 1), (2, 3, 1), (3, 4, 1))
+    assert run(LEVELS.format("MAX RECURSION LEVEL 3"), path) == [(n, 1) for n in range(4)]
+    with pytest.raises(LimitReached):
+        run(LEVELS.format("MAX RECURSION LEVEL 2"), path)
+
+
+@pytest.mark.parametrize(
+    ("query", "place", "hint"),
+    [
+        (
+            "WITH RECURSIVE r AS (SELECT src FROM edges UNION ALL SELECT a.src FROM r a, r b) SELECT 1",
+            "2 recursive references",
+            "write UNION",
+        ),
+        (
+            "WITH RECURSIVE r AS (SELECT src FROM edges UNION ALL SELECT DISTINCT src FROM r) SELECT 1",
+            "a distinct over the recursive name",
+            "write UNION",
+        ),
+        (
+            "WITH RECURSIVE r AS (SELECT src FROM edges UNION SELECT count(*) FROM r)\nSELECT * FROM r",
+            "r reads itself through the aggregate count",
+            "MAX RECURSION LEVEL",
+        ),
+        (
+            (
+                "WITH RECURSIVE r AS (SELECT src FROM edges UNION (SELECT dst FROM edges EXCEPT\n"
+                "SELECT src FROM r)) SELECT * FROM r"
+            ),
+            "r reads itself through EXCEPT",
+            "MAX RECURSION LEVEL",
+        ),
+        (
+            (
+                "WITH RECURSIVE r AS (SELECT src FROM edges UNION SELECT dst FROM edges\n"
+                "WHERE NOT EXISTS (SELECT 1 FROM r WHERE r.src = edges.dst)) SELECT * FROM r"
+            ),
+            "NOT EXISTS",
+            "MAX RECURSION LEVEL",
+        ),
+        ("WITH RECURSIVE r AS (SELECT a FROM r) SELECT * FROM r", "r has no start", "begin with a SELECT"),
+        (
+            "WITH RECURSIVE r(a, b) AS (SELECT src FROM edges UNION SELECT a FROM r) SELECT * FROM r",
+            "r has 1 columns, and 2 names",
+            "name each column",
+        ),
+        (
+            (
+                "WITH RECURSIVE r(k, v) USING KEY (k) AS (SELECT src, dst FROM edges\n"
+                "UNION SELECT k, v FROM r) SELECT * FROM r"
+            ),
+            "USING KEY (k) leaves out v",
+            "min(column)",
+        ),
+    ],
+)
+def test_what_has_no_fixed_point_is_refused_with_its_place(query, place, hint):
+    with pytest.raises(SqlError) as caught:
+        run(query)
+    assert place in str(caught.value)
+    assert hint in str(caught.value)
+    assert ", in line 1, column " in str(caught.value)
+    assert "^" in str(caught.value)
+
+
+def test_a_loop_that_takes_back_is_bounded_and_warns():
+    query = """WITH RECURSIVE r MAX RECURSION LEVEL 50 AS (SELECT src FROM edges
+        UNION (SELECT dst FROM edges EXCEPT SELECT src FROM r WHERE src > 100)) SELECT * FROM r"""
+    with pytest.warns(UserWarning, match="reads itself through EXCEPT"):
+        assert run(query) == [(1, 1), (2, 1), (3, 1)]

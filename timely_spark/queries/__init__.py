@@ -1,0 +1,11 @@
+"""Queries in SQL as collections: parsed by `timely_spark.sql`, bound to relational plans, lowered.
+
+- `relations`: the relational operators, each with how it is built from collections.
+- `scopes`: which column a name means.
+- `blocks`, `calls`, `subqueries`, `recursion`: from a syntax tree to relations.
+- `aggregates`, `windows`: reductions by aggregates and by functions of windows.
+- `narrowing`: which columns each relation needs.
+- `scripts`: several statements; `explained`: a plan as text.
+"""
+
+from __future__ import annotations

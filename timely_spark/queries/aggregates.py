@@ -1,0 +1,600 @@
+"""Aggregates of SQL: one reduction computes all of a query block.
+
+Counts and sums of whole numbers and of short decimals are weights, of which no values are stored. Other
+aggregates store the distinct arguments of each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.authors import DIFF, GROUP, Logic, computed, flat, numbers, reduced
+from timely_spark.differential.collections import Collection
+from timely_spark.differential.reducers import Extreme, present_records
+from timely_spark.differential.trace import products
+from timely_spark.errors import SchemaError
+from timely_spark.operators.aggregate import ALL, beyond_longs, too_large_sum
+from timely_spark.queries.sorting import Order, ranks, rows_in_order, whole
+from timely_spark.state.arrow import replaced
+from timely_spark.state.grouping import run_starts
+
+_ALWAYS = f"{DIFF}_always"
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AggregateFunction:
+    """One aggregate: its function, the columns of its arguments, and the type of its results."""
+
+    function: str
+    columns: tuple[str, ...]
+    type: pa.DataType
+    distinct: bool = False
+    #: constants, such as the share of a percentile
+    options: tuple[Any, ...] = ()
+    order: tuple[Order, ...] = ()
+
+    def __str__(self) -> str:
+        inside = ", ".join([*self.columns, *map(str, self.options)]) or "*"
+        order = f" order by {', '.join(map(str, self.order))}" if self.order else ""
+        return f"{self.function}({'distinct ' if self.distinct else ''}{inside}{order})"
+
+
+# -- the types of results ------------------------------------------------------------------------------------
+
+
+def _sum_type(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(min(kind.precision + 10, 38), kind.scale)
+    return pa.float64() if pa.types.is_floating(kind) or pa.types.is_null(kind) else None
+
+
+def _average_type(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(min(kind.precision + 4, 38), min(kind.scale + 4, 38))
+    return pa.float64() if _sum_type(kind) is not None else None
+
+
+def _double(kind: pa.DataType) -> pa.DataType | None:
+    return pa.float64() if _sum_type(kind) is not None else None
+
+
+def _same(kind: pa.DataType) -> pa.DataType | None:
+    return None if pa.types.is_nested(kind) else kind
+
+
+def _boolean(kind: pa.DataType) -> pa.DataType | None:
+    return pa.bool_() if pa.types.is_boolean(kind) or pa.types.is_null(kind) else None
+
+
+def _long(_: pa.DataType) -> pa.DataType:
+    return pa.int64()
+
+
+def _list(kind: pa.DataType) -> pa.DataType | None:
+    return None if pa.types.is_nested(kind) else pa.list_(pa.field("element", kind))
+
+
+def _text(kind: pa.DataType) -> pa.DataType | None:
+    return pa.string() if pa.types.is_string(kind) else None
+
+
+#: by function the number of arguments that are columns, and the type of the result from that of the first
+TYPES: dict[str, tuple[int, Callable[[pa.DataType], pa.DataType | None]]] = {
+    "count": (1, _long),
+    "count_if": (1, lambda kind: pa.int64() if _boolean(kind) else None),
+    "sum": (1, _sum_type),
+    "avg": (1, _average_type),
+    "min": (1, _same),
+    "max": (1, _same),
+    "stddev": (1, _double),
+    "stddev_pop": (1, _double),
+    "variance": (1, _double),
+    "var_pop": (1, _double),
+    "bool_and": (1, _boolean),
+    "bool_or": (1, _boolean),
+    "any_value": (1, _same),
+    "first": (1, _same),
+    "last": (1, _same),
+    "min_by": (2, _same),
+    "max_by": (2, _same),
+    "collect_list": (1, _list),
+    "collect_set": (1, _list),
+    "approx_count_distinct": (1, _long),
+    "percentile": (1, _double),
+    "percentile_disc": (1, _same),
+    "median": (1, _double),
+    "string_agg": (1, _text),
+}
+
+
+# -- the records of groups -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GroupRecords:
+    """The records of some groups, present ones alone, group by group.
+
+    **Columns:** `table`: `GROUP`, the arguments, `DIFF`, and further weights.
+    """
+
+    table: pa.Table
+    count: int
+
+    @cached_property
+    def of(self) -> Longs:
+        """The group of each record."""
+        return numbers(self.table, GROUP)
+
+    def valid(self, column: str) -> npt.NDArray[np.bool_]:
+        """Whether each record has a value."""
+        return flat(self.table.column(column)).is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+    def total(self, values: Any, chosen: Any = None) -> Longs:
+        """For each group the sum of a number for each of its records, exact for longs."""
+        made = np.zeros(self.count, np.asarray(values).dtype)
+        of = self.of if chosen is None else self.of[chosen]
+        np.add.at(made, of, values if chosen is None else values[chosen])
+        return made
+
+    def where(self, mask: Any) -> GroupRecords:
+        """The records of a mask."""
+        return self if mask.all() else GroupRecords(self.table.filter(pa.array(mask)), self.count)
+
+    def sorted(self, order: Sequence[Order]) -> GroupRecords:
+        """The records of each group in an order; ties by the other columns."""
+        rows, _ = rows_in_order(self.table, order)
+        return GroupRecords(self.table.take(pa.array(rows)), self.count)
+
+    def once(self, *columns: str) -> GroupRecords:
+        """One record for each value of some columns in a group, with multiplicity 1; without nulls."""
+        given = self.where(np.logical_and.reduce([self.valid(one) for one in columns]))
+        labels = [*(ranks(given.table.column(one)) for one in columns), given.of]
+        order = np.lexsort(labels)
+        new = np.ones(len(order), np.bool_)
+        new[1:] = np.logical_or.reduce([np.diff(one[order]) != 0 for one in labels])
+        table = given.table.take(pa.array(order[new]))
+        return GroupRecords(replaced(table, DIFF, np.ones(table.num_rows, np.int64)), self.count)
+
+    def spread(self, rows: Longs, values: pa.Array, kind: pa.DataType) -> pa.Array:
+        """For each group the value of one of its records, null for groups without a row."""
+        at = np.full(self.count, -1, np.int64)
+        at[self.of[rows]] = rows
+        return flat(values).take(pa.array(at, mask=at < 0)).cast(kind)
+
+    @cached_property
+    def firsts(self) -> Longs:
+        """The first record of each group that has one."""
+        return run_starts(self.of)
+
+    @cached_property
+    def lasts(self) -> Longs:
+        """The last record of each group that has one."""
+        return np.append(self.firsts[1:], len(self.of))[: len(self.firsts)] - 1
+
+
+# -- sums as weights -----------------------------------------------------------------------------------------
+
+
+def is_weight(call: AggregateFunction, schema: pa.Schema) -> bool:
+    """Whether an aggregate is computed from sums alone, so that no values are stored."""
+    if call.distinct or call.function not in {"count", "count_if", "sum", "avg"}:
+        return False
+    kind = schema.field(call.columns[0]).type if call.columns else pa.int64()
+    return call.function in {"count", "count_if"} or pa.types.is_integer(kind) or _is_short(kind)
+
+
+def _is_short(kind: pa.DataType) -> bool:
+    """Whether the digits of a decimal fit into a long."""
+    return bool(pa.types.is_decimal128(kind)) and kind.precision <= 18
+
+
+def digits_of(column: Any) -> Longs:
+    """The digits of a column of integers or short decimals as longs; 0 for null."""
+    values = flat(column)
+    if pa.types.is_decimal(values.type):
+        pairs = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset :][: 2 * len(values)]
+        found = pairs[::2].copy()  # the lower half: a short decimal's sign is its sign
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        return np.where(valid, found, 0)
+    return values.cast(pa.int64()).fill_null(0).to_numpy()  # type: ignore[no-any-return]
+
+
+def _valid_weight(column: str) -> str:
+    return f"{DIFF}_valid {column}"
+
+
+def _half(column: str, half: str) -> str:
+    return f"{DIFF}_{half} {column}"
+
+
+def as_decimal(high: Longs, low: Longs, kind: pa.DataType, missing: Any) -> pa.Array:
+    """Sums in halves, whose value is ``high * 2**32 + low``, as decimals with these digits."""
+    wide = (pa.array(high).cast(pa.decimal128(19, 0)), pa.array(low).cast(pa.decimal128(19, 0)))
+    factor = pa.scalar(1 << 32).cast(pa.decimal128(10, 0))
+    digits = pc.add(pc.multiply(wide[0], factor), wide[1]).cast(pa.decimal128(38, 0))
+    whole_numbers = pa.Array.from_buffers(pa.decimal128(38, kind.scale), len(digits), digits.buffers())
+    return pc.if_else(pa.array(missing), pa.scalar(None, kind), whole_numbers.cast(kind))
+
+
+# -- each function -------------------------------------------------------------------------------------------
+
+
+def _count(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    if not call.columns:
+        return pa.array(of.total(numbers(of.table, DIFF)))
+    if call.distinct:
+        once = of.once(*call.columns)
+        return pa.array(once.total(numbers(once.table, DIFF)))
+    return pa.array(of.total(numbers(of.table, _valid_weight(call.columns[0]))))
+
+
+def _sum(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    (column,) = call.columns
+    if _half(column, "low") in of.table.schema.names and not call.distinct:
+        low = of.total(numbers(of.table, _half(column, "low")))
+        high = of.total(numbers(of.table, _half(column, "high"))) + (low >> 32)
+        missing = of.total(numbers(of.table, _valid_weight(column))) <= 0
+        if pa.types.is_decimal(call.type):
+            return as_decimal(high, low & ((1 << 32) - 1), call.type, missing)
+        if beyond_longs(high).any():
+            raise too_large_sum()
+        return pa.array((high << 32) | (low & ((1 << 32) - 1)), mask=missing)
+    given = of.once(column) if call.distinct else of.where(of.valid(column))
+    return _sum_of(given, given.table.column(column), call.type)
+
+
+def _sum_of(of: GroupRecords, values: Any, kind: pa.DataType) -> pa.Array:
+    """The sums of values times multiplicities, in the order of the values: a sum has no history."""
+    counts = of.table.column(DIFF)
+    order = pa.array(np.lexsort([ranks(values), of.of]))
+    groups = of.table.column(GROUP).take(order)
+    values, counts = flat(values).take(order), flat(counts).take(order)
+    if pa.types.is_decimal(values.type):
+        weighed = pc.multiply(
+            values.cast(pa.decimal256(38, values.type.scale)), counts.cast(pa.decimal256(19, 0))
+        )
+    elif pa.types.is_integer(values.type):
+        weighed = pa.array(products(values.cast(pa.int64()).to_numpy(), counts.to_numpy()))
+    else:
+        weighed = pc.multiply(values.cast(pa.float64()), counts.cast(pa.float64()))
+    table = pa.table({"group": groups, "value": weighed})
+    sums = table.group_by("group", use_threads=False).aggregate([("value", "sum")])
+    at = np.full(of.count, -1, np.int64)
+    at[numbers(sums, "group")] = np.arange(sums.num_rows)
+    return flat(sums.column("value_sum")).take(pa.array(at, mask=at < 0)).cast(kind)
+
+
+def _average(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    (column,) = call.columns
+    given = of.table.schema.field(column).type if column in of.table.schema.names else None
+    if call.distinct:
+        once = of.once(column)
+        counts = once.total(numbers(once.table, DIFF))
+    else:
+        weight = _valid_weight(column)
+        counts = of.total(
+            numbers(of.table, weight) if weight in of.table.schema.names else _valid(of, column)
+        )
+    some = pa.array(np.where(counts > 0, counts, 0), mask=counts <= 0)
+    if pa.types.is_decimal(call.type):
+        scale = call.type.scale - 4 if given is None else given.scale
+        total = _sum(replace(call, type=pa.decimal128(38, scale)), of)
+        return _quotient(total, some, call.type)
+    if given is None or pa.types.is_integer(given):
+        return _mean_of_longs(call, of, some)
+    return pc.divide(_sum(replace(call, type=pa.float64()), of), some.cast(pa.float64()))
+
+
+def _valid(of: GroupRecords, column: str) -> Longs:
+    return numbers(of.table, DIFF) * of.valid(column)
+
+
+def _mean_of_longs(call: AggregateFunction, of: GroupRecords, counts: pa.Array) -> pa.Array:
+    (column,) = call.columns
+    if not call.distinct and _half(column, "low") in of.table.schema.names:
+        high, low = (of.total(numbers(of.table, _half(column, half))) for half in ("high", "low"))
+        sums = high.astype(np.float64) * 2.0**32 + low
+        return pc.divide(pa.array(sums), counts.cast(pa.float64()))
+    given = of.once(column) if call.distinct else of.where(of.valid(column))
+    total = _sum_of(given, given.table.column(column).cast(pa.float64()), pa.float64())
+    return pc.divide(total, counts.cast(pa.float64()))
+
+
+def _quotient(total: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decimals divided by counts, rounded half up, as Spark's averages."""
+    from decimal import ROUND_HALF_UP, Decimal, localcontext
+
+    unit = Decimal(1).scaleb(-kind.scale)
+    with localcontext() as context:
+        context.prec = 76
+        made = [
+            None if a is None or not n else (a / n).quantize(unit, ROUND_HALF_UP)
+            for a, n in zip(total.to_pylist(), counts.to_pylist(), strict=True)
+        ]
+    return pa.array(made, kind)
+
+
+def _extreme(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    (column,) = call.columns
+    given = of.where(of.valid(column))
+    given = given.sorted([Order(column)])
+    rows = given.lasts if call.function == "max" else given.firsts
+    return given.spread(rows, given.table.column(column), call.type)
+
+
+def _by(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    value, by = call.columns
+    given = of.where(of.valid(by))
+    given = given.sorted([Order(by), Order(value)])
+    rows = given.lasts if call.function == "max_by" else given.firsts
+    return given.spread(rows, given.table.column(value), call.type)
+
+
+def _one_of(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    """`first` and `last` by an order; `any_value` is the least value that is not null."""
+    column = call.columns[0]
+    ignore = bool(call.options and call.options[0]) or call.function == "any_value"
+    given = of.where(of.valid(column)) if ignore else of
+    given = given.sorted(call.order or [Order(column)])
+    rows = given.lasts if call.function == "last" else given.firsts
+    return given.spread(rows, given.table.column(column), call.type)
+
+
+def _moments(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    (column,) = call.columns
+    given = of.once(column) if call.distinct else of.where(of.valid(column))
+    given = given.sorted([Order(column)])
+    values = flat(given.table.column(column)).cast(pa.float64()).to_numpy()
+    counts = numbers(given.table, DIFF).astype(np.float64)
+    n = given.total(counts)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        mean = given.total(values * counts) / n
+        squares = given.total(counts * (values - mean[given.of]) ** 2)
+        sample = call.function in {"variance", "stddev"}
+        variance = squares / (n - 1 if sample else n)
+        made = np.sqrt(variance) if call.function.startswith("stddev") else variance
+    return pa.array(made, mask=n <= (1 if sample else 0))
+
+
+def _booleans(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    (column,) = call.columns
+    given = of.where(of.valid(column))
+    true = flat(given.table.column(column)).cast(pa.bool_()).to_numpy(zero_copy_only=False)
+    some = given.total(np.ones(len(true), np.int64))
+    yes = given.total(true.astype(np.int64))
+    return pa.array(yes == some if call.function == "bool_and" else yes > 0, mask=some == 0)
+
+
+def _list_of(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    column = call.columns[0]
+    if call.function == "collect_set" or call.distinct:
+        given = of.once(column).sorted(call.order or [Order(column)])
+        counts = np.ones(given.table.num_rows, np.int64)
+    else:
+        given = of.where(of.valid(column)).sorted(call.order or [Order(column)])
+        counts = numbers(given.table, DIFF)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    values = flat(given.table.column(column)).take(pa.array(rows))
+    sizes = given.total(counts)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+    if call.function != "string_agg":
+        return pa.ListArray.from_arrays(offsets, values).cast(call.type)
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), (call.options or (",",))[0])
+    return pc.if_else(pa.array(sizes == 0), pa.scalar(None, pa.string()), joined)
+
+
+def _distinct_count(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    return _count(replace(call, function="count", distinct=True), of)
+
+
+def _percentile(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    column = call.columns[0]
+    share = float(call.options[0]) if call.options else 0.5
+    given = of.where(of.valid(column)).sorted([Order(column)])
+    if call.options and len(call.options) > 1 and call.options[1]:  # from the greatest on
+        share = 1.0 - share
+    counts = numbers(given.table, DIFF)
+    sizes = given.total(counts)
+    ends = np.cumsum(counts)
+    begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    some = sizes > 0
+    if call.function == "percentile_disc":
+        place = np.maximum(np.ceil(share * sizes).astype(np.int64) - 1, 0)
+        rows = np.searchsorted(ends, (begins + place)[some], side="right")
+        return given.spread(rows, given.table.column(column), call.type)
+    values = flat(given.table.column(column)).cast(pa.float64()).to_numpy()
+    made = np.zeros(of.count)
+    if some.any():
+        place = share * (sizes[some] - 1)
+        low = np.floor(place).astype(np.int64)
+        first = values[np.searchsorted(ends, begins[some] + low, side="right")]
+        high = np.minimum(low + 1, sizes[some] - 1)
+        second = values[np.searchsorted(ends, begins[some] + high, side="right")]
+        part = place - low
+        made[some] = np.where(part == 0, first, (1 - part) * first + part * second)
+    return pa.array(made, mask=~some)
+
+
+def _single(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+    """The one value of a subquery."""
+    (column,) = call.columns
+    if (of.total(numbers(of.table, DIFF)) > 1).any():
+        msg = "a subquery has several rows where one value belongs"
+        raise SchemaError(msg, hint="aggregate it, for example by max(...), or write IN or EXISTS.")
+    return of.spread(of.firsts, of.table.column(column), call.type)
+
+
+_FUNCTIONS: dict[str, Callable[[AggregateFunction, GroupRecords], pa.Array]] = {
+    "single": _single,
+    "count": _count,
+    "count_if": _count,
+    "sum": _sum,
+    "avg": _average,
+    "min": _extreme,
+    "max": _extreme,
+    "min_by": _by,
+    "max_by": _by,
+    **dict.fromkeys(("any_value", "first", "last"), _one_of),
+    **dict.fromkeys(("stddev", "stddev_pop", "variance", "var_pop"), _moments),
+    **dict.fromkeys(("bool_and", "bool_or"), _booleans),
+    **dict.fromkeys(("collect_list", "collect_set", "string_agg"), _list_of),
+    "approx_count_distinct": _distinct_count,
+    **dict.fromkeys(("percentile", "percentile_disc", "median"), _percentile),
+}
+
+
+# -- the reduction -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SqlAggregates(Logic):
+    """All aggregates of a query block.
+
+    A group is there while it has records, or a weight `_ALWAYS`.
+    """
+
+    calls: tuple[tuple[str, AggregateFunction], ...]
+    #: the columns that are stored, and those whose values are weights, or are only counted
+    stored: tuple[str, ...]
+    summed: tuple[str, ...]
+    counted: tuple[str, ...]
+    signed: ClassVar[bool] = False
+
+    def partial(self, changes: pa.Table) -> pa.Table:
+        """The stored columns, and the weights."""
+        weights = [one for one in changes.schema.names if one.startswith(DIFF)]
+        kept = changes.select([*self.keys, *self.stored, *weights])
+        diffs = numbers(changes, DIFF)
+        for column in self.counted:
+            values = flat(changes.column(column))
+            valid = values.is_valid().to_numpy(zero_copy_only=False)
+            kept = kept.append_column(_valid_weight(column), pa.array(valid * diffs))
+        for column in self.summed:
+            values = digits_of(changes.column(column))
+            low = values.astype(np.int32).astype(np.int64)  # with a sign, so that -1 is a small number
+            for half, part in (("high", (values >> 32) + (low < 0)), ("low", low)):
+                weight = _half(column, half)
+                kept = kept.append_column(weight, pa.array(products(part, diffs, weight)))
+        return kept
+
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """One row for each group that is there."""
+        diffs = numbers(inputs, DIFF)
+        always = numbers(inputs, _ALWAYS) if _ALWAYS in inputs.schema.names else np.zeros_like(diffs)
+        there = np.zeros(keys.num_rows, np.bool_)
+        there[numbers(inputs, GROUP)[(diffs > 0) | (always > 0)]] = True
+        of = GroupRecords(present_records(inputs), keys.num_rows)
+        columns = {name: _FUNCTIONS[call.function](call, of) for name, call in self.calls}
+        made = pa.table(
+            {GROUP: pa.array(np.arange(keys.num_rows))}
+            | columns
+            | {DIFF: pa.array(np.ones(keys.num_rows, np.int64))}
+        )
+        return made.filter(pa.array(there))
+
+
+@dataclass(frozen=True, slots=True)
+class LeastOrNull(Extreme):
+    """The least or greatest value; null for a group without values."""
+
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """One row for each group that has records."""
+        inputs = present_records(inputs)
+        of = GroupRecords(inputs, keys.num_rows)
+        function = "max" if self.greatest else "min"
+        best = _extreme(AggregateFunction(function, (self.value,), inputs.schema.field(self.value).type), of)
+        groups = numbers(inputs, GROUP)[of.firsts]
+        made = {GROUP: groups, self.value: best.take(pa.array(groups)), DIFF: np.ones(len(groups), np.int64)}
+        return pa.table(made)
+
+
+def _renamed(collection: Collection, columns: Mapping[str, str]) -> Collection:
+    return collection.select(dict(columns))
+
+
+def aggregate_records(
+    collection: Collection,
+    keys: tuple[str, ...],
+    calls: Mapping[str, AggregateFunction],
+    always: Collection | None = None,
+) -> Collection:
+    """One record for each group of equal keys, with its aggregates.
+
+    Args:
+        always: keys whose groups are there also without records.
+    """
+    schema = collection.schema
+    if always is None and keys and len(calls) == 1:
+        ((out, call),) = calls.items()
+        if call.function == "count" and not call.columns:
+            return collection.count(out, keys=list(keys))
+        kind = schema.field(call.columns[0]).type if call.columns else None
+        if call.function in {"min", "max"} and call.columns[0] not in keys and not pa.types.is_floating(kind):
+            (column,) = call.columns
+            given = collection.select(*keys, column)
+            logic = LeastOrNull(keys, column, greatest=call.function == "max")
+            detail = f"{call} by {', '.join(keys)}"
+            made = reduced(call.function, given, logic, [schema.field(column)], name=None, detail=detail)
+            return (
+                made if out == column else _renamed(made, dict(zip(keys, keys, strict=True)) | {out: column})
+            )
+    return _general(collection, keys, calls, always)
+
+
+def _general(
+    collection: Collection,
+    keys: tuple[str, ...],
+    calls: Mapping[str, AggregateFunction],
+    always: Collection | None,
+) -> Collection:
+    schema = collection.schema
+    weights = [call for call in calls.values() if is_weight(call, schema)]
+    counted = tuple(dict.fromkeys(call.columns[0] for call in weights if call.columns))
+    summed = tuple(dict.fromkeys(call.columns[0] for call in weights if call.function in {"sum", "avg"}))
+    values = [call for call in calls.values() if not is_weight(call, schema)]
+    read = [one for call in values for one in (*call.columns, *(by.column for by in call.order))]
+    stored = tuple(dict.fromkeys(one for one in read if one not in keys))
+    by = keys
+    if always is None:
+        given = collection if keys else whole(collection)
+    else:
+        given = _with_groups(collection, keys, always)
+    by = keys or (ALL,)
+    fields = [pa.field(name, call.type) for name, call in calls.items()]
+    logic = SqlAggregates(by, tuple(calls.items()), stored, summed, counted)
+    detail = f"{', '.join(map(str, calls.values()))}{' by ' if keys else ''}{', '.join(keys)}"
+    made = reduced(
+        "aggregate",
+        given,
+        logic,
+        fields,
+        name=None,
+        detail=detail,
+        calls=[str(call) for call in calls.values()],
+    )
+    return made if keys else made.select(*(name for name in made.schema.names if name != ALL))
+
+
+def _with_groups(collection: Collection, keys: tuple[str, ...], always: Collection) -> Collection:
+    """The records, and a weight of their own for the groups that are always there."""
+    ours, groups = collection.together("aggregate", always)
+    zero = pc.scalar(pa.scalar(0, pa.int64()))
+    one_key = {} if keys else {ALL: pc.scalar(0)}
+    own = (ALL, DIFF, _ALWAYS)
+    mine = {name: name for name in ours.schema.names}
+    null = {one.name: pc.scalar(pa.scalar(None, one.type)) for one in ours.schema}
+    their_keys = dict(zip(keys, groups.schema.names, strict=False))
+    left = computed(ours.stream, mine | one_key | {DIFF: DIFF, _ALWAYS: zero}, own=own)
+    right = computed(groups.stream, null | their_keys | one_key | {DIFF: zero, _ALWAYS: DIFF}, own=own)
+    return ours.like(left).concat(groups.like(right))

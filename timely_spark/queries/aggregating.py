@@ -1,0 +1,307 @@
+"""`GROUP BY`, grouping sets and aggregates of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.queries import calls
+from timely_spark.queries.aggregates import TYPES, AggregateFunction
+from timely_spark.queries.binder import UNIT, Binder, Domain, cast_to, ordering
+from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation
+from timely_spark.queries.scopes import Fresh, VisibleColumns
+from timely_spark.sql.types import name_of
+
+
+class Aggregating:
+    """The part of a block that groups and aggregates."""
+
+    binder: Binder
+    node: Any
+    around: VisibleColumns | None
+    domain: Domain | None
+    fresh: Fresh
+    names: VisibleColumns
+    relation: Relation
+    computed: dict[Any, str] | None
+    _before: VisibleColumns | None
+    _aliases: dict[str, Any]
+
+    if TYPE_CHECKING:  # of the block
+
+        def final(self, node: Any) -> Any: ...  # noqa: D102
+        def final_name(self, column: str) -> str: ...  # noqa: D102
+        def plain(self, node: Any, names: VisibleColumns) -> Any: ...  # noqa: D102
+        def add(self, node: Any, wanted: str) -> str: ...  # noqa: D102
+        def window_clauses(self) -> dict[str, Any]: ...  # noqa: D102
+
+    def aggregate(self, items: Sequence[tuple[str | None, Any]]) -> bool:
+        """Group and aggregate, if the block does."""
+        node = self.node
+        group = node.args.get("group")
+        read = [of for _, of in items]
+        read += [one.this for clause in ("having", "qualify") if (one := node.args.get(clause)) is not None]
+        if (order := node.args.get("order")) is not None:
+            read += [one.this for one in order.expressions]
+        read += [of for name, of in self.window_clauses().items()]
+        found = [one for of in read for one in calls.aggregates_in(self._alias_expanded(of))]
+        if group is None and not found:
+            return False
+        self._before = replace(self.names)
+        sets = self._grouping_sets(group, items)
+        self._before = replace(self.names)
+        by = list(dict.fromkeys(one for each in sets for one in each))
+        keys = [self._key(one) for one in by]
+        outer = [self.final_name(entry.column) for _, entry in self.names.outer]
+        made: dict[Any, str] = {}
+        specs: list[tuple[str, AggregateFunction]] = []
+        arguments: dict[Any, str] = {}
+        columns: list[tuple[str, Any]] = []
+        for one in found:
+            key = self._call_key(one)
+            if key in made:
+                continue
+            call = self._call(one, arguments, columns)
+            name = self.fresh.name(call.function)
+            made[key] = name
+            specs.append((name, call))
+        schema = self.relation.schema
+        listed = [*dict.fromkeys([*outer, *keys])]
+        given = (*((k, k) for k in listed), *columns) or ((schema.names[0], schema.names[0]),)
+        relation: Relation = Projection(self.relation, given)
+        if group is not None and self._has_sets(group):
+            relation, listed = self._expanded(
+                relation, listed, sets, dict(zip(by, keys, strict=True)), columns
+            )
+        always = None
+        if group is None:
+            always = UNIT if self.domain is None else self.domain.relation
+        if not specs:
+            # only keys are asked for
+            relation = Distinct(Projection(relation, tuple((k, k) for k in listed)))
+        else:
+            relation = Aggregation(relation, tuple(listed), tuple(specs), always)
+        self.relation = relation
+        self.computed = {**dict(zip(by, keys, strict=True)), **made}
+        kept = {*listed}
+        entries = [replace(one, column=self.final_name(one.column)) for one in self.names.entries]
+        self.names = VisibleColumns(
+            [one for one in entries if one.column in keys and one.column in kept],
+            [(depth, replace(one, column=self.final_name(one.column))) for depth, one in self.names.outer],
+            self.around,
+        )
+        return True
+
+    def _key(self, tree: Any) -> str:
+        return self.add(tree, "key")
+
+    def _alias_expanded(self, node: Any) -> Any:
+        """A tree in which the names of other selected expressions are these, to find their aggregates."""
+        from sqlglot import exp
+
+        if (
+            isinstance(node, exp.Column)
+            and len(node.parts) == 1
+            and (of := self._aliases.get(node.name.lower()))
+        ):
+            return of
+        return node
+
+    def _has_sets(self, group: Any) -> bool:
+        from sqlglot import exp
+
+        sets = exp.Rollup | exp.Cube | exp.GroupingSets
+        return bool(group.args.get("rollup") or group.args.get("cube")) or any(
+            isinstance(one, sets) for one in group.expressions
+        )
+
+    def _grouping_sets(self, group: Any, items: Sequence[tuple[str | None, Any]]) -> list[list[Any]]:
+        """The keys of each grouping set, as trees."""
+        if group is None:
+            return [[]]
+        if group.args.get("all"):
+            return [[self._grouped_by(of, items) for _, of in items if not any(calls.aggregates_in(of))]]
+        sets: list[list[Any]] = [[]]
+        for one in group.expressions:
+            sets = [[*dict.fromkeys([*a, *b])] for a in sets for b in self._sets_of(one, items)]
+        if group.args.get("rollup"):  # WITH ROLLUP
+            return _prefixes([[one] for one in sets[0]])
+        if group.args.get("cube"):
+            return _subsets([[one] for one in sets[0]])
+        return sets
+
+    def _sets_of(self, node: Any, items: Sequence[tuple[str | None, Any]]) -> list[list[Any]]:
+        """The grouping sets of one part of GROUP BY: most are one key."""
+        from sqlglot import exp
+
+        def keys(of: Any) -> list[Any]:
+            inside = (
+                of.expressions
+                if isinstance(of, exp.Tuple)
+                else [of.this if isinstance(of, exp.Paren) else of]
+            )
+            return [self._grouped_by(one, items) for one in inside]
+
+        if isinstance(node, exp.Rollup):
+            return _prefixes([keys(one) for one in node.expressions])
+        if isinstance(node, exp.Cube):
+            return _subsets([keys(one) for one in node.expressions])
+        if isinstance(node, exp.GroupingSets):
+            return [each for one in node.expressions for each in self._sets_of(one, items)]
+        return [keys(node)]
+
+    def _grouped_by(self, node: Any, items: Sequence[tuple[str | None, Any]]) -> Any:
+        """A key of GROUP BY as a tree: an expression, the number of a selected one, or its alias."""
+        from sqlglot import exp
+
+        if isinstance(node, exp.Literal) and not node.is_string:
+            place = int(node.this) - 1
+            if not 0 <= place < len(items):
+                raise self.binder.refuse(node, f"GROUP BY {node.this}", f"there are {len(items)} columns.")
+            node = items[place][1]
+        if any(calls.aggregates_in(node)):
+            raise self.binder.refuse(node, "GROUP BY of an aggregate", "group by a column of the input.")
+        if calls.has_query(node):
+            raise self.binder.refuse(node, "GROUP BY of a subquery", "select it in a subquery of FROM first.")
+        return self.final(self.plain(node, self.names))
+
+    def _call_key(self, node: Any) -> Any:
+        """What makes two aggregates one: the same tree over the same columns."""
+        assert self._before is not None
+        if calls.has_query(node):
+            hint = "select the subquery's value in a subquery of FROM first."
+            raise self.binder.refuse(node, "a subquery in an aggregate", hint)
+        return self.final(self.plain(node, self._before))
+
+    def _call(
+        self, node: Any, arguments: dict[Any, str], columns: list[tuple[str, Any]]
+    ) -> AggregateFunction:
+        """An aggregate, whose arguments become columns."""
+        from sqlglot import exp
+
+        one, binder, before = calls.read_call(node), self.binder, self._before
+        assert before is not None
+        shown = calls.function_name(one.node)
+        if not one.function:
+            hint = "compute it before the flow, or with Collection.reduce_batches."
+            raise binder.refuse(node, f"{shown} is not kept up to date", hint)
+
+        def argument(tree: Any) -> str:
+            if one.filter is not None:
+                tree = exp.Case(ifs=[exp.If(this=self.plain(one.filter, before), true=tree)])
+            tree = self.final(tree)
+            if tree not in arguments:
+                arguments[tree] = self.fresh.name("argument")
+                columns.append((arguments[tree], binder.column(tree, self.relation.schema)))
+            return arguments[tree]
+
+        given, kind = self._typed(node, one, [self.plain(of, before) for of in one.arguments])
+        order = tuple(ordering(argument(self.plain(by.this, before)), by) for by in one.order)
+        return AggregateFunction(
+            one.function,
+            tuple(argument(of) for of in given),
+            kind,
+            one.distinct,
+            self._options(node, one),
+            order,
+        )
+
+    def _typed(self, node: Any, one: calls.AggregateCall, given: list[Any]) -> tuple[list[Any], pa.DataType]:
+        """The arguments of an aggregate, cast if need be, and the type of its results."""
+        from sqlglot import exp
+
+        if one.function == "count" and len(given) > 1 and not one.distinct:
+            given = [_all_valid(given)]
+        if one.function == "count_if":
+            given = [exp.Case(ifs=[exp.If(this=of, true=exp.Boolean(this=True))]) for of in given]
+        if one.function == "count" and not given and one.filter is not None:
+            given = [exp.Boolean(this=True)]
+        many, typed = TYPES[one.function]
+        shown = calls.function_name(one.node)
+        if one.function != "count" and len(given) != many:
+            raise self.binder.refuse(node, f"{shown} of {len(given)} arguments", f"give {many}.")
+        if not given:
+            return given, pa.int64()
+        first = self.binder.bound(self.final(given[0]), self.relation.schema).type
+        kind = typed(first)
+        if kind is None and pa.types.is_string(first) and typed(pa.float64()) == pa.float64():
+            given, kind = [cast_to(given[0], pa.float64())], pa.float64()
+        if pa.types.is_null(first):
+            options = (pa.float64(), pa.bool_(), pa.string())
+            to = next(of for of in options if typed(of) is not None)
+            given, kind = [cast_to(given[0], to), *given[1:]], typed(to)
+        if kind is None:
+            hint = "cast the argument, or take a part of it."
+            raise self.binder.refuse(node, f"{shown} of {name_of(first)}", hint)
+        return given, kind
+
+    def _options(self, node: Any, one: calls.AggregateCall) -> tuple[Any, ...]:
+        """The constants of an aggregate."""
+        from sqlglot import exp
+
+        shown = calls.function_name(one.node)
+        given = (
+            self.binder.constant(of, shown) if isinstance(of, exp.Expression) else of for of in one.options
+        )
+        options = tuple(float(of) if isinstance(of, Decimal) else of for of in given)
+        if one.function in {"percentile", "percentile_disc"} and not (
+            options and isinstance(options[0], int | float) and 0 <= options[0] <= 1
+        ):
+            raise self.binder.refuse(node, f"{shown} without one share", "write a number from 0 to 1.")
+        return options
+
+    def _expanded(
+        self,
+        relation: Relation,
+        keys: list[str],
+        sets: Sequence[Sequence[Any]],
+        named: dict[Any, str],
+        columns: Sequence[tuple[str, Any]],
+    ) -> tuple[Relation, list[str]]:
+        """Each row once for each grouping set, with null for the keys that the set lacks."""
+        from sqlglot import exp
+
+        schema, group_id = relation.schema, self.fresh.name("grouping_id")
+        mine = set(named.values())
+        order = list(named.values())
+        parts = []
+        for each in sets:
+            present = {named[one] for one in each}
+            number = sum(1 << (len(order) - 1 - n) for n, key in enumerate(order) if key not in present)
+            kept = [
+                (
+                    key,
+                    key
+                    if key in present or key not in mine
+                    else self.binder.null(schema.field(key).type, schema),
+                )
+                for key in keys
+            ]
+            identity = self.binder.bound(cast_to(exp.Literal.number(number), pa.int64()), schema)
+            parts.append(Projection(relation, (*kept, *((n, n) for n, _ in columns), (group_id, identity))))
+        return Concat(tuple(parts)), [*keys, group_id]
+
+
+def _prefixes(parts: Sequence[list[Any]]) -> list[list[Any]]:
+    """The grouping sets of `ROLLUP`."""
+    return [[one for part in parts[:n] for one in part] for n in range(len(parts), -1, -1)]
+
+
+def _subsets(parts: Sequence[list[Any]]) -> list[list[Any]]:
+    """The grouping sets of `CUBE`."""
+    masks = range((1 << len(parts)) - 1, -1, -1)
+    return [[one for n, part in enumerate(parts) if mask >> n & 1 for one in part] for mask in masks]
+
+
+def _all_valid(given: Sequence[Any]) -> Any:
+    """True, or null if one of several values is null."""
+    from sqlglot import exp
+
+    nulls: list[Any] = [exp.Is(this=one.copy(), expression=exp.Null()) for one in given]
+    some = reduce(lambda a, b: exp.Or(this=a, expression=b), nulls)
+    return exp.Case(ifs=[exp.If(this=some, true=exp.Null())], default=exp.Boolean(this=True))

@@ -1,0 +1,299 @@
+"""From syntax trees to relations: queries, set operations, `WITH` and `VALUES`; blocks are in `blocks`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.errors import SqlError
+from timely_spark.queries.columns import Computed
+from timely_spark.queries.relations import (
+    Compared,
+    Concat,
+    ConstantRows,
+    Distinct,
+    Limit,
+    Projection,
+    Relation,
+    RelationJoin,
+)
+from timely_spark.queries.scopes import Fresh, NamedColumn, VisibleColumns
+from timely_spark.queries.sorting import Order
+from timely_spark.sql import bind, parse, types
+from timely_spark.sql.types import name_of
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+#: The one row of a query without tables.
+UNIT = ConstantRows(((0,),), pa.schema({"one": pa.int64()}))
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The rows of the queries around a subquery for which it has an answer each.
+
+    `entries` are its columns, each with the number of blocks that it comes from.
+    """
+
+    relation: Relation
+    entries: tuple[tuple[int, NamedColumn], ...]
+
+
+@dataclass(frozen=True)
+class BoundQuery:
+    """A bound query: its relation, its columns in their order, and those of its domain."""
+
+    relation: Relation
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    outer: tuple[str, ...] = ()
+    #: whether it has exactly one row, for each row of its domain
+    single: bool = False
+
+    @property
+    def types(self) -> list[pa.DataType]:
+        """The types of the columns."""
+        return [self.relation.schema.field(one).type for one in self.columns]
+
+
+@dataclass(frozen=True)
+class View:
+    """A name in `FROM`: a relation with names for its columns."""
+
+    relation: Relation
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+Views = Mapping[str, View]
+
+
+@dataclass
+class Binder:
+    """Binds the queries of one text.
+
+    Args:
+        text: the text, for the places of mistakes.
+        functions: the user's functions, by name.
+        zone: the session's time zone.
+    """
+
+    text: str
+    functions: Mapping[str, Any] = field(default_factory=dict)
+    zone: str = "UTC"
+    #: what is worth knowing and no mistake, for `explain_sql`
+    notes: list[str] = field(default_factory=list)
+    #: the clauses of recursive names, and where in the text queries of `WITH` have their names
+    clauses: list[Any] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    loops: int = 0
+
+    # -- expressions, and mistakes ---------------------------------------------------------------------------
+
+    def refuse(self, node: Any, problem: str, hint: str) -> SqlError:
+        """The error that shows a node's place."""
+        start = parse.start_of(node) if node is not None else None
+        return parse.mistake(self.text, start or 0, problem, hint=hint)
+
+    def bound(self, node: exp.Expression, schema: pa.Schema) -> Computed:
+        """An expression whose names are columns of a relation."""
+        return bind(node, schema, functions=self.functions, zone=self.zone, text=self.text)
+
+    def column(self, node: exp.Expression, schema: pa.Schema) -> str | Computed:
+        """An expression, or the column that it is."""
+        from sqlglot import exp
+
+        if isinstance(node, exp.Column) and node.name in schema.names:
+            return str(node.name)
+        return self.bound(node, schema)
+
+    def cast(self, name: str, to: pa.DataType, schema: pa.Schema) -> str | Computed:
+        """A column as another type."""
+        if schema.field(name).type == to:
+            return name
+        return self.bound(cast_to(column_node(name), to), schema)
+
+    def null(self, kind: pa.DataType, schema: pa.Schema) -> Computed:
+        """Null of a type."""
+        from sqlglot import exp
+
+        return self.bound(cast_to(exp.Null(), kind), schema)
+
+    def constant(self, node: exp.Expression, what: str) -> Any:
+        """The value of a constant."""
+        made = self.bound(node, pa.schema({"one": pa.int64()}))
+        if made.columns:
+            raise self.refuse(node, f"{what} is {made}", "write a constant.")
+        return made.evaluate(pa.table({"one": [0]}))[0].as_py()
+
+    # -- queries ---------------------------------------------------------------------------------------------
+
+    def query(
+        self, node: Any, views: Views, around: VisibleColumns | None = None, domain: Domain | None = None
+    ) -> BoundQuery:
+        """A query of any form: see `QueryBinder`."""
+        raise NotImplementedError
+
+    def with_values(self, node: Any, domain: Domain | None) -> BoundQuery:
+        """The rows of `VALUES`."""
+        from sqlglot import exp
+
+        rows = [one.expressions if isinstance(one, exp.Tuple) else [one] for one in node.expressions]
+        rows = [[one.this if isinstance(one, exp.Paren) else one for one in row] for row in rows]
+        if len({len(row) for row in rows}) != 1:
+            raise self.refuse(
+                node, "the rows of VALUES differ in length", "write as many values in each row."
+            )
+        one = pa.schema({"one": pa.int64()})
+        bound = [[self.bound(value, one) for value in row] for row in rows]
+        kinds = [types.common_of(value.type for value in column) for column in zip(*bound, strict=True)]
+        if None in kinds:
+            raise self.refuse(
+                node, "a column of VALUES has values of several types", "cast them to one type."
+            )
+        kinds = [pa.string() if kind == pa.null() else kind for kind in kinds]
+        table = pa.table({"one": [0]})
+        columns = []
+        for kind, column in zip(kinds, zip(*rows, strict=True), strict=True):
+            cast = [self.bound(cast_to(value, kind), one).evaluate(table) for value in column]
+            columns.append([value[0].as_py() for value in cast])
+        names = [f"col{n}" for n in range(1, len(kinds) + 1)]
+        schema = pa.schema(list(zip(names, kinds, strict=True)))
+        made: Relation = ConstantRows(tuple(zip(*columns, strict=True)), schema)
+        answer = BoundQuery(made, tuple(names), tuple(names))
+        return answer if domain is None else self.with_domain(answer, domain)
+
+    def with_domain(self, answer: BoundQuery, domain: Domain) -> BoundQuery:
+        """A query that reads nothing of its domain, for each row of it."""
+        fresh = Fresh()
+        for name in answer.relation.schema.names:
+            fresh.name(name)
+        names = [(fresh.name(entry.column), entry.column) for _, entry in domain.entries]
+        theirs = Projection(domain.relation, tuple(names))
+        made = RelationJoin(answer.relation, theirs, "inner", (), ())
+        return replace(answer, relation=made, outer=tuple(new for new, _ in names))
+
+    # -- set operations --------------------------------------------------------------------------------------
+
+    def compared(
+        self, node: Any, views: Views, around: VisibleColumns | None, domain: Domain | None
+    ) -> BoundQuery:
+        """`UNION`, `INTERSECT` or `EXCEPT`."""
+        from sqlglot import exp
+
+        sides = [self.query(one, views, around, domain) for one in (node.left, node.right)]
+        if node.args.get("by_name"):
+            raise self.refuse(node, "UNION BY NAME", "list the columns of both sides in one order.")
+        left, right = self.aligned(node, sides)
+        distinct = bool(node.args.get("distinct"))
+        if isinstance(node, exp.Union):
+            both = Concat((left.relation, right.relation))
+            return replace(left, relation=Distinct(both) if distinct else both, single=False)
+        operation: Any = "intersect" if isinstance(node, exp.Intersect) else "subtract"
+        made = Compared(left.relation, right.relation, operation, not distinct)
+        return replace(left, relation=made, single=False)
+
+    def aligned(self, node: Any, sides: Sequence[BoundQuery]) -> list[BoundQuery]:
+        """Several queries with the first one's columns, of common types."""
+        first = sides[0]
+        for other in sides[1:]:
+            if len(other.columns) != len(first.columns):
+                problem = f"the sides have {len(first.columns)} and {len(other.columns)} columns"
+                raise self.refuse(node.right, problem, "select as many columns on both sides.")
+        kinds = []
+        for number, given in enumerate(zip(*(one.types for one in sides), strict=True)):
+            kind = types.common_of(given)
+            if kind is None:
+                shown = " and ".join(dict.fromkeys(map(name_of, given)))
+                problem = f"column {number + 1} ({first.names[number]}) is {shown}"
+                raise self.refuse(node.right, problem, "cast one side.")
+            kinds.append(kind)
+        fresh = Fresh()
+        names = [fresh.name(one) for one in first.names]
+        outer = [fresh.name(one) for one in first.outer]
+        made = []
+        for side in sides:
+            schema = side.relation.schema
+            cast = [self.cast(one, kind, schema) for one, kind in zip(side.columns, kinds, strict=True)]
+            columns = [*zip(names, cast, strict=True), *zip(outer, side.outer, strict=True)]
+            relation = Projection(side.relation, tuple(columns))
+            made.append(BoundQuery(relation, first.names, tuple(names), tuple(outer)))
+        return made
+
+    # -- order and limit -------------------------------------------------------------------------------------
+
+    def ordered(self, node: Any, answer: BoundQuery) -> BoundQuery:
+        """A set operation with `ORDER BY` and `LIMIT`, which name its columns."""
+        from sqlglot import exp
+
+        count, offset = self.limits(node)
+        order = node.args.get("order")
+        if count is None and not offset:
+            if order is not None:
+                self.notes.append(ORDERED)
+            return answer
+        by = []
+        for one in order.expressions if order is not None else ():
+            if isinstance(one.this, exp.Literal) and not one.this.is_string:
+                place = int(one.this.this) - 1
+            else:
+                found = [n for n, name in enumerate(answer.names) if name.lower() == one.this.name.lower()]
+                place = found[0] if found and isinstance(one.this, exp.Column) else -1
+            if not 0 <= place < len(answer.columns):
+                raise self.refuse(one, f"ORDER BY {one.this}", "name a column of the result, or its number.")
+            by.append(ordering(answer.columns[place], one))
+        relation = Limit(answer.relation, answer.outer, tuple(by), count, offset)
+        return replace(answer, relation=relation, single=False)
+
+    def limits(self, node: Any) -> tuple[int | None, int]:
+        """The numbers of `LIMIT` and `OFFSET`."""
+        from sqlglot import exp
+
+        count, offset = None, 0
+        limit, skip = node.args.get("limit"), node.args.get("offset")
+        if limit is not None:
+            value = limit.args.get("count") if isinstance(limit, exp.Fetch) else limit.expression
+            if not (isinstance(value, exp.Column) and value.name.lower() == "all"):
+                count = self._whole(value, "LIMIT")
+        if skip is not None:
+            offset = self._whole(skip.expression, "OFFSET")
+        return count, offset
+
+    def _whole(self, node: Any, what: str) -> int:
+        value = self.constant(node, what)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.refuse(node, f"{what} is {value!r}", "write a whole number.")
+        return value
+
+
+def column_node(name: str, like: Any = None) -> exp.Column:
+    """The tree of a column of a relation, with the place of another node."""
+    from sqlglot import exp
+
+    identifier = exp.to_identifier(name, quoted=True)
+    if like is not None and (start := parse.start_of(like)) is not None:
+        identifier.meta["start"] = start
+    made = exp.column(identifier)
+    made.meta["resolved"] = True
+    return made
+
+
+def cast_to(node: exp.Expression, kind: pa.DataType) -> exp.Expression:
+    """The tree of a cast."""
+    tree = parse.parse_expression(f"CAST(x AS {name_of(kind)})")
+    tree.set("this", node.copy())
+    return tree
+
+
+ORDERED = "ORDER BY without LIMIT orders nothing: a collection has no order."
+
+
+def ordering(column: str, node: Any) -> Order:
+    """An `ORDER BY` of a column; by default nulls are first, and last if it descends."""
+    descending = bool(node.args.get("desc"))
+    nulls = node.args.get("nulls_first")
+    return Order(column, descending, (not descending) if nulls is None else bool(nulls))

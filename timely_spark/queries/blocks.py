@@ -1,0 +1,412 @@
+"""A block of a query, `SELECT ... FROM ... WHERE ...`: from its clauses to a relation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.errors import SqlError
+from timely_spark.queries import calls
+from timely_spark.queries.aggregating import Aggregating
+from timely_spark.queries.binder import (
+    ORDERED,
+    UNIT,
+    Binder,
+    BoundQuery,
+    Domain,
+    Views,
+    column_node,
+    ordering,
+)
+from timely_spark.queries.frames import frame_of
+from timely_spark.queries.joins import Sources, conjuncts
+from timely_spark.queries.relations import (
+    Distinct,
+    Limit,
+    Projection,
+    Relation,
+    Selection,
+    Window,
+)
+from timely_spark.queries.scopes import Ambiguous, Fresh, VisibleColumns
+from timely_spark.queries.subqueries import Subqueries
+from timely_spark.sql import parse
+from timely_spark.sql.expressions import near
+from timely_spark.sql.types import name_of
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+#: Clauses of a block that are not kept up to date, or mean nothing for a collection.
+REFUSED = {
+    "sort": ("SORT BY", "a collection has no order: leave it out."),
+    "cluster": ("CLUSTER BY", "a collection has no order: leave it out."),
+    "distribute": ("DISTRIBUTE BY", "rows are exchanged as joins and aggregates need it: leave it out."),
+    "sample": ("TABLESAMPLE", "keep rows by a hash of a key: WHERE pmod(xxhash64(id), 100) < 10."),
+    "connect": ("CONNECT BY", "write WITH RECURSIVE."),
+    "match": ("MATCH_RECOGNIZE", "write joins or window functions."),
+    "into": ("SELECT INTO", "write CREATE MATERIALIZED VIEW ... AS SELECT."),
+    "locks": ("FOR UPDATE", "leave it out."),
+    "prewhere": ("PREWHERE", "write WHERE."),
+    "kind": ("SELECT AS STRUCT", "write struct(...)."),
+}
+
+
+class Block(Sources, Aggregating, Subqueries):
+    """Binds one block; its relation grows clause by clause."""
+
+    def __init__(
+        self, binder: Binder, node: Any, views: Views, around: VisibleColumns | None, domain: Domain | None
+    ) -> None:
+        self.binder, self.node, self.views, self.around, self.domain = binder, node, views, around, domain
+        self.fresh = Fresh()
+        self.names = VisibleColumns([], [], around)
+        self.relation: Relation = UNIT
+        #: columns that a join has made one
+        self.same: dict[str, str] = {}
+        #: after the aggregates: their columns, and those of the keys, by what they compute
+        self.computed: dict[Any, str] | None = None
+        self.windows: dict[Any, str] = {}
+        self._before: VisibleColumns | None = None
+        self._aliases: dict[str, Any] = {}
+        self._variables: set[str] = set()
+
+    # -- the clauses -----------------------------------------------------------------------------------------
+
+    def answer(self) -> BoundQuery:
+        """The block's relation."""
+        node = self.node
+        for clause, (shown, hint) in REFUSED.items():
+            if node.args.get(clause):
+                raise self.binder.refuse(_first(node.args[clause]), f"{shown} is not supported", hint)
+        self.read_sources()
+        items = self._items()
+        self._aliases = {alias.lower(): of for alias, of in items if alias is not None}
+        aggregate_records = self.aggregate(items)
+        if (having := node.args.get("having")) is not None:
+            if not aggregate_records:
+                raise self.binder.refuse(having, "HAVING without GROUP BY or an aggregate", "write WHERE.")
+            self.filter(having.this)
+        self._window(items)
+        if (qualify := node.args.get("qualify")) is not None:
+            self.filter(qualify.this)
+        single = aggregate_records and node.args.get("group") is None and having is None and qualify is None
+        return self._projected(items, single=single)
+
+    def filter(self, condition: exp.Expression) -> None:
+        """Keep the rows of which a condition is true."""
+        for one in conjuncts(condition):
+            if self.by_subquery(one):
+                continue
+            made = self.rewritten(one)
+            self.relation = Selection(self.relation, self.condition(made))
+
+    def condition(self, node: exp.Expression) -> Any:
+        """A bound condition."""
+        made = self.binder.bound(self.final(node), self.relation.schema)
+        if made.type not in {pa.bool_(), pa.null()}:
+            raise self.binder.refuse(
+                node, f"{made} is {name_of(made.type)}, not boolean", "write a condition."
+            )
+        return made if made.type == pa.bool_() else self.binder.null(pa.bool_(), self.relation.schema)
+
+    # -- names -----------------------------------------------------------------------------------------------
+
+    def final(self, node: Any) -> Any:
+        """A tree in which columns that joins have dropped are those that equal them."""
+        from sqlglot import exp
+
+        if not self.same:
+            return node
+        made = node.copy()
+        for one in list(made.find_all(exp.Column)) if not isinstance(made, exp.Column) else [made]:
+            one.set("this", exp.to_identifier(self.final_name(one.name), quoted=True))
+        return made
+
+    def final_name(self, column: str) -> str:
+        """The column that a column has become."""
+        while column in self.same:
+            column = self.same[column]
+        return column
+
+    def named(self, node: Any, names: VisibleColumns | None = None) -> Any:
+        """The column, or the field of one, that a name means."""
+        from sqlglot import exp
+
+        names = names or self.names
+        parts = [one.name for one in node.parts]
+        try:
+            found = names.find(parts)
+        except Ambiguous as error:
+            tables = ", ".join(f"{one.table}.{one.name}" for one in error.entries)
+            raise self.binder.refuse(
+                node, f"{'.'.join(parts)} is ambiguous", f"write one of {tables}."
+            ) from None
+        if found is None:
+            if len(parts) == 1 and (alias := self._aliases.get(parts[0].lower())) is not None:
+                return self._of_alias(node, alias, names)
+            raise self._unknown(node, parts, names)
+        entry, used = found
+        made: exp.Expression = column_node(self.final_name(entry.column), node)
+        for part in parts[used:]:
+            made = exp.Dot(this=made, expression=exp.to_identifier(part))
+        return made
+
+    def _of_alias(self, node: Any, alias: Any, names: VisibleColumns) -> Any:
+        """The expression of another column of the result, as Spark lets names of its aliases be used."""
+        name = node.name.lower()
+        kept, self._aliases = self._aliases, {n: of for n, of in self._aliases.items() if n != name}
+        try:
+            return self.rewritten(alias) if names is self.names else self.plain(alias, names)
+        finally:
+            self._aliases = kept
+
+    def _unknown(self, node: Any, parts: Sequence[str], names: VisibleColumns) -> SqlError:
+        known = list(names.all_known())
+        text = ".".join(parts)
+        if self._before is not None and names is self.names and self._before.find(parts) is not None:
+            hint = f"add it to GROUP BY, or write an aggregate, such as any_value({text})."
+            return self.binder.refuse(node, f"{text} is neither in GROUP BY nor in an aggregate", hint)
+        listed = list(
+            dict.fromkeys(f"{one.table}.{one.name}" if len(parts) > 1 else one.name for one in known)
+        )
+        hint = near(text, listed)
+        hint = hint or f"the columns are: {', '.join(listed) or 'none'}."
+        return self.binder.refuse(node, f"no column {text}", hint)
+
+    # -- expressions -----------------------------------------------------------------------------------------
+
+    def plain(self, node: Any, names: VisibleColumns) -> Any:
+        """A tree with the columns of a relation, of an expression without aggregates and subqueries."""
+        from sqlglot import exp
+
+        if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
+            return node if self._is_variable(node) else self.named(node, names)
+        return self._rebuilt(node, lambda one: self.plain(one, names))
+
+    def rewritten(self, node: Any) -> Any:
+        """A tree with the columns of the relation: those of aggregates, windows and subqueries, too.
+
+        A subquery extends the relation.
+        """
+        from sqlglot import exp
+
+        if self.is_subquery(node):
+            return self.of_subquery(node)
+        if isinstance(node, exp.Window):
+            return column_node(self.windows[node], node)
+        if calls.is_aggregate(node):
+            if self.computed is None:
+                shown = node.sql(dialect=parse.dialect())
+                hint = "write it in SELECT or HAVING."
+                raise self.binder.refuse(node, f"{shown} where no aggregate may be", hint)
+            return column_node(self.computed[self._call_key(node)], node)
+        if self.computed is not None and (found := self._group_of(node)) is not None:
+            return column_node(found, node)
+        if isinstance(node, exp.Column):
+            return node if self._is_variable(node) else self.named(node)
+        return self._rebuilt(node, self.rewritten)
+
+    def _is_variable(self, node: Any) -> bool:
+        return node.name in self._variables and len(node.parts) == 1
+
+    def _group_of(self, node: Any) -> str | None:
+        """The key of the groups that an expression is."""
+        assert self._before is not None
+        assert self.computed is not None
+        if calls.has_query(node) or any(calls.aggregates_in(node)) or any(calls.windows_in(node)):
+            return None
+        try:
+            made = self.plain(node, self._before)
+        except SqlError:
+            return None
+        return self.computed.get(made)
+
+    def _rebuilt(self, node: Any, each: Callable[[Any], Any]) -> Any:
+        """A node whose children are rewritten; a lambda's variables are no columns."""
+        from sqlglot import exp
+
+        if not isinstance(node, exp.Expression):
+            return node
+        before = self._variables
+        if isinstance(node, exp.Lambda):
+            self._variables = before | {one.name for one in node.expressions}
+        arguments = {}
+        for key, value in node.args.items():
+            if isinstance(value, list):
+                arguments[key] = [each(one) if isinstance(one, exp.Expression) else one for one in value]
+            else:
+                arguments[key] = each(value) if isinstance(value, exp.Expression) else value
+        self._variables = before
+        made = type(node)(**arguments)
+        made.meta.update(node.meta)
+        return made
+
+    def add(self, node: exp.Expression, wanted: str) -> str:
+        """The column of the relation with an expression's values, which is added if there is none."""
+        made = self.binder.column(self.final(node), self.relation.schema)
+        if isinstance(made, str):
+            return made
+        name = self.fresh.name(wanted)
+        kept = [(one, one) for one in self.relation.schema.names]
+        self.relation = Projection(self.relation, (*kept, (name, made)))
+        return name
+
+    # -- what is selected ------------------------------------------------------------------------------------
+
+    def _items(self) -> list[tuple[str | None, Any]]:
+        """The selected expressions, stars expanded: each with its alias."""
+        from sqlglot import exp
+
+        items: list[tuple[str | None, Any]] = []
+        for one in self.node.expressions:
+            star = one.this if isinstance(one, exp.Column) and isinstance(one.this, exp.Star) else one
+            if isinstance(star, exp.Star):
+                items += self._starred(one, star)
+            elif isinstance(one, exp.Alias):
+                items.append((one.alias, one.this))
+            elif isinstance(one, exp.Aliases):
+                raise self.binder.refuse(one, "several aliases of one expression", "write LATERAL VIEW.")
+            else:
+                items.append((None, one))
+        return items
+
+    def _starred(self, node: Any, star: Any) -> list[tuple[str | None, Any]]:
+        from sqlglot import exp
+
+        table = node.table.lower() if isinstance(node, exp.Column) else None
+        entries = [one for one in self.names.entries if table is None or one.table.lower() == table]
+        if table is None:
+            entries = [one for one in entries if not one.hidden]
+        dropped = {one.name.lower() for one in star.args.get("except_") or star.args.get("except") or ()}
+        if star.args.get("replace") or star.args.get("rename"):
+            raise self.binder.refuse(node, "* REPLACE", "list the columns.")
+        if not entries:
+            raise self.binder.refuse(
+                node, f"no table {node.table}" if table else "* without FROM", "list columns."
+            )
+        kept = [one for one in entries if one.name.lower() not in dropped]
+        made: list[tuple[str | None, Any]] = []
+        for one in kept:
+            column = exp.column(exp.to_identifier(one.name, quoted=True), table=one.table or None)
+            if (start := parse.start_of(node)) is not None:
+                column.this.meta["start"] = start
+            made.append((one.name, column))
+        return made
+
+    def _projected(self, items: Sequence[tuple[str | None, Any]], *, single: bool) -> BoundQuery:
+        node, binder = self.node, self.binder
+        # first all rewriting, which may extend the relation
+        trees = [self.rewritten(of) for _, of in items]
+        distinct = node.args.get("distinct")
+        if distinct is not None and distinct.args.get("on"):
+            hint = "write QUALIFY row_number() OVER (PARTITION BY ... ORDER BY ...) = 1."
+            raise binder.refuse(_first(distinct.args["on"]), "DISTINCT ON", hint)
+        order = node.args.get("order")
+        count, offset = binder.limits(node)
+        limits = count is not None or offset > 0
+        by = self._order_of(order, items, trees) if order is not None and limits else []
+        if order is not None and not limits:
+            binder.notes.append(ORDERED)
+        schema = self.relation.schema
+        fresh = Fresh()
+        names = [alias or _name_of(of) for alias, of in items]
+        columns = [
+            (fresh.name(name), binder.column(self.final(tree), schema))
+            for name, tree in zip(names, trees, strict=True)
+        ]
+        outer = [
+            (fresh.name(one), self.final_name(one)) for one in (entry.column for _, entry in self.names.outer)
+        ]
+        more: list[tuple[str, Any]] = []
+        orders = []
+        for place, tree, one in by:
+            if place is None:
+                more.append((fresh.name("order"), binder.column(self.final(tree), schema)))
+                orders.append(ordering(more[-1][0], one))
+            else:
+                orders.append(ordering(columns[place][0], one))
+        if more and distinct is not None:
+            hint = "order by a selected column."
+            raise binder.refuse(order, "ORDER BY of a column that DISTINCT drops", hint)
+        relation: Relation = Projection(self.relation, (*columns, *outer, *more))
+        if distinct is not None:
+            relation = Distinct(relation)
+        if limits:
+            relation = Limit(relation, tuple(name for name, _ in outer), tuple(orders), count, offset)
+        if more:
+            relation = Projection(relation, tuple((name, name) for name, _ in (*columns, *outer)))
+        return BoundQuery(
+            relation,
+            tuple(names),
+            tuple(name for name, _ in columns),
+            tuple(name for name, _ in outer),
+            single=single and not limits and distinct is None,
+        )
+
+    def _order_of(
+        self, order: Any, items: Sequence[tuple[str | None, Any]], trees: Sequence[Any]
+    ) -> list[Any]:
+        """For each `ORDER BY` the number of the selected expression that it is, or a tree."""
+        from sqlglot import exp
+
+        made: list[Any] = []
+        for one in order.expressions:
+            of, place = one.this, None
+            if isinstance(of, exp.Literal) and not of.is_string:
+                place = int(of.this) - 1
+                if not 0 <= place < len(items):
+                    raise self.binder.refuse(one, f"ORDER BY {of.this}", f"there are {len(items)} columns.")
+            elif isinstance(of, exp.Column) and not of.table:
+                aliases = [
+                    n for n, (alias, _) in enumerate(items) if (alias or "").lower() == of.name.lower()
+                ]
+                place = aliases[0] if aliases else None
+            tree = None
+            if place is None:
+                tree = self.rewritten(of)
+                same = [n for n, each in enumerate(trees) if each == tree]
+                place = same[0] if same else None
+            made.append((place, tree, one))
+        return made
+
+    # -- windows ---------------------------------------------------------------------------------------------
+
+    def window_clauses(self) -> dict[str, Any]:
+        """The windows of the clause `WINDOW`, by their names."""
+        return {one.name.lower(): one for one in self.node.args.get("windows") or ()}
+
+    def _window(self, items: Sequence[tuple[str | None, Any]]) -> None:
+        """Compute the functions of windows."""
+        node = self.node
+        read = [of for _, of in items]
+        if (qualify := node.args.get("qualify")) is not None:
+            read.append(qualify.this)
+        if (order := node.args.get("order")) is not None:
+            read += [one.this for one in order.expressions]
+        found = list(dict.fromkeys(w for of in read for w in calls.windows_in(self._alias_expanded(of))))
+        found += [
+            w for w in (w for a in self._aliases.values() for w in calls.windows_in(a)) if w not in found
+        ]
+        for one in found:
+            partition, by, call = frame_of(self, one, self.window_clauses())
+            name = self.fresh.name(call.function)
+            outer = [self.final_name(entry.column) for _, entry in self.names.outer]
+            keys = tuple(dict.fromkeys([*outer, *partition]))
+            self.relation = Window(self.relation, keys, tuple(by), ((name, call),))
+            self.windows[one] = name
+
+
+def _name_of(node: Any) -> str:
+    """The name of a selected expression without an alias."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Column | exp.Dot):
+        return str(node.name)
+    return str(node.sql(dialect=parse.dialect())).lower().replace("`", "")
+
+
+def _first(value: Any) -> Any:
+    return (value[0] if value else None) if isinstance(value, list) else value

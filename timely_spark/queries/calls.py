@@ -1,0 +1,242 @@
+"""Calls of aggregates and window functions in syntax trees: what each is, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+#: The aggregates by sqlglot's classes, and by the names that it leaves as they are.
+AGGREGATES = {
+    "Count": "count",
+    "CountIf": "count_if",
+    "Sum": "sum",
+    "Avg": "avg",
+    "Min": "min",
+    "Max": "max",
+    "Stddev": "stddev",
+    "StddevSamp": "stddev",
+    "StddevPop": "stddev_pop",
+    "Variance": "variance",
+    "VariancePop": "var_pop",
+    "LogicalAnd": "bool_and",
+    "LogicalOr": "bool_or",
+    "AnyValue": "any_value",
+    "First": "first",
+    "FirstValue": "first",
+    "Last": "last",
+    "LastValue": "last",
+    "ArgMin": "min_by",
+    "ArgMax": "max_by",
+    "ArrayAgg": "collect_list",
+    "ArrayUniqueAgg": "collect_set",
+    "ApproxDistinct": "approx_count_distinct",
+    "Quantile": "percentile",
+    "ApproxQuantile": "percentile_disc",
+    "PercentileCont": "percentile",
+    "PercentileDisc": "percentile_disc",
+    "Median": "median",
+    "GroupConcat": "string_agg",
+}
+NAMED = {
+    "every": "bool_and",
+    "bool_and": "bool_and",
+    "some": "bool_or",
+    "any": "bool_or",
+    "bool_or": "bool_or",
+    "mean": "avg",
+    "count_if": "count_if",
+    "stddev": "stddev",
+    "std": "stddev",
+    "stddev_samp": "stddev",
+    "stddev_pop": "stddev_pop",
+    "variance": "variance",
+    "var_samp": "variance",
+    "var_pop": "var_pop",
+    "any_value": "any_value",
+    "first_value": "first",
+    "last_value": "last",
+    "min_by": "min_by",
+    "max_by": "max_by",
+    "collect_list": "collect_list",
+    "array_agg": "collect_list",
+    "collect_set": "collect_set",
+    "approx_count_distinct": "approx_count_distinct",
+    "percentile": "percentile",
+    "approx_percentile": "percentile_disc",
+    "percentile_approx": "percentile_disc",
+    "median": "median",
+    "string_agg": "string_agg",
+    "listagg": "string_agg",
+}
+#: Aggregates that Spark has and a collection does not keep.
+KNOWN_AGGREGATES = {
+    *("corr", "covar_pop", "covar_samp", "kurtosis", "skewness", "regr_slope", "regr_intercept", "regr_r2"),
+    *("bit_and", "bit_or", "bit_xor", "mode", "histogram_numeric", "count_min_sketch", "hll_sketch_agg"),
+    *("try_sum", "try_avg", "product", "grouping", "grouping_id", "max_by_key", "schema_of_json_agg"),
+}
+#: Functions that only windows have, by sqlglot's classes and by name.
+RANKINGS = {
+    "RowNumber": "row_number",
+    "Rank": "rank",
+    "DenseRank": "dense_rank",
+    "PercentRank": "percent_rank",
+    "CumeDist": "cume_dist",
+    "Ntile": "ntile",
+    "Lag": "lag",
+    "Lead": "lead",
+    "FirstValue": "first_value",
+    "LastValue": "last_value",
+    "First": "first_value",
+    "Last": "last_value",
+    "NthValue": "nth_value",
+}
+RANKING_NAMES = set(RANKINGS.values())
+
+
+def function_name(node: Any) -> str:
+    """The name of a call in small letters: that in the text, or that of its class."""
+    return str(node.name if type(node).__name__ == "Anonymous" else node.sql_name()).lower()
+
+
+def aggregate_of(node: Any) -> str | None:
+    """The aggregate that a call is; "" if it is one that is not supported; None if it is none."""
+    from sqlglot import exp
+
+    kind = type(node).__name__
+    if kind in AGGREGATES:
+        return AGGREGATES[kind]
+    if isinstance(node, exp.Any):
+        return None if isinstance(node.this, exp.Query | exp.Subquery) else "bool_or"
+    if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
+        name = str(node.name).lower()
+        if name in NAMED:
+            return NAMED[name]
+        return "" if name in KNOWN_AGGREGATES else None
+    if kind in RANKINGS:
+        return None
+    return "" if isinstance(node, exp.AggFunc) else None
+
+
+@dataclass(frozen=True)
+class AggregateCall:
+    """An aggregate as it is written."""
+
+    function: str
+    node: Any
+    arguments: tuple[Any, ...]
+    distinct: bool
+    filter: Any
+    order: tuple[Any, ...]
+    #: constants
+    options: tuple[Any, ...]
+
+
+def unwrapped(node: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
+    """The call inside `FILTER`, `WITHIN GROUP` and `IGNORE NULLS`; its filter, its order, and the last."""
+    from sqlglot import exp
+
+    condition, order, ignores = None, (), False
+    while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
+        if isinstance(node, exp.Filter):
+            condition = node.expression.this
+        elif isinstance(node, exp.WithinGroup):
+            order = tuple(node.expression.expressions)
+        elif isinstance(node, exp.IgnoreNulls):
+            ignores = True
+        node = node.this
+    return node, condition, order, ignores
+
+
+def is_aggregate(node: Any) -> bool:
+    """Whether a node is an aggregate, with what is around it."""
+    return aggregate_of(unwrapped(node)[0]) is not None
+
+
+def read_call(node: Any) -> AggregateCall:
+    """An aggregate's parts."""
+    from sqlglot import exp
+
+    call, condition, order, ignores = unwrapped(node)
+    function = aggregate_of(call) or ""
+    named = isinstance(call, exp.Anonymous | exp.AnonymousAggFunc)
+    parts = [None if named else call.args.get(one) for one in ("this", "expression", "quantile", "separator")]
+    given = [one for one in (*parts, *call.expressions) if isinstance(one, exp.Expression)]
+    distinct = False
+    while given and isinstance(given[0], exp.IgnoreNulls | exp.Order | exp.Distinct | exp.Paren):
+        first = given[0]
+        if isinstance(first, exp.Distinct):
+            distinct, given = True, [*first.expressions, *given[1:]]
+            continue
+        if isinstance(first, exp.IgnoreNulls):
+            ignores = True
+        elif isinstance(first, exp.Order):
+            order = tuple(first.expressions)
+        given[0] = first.this
+    if function == "count" and given and isinstance(given[0], exp.Star):
+        given = []
+    constants: list[Any] = []
+    if type(call).__name__ in {"PercentileCont", "PercentileDisc"}:
+        constants, given = (
+            [*given, bool(order and order[0].args.get("desc"))],
+            [one.this for one in order[:1]],
+        )
+        order = ()
+    elif function in {"percentile", "percentile_disc", "string_agg"}:
+        given, constants = given[:1], given[1:2]
+    elif function in {"first", "last"}:
+        given, constants = given[:1], [ignores]
+    return AggregateCall(function, call, tuple(given), distinct, condition, order, tuple(constants))
+
+
+def aggregates_in(node: Any) -> Iterator[Any]:
+    """The aggregates of a query block in an expression: not those of subqueries, nor those of windows."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Query | exp.Subquery):
+        return
+    if isinstance(node, exp.Window):
+        inner, condition, order, _ = unwrapped(node.this)
+        parts = [
+            *_children(inner),
+            condition,
+            *order,
+            *node.args.get("partition_by", []),
+            node.args.get("order"),
+        ]
+        for one in parts:
+            if one is not None:
+                yield from aggregates_in(one)
+        return
+    if is_aggregate(node):
+        yield node
+        return
+    for one in _children(node):
+        yield from aggregates_in(one)
+
+
+def _children(node: Any) -> Iterator[Any]:
+    yield from node.iter_expressions()
+
+
+def windows_in(node: Any) -> Iterator[Any]:
+    """The window functions of a query block in an expression."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Query | exp.Subquery):
+        return
+    if isinstance(node, exp.Window):
+        yield node
+        return
+    for one in _children(node):
+        yield from windows_in(one)
+
+
+def has_query(node: exp.Expression) -> bool:
+    """Whether an expression has a subquery."""
+    from sqlglot import exp
+
+    return any(isinstance(one, exp.Query | exp.Subquery) for one in node.walk())

@@ -1,0 +1,545 @@
+"""`FROM`, `JOIN` and `WHERE`: which relations are joined by what, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from timely_spark.queries import calls
+from timely_spark.queries.binder import UNIT, Binder, BoundQuery, Domain, Views, cast_to, column_node
+from timely_spark.queries.relations import Concat, Matched, Projection, Relation, RelationJoin, Selection
+from timely_spark.queries.scopes import Ambiguous, Correlated, Fresh, FromItem, NamedColumn, VisibleColumns
+from timely_spark.sql import parse, types
+from timely_spark.sql.expressions import near
+
+
+def conjuncts(node: Any) -> list[Any]:
+    """The conditions that must all hold; those that all alternatives of an `OR` have are taken out of it."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Paren):
+        inner = conjuncts(node.this)
+        return inner if len(inner) > 1 or not isinstance(inner[0], exp.Or) else [node]
+    if isinstance(node, exp.And):
+        return [*conjuncts(node.this), *conjuncts(node.expression)]
+    if isinstance(node, exp.Not) and isinstance(_bare(node.this), exp.Or):
+        inside = _bare(node.this)
+        return [
+            one
+            for side in (inside.this, inside.expression)
+            for one in conjuncts(exp.Not(this=exp.Paren(this=side)))
+        ]
+    return [node]
+
+
+def _bare(node: Any) -> Any:
+    from sqlglot import exp
+
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def _alternatives(node: Any) -> list[Any]:
+    from sqlglot import exp
+
+    node = _bare(node)
+    return (
+        [*_alternatives(node.this), *_alternatives(node.expression)] if isinstance(node, exp.Or) else [node]
+    )
+
+
+def factored(node: Any) -> list[Any]:
+    """A condition, and before it those that all of its alternatives have: keys of joins are among these."""
+    sides = [[_bare(one) for one in conjuncts(side)] for side in _alternatives(node)]
+    if len(sides) < 2:
+        return [node]
+    return [*(one for one in sides[0] if all(one in other for other in sides[1:])), node]
+
+
+class Sources:
+    """The part of a block that binds `FROM`, `JOIN` and `WHERE`."""
+
+    binder: Binder
+    node: Any
+    views: Views
+    around: VisibleColumns | None
+    domain: Domain | None
+    fresh: Fresh
+    names: VisibleColumns
+    relation: Relation
+    same: dict[str, str]
+
+    if TYPE_CHECKING:  # of the block
+
+        def final(self, node: Any) -> Any: ...  # noqa: D102
+        def final_name(self, column: str) -> str: ...  # noqa: D102
+        def named(self, node: Any, names: VisibleColumns | None = None) -> Any: ...  # noqa: D102
+        def plain(self, node: Any, names: VisibleColumns) -> Any: ...  # noqa: D102
+        def filter(self, condition: Any) -> None: ...  # noqa: D102
+        def condition(self, node: Any) -> Any: ...  # noqa: D102
+        def answer_for_each(self, query: Any) -> tuple[BoundQuery, list[str]]: ...  # noqa: D102
+
+    def read_sources(self) -> None:
+        """Make the relation of `FROM`, `JOIN` and `WHERE`."""
+        node = self.node
+        parts: list[FromItem] = []
+        if self.domain is not None:
+            parts.append(self._of_domain(self.domain))
+        first = node.args.get("from_") or node.args.get("from")
+        if first is not None:
+            parts.append(self._source(first.this))
+        elif not parts:
+            parts.append(FromItem(UNIT, [], []))
+        where = node.args.get("where")
+        later = conjuncts(where.this) if where is not None else []
+        early: list[Any] = []
+        joins = (
+            [*(first.this.args.get("joins") or ()), *(node.args.get("joins") or ())]
+            if first is not None
+            else []
+        )
+        laterals = [*(first.this.args.get("laterals") or ())] if first is not None else []
+        for one in joins:
+            parts, early, later = self._joined(one, parts, early, later)
+            joins += one.this.args.get("joins") or ()
+        for one in [*laterals, *(node.args.get("laterals") or ())]:
+            parts = [self._lateral_view(one, self._connected(parts, early))]
+            early = []
+        plain = [one for one in later if not calls.has_query(one)]
+        made = self._connected(parts, [*early, *plain])
+        self._take(made)
+        for one in later:
+            if calls.has_query(one):
+                self.filter(one)
+
+    def _take(self, made: FromItem) -> None:
+        self.relation = made.relation
+        self.names = VisibleColumns(made.entries, made.outer, self.around)
+
+    def _of_domain(self, domain: Domain) -> FromItem:
+        renamed = [(self.fresh.name(entry.column), entry.column) for _, entry in domain.entries]
+        relation = Projection(domain.relation, tuple(renamed))
+        outer = [
+            (depth, replace(entry, column=new))
+            for (depth, entry), (new, _) in zip(domain.entries, renamed, strict=True)
+        ]
+        return FromItem(relation, [], outer)
+
+    # -- one relation ----------------------------------------------------------------------------------------
+
+    def _source(self, node: Any) -> FromItem:
+        """A table, view or subquery, with new names for its columns."""
+        from sqlglot import exp
+
+        if node.args.get("pivots"):
+            raise self.binder.refuse(
+                node, "PIVOT is not supported", "write aggregates with FILTER (WHERE ...)."
+            )
+        if node.args.get("sample"):
+            hint = "keep rows by a hash of a key: WHERE pmod(hash(id), 100) < 10."
+            raise self.binder.refuse(node, "TABLESAMPLE is not supported", hint)
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+            view = self._view(node)
+            answer = BoundQuery(view.relation, view.names, view.columns)
+            alias = node.alias or node.name
+        elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Join):
+            hint = "join the tables one after another, or name the pair in WITH."
+            raise self.binder.refuse(node, "joins in parentheses", hint)
+        elif isinstance(node, exp.Subquery | exp.Values | exp.Query):
+            query = node.this if isinstance(node, exp.Subquery) and not _has_more(node) else node
+            answer = self.binder.query(query, self.views)
+            alias = node.alias
+        else:
+            text = node.sql(dialect=parse.dialect())
+            hint = "read a table, a view, a subquery, VALUES or LATERAL VIEW explode(...)."
+            raise self.binder.refuse(node, f"{text} in FROM", hint)
+        return self.source_of(node, answer, alias)
+
+    def source_of(self, node: Any, answer: BoundQuery, alias: str) -> FromItem:
+        """An answer with new names for its columns, and the aliases of a node for them."""
+        given = node.args.get("alias")
+        columns = [one.name for one in given.columns] if given is not None else []
+        if columns and len(columns) != len(answer.columns):
+            problem = f"{len(columns)} names for {len(answer.columns)} columns"
+            raise self.binder.refuse(given.columns[0], problem, "name each column.")
+        names = columns or list(answer.names)
+        new = [self.fresh.name(name) for name in names]
+        schema = answer.relation.schema
+        entries = [
+            NamedColumn(alias, name, column, schema.field(old).type)
+            for name, column, old in zip(names, new, answer.columns, strict=True)
+        ]
+        relation: Relation = answer.relation
+        if list(answer.columns) != new or relation.schema.names != new:
+            relation = Projection(relation, tuple(zip(new, answer.columns, strict=True)))
+        return FromItem(relation, entries, [])
+
+    def _view(self, node: Any) -> Any:
+        name = node.name if not node.db else f"{node.db}.{node.name}"
+        views = {one.lower(): view for one, view in self.views.items()}
+        if name.lower() in views:
+            return views[name.lower()]
+        known = sorted(self.views)
+        hint = near(name, known) or f"the tables are {', '.join(known) or 'none'}."
+        raise self.binder.refuse(node, f"no table {name}", hint)
+
+    # -- joins -----------------------------------------------------------------------------------------------
+
+    def _joined(
+        self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]
+    ) -> tuple[list[FromItem], list[Any], list[Any]]:
+        """The parts with one more, or joined with it; the conditions that wait, and those of `WHERE`."""
+        from sqlglot import exp
+
+        side, kind = (node.side or "").upper(), (node.kind or "").upper()
+        if (node.method or "").upper() == "ASOF" or kind in {"ASOF", "APPLY", "STRAIGHT_JOIN", "ARRAY"}:
+            raise self.binder.refuse(node.this, f"{kind or node.method} JOIN", "use Collection.asof_join.")
+        right = node.this
+        if isinstance(right, exp.Lateral) or (isinstance(right, exp.Subquery) and right.args.get("lateral")):
+            made = self._lateral(right, self._connected(parts, early), side, node)
+            return [made], [], later
+        if isinstance(right, exp.Unnest | exp.Explode):
+            hint = "write LATERAL VIEW explode(...) t AS column."
+            raise self.binder.refuse(right, "a function of rows in FROM", hint)
+        other = self._source(right)
+        on = node.args.get("on")
+        using = [one.name for one in node.args.get("using") or ()]
+        if (node.method or "").upper() == "NATURAL":
+            mine = {one.name.lower() for part in parts for one in part.entries if not one.hidden}
+            using = [one.name for one in other.entries if one.name.lower() in mine]
+        if on is not None and calls.has_query(on):
+            raise self.binder.refuse(on, "a subquery in ON", "write it in WHERE, or join its rows first.")
+        if not side and kind in {"", "INNER", "CROSS"}:
+            conditions = conjuncts(on) if on is not None else []
+            conditions += [self._using(node, name, parts, other) for name in using]
+            resolved = [self._resolved(one, [*parts, other]) for one in conditions]
+            same = {name.lower() for name in using}
+            other.entries = [replace(e, hidden=e.hidden or e.name.lower() in same) for e in other.entries]
+            return [*parts, other], [*early, *resolved], later
+        if kind not in {"", "OUTER", "SEMI", "ANTI"} or side not in {"", "LEFT", "RIGHT", "FULL"}:
+            raise self.binder.refuse(
+                node.this, f"{side} {kind} JOIN", "write INNER, LEFT, RIGHT, FULL, SEMI or ANTI."
+            )
+        # what WHERE says of the left side alone may be said before, if the join keeps left rows as they are
+        if side in {"", "LEFT"}:
+            early, later = self._sooner(parts, early, later)
+        left = self._connected(parts, early)
+        conditions = (
+            conjuncts(on) if on is not None else [self._using(node, name, [left], other) for name in using]
+        )
+        resolved = [self._resolved(one, [left, other]) for one in conditions]
+        how = kind.lower() if kind in {"SEMI", "ANTI"} else side.lower()
+        made = self._outer(how, left, other, resolved, node)
+        if using and how in {"left", "right", "full"}:
+            made = self._merged(made, using, how)
+        return [made], [], later
+
+    def _sooner(
+        self, parts: Sequence[FromItem], early: list[Any], later: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        names = self._names_of(parts)
+        kept = []
+        for one in later:
+            mine = not calls.has_query(one) and all(
+                self._is_named(column, names) for column in one.find_all(*_column_types())
+            )
+            if mine:
+                early = [*early, self.plain(one, names)]
+            else:
+                kept.append(one)
+        return early, kept
+
+    def _is_named(self, node: Any, names: VisibleColumns) -> bool:
+        try:
+            return names.find([one.name for one in node.parts]) is not None
+        except (Ambiguous, Correlated):
+            return False
+
+    def _names_of(self, parts: Sequence[FromItem]) -> VisibleColumns:
+        entries = [one for part in parts for one in part.entries]
+        return VisibleColumns(entries, [one for part in parts for one in part.outer], self.around)
+
+    def _resolved(self, node: Any, parts: Sequence[FromItem]) -> Any:
+        return self.plain(node, self._names_of(parts))
+
+    def _using(self, node: Any, name: str, left: Sequence[FromItem], right: FromItem) -> Any:
+        """The condition of a column of `USING`."""
+        from sqlglot import exp
+
+        found = []
+        for side, entries in (("left", [e for part in left for e in part.entries]), ("right", right.entries)):
+            same = [one for one in entries if one.name.lower() == name.lower() and not one.hidden]
+            if len({one.column for one in same}) != 1:
+                problem = f"USING ({name}): the {side} side has {'several' if same else 'no'} such columns"
+                raise self.binder.refuse(node.this, problem, "write ON a.x = b.x.")
+            found.append(same[0])
+        mine, theirs = (
+            exp.column(exp.to_identifier(e.name, quoted=True), table=exp.to_identifier(e.table, quoted=True))
+            for e in found
+        )
+        return exp.EQ(this=mine, expression=theirs)
+
+    def _merged(self, made: FromItem, using: Sequence[str], how: str) -> FromItem:
+        """The result of an outer join with `USING`: one column instead of two."""
+        from sqlglot import exp
+
+        relation, entries = made.relation, list(made.entries)
+        for name in using:
+            both = [one for one in entries if one.name.lower() == name.lower() and not one.hidden]
+            mine, theirs = both[0], both[-1]
+            first, second = (theirs, mine) if how == "right" else (mine, theirs)
+            value = exp.Anonymous(
+                this="coalesce", expressions=[column_node(first.column), column_node(second.column)]
+            )
+            column = self.fresh.name(name)
+            kept = [(one, one) for one in relation.schema.names]
+            bound = self.binder.bound(value, relation.schema)
+            relation = Projection(relation, (*kept, (column, bound)))
+            entries = [replace(one, hidden=True) if one in both else one for one in entries]
+            place = entries.index(replace(mine, hidden=True))
+            entries.insert(place, NamedColumn("", mine.name, column, bound.type))
+        return FromItem(relation, entries, made.outer)
+
+    def _connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem:
+        """The parts joined, each with one that it shares a key with if there is one; conditions hold."""
+        names = self._names_of(parts)
+        left: list[Any] = []
+        for one in conditions:
+            tree = one if _is_resolved(one) else self.plain(one, names)
+            left += factored(tree)
+        # a condition of one part is a filter below the joins
+        parts = list(parts)
+        for number, part in enumerate(parts):
+            mine = [one for one in left if (used := self._used(one)) and used <= part.columns]
+            parts[number] = self._where(part, mine)
+            left = [one for one in left if one not in mine]
+        first, *rest = parts
+        while rest:
+            chosen = next((one for one in rest if self._keys(first, one, left)), rest[0])
+            rest.remove(chosen)
+            first, left = self._inner(first, chosen, left)
+        return self._where(first, left)
+
+    def _where(self, source: FromItem, conditions: Sequence[Any]) -> FromItem:
+        """A source with filters."""
+        relation = source.relation
+        for one in conditions:
+            relation = self._filtered(relation, one)
+        return FromItem(relation, source.entries, source.outer)
+
+    def _filtered(self, relation: Relation, condition: Any) -> Relation:
+        kept, self.relation = self.relation, relation
+        try:
+            return Selection(relation, self.condition(condition))
+        finally:
+            self.relation = kept
+
+    def _used(self, tree: Any) -> set[str]:
+        from sqlglot import exp
+
+        return {self.final_name(one.name) for one in tree.find_all(exp.Column)}
+
+    def _keys(self, left: FromItem, right: FromItem, conditions: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
+        """The equalities between two relations: each with the sides' expressions."""
+        from sqlglot import exp
+
+        made = []
+        for one in conditions:
+            bare = _bare(one)
+            if not isinstance(bare, exp.EQ):
+                continue
+            a, b = bare.this, bare.expression
+            for x, y in ((a, b), (b, a)):
+                mine, theirs = self._used(x), self._used(y)
+                if mine and theirs and mine <= left.columns and theirs <= right.columns:
+                    made.append((one, x, y))
+                    break
+        return made
+
+    def _key_columns(
+        self, left: Relation, right: Relation, pairs: Sequence[tuple[Any, Any, Any]], *, copies: bool
+    ) -> tuple[Relation, Relation, list[tuple[str, str]], list[Any]]:
+        """Relations with a column for each side of each equality, of one type; and those left over.
+
+        Args:
+            copies: whether the keys are columns of their own, as those of the right side are dropped.
+        """
+        keys: list[tuple[str, str]] = []
+        rest = []
+        for condition, x, y in pairs:
+            bound = [self.binder.bound(self.final(of), side.schema) for of, side in ((x, left), (y, right))]
+            kind = types.common(bound[0].type, bound[1].type)
+            if kind is None or not types.is_atomic(kind):
+                rest.append(condition)
+                continue
+            trees = [
+                self.final(of) if one.type == kind else cast_to(self.final(of), kind)
+                for of, one in zip((x, y), bound, strict=True)
+            ]
+            left, mine = self._with_key(left, trees[0], copy=copies)
+            right, theirs = self._with_key(right, trees[1], copy=copies)
+            if mine in {a for a, _ in keys} or theirs in {b for _, b in keys}:
+                rest.append(condition)
+                continue
+            keys.append((mine, theirs))
+        return left, right, keys, rest
+
+    def _with_key(self, relation: Relation, tree: Any, *, copy: bool) -> tuple[Relation, str]:
+        made = self.binder.column(tree, relation.schema)
+        if isinstance(made, str) and not copy:
+            return relation, made
+        name = self.fresh.name("key")
+        kept = [(one, one) for one in relation.schema.names]
+        return Projection(relation, (*kept, (name, made))), name
+
+    def _inner(self, left: FromItem, right: FromItem, conditions: list[Any]) -> tuple[FromItem, list[Any]]:
+        pairs = self._keys(left, right, conditions)
+        mine, theirs, keys, _ = self._key_columns(left.relation, right.relation, pairs, copies=False)
+        used = [one for one, _, _ in pairs]
+        relation = RelationJoin(mine, theirs, "inner", tuple(a for a, _ in keys), tuple(b for _, b in keys))
+        for a, b in keys:
+            self.same[b] = a
+        # equalities that are no keys are filters
+        done = used[: len(keys)] if len(keys) == len(used) else []
+        rest = [one for one in conditions if one not in done]
+        made = FromItem(
+            relation,
+            self._moved([*left.entries, *right.entries]),
+            [(d, replace(e, column=self.final_name(e.column))) for d, e in [*left.outer, *right.outer]],
+        )
+        ready = [one for one in rest if self._used(one) <= made.columns]
+        return self._where(made, ready), [one for one in rest if one not in ready]
+
+    def _moved(self, entries: Sequence[NamedColumn]) -> list[NamedColumn]:
+        return [replace(one, column=self.final_name(one.column)) for one in entries]
+
+    def _outer(
+        self, how: str, left: FromItem, right: FromItem, conditions: Sequence[Any], node: Any
+    ) -> FromItem:
+        """A join that keeps rows without a match, or only says which have one."""
+        if how == "right":
+            made = self._outer("left", right, left, conditions, node)
+            return FromItem(made.relation, [*left.entries, *right.entries], made.outer)
+        # a condition of a side whose rows may be dropped is said of it before
+        sides = {"left": (right,), "anti": (right,), "semi": (left, right)}.get(how, ())
+        for side in sides:
+            mine = [one for one in conditions if (used := self._used(one)) and used <= side.columns]
+            conditions = [one for one in conditions if one not in mine]
+            if side is right:
+                right = self._where(side, mine)
+            else:
+                left = self._where(side, mine)
+        pairs = self._keys(left, right, conditions)
+        copies = how in {"left", "full"}
+        ours, theirs, keys, _ = self._key_columns(left.relation, right.relation, pairs, copies=copies)
+        done = [one for one, _, _ in pairs] if len(keys) == len(pairs) else []
+        residual = [one for one in conditions if one not in done]
+        names = tuple(a for a, _ in keys), tuple(b for _, b in keys)
+        columns = [*left.relation.schema.names, *right.relation.schema.names]
+        kind: Any = how
+        if how in {"semi", "anti"}:
+            relation: Relation = RelationJoin(ours, theirs, kind, names[0], names[1])
+            if residual:
+                found = _only(self._all_pairs(ours, theirs, keys, residual), left.relation.schema.names)
+                relation = Matched(left.relation, found, present=how == "semi")
+            return FromItem(_only(relation, left.relation.schema.names), left.entries, left.outer)
+        if keys and not residual:
+            relation = _only(RelationJoin(ours, theirs, kind, names[0], names[1]), columns)
+        else:
+            pairs_of = _only(self._all_pairs(ours, theirs, keys, residual), columns)
+            relation = self._by_matches(how, left.relation, right.relation, pairs_of)
+        return FromItem(relation, [*left.entries, *right.entries], [*left.outer, *right.outer])
+
+    def _all_pairs(
+        self, mine: Relation, theirs: Relation, keys: Sequence[tuple[str, str]], residual: Sequence[Any]
+    ) -> Relation:
+        # the conditions may read the right keys, which a join drops
+        copies = [(b, self.fresh.name("key")) for _, b in keys]
+        kept = [(one, one) for one in theirs.schema.names]
+        right = Projection(theirs, (*kept, *((new, old) for old, new in copies))) if copies else theirs
+        made: Relation = RelationJoin(
+            mine, right, "inner", tuple(a for a, _ in keys), tuple(new for _, new in copies)
+        )
+        for one in residual:
+            made = self._filtered(made, one)
+        return made
+
+    def _by_matches(self, how: str, left: Relation, right: Relation, pairs: Relation) -> Relation:
+        """An outer join with further conditions: its pairs, and the rows that are in none."""
+        parts: list[Relation] = [pairs]
+        kept = [(left, right)] if how == "left" else [(left, right), (right, left)]
+        for one, other in kept:
+            alone = Matched(one, _only(pairs, one.schema.names), present=False)
+            nulls = {f.name: self.binder.null(f.type, alone.schema) for f in other.schema}
+            parts.append(
+                Projection(alone, tuple((name, nulls.get(name, name)) for name in pairs.schema.names))
+            )
+        return Concat(tuple(parts))
+
+    # -- lateral ---------------------------------------------------------------------------------------------
+
+    def _lateral(self, node: Any, left: FromItem, side: str, join: Any) -> FromItem:
+        """A subquery that reads the tables before it."""
+        from sqlglot import exp
+
+        query = node.this if isinstance(node, exp.Lateral) else node
+        query = query.this if isinstance(query, exp.Subquery) and not _has_more(query) else query
+        if not isinstance(query, exp.Query):
+            return self._lateral_view(node, left)
+        if side not in {"", "LEFT"} or (join.args.get("on") is not None and side):
+            on = join.args.get("on")
+            if not (isinstance(on, exp.Boolean) and on.this):
+                raise self.binder.refuse(
+                    node, f"{side} JOIN LATERAL ... ON", "write the condition in the subquery, and ON true."
+                )
+        self._take(left)
+        answer, keys = self.answer_for_each(query)
+        source = self.source_of(node, answer, node.alias)
+        theirs = [self.fresh.name(one) for one in answer.outer]
+        columns = [
+            *zip(source.relation.schema.names, answer.columns, strict=True),
+            *zip(theirs, answer.outer, strict=True),
+        ]
+        right = Projection(answer.relation, tuple(columns))
+        how: Any = "left" if side == "LEFT" else "inner"
+        if how == "left" and not keys:
+            raise self.binder.refuse(
+                node, "LEFT JOIN LATERAL that reads no table before it", "write LEFT JOIN."
+            )
+        relation = RelationJoin(self.relation, right, how, tuple(keys), tuple(theirs), null_safe=bool(keys))
+        made = FromItem(relation, [*left.entries, *source.entries], left.outer)
+        on = join.args.get("on")
+        if on is not None and not (isinstance(on, exp.Boolean) and on.this):
+            made = self._connected([made], [on])
+        return made
+
+    def _lateral_view(self, node: Any, left: FromItem) -> FromItem:
+        raise self.binder.refuse(node, "LATERAL VIEW is not supported", "use Collection.flat_map before.")
+
+
+def _only(relation: Relation, names: Sequence[str]) -> Relation:
+    return (
+        relation
+        if relation.schema.names == list(names)
+        else Projection(relation, tuple((n, n) for n in names))
+    )
+
+
+def _has_more(node: Any) -> bool:
+    """Whether a subquery in parentheses has clauses of its own."""
+    return any(node.args.get(one) for one in ("limit", "offset", "order", "with_"))
+
+
+def _is_resolved(tree: Any) -> bool:
+    """Whether the columns of a tree are those of relations."""
+    from sqlglot import exp
+
+    return all(one.meta.get("resolved") for one in tree.find_all(exp.Column))
+
+
+def _column_types() -> tuple[type, ...]:
+    from sqlglot import exp
+
+    return (exp.Column,)

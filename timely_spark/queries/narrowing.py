@@ -1,0 +1,51 @@
+"""Which columns of each relation are read: others are dropped before they are exchanged and stored."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from timely_spark.queries.relations import Projection, Recursion, Relation, Selection
+
+#: operators that keep no state, and pass columns on as they are
+_PASS = (Selection, Projection)
+
+
+def narrowed(roots: Sequence[Relation]) -> list[Relation]:
+    """The relations, without columns that nothing reads.
+
+    A relation that several read keeps what any of them reads, so it is built once.
+    """
+    order: list[Relation] = []
+    seen: set[Relation] = set()
+    for root in roots:
+        order += [one for one in root.walk() if one not in seen and not seen.add(one)]  # type: ignore[func-returns-value]
+    needed: dict[Relation, frozenset[str]] = defaultdict(frozenset)
+    for root in roots:
+        needed[root] |= frozenset(root.schema.names)
+    for one in reversed(order):
+        for of, columns in zip(one.inputs, one.needs(needed[one]), strict=True):
+            needed[of] |= columns
+    made: dict[Relation, Relation] = {}
+    for one in order:
+        inputs = [made[of] for of in one.inputs]
+        if not isinstance(one, (*_PASS, Recursion)):
+            wanted = one.needs(needed[one])
+            inputs = [_only(of, columns) for of, columns in zip(inputs, wanted, strict=True)]
+        made[one] = one.over(inputs).narrowed(needed[one]) if inputs else one
+    return [_exactly(made[root], root.schema.names) for root in roots]
+
+
+def _only(relation: Relation, columns: frozenset[str]) -> Relation:
+    """A relation without other columns."""
+    names = [name for name in relation.schema.names if name in columns] or relation.schema.names[:1]
+    return _exactly(relation, names)
+
+
+def _exactly(relation: Relation, names: Sequence[str]) -> Relation:
+    if relation.schema.names == list(names):
+        return relation
+    if isinstance(relation, Projection):
+        columns = dict(relation.columns)
+        return Projection(relation.input, tuple((name, columns[name]) for name in names))
+    return Projection(relation, tuple((name, name) for name in names))

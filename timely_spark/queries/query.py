@@ -1,0 +1,44 @@
+"""Queries of any form: blocks, set operations, `WITH`, `VALUES`, and tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timely_spark.queries.binder import Binder, BoundQuery, Domain, Views
+from timely_spark.queries.blocks import Block
+from timely_spark.queries.recursion import with_queries
+from timely_spark.queries.scopes import VisibleColumns
+from timely_spark.sql import parse
+
+
+class QueryBinder(Binder):
+    """Binds queries: each form by its part."""
+
+    def query(
+        self, node: Any, views: Views, around: VisibleColumns | None = None, domain: Domain | None = None
+    ) -> BoundQuery:
+        """A query of any form.
+
+        Args:
+            node: its tree.
+            views: the tables and queries that have a name.
+            around: the names of the block around a subquery.
+            domain: the rows of the blocks around it that it reads.
+        """
+        from sqlglot import exp
+
+        if (ctes := node.args.get("with_")) is not None:
+            views = with_queries(self, ctes, views)
+        match node:
+            case exp.Select():
+                return Block(self, node, views, around, domain).answer()
+            case exp.SetOperation():
+                return self.ordered(node, self.compared(node, views, around, domain))
+            case exp.Subquery():
+                return self.ordered(node, self.query(node.this, views, around, domain))
+            case exp.Values():
+                return self.with_values(node, domain)
+            case exp.Table():
+                return Block(self, exp.select("*").from_(node), views, around, domain).answer()
+        text = node.sql(dialect=parse.dialect()) if isinstance(node, exp.Expression) else str(node)
+        raise self.refuse(node, f"{text.split()[0]} is not a query", "write SELECT, VALUES or WITH.")

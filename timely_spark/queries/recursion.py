@@ -1,0 +1,495 @@
+"""`WITH` and `WITH RECURSIVE`: names for queries, which may read each other and themselves.
+
+`UNION` is the least fixed point of sets. `UNION ALL` is that of multisets, which is SQL's iteration if the
+step is linear: it reads one recursive name once, and neither counts nor compares its rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from timely_spark.queries.aggregates import AggregateFunction
+from timely_spark.queries.binder import Binder, BoundQuery, View, Views
+from timely_spark.queries.relations import (
+    Aggregation,
+    Compared,
+    Concat,
+    ConstantRows,
+    Distinct,
+    Matched,
+    Named,
+    Projection,
+    Recursion,
+    Relation,
+    RelationJoin,
+    Selection,
+)
+from timely_spark.queries.scopes import Fresh
+from timely_spark.sql import parse
+from timely_spark.sql.types import casts_itself, name_of
+
+LINEAR = (Projection, Selection, RelationJoin, Concat)
+
+
+@dataclass(frozen=True)
+class Clause:
+    """A clause of a recursive name that sqlglot does not parse: it stands at an offset of the text."""
+
+    start: int
+    kind: Literal["raise", "return", "key"]
+    #: the number of levels, or the text in parentheses
+    value: str
+
+
+def take_clauses(text: str) -> tuple[str, list[Clause]]:
+    """A text with spaces instead of the clauses that sqlglot does not parse; and these.
+
+    >>> take_clauses("WITH RECURSIVE r MAX RECURSION LEVEL 5 AS (SELECT 1) SELECT * FROM r")[1]
+    [Clause(start=17, kind='raise', value='5')]
+    """
+    sqlglot = parse.needs_sqlglot()
+    try:
+        tokens = sqlglot.tokenize(text, dialect=parse.dialect())
+    except sqlglot.errors.TokenError:
+        return text, []  # parsing it tells the mistake
+    words = [token.text.upper() for token in tokens]
+    found: list[Clause] = []
+    blank: list[tuple[int, int]] = []
+
+    def has(at: int, *wanted: str) -> bool:
+        return words[at : at + len(wanted)] == list(wanted)
+
+    for n, token in enumerate(tokens):
+        for kind, phrase in (
+            ("raise", ("MAX", "RECURSION", "LEVEL")),
+            ("raise", ("ERROR", "AT", "RECURSION", "LIMIT")),
+            ("return", ("RETURN", "AT", "RECURSION", "LIMIT")),
+        ):
+            if has(n, *phrase) and n + len(phrase) < len(tokens) and words[n + len(phrase)].isdecimal():
+                last = tokens[n + len(phrase)]
+                found.append(Clause(token.start, kind, last.text))  # type: ignore[arg-type]
+                blank.append((token.start, last.end + 1))
+        if has(n, "USING", "KEY", "("):
+            depth, at = 1, n + 3
+            while at < len(words) and depth:
+                depth += (words[at] == "(") - (words[at] == ")")
+                at += 1
+            inside = text[tokens[n + 2].end + 1 : tokens[at - 1].start]
+            found.append(Clause(token.start, "key", inside))
+            blank.append((token.start, tokens[at - 1].end + 1))
+    for start, end in blank:
+        text = text[:start] + "".join("\n" if c == "\n" else " " for c in text[start:end]) + text[end:]
+    return text, found
+
+
+def with_queries(binder: Binder, node: Any, views: Views) -> Views:
+    """The views, and the queries of a `WITH`."""
+    names = [one.alias.lower() for one in node.expressions]
+    if len(set(names)) < len(names):
+        again = next(one for one in node.expressions if names.count(one.alias.lower()) > 1)
+        raise binder.refuse(again.args["alias"], f"two queries are called {again.alias}", "rename one.")
+    made = dict(views)
+    if not node.args.get("recursive"):
+        for one in node.expressions:
+            made[one.alias] = _view(binder, one, binder.query(one.this, made))
+            _shadow(made, one.alias)
+        return made
+    queries = {one.alias.lower(): one for one in node.expressions}
+    for group in _groups(queries):
+        if len(group) == 1 and group[0] not in _read(queries[group[0]].this, queries):
+            one = queries[group[0]]
+            made[one.alias] = _view(binder, one, binder.query(one.this, made))
+            _shadow(made, one.alias)
+        else:
+            loop = Loop(binder, [queries[name] for name in group], made)
+            for name, view in loop.views().items():
+                made[name] = view
+                _shadow(made, name)
+    return made
+
+
+def _shadow(views: dict[str, View], name: str) -> None:
+    """Drop other spellings of a name."""
+    for other in [one for one in views if one.lower() == name.lower() and one != name]:
+        del views[other]
+
+
+def _view(binder: Binder, node: Any, answer: BoundQuery) -> View:
+    """A query's view, with the names of its columns that `WITH name(a, b)` gives."""
+    given = node.args["alias"].columns
+    if given and len(given) != len(answer.columns):
+        problem = f"{node.alias} has {len(answer.columns)} columns, and {len(given)} names"
+        raise binder.refuse(given[0], problem, "name each column.")
+    return View(answer.relation, tuple(one.name for one in given) or answer.names, answer.columns)
+
+
+def _read(node: Any, queries: Mapping[str, Any]) -> list[str]:
+    """The names of `WITH` that a query reads, each as often as it does."""
+    from sqlglot import exp
+
+    tables = (one for one in node.find_all(exp.Table) if not one.db)
+    return [one.name.lower() for one in tables if one.name.lower() in queries]
+
+
+def _groups(queries: Mapping[str, Any]) -> list[list[str]]:
+    """The names in groups that read each other, those that others read first (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    made: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in dict.fromkeys(_read(queries[name].this, queries)):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            made.append(sorted(group, key=list(queries).index))
+
+    for name in queries:
+        if name not in index:
+            visit(name)
+    return made
+
+
+class Loop:
+    """Queries that read each other or themselves."""
+
+    def __init__(self, binder: Binder, nodes: Sequence[Any], views: Views) -> None:
+        self.binder, self.nodes, self.outer = binder, nodes, views
+        self.names = {one.alias.lower(): one for one in nodes}
+        binder.loops += 1
+        self.loop = f"{'_'.join(one.alias for one in nodes)} {binder.loops}"
+        #: by name, the columns: their names and types
+        self.schemas: dict[str, pa.Schema] = {}
+
+    def views(self) -> dict[str, View]:
+        """The least fixed point."""
+        branches = {one.alias.lower(): self._branches(one) for one in self.nodes}
+        self._infer(branches)
+        starts, bodies = [], []
+        for one in self.nodes:
+            start, body = self._body(one, branches[one.alias.lower()])
+            starts.append(start)
+            bodies.append(body)
+        limit, on_limit = self._limit()
+        tells = [self._why_not_monotone(body, node) for body, node in zip(bodies, self.nodes, strict=True)]
+        if any(tells) and limit is None:
+            what, node = next((what, node) for what, node in zip(tells, self.nodes, strict=True) if what)
+            hint = (
+                "a loop that takes back what it had may never end: write MAX RECURSION LEVEL n, or RETURN AT "
+                "RECURSION LIMIT n, before AS; or aggregate by MIN or MAX as the whole body."
+            )
+            raise self.binder.refuse(node.args["alias"], f"{node.alias} reads itself through {what}", hint)
+        if any(tells):
+            what = next(one for one in tells if one)
+            warnings.warn(
+                f"the recursion {self.loop.rpartition(' ')[0]} reads itself through {what}: its result "
+                "after the last level may be no fixed point",
+                stacklevel=2,
+            )
+        if limit is not None:
+            empty = any(isinstance(one, ConstantRows) for one in starts)
+            limit += (on_limit == "raise") + empty
+        names = tuple(one.alias for one in self.nodes)
+        made = {}
+        for one in self.nodes:
+            schema = self.schemas[one.alias.lower()]
+            relation = Recursion(self.loop, one.alias, names, tuple(starts), tuple(bodies), limit, on_limit)
+            made[one.alias] = View(relation, tuple(self._column_names(one)), tuple(schema.names))
+        return made
+
+    # -- the parts of a body ---------------------------------------------------------------------------------
+
+    def _branches(self, node: Any) -> tuple[bool | None, list[Any]]:
+        """Whether the parts of a `UNION` are a set, and these; None: it is another query."""
+        from sqlglot import exp
+
+        body = _bare(node.this)
+        if not isinstance(body, exp.Union) or self._has_clauses(body):
+            return None, [body]
+        distinct = bool(body.args.get("distinct"))
+        made: list[Any] = []
+        for side in map(_bare, (body.left, body.right)):
+            inner = isinstance(side, exp.Union) and not self._has_clauses(side)
+            if inner and (distinct or not side.args.get("distinct")):
+                made += self._parts(side)
+            elif inner and _read(side, self.names):
+                hint = "write UNION for all parts."
+                raise self.binder.refuse(side, "a UNION inside of UNION ALL in a recursion", hint)
+            else:
+                made.append(side)
+        return distinct, made
+
+    def _parts(self, node: Any) -> list[Any]:
+        from sqlglot import exp
+
+        node = _bare(node)
+        if isinstance(node, exp.Union) and not self._has_clauses(node):
+            return [*self._parts(node.left), *self._parts(node.right)]
+        return [node]
+
+    def _has_clauses(self, node: Any) -> bool:
+        return any(node.args.get(one) for one in ("limit", "order", "offset", "with_"))
+
+    def _columns_view(self, node: Any) -> View:
+        schema = self.schemas[node.alias.lower()]
+        named = Named(self.loop, node.alias, schema)
+        return View(named, tuple(self._column_names(node)), tuple(schema.names))
+
+    def _column_names(self, node: Any) -> list[str]:
+        given = [one.name for one in node.args["alias"].columns]
+        return given or self._given[node.alias.lower()]
+
+    def _infer(self, branches: Mapping[str, tuple[bool | None, list[Any]]]) -> None:
+        """The columns of each name, by parts that read no name of unknown columns."""
+        self._given: dict[str, list[str]] = {}
+        waiting = list(self.names)
+        while waiting:
+            before = len(waiting)
+            for name in list(waiting):
+                ready = [one for one in branches[name][1] if not set(_read(one, self.names)) & {*waiting}]
+                ready = ready or self._anchors_inside(branches[name][1], waiting)
+                if not ready:
+                    continue
+                answers = self.binder.aligned(
+                    ready[0], [self.binder.query(one, self._known()) for one in ready]
+                )
+                node = self.names[name]
+                self._given[name] = list(answers[0].names)
+                listed = self._column_names(node)
+                if len(listed) != len(answers[0].columns):
+                    problem = f"{node.alias} has {len(answers[0].columns)} columns, and {len(listed)} names"
+                    raise self.binder.refuse(node.args["alias"], problem, "name each column.")
+                fresh = Fresh()
+                fields = [(fresh.name(c), kind) for c, kind in zip(listed, answers[0].types, strict=True)]
+                if any(pa.types.is_null(kind) for _, kind in fields):
+                    raise self.binder.refuse(
+                        node.args["alias"], "a column that is NULL at the start", "cast it."
+                    )
+                self.schemas[name] = pa.schema(fields)
+                waiting.remove(name)
+            if len(waiting) == before:
+                node = self.names[waiting[0]]
+                hint = "begin with a SELECT that reads no recursive name, and go on by UNION."
+                raise self.binder.refuse(node.args["alias"], f"{node.alias} has no start", hint)
+
+    def _anchors_inside(self, parts: Sequence[Any], waiting: Sequence[str]) -> list[Any]:
+        """A body such as `SELECT k, min(v) FROM (start UNION ALL step) GROUP BY k` without its steps."""
+        from sqlglot import exp
+
+        if len(parts) != 1:
+            return []
+        made = parts[0].copy()
+        for union in list(made.find_all(exp.Union)):
+            if union.args.get("with_"):
+                continue
+            kept = [one for one in self._parts(union) if not set(_read(one, self.names)) & {*waiting}]
+            if kept and len(kept) < len(self._parts(union)):
+                union.replace(_concatenated(kept))
+        return [] if set(_read(made, self.names)) & {*waiting} else [made]
+
+    def _known(self) -> Views:
+        mine = {
+            node.alias: self._columns_view(node) for name, node in self.names.items() if name in self.schemas
+        }
+        kept = {name: view for name, view in self.outer.items() if name.lower() not in self.names}
+        return {**kept, **mine}
+
+    def _body(self, node: Any, branches: tuple[bool | None, list[Any]]) -> tuple[Relation, Relation]:
+        """What a name begins with, and its body."""
+        distinct, parts = branches
+        schema, views = self.schemas[node.alias.lower()], self._known()
+        key = self._key(node)
+        starts: list[Relation] = []
+        steps: list[Relation] = []
+        for part in parts:
+            read = _read(part, self.names)
+            made = self._cast(part, self.binder.query(part, views), schema)
+            (steps if read else starts).append(made)
+            if distinct is False and key is None and read:
+                self._check_linear(part, made, read)
+        every = [*starts, *steps]
+        whole: Relation = every[0] if len(every) == 1 else Concat(tuple(every))
+        empty = ConstantRows((), schema)
+        if key is not None:
+            return empty, self._by_key(node, whole, schema, key)
+        if distinct is None:
+            return empty, whole
+        start: Relation = empty if not starts else starts[0] if len(starts) == 1 else Concat(tuple(starts))
+        return start, Distinct(whole) if distinct else whole
+
+    def _cast(self, node: Any, answer: BoundQuery, schema: pa.Schema) -> Relation:
+        """An answer with the names and types of the recursive name."""
+        if len(answer.columns) != len(schema):
+            problem = f"the step has {len(answer.columns)} columns, and the start {len(schema)}"
+            raise self.binder.refuse(node, problem, "select as many columns.")
+        columns = []
+        for field, column, kind in zip(schema, answer.columns, answer.types, strict=True):
+            if not casts_itself(kind, field.type):
+                problem = (
+                    f"column {field.name} is {name_of(field.type)} at the start, and then {name_of(kind)}"
+                )
+                raise self.binder.refuse(node, problem, "cast it at the start.")
+            columns.append((field.name, self.binder.cast(column, field.type, answer.relation.schema)))
+        return Projection(answer.relation, tuple(columns))
+
+    def _check_linear(self, node: Any, relation: Relation, read: Sequence[str]) -> None:
+        """Refuse a step of `UNION ALL` of which the fixed point is not SQL's iteration."""
+        if len(read) > 1:
+            problem = f"UNION ALL with {len(read)} recursive references in one part"
+            raise self.binder.refuse(node, problem, "write UNION, which is the least fixed point of sets.")
+        for one in _readers(relation, self.loop):
+            if not isinstance(one, LINEAR) or (isinstance(one, RelationJoin) and one.how != "inner"):
+                what = type(one).__name__.lower()
+                hint = "write UNION, or as the whole body SELECT k, MIN(v) FROM (...) GROUP BY k."
+                raise self.binder.refuse(
+                    node, f"UNION ALL whose step has a {what} over the recursive name", hint
+                )
+
+    # -- keys and limits -------------------------------------------------------------------------------------
+
+    def _clauses(self, node: Any) -> Iterator[Clause]:
+        """The clauses of a name: those that follow it before the next one."""
+        start = parse.start_of(node.args["alias"].this) or 0
+        for clause in self.binder.clauses:
+            owners = [s for s in self.binder.starts if s < clause.start]
+            if owners and max(owners) == start:
+                yield clause
+
+    def _limit(self) -> tuple[int | None, Any]:
+        found = [c for node in self.nodes for c in self._clauses(node) if c.kind in {"raise", "return"}]
+        if not found:
+            return None, None
+        return min(int(one.value) for one in found), "return" if all(
+            c.kind == "return" for c in found
+        ) else "raise"
+
+    def _key(self, node: Any) -> str | None:
+        return next((one.value for one in self._clauses(node) if one.kind == "key"), None)
+
+    def _by_key(self, node: Any, whole: Relation, schema: pa.Schema, key: str) -> Relation:
+        """DuckDB's ``USING KEY (k, min(v))``: one row for each key, with the least value."""
+        tree = parse.parse_query(f"SELECT {key}")
+        keys, calls = [], {}
+        for one in tree.expressions:
+            kind = type(one).__name__
+            if kind == "Column":
+                keys.append(one.name)
+            elif kind in {"Min", "Max"} and type(one.this).__name__ == "Column":
+                calls[one.this.name] = kind.lower()
+            else:
+                shown = one.sql(dialect=parse.dialect())
+                hint = "list keys, then min(column) or max(column)."
+                raise self.binder.refuse(node.args["alias"], f"{shown} in USING KEY", hint)
+        if {*keys, *calls} != {*schema.names} or not keys:
+            left = [name for name in schema.names if name not in {*keys, *calls}]
+            problem = f"USING KEY ({key}) leaves out {', '.join(left) or 'the keys'}"
+            hint = "say min(column) or max(column) for each other column, as none is last."
+            raise self.binder.refuse(node.args["alias"], problem, hint)
+        fresh = Fresh()
+        for name in schema.names:
+            fresh.name(name)
+        made = {name: fresh.name(name) for name in calls}
+        columns = [*((name, name) for name in keys), *((new, name) for name, new in made.items())]
+        specs = tuple(
+            (name, AggregateFunction(calls[name], (made[name],), schema.field(name).type)) for name in calls
+        )
+        best = (
+            Aggregation(Projection(whole, tuple(columns)), tuple(keys), specs) if specs else Distinct(whole)
+        )
+        return Projection(best, tuple((name, name) for name in schema.names))
+
+    # -- what a loop can take back ---------------------------------------------------------------------------
+
+    def _why_not_monotone(self, body: Relation, node: Any) -> str | None:
+        """The operator through which a body takes back rows when its names get more; or None."""
+        top = body
+        while isinstance(top, Projection) and all(isinstance(of, str) for _, of in top.columns):
+            top = top.input
+        for one, number in _paths(body, self.loop):
+            if (
+                one is top
+                and isinstance(one, Aggregation)
+                and all(c.function in {"min", "max"} for _, c in one.calls)
+            ):
+                continue
+            if (what := takes_back(one, number)) is not None:
+                return what
+        return None
+
+
+def takes_back(one: Relation, number: int) -> str | None:
+    """Why an operator may drop rows when an input gets more; None if it never does."""
+    match one:
+        case (
+            RelationJoin(how="inner" | "semi")
+            | Projection()
+            | Selection()
+            | Concat()
+            | Distinct()
+            | Recursion()
+        ):
+            return None
+        case RelationJoin(how="left" | "anti") | Compared() | Matched() if number == 0:
+            return None
+        case Matched(present=True) | Compared(operation="intersect"):
+            return None
+        case Aggregation(calls=calls):
+            return f"the aggregate {', '.join(str(call.function) for _, call in calls)}"
+        case RelationJoin(how=how):
+            return {"left": "LEFT JOIN", "full": "FULL JOIN", "anti": "NOT EXISTS or an ANTI JOIN"}[how]
+    words = {"Compared": "EXCEPT", "Limit": "LIMIT", "Window": "a window function"}
+    return words.get(type(one).__name__, "an outer join, or NOT EXISTS")
+
+
+def _reads(relation: Relation, loop: str, known: dict[Relation, bool]) -> bool:
+    if relation not in known:
+        mine = isinstance(relation, Named) and relation.loop == loop
+        known[relation] = mine or any(_reads(one, loop, known) for one in relation.inputs)
+    return known[relation]
+
+
+def _readers(relation: Relation, loop: str) -> list[Relation]:
+    """The operators over a loop's names."""
+    known: dict[Relation, bool] = {}
+    return [one for one in relation.walk() if _reads(one, loop, known) and not isinstance(one, Named)]
+
+
+def _paths(relation: Relation, loop: str) -> Iterator[tuple[Relation, int]]:
+    """The operators over a loop's names, each with the number of the input that reads them."""
+    known: dict[Relation, bool] = {}
+    for one in relation.walk():
+        for number, each in enumerate(one.inputs):
+            if _reads(each, loop, known):
+                yield one, number
+
+
+def _bare(node: Any) -> Any:
+    from sqlglot import exp
+
+    while isinstance(node, exp.Subquery) and not any(
+        node.args.get(one) for one in ("limit", "order", "offset", "with_", "alias")
+    ):
+        node = node.this
+    return node
+
+
+def _concatenated(parts: Sequence[Any]) -> Any:
+    from sqlglot import exp
+
+    made = parts[0].copy()
+    for one in parts[1:]:
+        made = exp.Union(this=made, expression=one.copy(), distinct=False)
+    return made

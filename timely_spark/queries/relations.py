@@ -1,0 +1,544 @@
+"""The relational operators: frozen data, each with its columns, and how it is built from collections.
+
+Equal relations are one: a subquery that is written twice is built once. The names of columns are unique in a
+relation; `scopes` maps the names of the text to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Literal, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from timely_spark.differential.collections import Collection
+from timely_spark.queries.aggregates import AggregateFunction, aggregate_records
+from timely_spark.queries.columns import Computed, constant_rows, keep, with_columns
+from timely_spark.queries.sorting import Order, limited, matched
+from timely_spark.queries.windows import Frame, windowed
+from timely_spark.streams import Stream
+
+How: TypeAlias = Literal["inner", "left", "full", "semi", "anti"]
+Needs: TypeAlias = frozenset[str]
+
+
+class Building(Protocol):
+    """What building collections takes beside those of the inputs."""
+
+    variables: dict[tuple[str, str], Collection]
+
+    def table(self, name: str) -> Collection:
+        """A table of the program."""
+        ...
+
+    def anchor(self) -> Stream:
+        """A stream outside of loops."""
+        ...
+
+    def joined(self, join: RelationJoin, left: Collection, right: Collection) -> Collection:
+        """A join's collection."""
+        ...
+
+    def recursion(self, one: Recursion) -> Collection:
+        """The collection of one of the names of a loop."""
+        ...
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A relational operator over others, its inputs.
+
+    `schema` are its columns; `needs` says which columns of each input it reads to have some of its own;
+    `narrowed` is the operator with those alone; `build` makes the collection.
+    """
+
+    def __post_init__(self) -> None:
+        # a plan is a graph with shared parts: hashing it anew at each look-up would visit all paths
+        object.__setattr__(
+            self, "_hash", hash((type(self), *(getattr(self, one.name) for one in fields(self))))
+        )
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def inputs(self) -> tuple[Relation, ...]:
+        """The relations that it reads."""
+        values = (getattr(self, one.name) for one in fields(self))
+        return tuple(one for one in values if isinstance(one, Relation))
+
+    def over(self, inputs: Sequence[Relation]) -> Relation:
+        """The same operator over other inputs."""
+        names = [one.name for one in fields(self) if isinstance(getattr(self, one.name), Relation)]
+        return replace(self, **dict(zip(names, inputs, strict=True)))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        raise NotImplementedError
+
+    def needs(self, columns: Needs) -> list[Needs]:
+        """For each input the columns that it must have."""
+        return [frozenset(one.schema.names) for one in self.inputs]
+
+    def narrowed(self, columns: Needs) -> Relation:
+        """The operator without what only other columns need."""
+        return self
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """The collection, from those of the inputs."""
+        raise NotImplementedError
+
+    @property
+    def detail(self) -> str:
+        """What `explain_sql` says of it."""
+        return ""
+
+    def walk(self) -> Iterator[Relation]:
+        """It and all that it reads, each once, inputs before their readers."""
+        seen: set[Relation] = set()
+
+        def visit(one: Relation) -> Iterator[Relation]:
+            if one not in seen:
+                seen.add(one)
+                for each in one.inputs:
+                    yield from visit(each)
+                yield one
+
+        yield from visit(self)
+
+
+def _pick(schema: pa.Schema, names: Sequence[str]) -> list[pa.Field]:
+    return [schema.field(name) for name in names]
+
+
+@dataclass(frozen=True)
+class TableScan(Relation):
+    """A table of the program: a collection."""
+
+    name: str
+    columns: pa.Schema
+    __hash__ = Relation.__hash__
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Those of the collection."""
+        return self.columns
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """The collection."""
+        return building.table(self.name)
+
+    @property
+    def detail(self) -> str:
+        """Its name."""
+        return self.name
+
+
+@dataclass(frozen=True)
+class ConstantRows(Relation):
+    """Constant rows: `VALUES`, and the one row of a query without `FROM`."""
+
+    rows: tuple[tuple[Any, ...], ...]
+    columns: pa.Schema
+    __hash__ = Relation.__hash__
+
+    @property
+    def schema(self) -> pa.Schema:
+        """As given."""
+        return self.columns
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """The rows, from the first epoch on."""
+        by_column = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
+        arrays = [pa.array(list(one), of.type) for one, of in zip(by_column, self.columns, strict=True)]
+        return constant_rows(building.anchor(), pa.table(arrays, schema=self.columns))
+
+    @property
+    def detail(self) -> str:
+        """How many."""
+        return f"{len(self.rows)} constant row{'s' if len(self.rows) != 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Named(Relation):
+    """The present rows of a recursive name, inside its loop."""
+
+    loop: str
+    name: str
+    columns: pa.Schema
+    __hash__ = Relation.__hash__
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Those of its body."""
+        return self.columns
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """The loop's variable."""
+        return building.variables[self.loop, self.name]
+
+    @property
+    def detail(self) -> str:
+        """Its name."""
+        return self.name
+
+
+@dataclass(frozen=True)
+class Projection(Relation):
+    """Computed columns: for each its name, and an input's column or an expression."""
+
+    input: Relation
+    columns: tuple[tuple[str, str | Computed], ...]
+    __hash__ = Relation.__hash__
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The computed columns."""
+        given = self.input.schema
+        kinds = [given.field(of).type if isinstance(of, str) else of.type for _, of in self.columns]
+        return pa.schema([(name, kind) for (name, _), kind in zip(self.columns, kinds, strict=True)])
+
+    def needs(self, columns: Needs) -> list[Needs]:
+        """What the needed expressions read."""
+        kept = [of for name, of in self._kept(columns)]
+        return [frozenset(one for of in kept for one in ((of,) if isinstance(of, str) else of.columns))]
+
+    def narrowed(self, columns: Needs) -> Relation:
+        """Without the other columns."""
+        return replace(self, columns=self._kept(columns))
+
+    def _kept(self, columns: Needs) -> tuple[tuple[str, str | Computed], ...]:
+        # a record has a column at least
+        return tuple(one for one in self.columns if one[0] in columns) or self.columns[:1]
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """A selection, which keeps no state."""
+        return with_columns(inputs[0], dict(self.columns))
+
+    @property
+    def detail(self) -> str:
+        """The columns."""
+        shown = (name if of == name else f"{of} AS {name}" for name, of in self.columns)
+        return ", ".join(shown)
+
+
+@dataclass(frozen=True)
+class Selection(Relation):
+    """The rows of which a condition is true."""
+
+    input: Relation
+    condition: Computed
+    __hash__ = Relation.__hash__
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The input's."""
+        return self.input.schema
+
+    def needs(self, columns: Needs) -> list[Needs]:
+        """The condition's, too."""
+        return [columns | frozenset(self.condition.columns)]
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """A filter, which keeps no state."""
+        return keep(inputs[0], self.condition)
+
+    @property
+    def detail(self) -> str:
+        """The condition."""
+        return str(self.condition)
+
+
+@dataclass(frozen=True)
+class RelationJoin(Relation):
+    """Pairs of rows with equal keys, and for outer joins the rows that match nothing.
+
+    The right side's keys are no columns of the result. Without keys all pairs match. No column of the right
+    side has the name of one of the left.
+    """
+
+    left: Relation
+    right: Relation
+    how: How
+    left_keys: tuple[str, ...]
+    right_keys: tuple[str, ...]
+    #: whether null equals null
+    null_safe: bool = False
+    __hash__ = Relation.__hash__
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The left columns, and the right ones that are no keys."""
+        if self.how in {"semi", "anti"}:
+            return self.left.schema
+        more = [one for one in self.right.schema if one.name not in self.right_keys]
+        return pa.schema([*self.left.schema, *more])
+
+    def needs(self, columns: Needs) -> list[Needs]:
+        """The keys, too."""
+        ours = columns.intersection(self.left.schema.names) | frozenset(self.left_keys)
+        theirs = frozenset(self.right_keys)
+        if self.how not in {"semi", "anti"}:
+            theirs |= columns.intersection(self.right.schema.names)
+        return [ours, theirs]
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """A join; each side is kept by key."""
+        return building.joined(self, *inputs)
+
+    @property
+    def detail(self) -> str:
+        """The kind, and the keys."""
+        sign = "<=>" if self.null_safe else "="
+        pairs = zip(self.left_keys, self.right_keys, strict=True)
+        return f"{self.how}, {' and '.join(f'{a} {sign} {b}' for a, b in pairs) or 'all pairs'}"
+
+
+@dataclass(frozen=True)
+class Matched(Relation):
+    """The left rows that are among the right ones, or are not; null equals null."""
+
+    left: Relation
+    right: Relation
+    present: bool
+    __hash__ = Relation.__hash__
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The left side's."""
+        return self.left.schema
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """A reduction that counts each row on both sides."""
+        return matched(*inputs, present=self.present)
+
+    @property
+    def detail(self) -> str:
+        """Which rows."""
+        return "rows with a match" if self.present else "rows without a match"
+
+
+@dataclass(frozen=True)
+class Aggregation(Relation):
+    """One row for each group: its keys and aggregates.
+
+    With `always` there is a row for each of its rows, also for groups without input: the one group of an
+    aggregate without `GROUP BY`, or one for each row of the query around a subquery.
+    """
+
+    input: Relation
+    keys: tuple[str, ...]
+    calls: tuple[tuple[str, AggregateFunction], ...]
+    always: Relation | None = None
+    __hash__ = Relation.__hash__
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The keys, and the results."""
+        return pa.schema(
+            [*_pick(self.input.schema, self.keys), *((name, call.type) for name, call in self.calls)]
+        )
+
+    def needs(self, columns: Needs) -> list[Needs]:
+        """The keys, and the arguments of the needed aggregates."""
+        read = frozenset(one for _, call in self._kept(columns) for one in call.columns)
+        mine = read | frozenset(self.keys)
+        return [mine] if self.always is None else [mine, frozenset(self.always.schema.names)]
+
+    def narrowed(self, columns: Needs) -> Relation:
+        """Without the other aggregates."""
+        return replace(self, calls=self._kept(columns))
+
+    def _kept(self, columns: Needs) -> tuple[tuple[str, AggregateFunction], ...]:
+        kept = tuple(one for one in self.calls if one[0] in columns)
+        return kept or (() if self.keys else self.calls[:1])
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """A reduction."""
+        return aggregate_records(inputs[0], self.keys, dict(self.calls), *inputs[1:])
+
+    @property
+    def detail(self) -> str:
+        """The aggregates, and the keys."""
+        by = f" by {', '.join(self.keys)}" if self.keys else ""
+        return f"{', '.join(str(call) for _, call in self.calls)}{by}"
+
+
+@dataclass(frozen=True)
+class Distinct(Relation):
+    """Each row once."""
+
+    input: Relation
+    __hash__ = Relation.__hash__
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The input's."""
+        return self.input.schema
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """A reduction."""
+        return inputs[0].distinct()
+
+
+@dataclass(frozen=True)
+class Concat(Relation):
+    """`UNION ALL`: the rows of all inputs, which have the same columns."""
+
+    parts: tuple[Relation, ...]
+    __hash__ = Relation.__hash__
+
+    @property
+    def inputs(self) -> tuple[Relation, ...]:
+        """The parts."""
+        return self.parts
+
+    def over(self, inputs: Sequence[Relation]) -> Relation:
+        """Of other parts."""
+        return Concat(tuple(inputs))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The first one's."""
+        return self.parts[0].schema
+
+    def needs(self, columns: Needs) -> list[Needs]:
+        """The same of each."""
+        return [columns or frozenset(self.schema.names[:1])] * len(self.parts)
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """A concatenation, which keeps no state."""
+        first, *rest = inputs
+        names = first.schema.names
+        return first.concat(*(one if one.schema.names == names else one.select(*names) for one in rest))
+
+
+@dataclass(frozen=True)
+class Compared(Relation):
+    """`INTERSECT` and `EXCEPT`, of sets or multisets."""
+
+    left: Relation
+    right: Relation
+    operation: Literal["intersect", "subtract"]
+    all: bool
+    __hash__ = Relation.__hash__
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The left side's."""
+        return self.left.schema
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """A reduction that counts each row on both sides."""
+        left, right = inputs
+        compare = left.intersect if self.operation == "intersect" else left.subtract
+        return compare(right, all=self.all)
+
+    @property
+    def detail(self) -> str:
+        """The operation."""
+        return self.operation + (" all" if self.all else "")
+
+
+@dataclass(frozen=True)
+class Limit(Relation):
+    """The first rows of each group by an order; ties are ordered by the other columns."""
+
+    input: Relation
+    keys: tuple[str, ...]
+    order: tuple[Order, ...]
+    count: int | None
+    offset: int = 0
+    __hash__ = Relation.__hash__
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The input's."""
+        return self.input.schema
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """A reduction."""
+        return limited(inputs[0], self.keys, self.order, self.count, self.offset)
+
+    @property
+    def detail(self) -> str:
+        """How many, by what."""
+        by = f" by {', '.join(map(str, self.order))}" if self.order else ""
+        of = f" of each {', '.join(self.keys)}" if self.keys else ""
+        return f"{'all' if self.count is None else self.count} from {self.offset}{by}{of}"
+
+
+@dataclass(frozen=True)
+class Window(Relation):
+    """The rows with functions of their windows: the partitions that change are computed again."""
+
+    input: Relation
+    partition: tuple[str, ...]
+    order: tuple[Order, ...]
+    calls: tuple[tuple[str, Frame], ...]
+    __hash__ = Relation.__hash__
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The input's, and the results."""
+        return pa.schema([*self.input.schema, *((name, call.type) for name, call in self.calls)])
+
+    def needs(self, columns: Needs) -> list[Needs]:
+        """The input's columns, too: which rows are equal decides about ties."""
+        return [frozenset(self.input.schema.names)]
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """A reduction."""
+        return windowed(inputs[0], self.partition, self.order, dict(self.calls))
+
+    @property
+    def detail(self) -> str:
+        """The functions, and the window."""
+        by = f" of each {', '.join(self.partition)}" if self.partition else ""
+        order = f" by {', '.join(map(str, self.order))}" if self.order else ""
+        return f"{', '.join(str(call) for _, call in self.calls)}{by}{order}"
+
+
+@dataclass(frozen=True)
+class Recursion(Relation):
+    """One of the names of a loop: the least fixed point of their bodies.
+
+    `bodies` read the names by `Named`; `starts` are what the loop begins with, rows that each result has.
+    """
+
+    loop: str
+    name: str
+    names: tuple[str, ...]
+    starts: tuple[Relation, ...]
+    bodies: tuple[Relation, ...]
+    limit: int | None = None
+    on_limit: Literal["raise", "return", "warn"] | None = None
+    __hash__ = Relation.__hash__
+
+    @property
+    def inputs(self) -> tuple[Relation, ...]:
+        """What the loop begins with, and the bodies."""
+        return (*self.starts, *self.bodies)
+
+    def over(self, inputs: Sequence[Relation]) -> Relation:
+        """With other bodies."""
+        many = len(self.names)
+        return replace(self, starts=tuple(inputs[:many]), bodies=tuple(inputs[many:]))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Those of its body."""
+        return self.bodies[self.names.index(self.name)].schema
+
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        """The variable after the last iteration."""
+        return building.recursion(self)
+
+    @property
+    def detail(self) -> str:
+        """The names."""
+        limit = "" if self.limit is None else f", at most {self.limit} times ({self.on_limit})"
+        return f"{self.name} of {', '.join(self.names)}{limit}"

@@ -1,0 +1,132 @@
+"""Names in a query: which column of a relation each means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from timely_spark.queries.relations import Relation
+
+
+@dataclass(frozen=True)
+class NamedColumn:
+    """A column that can be named.
+
+    `table` is the alias of its table; of names that a `USING` has made one, `tables` has all aliases.
+    """
+
+    table: str
+    name: str
+    #: the column of the relation, and its type
+    column: str
+    type: pa.DataType
+    #: whether `*` leaves it out: the right side's column of a `USING`
+    hidden: bool = False
+
+
+class Ambiguous(Exception):
+    """A name is that of several columns."""
+
+    def __init__(self, entries: Sequence[NamedColumn]) -> None:
+        super().__init__(entries)
+        self.entries = entries
+
+
+class Correlated(Exception):
+    """A subquery reads a column of the query around it."""
+
+    def __init__(self, entry: NamedColumn, depth: int) -> None:
+        super().__init__(entry, depth)
+        self.entry, self.depth = entry, depth
+
+
+@dataclass
+class VisibleColumns:
+    """The columns that a query block can name: its own, and those of the blocks around it."""
+
+    entries: list[NamedColumn]
+    #: columns of the blocks around it, which its relation has; for each how many blocks outwards
+    outer: list[tuple[int, NamedColumn]]
+    around: VisibleColumns | None = None
+
+    def find(self, parts: Sequence[str]) -> tuple[NamedColumn, int] | None:
+        """The column of a name, and how many parts name it.
+
+        Raises:
+            Ambiguous: it is that of several.
+            Correlated: it is that of a block around this one, whose column this relation lacks.
+        """
+        if (found := _among(self.entries, parts)) is not None:
+            return found
+        names, depth = self.around, 1
+        while names is not None:
+            if (found := _among(names.entries, parts)) is not None:
+                entry, used = found
+                for far, own in self.outer:
+                    if far == depth and (own.table, own.name) == (entry.table, entry.name):
+                        return own, used
+                raise Correlated(entry, depth)
+            names, depth = names.around, depth + 1
+        return None
+
+    def all_known(self) -> Iterator[NamedColumn]:
+        """The columns of the block and of those around it."""
+        yield from self.entries
+        if self.around is not None:
+            yield from self.around.all_known()
+
+
+def _among(entries: Sequence[NamedColumn], parts: Sequence[str]) -> tuple[NamedColumn, int] | None:
+    """The column of a name: `table.column`, or `column`; further parts are fields."""
+    first = parts[0].lower()
+    if len(parts) > 1:
+        second = parts[1].lower()
+        found = [one for one in entries if one.table.lower() == first and one.name.lower() == second]
+        if found:
+            return _only(found), 2
+    found = [one for one in entries if one.name.lower() == first and not one.hidden]
+    return (_only(found), 1) if found else None
+
+
+def _only(found: Sequence[NamedColumn]) -> NamedColumn:
+    if len({one.column for one in found}) > 1:
+        raise Ambiguous(found)
+    return found[0]
+
+
+@dataclass
+class FromItem:
+    """A relation in `FROM`, with the names of its columns."""
+
+    relation: Relation
+    entries: list[NamedColumn]
+    outer: list[tuple[int, NamedColumn]]
+
+    @property
+    def columns(self) -> set[str]:
+        """The relation's columns."""
+        return set(self.relation.schema.names)
+
+
+class Fresh:
+    """Names of columns that are not used yet; equal texts lead to equal names."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+
+    def name(self, wanted: str) -> str:
+        """The name, or one with a number behind it."""
+        made, number = wanted, 1
+        # names that differ in case only are one for Spark
+        while made.lower() in self.used:
+            number += 1
+            made = f"{wanted}_{number}"
+        self.used.add(made.lower())
+        return made
+
+
+def moved(entries: Iterable[NamedColumn], columns: dict[str, str]) -> list[NamedColumn]:
+    """Entries whose columns have new names; those without one are dropped."""
+    return [replace(one, column=columns[one.column]) for one in entries if one.column in columns]

@@ -1,0 +1,183 @@
+"""Orders of rows by several columns, and what needs one: the first rows, and whether rows are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.authors import DIFF, GROUP, Logic, computed, flat, numbers, reduced
+from timely_spark.differential.collections import Collection
+from timely_spark.differential.reducers import present_records
+from timely_spark.operators.aggregate import ALL
+from timely_spark.state.arrow import replaced
+from timely_spark.state.grouping import run_starts
+
+_OTHER = f"{DIFF}_other"
+Ranks = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Order:
+    """A column by which rows are ordered."""
+
+    column: str
+    descending: bool = False
+    nulls_first: bool = True
+
+    def __str__(self) -> str:
+        down = " desc" if self.descending else ""
+        nulls = (
+            "" if self.nulls_first != self.descending else f" nulls {'first' if self.nulls_first else 'last'}"
+        )
+        return f"{self.column}{down}{nulls}"
+
+
+def ranks(column: Any) -> Ranks:
+    """Numbers in the order of the values, from 1 on: 0 for null; NaN is greatest.
+
+    >>> ranks(pa.array([2.0, None, float("nan"), -0.0, 0.0])).tolist()
+    [2, 0, 3, 1, 1]
+    """
+    values = flat(column)
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_null(values.type):
+        return np.zeros(len(values), np.int64)
+    if pa.types.is_boolean(values.type):
+        found = values.cast(pa.int8()).fill_null(0).to_numpy().astype(np.int64) + 1
+    elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+        zero = pa.scalar(0, values.type)
+        _, found = np.unique(values.fill_null(zero).to_numpy(zero_copy_only=False), return_inverse=True)
+        found = found.reshape(-1).astype(np.int64) + 1
+    else:
+        coded = values.dictionary_encode()
+        order = pc.sort_indices(coded.dictionary).to_numpy()
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(1, len(order) + 1)
+        indices = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        found = places[indices] if len(places) else np.zeros(len(values), np.int64)
+    return np.where(valid, found, 0)
+
+
+def keyed(table: pa.Table, order: Sequence[Order]) -> list[Ranks]:
+    """For each column of an order numbers that ascend in it."""
+    made = []
+    for one in order:
+        rank = ranks(table.column(one.column))
+        most = int(rank.max(initial=0)) + 1
+        turned = np.where(rank == 0, 0, most - rank) if one.descending else rank
+        made.append(np.where(rank == 0, 0 if one.nulls_first else most + 1, turned))
+    return made
+
+
+def rows_in_order(table: pa.Table, order: Sequence[Order]) -> tuple[Any, list[Ranks]]:
+    """The rows by `GROUP`, an order, and then the other columns; and the order's numbers, sorted so."""
+    keys = keyed(table, order)
+    named = {one.column for one in order}
+    others = [
+        ranks(table.column(name))
+        for name in table.schema.names
+        if name not in named and name != GROUP and not name.startswith(DIFF)
+    ]
+    rows = np.lexsort([*others[::-1], *keys[::-1], numbers(table, GROUP)])
+    return rows, [one[rows] for one in keys]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRows(Logic):
+    """The records from one place on to another in an order; a record of multiplicity n has n places."""
+
+    order: tuple[Order, ...]
+    count: int | None
+    offset: int
+
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The records between the places."""
+        inputs = present_records(inputs)
+        rows, _ = rows_in_order(inputs, self.order)
+        inputs = inputs.take(pa.array(rows))
+        counts, starts = numbers(inputs, DIFF), run_starts(numbers(inputs, GROUP))
+        if not len(starts):
+            return inputs
+        ends = np.cumsum(counts)
+        sizes = np.diff(starts, append=len(counts))
+        first = np.repeat((ends - counts)[starts], sizes)
+        low, high = ends - counts - first, ends - first
+        top = np.iinfo(np.int64).max if self.count is None else self.offset + self.count
+        left = np.minimum(high, top) - np.maximum(low, self.offset)
+        inputs = replaced(inputs, DIFF, np.maximum(left, 0))
+        return inputs.filter(pa.array(left > 0))
+
+
+def whole(collection: Collection) -> Collection:
+    """The records with a constant key."""
+    columns = {ALL: pc.scalar(0), DIFF: DIFF}
+    return collection.like(computed(collection.stream, *collection.schema.names, columns, own=(ALL, DIFF)))
+
+
+def by_keys(
+    operator: str,
+    collection: Collection,
+    keys: tuple[str, ...],
+    logic: Any,
+    more: Sequence[pa.Field] = (),
+    **parameters: Any,
+) -> Collection:
+    """A reduction whose results have all columns of the records, and more, in their order."""
+    schema = collection.schema
+    names = [*schema.names, *(one.name for one in more)]
+    keyed_by = keys or (ALL,)
+    given = collection if keys else whole(collection)
+    fields = [*(one for one in schema if one.name not in keyed_by), *more]
+    made = reduced(operator, given, logic(keyed_by), fields, name=None, **parameters)
+    return made if made.schema.names == names else made.select(*names)
+
+
+def limited(
+    collection: Collection, keys: tuple[str, ...], order: tuple[Order, ...], count: int | None, offset: int
+) -> Collection:
+    """The first records of each key by an order, after an offset."""
+    detail = f"{'all' if count is None else count} by {', '.join(map(str, order))}"
+    return by_keys(
+        "limit",
+        collection,
+        keys,
+        lambda by: FirstRows(by, order, count, offset),
+        detail=detail,
+        order=[str(one) for one in order],
+        count=count,
+        offset=offset,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Present(Logic):
+    """The records of one side that the other side has, or has not; the whole record is the key."""
+
+    signed: ClassVar[bool] = True
+    present: bool
+
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """The records with their multiplicities."""
+        ours, theirs = numbers(inputs, DIFF), numbers(inputs, _OTHER)
+        kept = (ours > 0) & ((theirs > 0) == self.present)
+        return pa.table({GROUP: inputs[GROUP], DIFF: inputs[DIFF]}).filter(pa.array(kept))
+
+
+def matched(left: Collection, right: Collection, *, present: bool) -> Collection:
+    """The left records that are among the right ones, or are not; null equals null."""
+    ours, theirs = left.together("match", right)
+    names, zero = ours.schema.names, pc.scalar(pa.scalar(0, pa.int64()))
+    columns = {name: name for name in names}
+
+    def weighed(one: Collection, mine: Any, other: Any) -> Collection:
+        more = {DIFF: mine, _OTHER: other}
+        return one.like(computed(one.stream, columns | more, own=(DIFF, _OTHER)))
+
+    both = weighed(ours, pc.field(DIFF), zero).concat(weighed(theirs, zero, pc.field(DIFF)))
+    return reduced("match", both, Present(tuple(names), present), [], name=None, present=present)

@@ -1,0 +1,282 @@
+"""Subqueries in conditions and expressions: each is a join.
+
+A subquery that reads columns of the block around it has an answer for each of their combinations: its
+*domain*. The domain joins the subquery's tables, its columns are keys of the subquery's aggregates, windows
+and limits, and the answers are joined with the block by them; null equals null there.
+Source: Neumann and Kemper, Unnesting arbitrary queries, BTW 2015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.queries.aggregates import AggregateFunction
+from timely_spark.queries.binder import UNIT, Binder, BoundQuery, Domain, Views, cast_to, column_node
+from timely_spark.queries.relations import (
+    Aggregation,
+    Distinct,
+    Projection,
+    Relation,
+    RelationJoin,
+    Selection,
+)
+from timely_spark.queries.scopes import Correlated, Fresh, NamedColumn, VisibleColumns
+from timely_spark.sql import types
+from timely_spark.sql.types import name_of
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+
+class Subqueries:
+    """The part of a block that binds subqueries."""
+
+    binder: Binder
+    views: Views
+    domain: Domain | None
+    fresh: Fresh
+    names: VisibleColumns
+    relation: Relation
+
+    if TYPE_CHECKING:  # of the block
+
+        def final(self, node: Any) -> Any: ...  # noqa: D102
+        def final_name(self, column: str) -> str: ...  # noqa: D102
+        def rewritten(self, node: Any) -> Any: ...  # noqa: D102
+        def condition(self, node: Any) -> Any: ...  # noqa: D102
+        def add(self, node: Any, wanted: str) -> str: ...  # noqa: D102
+
+    def is_subquery(self, node: Any) -> bool:
+        """Whether a node is a subquery, or a test of one."""
+        from sqlglot import exp
+
+        if isinstance(node, exp.In):
+            return node.args.get("query") is not None
+        return isinstance(node, exp.Query | exp.Exists)
+
+    def answer_for_each(self, query: Any) -> tuple[BoundQuery, list[str]]:
+        """A subquery's answer, and the columns of this block that it is an answer for."""
+        wanted: list[tuple[int, NamedColumn]] = []
+        while True:
+            domain = self._domain(wanted) if wanted else None
+            try:
+                answer = self.binder.query(query, self.views, self.names, domain)
+            except Correlated as error:
+                wanted.append((error.depth, self._own(error)))
+            else:
+                return answer, [self.final_name(entry.column) for _, entry in wanted]
+
+    def _own(self, error: Correlated) -> NamedColumn:
+        """The column of this block's relation that a subquery reads."""
+        if error.depth == 1:
+            return error.entry
+        for depth, own in self.names.outer:
+            if depth == error.depth - 1 and (own.table, own.name) == (error.entry.table, error.entry.name):
+                return own
+        raise Correlated(error.entry, error.depth - 1)
+
+    def _domain(self, wanted: Sequence[tuple[int, NamedColumn]]) -> Domain:
+        columns, entries, fresh = [], [], Fresh()
+        for depth, entry in wanted:
+            name = fresh.name(f"outer_{entry.name}")
+            columns.append((name, self.final_name(entry.column)))
+            entries.append((depth, replace(entry, column=name)))
+        return Domain(Distinct(Projection(self.relation, tuple(columns))), tuple(entries))
+
+    # -- conditions that keep or drop rows -------------------------------------------------------------------
+
+    def by_subquery(self, node: Any) -> bool:
+        """Keep the rows of a condition that is a test of a subquery, by a semi or anti join; else nothing."""
+        from sqlglot import exp
+
+        negated = False
+        while isinstance(node, exp.Paren | exp.Not):
+            negated ^= isinstance(node, exp.Not)
+            node = node.this
+        if isinstance(node, exp.Exists):
+            self._exists(_query(node), "anti" if negated else "semi")
+            return True
+        if isinstance(node, exp.In) and node.args.get("query") is not None and not negated:
+            self._among(node)
+            return True
+        return False
+
+    def _exists(self, query: Any, how: Any) -> None:
+        answer, keys = self.answer_for_each(_without_limit(query))
+        theirs = self._renamed(answer.relation, answer.outer)
+        self.relation = RelationJoin(
+            self.relation,
+            theirs,
+            how,
+            tuple(keys),
+            tuple(theirs.schema.names[: len(keys)]),
+            null_safe=bool(keys),
+        )
+
+    def _among(self, node: Any) -> None:
+        answer, keys = self.answer_for_each(_query(node))
+        mine, theirs = self._compared(node, answer)
+        relation = self._renamed(answer.relation, (*answer.outer, *theirs))
+        names = tuple(relation.schema.names)
+        if keys:  # null equals null in the domain, and in the values never
+            for name in names[len(keys) :]:
+                relation = Selection(relation, self._valid(name, relation))
+        self.relation = RelationJoin(
+            self.relation, relation, "semi", (*keys, *mine), names, null_safe=bool(keys)
+        )
+
+    def _valid(self, name: str, relation: Relation) -> Any:
+        from sqlglot import exp
+
+        test = exp.Not(this=exp.Is(this=column_node(name), expression=exp.Null()))
+        return self.binder.bound(test, relation.schema)
+
+    def _compared(self, node: Any, answer: BoundQuery) -> tuple[list[str], list[str]]:
+        """Columns of this block and of an answer that `IN` compares, of the same types."""
+        from sqlglot import exp
+
+        inside = node.this.this if isinstance(node.this, exp.Paren) else node.this
+        sides = inside.expressions if isinstance(inside, exp.Tuple) else [inside]
+        if len(sides) != len(answer.columns):
+            problem = f"{len(sides)} values IN a query of {len(answer.columns)} columns"
+            raise self.binder.refuse(node, problem, "select as many columns.")
+        mine, theirs = [], []
+        for one, column in zip(sides, answer.columns, strict=True):
+            tree = self.rewritten(one)
+            bound = self.binder.bound(self.final(tree), self.relation.schema)
+            other = answer.relation.schema.field(column).type
+            kind = types.common(bound.type, other)
+            if kind is None:
+                problem = f"{name_of(bound.type)} IN a query of {name_of(other)}"
+                raise self.binder.refuse(node, problem, "cast one side.")
+            if kind != other:
+                problem = f"{name_of(bound.type)} IN a query of {name_of(other)}"
+                raise self.binder.refuse(node, problem, f"cast the query's column to {name_of(kind)}.")
+            tree = tree if bound.type == kind else cast_to(tree, kind)
+            mine.append(self.add(tree, "value"))
+            theirs.append(column)
+        return mine, theirs
+
+    def _renamed(self, relation: Relation, columns: Sequence[str]) -> Relation:
+        """Columns of an answer with names that are new in this block; without any, a constant."""
+        if not columns:
+            columns = relation.schema.names[:1]
+        return Projection(relation, tuple((self.fresh.name(one), one) for one in dict.fromkeys(columns)))
+
+    # -- subqueries as values --------------------------------------------------------------------------------
+
+    def of_subquery(self, node: Any) -> exp.Expression:
+        """The value of a subquery, or of a test of one; the relation is joined with it."""
+        from sqlglot import exp
+
+        if isinstance(node, exp.Exists):
+            return self._count_positive(_query(node), node)
+        if isinstance(node, exp.In):
+            return self._membership(node)
+        query = node.this if isinstance(node, exp.Subquery) and not node.args.get("limit") else node
+        answer, keys = self.answer_for_each(query)
+        if len(answer.columns) != 1:
+            problem = f"a subquery with {len(answer.columns)} columns where one value belongs"
+            raise self.binder.refuse(node, problem, "select one column.")
+        (value,) = answer.columns
+        relation = answer.relation
+        if not answer.single:
+            call = AggregateFunction("single", (value,), relation.schema.field(value).type)
+            relation = self._for_each(answer, keys, (("value", call),))
+            value = "value"
+        return column_node(self._joined_with(relation, keys, answer.outer, [value])[0], node)
+
+    def _for_each(
+        self, answer: BoundQuery, keys: Sequence[str], calls: tuple[tuple[str, AggregateFunction], ...]
+    ) -> Relation:
+        """Aggregates of an answer, for each row of its domain."""
+        always: Relation = UNIT
+        if keys:
+            always = Distinct(Projection(self.relation, tuple(dict.fromkeys((one, one) for one in keys))))
+        return Aggregation(answer.relation, answer.outer, calls, always)
+
+    def _joined_with(
+        self,
+        relation: Relation,
+        keys: Sequence[str],
+        outer: Sequence[str],
+        values: Sequence[str],
+        how: Any = "inner",
+    ) -> list[str]:
+        """Join the relation with an answer, by the columns of its domain; the new names of its values."""
+        columns = [(self.fresh.name(one), one) for one in (*outer, *values)]
+        theirs = tuple(new for new, _ in columns[: len(outer)])
+        right = Projection(relation, tuple(columns))
+        self.relation = RelationJoin(self.relation, right, how, tuple(keys), theirs, null_safe=bool(keys))
+        return [new for new, _ in columns[len(outer) :]]
+
+    def _count_positive(self, query: Any, node: Any) -> exp.Expression:
+        from sqlglot import exp
+
+        answer, keys = self.answer_for_each(_without_limit(query))
+        counted = self._for_each(answer, keys, (("rows", AggregateFunction("count", (), pa.int64())),))
+        (rows,) = self._joined_with(counted, keys, answer.outer, ["rows"])
+        return exp.Paren(this=exp.GT(this=column_node(rows, node), expression=exp.Literal.number(0)))
+
+    def _membership(self, node: Any) -> exp.Expression:
+        """`IN` as a value: null if the value, or another of the query, is null, and it is not found."""
+        from sqlglot import exp
+
+        answer, keys = self.answer_for_each(_query(node))
+        mine, theirs = self._compared(node, answer)
+        if len(mine) > 1:
+            hint = "write NOT EXISTS, or compare one column."
+            raise self.binder.refuse(node, "NOT IN, or IN as a value, of several columns", hint)
+        counts = (
+            ("rows", AggregateFunction("count", (), pa.int64())),
+            ("valid", AggregateFunction("count", (theirs[0],), pa.int64())),
+        )
+        rows, valid = self._joined_with(
+            self._for_each(answer, keys, counts), keys, answer.outer, ["rows", "valid"]
+        )
+        values = Distinct(
+            Projection(answer.relation, tuple((n, n) for n in dict.fromkeys((*answer.outer, theirs[0]))))
+        )
+        present = Selection(values, self._valid(theirs[0], values))
+        true = self.binder.bound(exp.Boolean(this=True), present.schema)
+        marked = Projection(present, (*((n, n) for n in present.schema.names), ("found", true)))
+        (found,) = self._joined_with(marked, (*keys, mine[0]), (*answer.outer, theirs[0]), ["found"], "left")
+        null = exp.Is(this=column_node(mine[0]), expression=exp.Null())
+        fewer = exp.LT(this=column_node(valid), expression=column_node(rows))
+        cases = [
+            exp.If(this=column_node(found), true=exp.Boolean(this=True)),
+            exp.If(
+                this=exp.EQ(this=column_node(rows), expression=exp.Literal.number(0)),
+                true=exp.Boolean(this=False),
+            ),
+            exp.If(this=exp.Or(this=null, expression=fewer), true=exp.Null()),
+        ]
+        return exp.Case(ifs=cases, default=exp.Boolean(this=False))
+
+
+def _query(node: Any) -> Any:
+    from sqlglot import exp
+
+    query = node.args.get("query") if isinstance(node, exp.In) else node.this
+    while isinstance(query, exp.Subquery) and not (query.args.get("limit") or query.args.get("with_")):
+        query = query.this
+    return query
+
+
+def _without_limit(query: Any) -> Any:
+    """A query of which only is asked whether it has rows: its order and a limit of 1 or more say nothing."""
+    from sqlglot import exp
+
+    if not isinstance(query, exp.Select) or query.args.get("offset") is not None:
+        return query
+    limit = query.args.get("limit")
+    if limit is not None and not (isinstance(limit.expression, exp.Literal) and limit.expression.name != "0"):
+        return query
+    made = query.copy()
+    made.set("limit", None)
+    made.set("order", None)
+    return made

@@ -1,0 +1,298 @@
+"""Window functions of SQL: a reduction by partition, whose changed partitions are computed again.
+
+All partitions of a call are computed at once, on whole columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.authors import DIFF, GROUP, Logic, consolidate, flat, numbers
+from timely_spark.differential.collections import Collection
+from timely_spark.differential.reducers import MOST_RECORDS, present_records
+from timely_spark.errors import SchemaError
+from timely_spark.operators.aggregate import too_large_sum
+from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
+from timely_spark.state.grouping import changes
+
+Longs = npt.NDArray[np.int64]
+#: an end of a frame: a number of rows (negative: before the row), or None for the partition's end
+Bound = int | None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A function of windows: its arguments, and the frame of rows that it reads."""
+
+    function: str
+    columns: tuple[str, ...]
+    type: pa.DataType
+    options: tuple[Any, ...] = ()
+    #: "rows" or "range"; a range has the peers of its first and last row, too
+    unit: str = "range"
+    low: Bound = None
+    high: Bound = 0
+    ignore_nulls: bool = False
+
+    def __str__(self) -> str:
+        inside = ", ".join([*self.columns, *map(str, self.options)])
+        return f"{self.function}({inside})"
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The rows of some partitions, each in its order."""
+
+    table: pa.Table
+    #: whether each row is not equal to the one before in the order
+    new_peers: npt.NDArray[np.bool_]
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.new_peers)
+
+    @cached_property
+    def place(self) -> Longs:
+        """The number of each row."""
+        return np.arange(self.rows)
+
+    @cached_property
+    def begin(self) -> Longs:
+        """The first row of each row's partition."""
+        new = changes(numbers(self.table, GROUP))
+        return np.maximum.accumulate(np.where(new, self.place, 0)) if self.rows else self.place
+
+    @cached_property
+    def end(self) -> Longs:
+        """The row behind each row's partition."""
+        return _ends(changes(numbers(self.table, GROUP)))
+
+    @cached_property
+    def first_peer(self) -> Longs:
+        """The first row that is equal in the order."""
+        return np.maximum.accumulate(np.where(self.new_peers, self.place, 0)) if self.rows else self.place
+
+    @cached_property
+    def peers_end(self) -> Longs:
+        """The row behind those that are equal in the order."""
+        return _ends(self.new_peers)
+
+    def frame(self, of: Frame) -> tuple[Longs, Longs]:
+        """For each row the first row of its frame, and the row behind it."""
+        if of.unit == "range":
+            low = self.begin if of.low is None else self.first_peer
+            high = self.end if of.high is None else self.peers_end
+            return low, high
+        low = self.begin if of.low is None else np.clip(self.place + of.low, self.begin, self.end)
+        high = self.end if of.high is None else np.clip(self.place + of.high + 1, self.begin, self.end)
+        return low, np.maximum(low, high)
+
+
+def _ends(new: npt.NDArray[np.bool_]) -> Longs:
+    starts = np.append(np.flatnonzero(new), len(new))
+    return np.repeat(starts[1:], np.diff(starts))
+
+
+def fold(
+    values: npt.NDArray[Any], low: Longs, high: Longs, combine: np.ufunc, neutral: Any
+) -> npt.NDArray[Any]:
+    """Combine the values of each range, in steps whose lengths are powers of two: nothing is subtracted.
+
+    >>> fold(np.array([1, 2, 4]), np.array([0, 1, 2]), np.array([3, 3, 2]), np.add, 0).tolist()
+    [7, 6, 0]
+    """
+    made = np.full(len(low), neutral, values.dtype)
+    sizes, at, power, width = high - low, low.copy(), values.copy(), 1
+    while width <= sizes.max(initial=0):
+        some = (sizes & width) > 0
+        made[some] = combine(made[some], power[at[some]])
+        at[some] += width
+        if len(power) > width:
+            power = combine(power[:-width], power[width:])
+        width *= 2
+    return made
+
+
+# -- each function -------------------------------------------------------------------------------------------
+
+
+def _numbering(call: Frame, of: Partitions) -> pa.Array:
+    size, place = of.end - of.begin, of.place - of.begin
+    rank = of.first_peer - of.begin + 1
+    match call.function:
+        case "row_number":
+            made: Any = place + 1
+        case "rank":
+            made = rank
+        case "dense_rank":
+            count = np.cumsum(of.new_peers)
+            made = count - count[of.begin] + 1
+        case "percent_rank":
+            made = np.where(size > 1, (rank - 1) / np.maximum(size - 1, 1), 0.0)
+        case "cume_dist":
+            made = (of.peers_end - of.begin) / size
+        case _:  # ntile
+            parts = np.int64(call.options[0])
+            small, more = size // parts, size % parts
+            edge = more * (small + 1)
+            made = (
+                np.where(place < edge, place // (small + 1), more + (place - edge) // np.maximum(small, 1))
+                + 1
+            )
+    return pa.array(made).cast(call.type)
+
+
+def _taken(values: Any, rows: Longs, valid: Any, kind: pa.DataType) -> pa.Array:
+    return flat(values).take(pa.array(np.where(valid, rows, 0), mask=~valid)).cast(kind)
+
+
+def _shifted(call: Frame, of: Partitions) -> pa.Array:
+    values = of.table.column(call.columns[0])
+    by = int(call.options[0]) * (-1 if call.function == "lag" else 1)
+    rows = of.place + by
+    inside = (rows >= of.begin) & (rows < of.end)
+    made = _taken(values, rows, inside, call.type)
+    if len(call.columns) > 1:
+        default = flat(of.table.column(call.columns[1])).cast(call.type)
+        made = pc.if_else(pa.array(inside), made, default)
+    return made
+
+
+def _placed(call: Frame, of: Partitions) -> pa.Array:
+    values = of.table.column(call.columns[0])
+    low, high = of.frame(call)
+    if call.ignore_nulls:
+        valid = flat(values).is_valid().to_numpy(zero_copy_only=False)
+        some = np.flatnonzero(valid)
+        first, last = np.searchsorted(some, low), np.searchsorted(some, high)
+    else:
+        some, first, last = of.place, low, high
+    match call.function:
+        case "first_value":
+            at = first
+        case "last_value":
+            at = last - 1
+        case _:  # nth_value
+            at = first + int(call.options[0]) - 1
+    there = (at >= first) & (at < last)
+    rows = some[np.where(there, at, 0)] if len(some) else np.zeros(of.rows, np.int64)
+    return _taken(values, rows, there, call.type)
+
+
+def _aggregated(call: Frame, of: Partitions) -> pa.Array:
+    low, high = of.frame(call)
+    if not call.columns:
+        return pa.array(high - low)
+    values = flat(of.table.column(call.columns[0]))
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    counts = fold(valid.astype(np.int64), low, high, np.add, 0)
+    match call.function:
+        case "count":
+            return pa.array(counts)
+        case "count_if":
+            true = values.cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003
+            return pa.array(fold(true.astype(np.int64), low, high, np.add, 0))
+        case "min" | "max" | "bool_and" | "bool_or":
+            least = call.function in {"min", "bool_and"}
+            return _least(values, low, high, counts, call.type, least=least)
+        case "sum":
+            return _summed(values, low, high, counts, call.type)
+    total = _summed(values, low, high, counts, pa.float64(), exact=False)  # avg
+    return pc.divide(total, pa.array(np.maximum(counts, 1)).cast(pa.float64()))
+
+
+def _least(
+    values: pa.Array, low: Longs, high: Longs, counts: Longs, kind: pa.DataType, *, least: bool
+) -> pa.Array:
+    rank = ranks(values)
+    if least:
+        best = fold(np.where(rank == 0, len(rank) + 1, rank), low, high, np.minimum, len(rank) + 1)
+    else:
+        best = fold(rank, low, high, np.maximum, 0)
+    row_of = np.zeros(len(rank) + 2, np.int64)
+    row_of[rank] = np.arange(len(rank))
+    return _taken(values, row_of[best], counts > 0, kind)
+
+
+def _summed(
+    values: pa.Array, low: Longs, high: Longs, counts: Longs, kind: pa.DataType, *, exact: bool = True
+) -> pa.Array:
+    if exact and pa.types.is_integer(kind):
+        each = values.cast(pa.int64()).fill_null(0).to_numpy()
+        halves = [fold(part, low, high, np.add, 0) for part in (each & ((1 << 32) - 1), each >> 32)]
+        top = halves[1] + (halves[0] >> 32)
+        if ((top >= 1 << 31) | (top < -(1 << 31))).any():
+            raise too_large_sum()
+        return pa.array((top << 32) | (halves[0] & ((1 << 32) - 1)), mask=counts == 0)
+    if exact and pa.types.is_decimal(kind):
+        each = values.fill_null(0).to_numpy(zero_copy_only=False)
+        made = fold(each, low, high, np.add, 0) if len(each) else each
+        return pa.array([None if n == 0 else one for one, n in zip(made, counts, strict=True)], kind)
+    doubles = values.cast(pa.float64()).fill_null(0.0).to_numpy()
+    return pa.array(fold(doubles, low, high, np.add, 0.0), mask=counts == 0)
+
+
+_AGGREGATES = ("count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or")
+FUNCTIONS: dict[str, Callable[[Frame, Partitions], pa.Array]] = {
+    **dict.fromkeys(("row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile"), _numbering),
+    **dict.fromkeys(("lag", "lead"), _shifted),
+    **dict.fromkeys(("first_value", "last_value", "nth_value"), _placed),
+    **dict.fromkeys(_AGGREGATES, _aggregated),
+}
+
+
+# -- the reduction -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFunctions(Logic):
+    """The records of each partition with functions of their windows."""
+
+    order: tuple[Order, ...]
+    calls: tuple[tuple[str, Frame], ...]
+
+    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
+        """Each record, as often as it is there, with its functions."""
+        inputs = present_records(inputs)
+        rows, order = rows_in_order(inputs, self.order)
+        counts = numbers(inputs, DIFF)[rows]
+        if int(counts.sum()) > MOST_RECORDS:
+            msg = f"windows of {int(counts.sum()):,} records, of which {len(rows):,} are distinct"
+            raise SchemaError(msg, hint="give the window a PARTITION BY, or drop equal records by DISTINCT.")
+        many = np.repeat(np.arange(len(rows)), counts)
+        table = inputs.take(pa.array(rows[many]))
+        new = changes(numbers(table, GROUP))
+        for one in order:
+            new = new | changes(one[many])
+        of = Partitions(table.combine_chunks(), new)
+        made = table.drop_columns([DIFF])
+        for name, call in self.calls:
+            made = made.append_column(pa.field(name, call.type), FUNCTIONS[call.function](call, of))
+        return consolidate(made.append_column(DIFF, pa.array(np.ones(made.num_rows, np.int64))))
+
+
+def windowed(
+    collection: Collection, partition: tuple[str, ...], order: Sequence[Order], calls: Mapping[str, Frame]
+) -> Collection:
+    """The records with functions of their windows."""
+    fields = [pa.field(name, call.type) for name, call in calls.items()]
+    shown = f"{', '.join(map(str, calls.values()))} by {', '.join(map(str, order))}"
+    return by_keys(
+        "over",
+        collection,
+        partition,
+        lambda by: WindowFunctions(by, tuple(order), tuple(calls.items())),
+        fields,
+        detail=shown,
+        calls=[repr(call) for call in calls.values()],
+        order=[str(one) for one in order],
+    )
