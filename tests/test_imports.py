@@ -37,7 +37,7 @@ LAYERS = (
     ("runtime",),
     ("inputs",),
     ("dataflow",),
-    ("maintained",),
+    ("maintained", "sql_file"),
     ("simulated",),
     ("crashes",),
     ("schedules",),

@@ -1,4 +1,4 @@
-"""The command line: `python -m timely_spark demo`, `status`, `inspect`, `skip`, `ui`, `prepare`."""
+"""The command line: `python -m timely_spark demo`, `sql`, `status`, `inspect`, `skip`, `ui`, `prepare`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -22,8 +23,9 @@ from timely_spark.runtime import ui
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.prepare import place
-from timely_spark.runtime.session import require_spark
+from timely_spark.runtime.session import configure, quietly, require_spark
 from timely_spark.runtime.sources.skipped import skip
+from timely_spark.sql_file import read_sql
 
 #: Before each answer of `--watch` on a terminal: home, and clear to the end.
 _CLEAR = "\x1b[H\x1b[J"
@@ -70,6 +72,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="look again every so many seconds (2), until interrupted",
     )
+    query = commands.add_parser(
+        "sql",
+        help="keep the materialized views of a file of SQL in Delta tables",
+        description="Runs the CREATE TABLE, CREATE VIEW and CREATE MATERIALIZED VIEW of a file; "
+        "started again it continues from the checkpoint.",
+    )
+    query.set_defaults(run=_ran)
+    query.add_argument("file", help="the file of SQL")
+    query.add_argument("--checkpoint", metavar="DIR", help="where the state is kept, from which it continues")
+    query.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="the value of :NAME")
+    query.add_argument("--explain", action="store_true", help="print the plan, and start nothing")
+    query.add_argument("--follow", action="store_true", help="keep running, and read what arrives")
+    query.add_argument("--workers", type=int, metavar="N", help="workers (by default the session's cores)")
     look = commands.add_parser(
         "inspect",
         help="the retained rounds of a checkpoint; with --step a step's state at one of them",
@@ -123,6 +138,43 @@ def _parser() -> argparse.ArgumentParser:
     )
     ready.set_defaults(run=_prepared)
     return parser
+
+
+def _ran(given: argparse.Namespace) -> int:
+    try:
+        text = Path(given.file).read_text(encoding="utf-8")
+    except OSError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a command
+        return 1
+    if wrong := [one for one in given.set if "=" not in one]:
+        print(f"--set {wrong[0]}: write --set name=value", file=sys.stderr)  # noqa: T201
+        return 1
+    made = read_sql(text, dict(one.split("=", 1) for one in given.set))
+    if given.explain:
+        print(made.explain())  # noqa: T201
+        return 0
+    if given.checkpoint is None:
+        print("--checkpoint DIR: say where the state is kept", file=sys.stderr)  # noqa: T201
+        return 1
+    require_spark()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(Path(given.file).stem).config("spark.log.level", "ERROR")
+    kafka = any(one.format == "kafka" for one in made.tables)
+    with quietly():
+        spark = configure(builder, delta=True, kafka=kafka).getOrCreate()
+    flow, _ = made.flow(Path(given.file).stem, spark=spark)
+    trigger = None if given.follow else "available_now"
+    with (
+        flow.start(spark, checkpoint=given.checkpoint, workers=given.workers, trigger=trigger) as running,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        for done in running.epochs():
+            print(f"epoch {done.epoch}: {done.milliseconds} ms", flush=True)  # noqa: T201
+        running.await_termination()
+    for name, (table, _) in made.outputs.items():
+        print(f"{name}: {table}")  # noqa: T201
+    return 0
 
 
 def _served(given: argparse.Namespace) -> int:

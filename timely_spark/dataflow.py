@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from timely_spark import show
 from timely_spark.compiler import Plan, compile_plan
 from timely_spark.coordinator.loops import with_warn_after
+from timely_spark.differential import Collection
 from timely_spark.errors import GraphError, InvalidTime
 from timely_spark.graph import (
     LogicalGraph,
@@ -25,6 +26,7 @@ from timely_spark.inputs import Input, Inputs, Source
 from timely_spark.operators.custom import By, Paths, check_methods, check_state, custom
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.outputs import OutputSpec
+from timely_spark.queries.scripts import as_collection, views_of
 from timely_spark.streams import Scope, Stream
 from timely_spark.times import PRODUCT, Times, broken_law
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from timely_spark.runtime.handle.inputs import InputHandle
     from timely_spark.runtime.handle.query import Query
-    from timely_spark.runtime.sources.source import JournaledSource
+    from timely_spark.runtime.sources.folder import FileSource
 
 __all__ = ("Dataflow", "Input", "Source", "Trigger")
 
@@ -83,7 +85,7 @@ class Dataflow(Inputs, Suggests):
         self.name = name
         self.graph = LogicalGraph(name, times)
         self.outputs: list[OutputSpec] = []
-        self.frames: dict[str, DataFrame | JournaledSource] = {}
+        self.frames: dict[str, DataFrame | FileSource] = {}
         self.feedbacks: dict[int, Stage] = {}
         self._handles: dict[str, InputHandle] = {}
 
@@ -144,12 +146,44 @@ class Dataflow(Inputs, Suggests):
         check_methods(vertex)
         check_state(vertex)
         operator = type(vertex).__name__.lower()
-        if not streams or not isinstance(streams[0], Stream):
+        if not streams or not hasattr(streams[0], "check_others"):
             msg = f"{operator} got {list(streams)!r}, no streams"
             raise GraphError(msg, where=caller(), hint="give a stream, or a list of streams.")
         more: Any = {"by": by, "guarantees": guarantees, "summaries": summaries, "name": name}
         made = custom(streams, vertex, schemas, operator=operator, **more)
         return made if several else made[0]
+
+    @locate_errors
+    def sql(self, script: str, **tables: Collection | Stream) -> dict[str, Collection]:
+        """The views of a script, ``CREATE VIEW a AS ...; CREATE VIEW b AS ...``, over the flow's inputs.
+
+        An input is a table of its name; if it has a column ``diff``, its rows count by that. A view may read
+        those before it. What several views read is built once, and arranged once for their joins.
+
+        Args:
+            script: the views, in Spark's SQL.
+            tables: further tables by name, collections or streams; or instead of inputs.
+
+        Returns:
+            By name the views as collections.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("views")
+            >>> edges = flow.input("edges", "src long, dst long, diff long")
+            >>> views = flow.sql('''
+            ...     CREATE VIEW degrees AS SELECT src, count(*) AS n FROM edges GROUP BY src;
+            ...     CREATE VIEW hubs AS SELECT src FROM degrees WHERE n > 1''')
+            >>> _ = views["hubs"].changes().capture("hubs")
+            >>> ts.testing.run(flow, {"edges": [[(1, 2, 1), (1, 3, 1)], [(1, 3, -1)]]})["hubs"].rows()
+            {0: [(1, 1)], 1: [(1, -1)]}
+
+        Raises:
+            SqlError: as `timely_spark.sql`; or a statement creates no view.
+        """
+        inputs = {one.name: Stream(self, one) for one in self.graph.stages if one.is_source}
+        made = {name: as_collection(table) for name, table in {**inputs, **tables}.items()}
+        return views_of(script, made)
 
     @locate_errors
     def region(self, name: str, *, workers: Sequence[int] | None = None) -> AbstractContextManager[None]:

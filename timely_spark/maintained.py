@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.dataflow import Dataflow, Trigger
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 @locate_errors
 def maintain(
-    frame: DataFrame,
-    algorithm: Callable[..., Collection],
-    table: str,
+    frame: DataFrame | None = None,
+    algorithm: Callable[..., Collection] | None = None,
+    table: str = "",
     *,
+    sql: str | None = None,
+    tables: Mapping[str, DataFrame] | None = None,
     checkpoint: str,
     diff: str | None = None,
     keys: str | list[str] | None = None,
@@ -39,6 +41,8 @@ def maintain(
         frame: a streaming DataFrame.
         algorithm: a function of a collection to a collection: any of `graphs`, or your own.
         table: a path, or catalog.schema.table.
+        sql: instead of `frame` and `algorithm`, a query in Spark's SQL of `tables`.
+        tables: by their names in the query, streaming DataFrames.
         checkpoint: the directory from which the query continues after a stop.
         diff: the integer column that says how many more times a record is there, -1: it is deleted. By
             default ``diff``, if the DataFrame has a column of that name; else all records are insertions.
@@ -70,6 +74,12 @@ def maintain(
         GraphError: the DataFrame is not streaming, or the algorithm gives no collection.
         TimelyError: another error of the algorithm, of `Stream.to_delta` or of `Dataflow.start`.
     """
+    if not table:
+        refuse(
+            table, what="table", expected="a table", hint="say which table is kept: table='main.graph.near'."
+        )
+    if sql is not None:
+        return _of_query(sql, tables or {}, table, keys, (checkpoint, workers, trigger, name))
     given: Any = frame
     if not hasattr(given, "isStreaming"):
         refuse(given, what="frame", expected="a DataFrame", hint="read it with spark.readStream.")
@@ -78,15 +88,32 @@ def maintain(
         hint = "give a function of a collection, for example ts.graphs.connected_components."
         refuse(function, what="algorithm", expected="a function", hint=hint)
     flow = Dataflow(str(getattr(function, "__name__", "maintain")) if name is None else name)
-    records = _records(flow, "input", frame, diff)
+    records = _records(flow, "input", given, diff)
     for argument, value in arguments.items():
         if hasattr(value, "isStreaming"):
             arguments[argument] = _records(flow, argument, value, diff if diff in value.columns else None)
-    result = algorithm(records, **arguments)
+    result = function(records, **arguments)
     check_collection("maintain", result)
     keys = keys or result.schema.names
     result.changes().to_delta(table, keys=keys, diff="diff", name="table")
-    return flow.start(frame.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)
+    return flow.start(given.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)
+
+
+def _of_query(
+    query: str, frames: Mapping[str, DataFrame], table: str, keys: Any, options: tuple[Any, ...]
+) -> Query:
+    checkpoint, workers, trigger, name = options
+    if not frames or not all(hasattr(one, "isStreaming") for one in frames.values()):
+        hint = "give streaming DataFrames by name: tables={'edges': spark.readStream.table('main.edges')}."
+        refuse(frames, what="tables", expected="DataFrames", hint=hint)
+    flow = Dataflow("query" if name is None else name)
+    views = flow.sql(
+        f"CREATE VIEW result AS {query}", **{of: flow.source(of, one) for of, one in frames.items()}
+    )
+    result = views["result"]
+    result.changes().to_delta(table, keys=keys or result.schema.names, diff="diff", name="table")
+    session = next(iter(frames.values())).sparkSession
+    return flow.start(session, checkpoint=checkpoint, workers=workers, trigger=trigger)
 
 
 def _records(flow: Dataflow, name: str, frame: DataFrame, diff: str | None) -> Collection:

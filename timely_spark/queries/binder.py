@@ -68,6 +68,11 @@ class View:
     names: tuple[str, ...]
     columns: tuple[str, ...]
 
+    @property
+    def query(self) -> BoundQuery:
+        """As a query."""
+        return BoundQuery(self.relation, self.names, self.columns)
+
 
 Views = Mapping[str, View]
 

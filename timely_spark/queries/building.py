@@ -30,15 +30,26 @@ class Builder:
         self._loops: dict[Recursion, dict[str, Collection]] = {}
         self._arranged: dict[tuple[Relation, tuple[str, ...]], Collection] = {}
         #: how many joins read a relation by a key
+        self.reads: Counter[Relation] = Counter()
         self._readers: Counter[tuple[Relation, tuple[str, ...]]] = Counter()
 
     def expect(self, *roots: Relation) -> None:
-        """Count the joins that read each relation: what several read by one key is arranged."""
-        joins = {one for root in roots for one in root.walk() if isinstance(one, RelationJoin)}
-        for join in joins:
-            if join.how == "inner" and join.right_keys and not join.null_safe:
-                base, keys = _base(join.right, join.right_keys)
-                self._readers[base, keys] += 1
+        """Count the readers of each relation: what several joins read by one key is arranged."""
+        every = {one for root in roots for one in root.walk()}
+        self.reads.update(each for one in every for each in one.inputs)
+        for join in every:
+            if (
+                isinstance(join, RelationJoin)
+                and join.how == "inner"
+                and join.right_keys
+                and not join.null_safe
+            ):
+                self._readers[_base(join.right, join.right_keys)] += 1
+
+    def shared_keys(self, relation: Relation) -> str:
+        """The keys by which several joins read a relation; "" if there are none."""
+        found = [keys for (of, keys), many in self._readers.items() if of == relation and many > 1]
+        return " and ".join(f"({', '.join(keys)})" for keys in found)
 
     def collection(self, relation: Relation) -> Collection:
         """The collection of a relation."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from timely_spark.queries.relations import Projection, Recursion, Relation, Selection
@@ -26,14 +26,36 @@ def narrowed(roots: Sequence[Relation]) -> list[Relation]:
     for one in reversed(order):
         for of, columns in zip(one.inputs, one.needs(needed[one]), strict=True):
             needed[of] |= columns
+    readers = Counter(of for one in order for of in one.inputs)
+    #: what one relation reads
+    alone: set[Relation] = set()
     made: dict[Relation, Relation] = {}
     for one in order:
+        alone.update(made[of] for of in one.inputs if readers[of] < 2)
         inputs = [made[of] for of in one.inputs]
         if not isinstance(one, (*_PASS, Recursion)):
             wanted = one.needs(needed[one])
             inputs = [_only(of, columns) for of, columns in zip(inputs, wanted, strict=True)]
-        made[one] = one.over(inputs).narrowed(needed[one]) if inputs else one
+        made[one] = _simple(one.over(inputs).narrowed(needed[one]), alone) if inputs else one
     return [_exactly(made[root], root.schema.names) for root in roots]
+
+
+def _simple(one: Relation, alone: set[Relation]) -> Relation:
+    """A projection of a projection as one, and none that changes nothing."""
+    if not isinstance(one, Projection):
+        return one
+    inner = one.input
+    renames = _renames(one)
+    if isinstance(inner, Projection) and renames and (inner in alone or _renames(inner)):
+        columns = dict(inner.columns)
+        return Projection(inner.input, tuple((name, columns[str(of)]) for name, of in one.columns))
+    if renames and [(name, name) for name in inner.schema.names] == list(one.columns):
+        return inner
+    return one
+
+
+def _renames(one: Projection) -> bool:
+    return all(isinstance(of, str) for _, of in one.columns)
 
 
 def _only(relation: Relation, columns: frozenset[str]) -> Relation:

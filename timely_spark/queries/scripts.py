@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from timely_spark.authors import check_collection
 from timely_spark.differential.collections import Collection
@@ -29,7 +31,8 @@ def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -
     Args:
         query: one query, `WITH RECURSIVE` included.
         name: the name of its steps.
-        tables: by their names in the query, collections; of a stream each record is inserted.
+        tables: by their names in the query, collections; or streams, whose rows count by a column ``diff``,
+            or else are insertions.
 
     **Columns:** out: the selected columns, in their order.
 
@@ -58,13 +61,14 @@ def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -
         raise GraphError(msg, where=caller(), hint="give each by its name: ts.sql(query, edges=edges).")
     given = {of: as_collection(table) for of, table in tables.items()}
     answer = bound(query, {of: table_view(of, one) for of, one in given.items()})
-    return built(answer, given, name=name)
+    return build_all([answer], given, [name])[0]
 
 
 def as_collection(table: Any) -> Collection:
-    """A table that a program gives: a collection, or a stream of insertions."""
+    """A table that a program gives: a collection, or a stream, whose rows count by `diff` if it has it."""
     if isinstance(table, Stream):
-        return table.collection()
+        counted = "diff" in table.schema.names and pa.types.is_integer(table.schema.field("diff").type)
+        return table.collection(diff="diff" if counted else None)
     check_collection("sql", table)
     made: Collection = table
     return made
@@ -76,39 +80,92 @@ def table_view(name: str, table: Collection) -> View:
     return View(TableScan(name, table.schema), columns, columns)
 
 
-def bound(text: str, views: Mapping[str, View], binder: Binder | None = None) -> BoundQuery:
-    """A query bound to tables."""
-    from sqlglot import exp
-
+def statements(text: str) -> tuple[Binder, list[Any]]:
+    """The syntax trees of a text's statements, and what binds them."""
     cleared, clauses = take_clauses(text)
-    tree = parse.parse_query(cleared)
-    binder = binder or QueryBinder(text)
-    binder.clauses = clauses
-    binder.starts = [
-        start
-        for one in tree.find_all(exp.CTE)
-        if (start := parse.start_of(one.args["alias"].this)) is not None
-    ]
-    return binder.query(tree, views)
+    sqlglot = parse.needs_sqlglot()
+    try:
+        trees = [one for one in sqlglot.parse(cleared, dialect=parse.dialect()) if one is not None]
+    except (sqlglot.errors.ParseError, sqlglot.errors.TokenError):
+        trees = [parse.parse_query(cleared)]  # tells the mistake, and where it is
+    binder = QueryBinder(text, clauses=clauses)
+    for tree in trees:
+        for one in tree.find_all(sqlglot.exp.CTE):
+            if (start := parse.start_of(one.args["alias"].this)) is not None:
+                binder.starts.append(start)
+    return binder, trees
 
 
-def result(answer: BoundQuery) -> Relation:
-    """A query's relation with the names of its columns; the second one of a name gets a number."""
-    fresh = Fresh()
-    columns = tuple(
-        (fresh.name(name), column) for name, column in zip(answer.names, answer.columns, strict=True)
-    )
-    return narrowed([Projection(answer.relation, columns)])[0]
+def bound(text: str, views: Mapping[str, View]) -> BoundQuery:
+    """A query bound to tables."""
+    binder, trees = statements(text)
+    if len(trees) != 1:
+        hint = "give one query; flow.sql(script) reads several CREATE VIEW."
+        raise binder.refuse(trees[1] if trees else None, f"{len(trees)} statements", hint)
+    return binder.query(trees[0], views)
 
 
-def built(
-    answer: BoundQuery, tables: Mapping[str, Collection | Callable[[], Collection]], *, name: str | None
-) -> Collection:
-    """A bound query as a collection."""
-    building = Builder(tables)
-    relation = result(answer)
-    building.expect(relation)
-    return _named(building, relation, name=name)
+def create_view(binder: Binder, tree: Any, views: dict[str, View]) -> str:
+    """Add the view of a `CREATE VIEW` to those before it; its name."""
+    target = tree.this
+    named = type(target).__name__ == "Schema"
+    name = str((target.this if named else target).name)
+    answer = binder.query(tree.expression, views)
+    columns = tuple(one.name for one in target.expressions) if named else answer.names
+    if len(columns) != len(answer.columns):
+        problem = f"{name} has {len(answer.columns)} columns, and {len(columns)} names"
+        raise binder.refuse(target, problem, "name each column.")
+    if name.lower() in {one.lower() for one in views}:
+        raise binder.refuse(target, f"there is a table or view {name} already", "give the view another name.")
+    views[name] = View(answer.relation, columns, answer.columns)
+    return name
+
+
+def views_of(text: str, tables: Mapping[str, Collection]) -> dict[str, Collection]:
+    """The views of a script as collections; what several of them read is built once."""
+    binder, trees = statements(text)
+    views = {name: table_view(name, one) for name, one in tables.items()}
+    names = []
+    for tree in trees:
+        if type(tree).__name__ != "Create" or str(tree.args.get("kind")).upper() != "VIEW":
+            hint = "write CREATE VIEW name AS SELECT ...; ts.sql(query, ...) takes one query."
+            raise binder.refuse(tree, f"{tree.sql(dialect=parse.dialect()).split()[0]} in a script", hint)
+        names.append(create_view(binder, tree, views))
+    return dict(zip(names, build_all([views[name].query for name in names], tables, names), strict=True))
+
+
+def build_all(
+    answers: Sequence[BoundQuery], tables: Mapping[str, Collection], names: Sequence[str | None]
+) -> list[Collection]:
+    """Bound queries as collections: equal parts are built once, with the columns that any reader needs."""
+    relations = relations_of(answers)
+    builder = Builder(tables)
+    builder.expect(*relations)
+    return [_named(builder, one, name=name) for one, name in zip(relations, names, strict=True)]
+
+
+def relations_of(answers: Sequence[BoundQuery]) -> list[Relation]:
+    """The relations of queries, with the names of their columns; the second of a name gets a number."""
+    made = []
+    for answer in answers:
+        names = map(Fresh().name, answer.names)
+        made.append(Projection(answer.relation, tuple(zip(names, answer.columns, strict=True))))
+    return narrowed(made)
+
+
+def planned(text: str, tables: Mapping[str, Collection]) -> tuple[Relation, list[str]]:
+    """The relation of a query, and what is worth knowing of it."""
+    binder, trees = statements(text)
+    views = {name: table_view(name, one) for name, one in tables.items()}
+    queries = []
+    for tree in trees:
+        if type(tree).__name__ == "Create":
+            queries = [create_view(binder, tree, views)]
+            continue
+        answer = binder.query(tree, views)
+        return relations_of([answer])[0], binder.notes
+    view = views[queries[-1]]
+    return relations_of([view.query])[0], binder.notes
 
 
 @composed  # which names the steps

@@ -1,0 +1,111 @@
+"""A query's plan as text: its operators, what each stores, and what is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timely_spark.differential.collections import Collection
+from timely_spark.graph import locate_errors
+from timely_spark.queries.aggregates import is_weight
+from timely_spark.queries.building import Builder
+from timely_spark.queries.relations import (
+    Aggregation,
+    Compared,
+    Distinct,
+    Limit,
+    Matched,
+    Recursion,
+    Relation,
+    RelationJoin,
+    TableScan,
+    Window,
+)
+from timely_spark.queries.scripts import as_collection, planned
+from timely_spark.streams import Stream
+
+
+@locate_errors
+def explain_sql(query: str, **tables: Collection | Stream) -> str:
+    """The plan of a query as text: operators, what each stores and by what rows are exchanged.
+
+    Nothing is added to the flow. A part that several operators read is built once, and shown once: later it
+    is "as #n".
+
+    Args:
+        query: as for `sql`, as are `tables`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> edges = ts.Dataflow("plan").input("edges", "src long, dst long").collection()
+        >>> print(
+        ...     ts.explain_sql("SELECT src, count(*) AS n FROM edges WHERE dst > 1 GROUP BY src", edges=edges)
+        ... )
+        Projection src, count AS n
+          Aggregation count(*) by src: stores sums by src
+            Projection src
+              Selection `dst` > 1
+                TableScan edges
+
+    Raises:
+        SqlError: as `sql`.
+    """
+    given = {name: as_collection(table) for name, table in tables.items()}
+    relation, notes = planned(query, given)
+    return plan_text([relation], notes)
+
+
+def plan_text(relations: Sequence[Relation], notes: Sequence[str]) -> str:
+    """Plans as text: each operator below the one that reads it."""
+    builder = Builder({})
+    builder.expect(*relations)
+    shown = _Tree(builder)
+    for one in relations:
+        shown.add(one, 0)
+    return "\n".join([*shown.lines, *(f"Note: {one}" for one in dict.fromkeys(notes))])
+
+
+class _Tree:
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self.lines: list[str] = []
+        self.numbers: dict[Relation, int] = {}
+
+    def add(self, one: Relation, depth: int) -> None:
+        """Add the lines of an operator, and of those that it reads."""
+        margin, kind = "  " * depth, type(one).__name__
+        if one in self.numbers and not isinstance(one, TableScan):
+            self.lines.append(f"{margin}as #{self.numbers[one]}: {kind} {one.detail}".rstrip())
+            return
+        self.numbers[one] = len(self.numbers) + 1
+        number = f"#{self.numbers[one]} " if self._again(one) else ""
+        stores = stored(one)
+        shared = self.builder.shared_keys(one)
+        arranged = f"; arranged by {shared}, for several joins" if shared else ""
+        text = f"{number}{kind} {one.detail}".rstrip()
+        self.lines.append(f"{margin}{text}{': ' + stores if stores else ''}{arranged}")
+        for each in one.inputs:
+            self.add(each, depth + 1)
+
+    def _again(self, one: Relation) -> bool:
+        return self.builder.reads.get(one, 0) > 1 and not isinstance(one, TableScan)
+
+
+def stored(one: Relation) -> str:  # noqa: PLR0911 - a table
+    """What an operator stores, and by what its rows are exchanged."""
+    match one:
+        case RelationJoin(left_keys=()):
+            return "stores both sides, the right one on every worker"
+        case RelationJoin(left_keys=keys, how=how):
+            more = ", and the right keys once" if how != "inner" else ""
+            return f"stores both sides by {', '.join(keys)}{more}"
+        case Aggregation(keys=keys, calls=calls):
+            by = ", ".join(keys) or "one worker"
+            weights = all(is_weight(call, one.input.schema) for _, call in calls)
+            return f"stores {'sums' if weights else 'the distinct arguments'} by {by}"
+        case Distinct() | Compared() | Matched():
+            return "stores each row with its counts, by the whole row"
+        case Limit(keys=keys) | Window(partition=keys):
+            return f"stores all rows by {', '.join(keys) or 'one worker'}"
+        case Recursion():
+            return "a loop, whose steps store changes by iteration"
+    return ""

@@ -1,0 +1,54 @@
+"""Which columns of a relation tell its rows apart, as its operators show."""
+
+from __future__ import annotations
+
+from timely_spark.queries.relations import (
+    Aggregation,
+    Compared,
+    ConstantRows,
+    Distinct,
+    Limit,
+    Matched,
+    Named,
+    Projection,
+    Recursion,
+    Relation,
+    RelationJoin,
+    Selection,
+    Window,
+)
+
+
+def unique_columns(relation: Relation) -> frozenset[str] | None:  # noqa: PLR0911 - a table
+    """Columns that no two rows agree in, no columns for one row at most; None if they are not known."""
+    match relation:
+        case Distinct() | Compared(all=False) | Named():
+            return frozenset(relation.schema.names)
+        case Aggregation(keys=keys):
+            return frozenset(keys)
+        case Projection(input=of, columns=columns):
+            return _renamed(unique_columns(of), columns)
+        case Selection() | Limit() | Window():
+            return unique_columns(relation.inputs[0])
+        case Matched() | RelationJoin(how="semi" | "anti"):
+            return unique_columns(relation.inputs[0])
+        case RelationJoin(how="inner", left=left, right=right):
+            mine, theirs = unique_columns(left), unique_columns(right)
+            if mine is None or theirs is None:
+                return None
+            same = dict(zip(relation.right_keys, relation.left_keys, strict=True))
+            return mine | {same.get(one, one) for one in theirs}
+        case Recursion(name=name, names=names, bodies=bodies):
+            return unique_columns(bodies[names.index(name)])
+        case ConstantRows(rows=rows):
+            return frozenset() if len(rows) < 2 else None
+    return None
+
+
+def _renamed(
+    columns: frozenset[str] | None, projected: tuple[tuple[str, object], ...]
+) -> frozenset[str] | None:
+    if columns is None:
+        return None
+    new = {of: name for name, of in reversed(projected) if isinstance(of, str)}
+    return frozenset(new[one] for one in columns) if columns <= new.keys() else None
