@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from timely_spark.runtime.handle.inputs import InputHandle
     from timely_spark.runtime.handle.query import Query
-    from timely_spark.runtime.sources.folder import FileSource
+    from timely_spark.runtime.sources.source import JournaledSource
 
 __all__ = ("Dataflow", "Input", "Source", "Trigger")
 
@@ -85,7 +85,7 @@ class Dataflow(Inputs, Suggests):
         self.name = name
         self.graph = LogicalGraph(name, times)
         self.outputs: list[OutputSpec] = []
-        self.frames: dict[str, DataFrame | FileSource] = {}
+        self.frames: dict[str, DataFrame | JournaledSource] = {}
         self.feedbacks: dict[int, Stage] = {}
         self._handles: dict[str, InputHandle] = {}
 
@@ -146,7 +146,7 @@ class Dataflow(Inputs, Suggests):
         check_methods(vertex)
         check_state(vertex)
         operator = type(vertex).__name__.lower()
-        if not streams or not hasattr(streams[0], "check_others"):
+        if not streams or not isinstance(streams[0], Stream):
             msg = f"{operator} got {list(streams)!r}, no streams"
             raise GraphError(msg, where=caller(), hint="give a stream, or a list of streams.")
         more: Any = {"by": by, "guarantees": guarantees, "summaries": summaries, "name": name}

@@ -94,6 +94,9 @@ class Sources:
             parts.append(FromItem(UNIT, [], []))
         where = node.args.get("where")
         later = conjuncts(where.this) if where is not None else []
+        for found in (one for condition in later for one in calls.aggregates_in(condition)):
+            shown = found.sql(dialect=parse.dialect())
+            raise self.binder.refuse(found, f"{shown} where no aggregate may be", "write it in HAVING.")
         early: list[Any] = []
         joins = (
             [*(first.this.args.get("joins") or ()), *(node.args.get("joins") or ())]

@@ -1,0 +1,171 @@
+"""Scripts of views, files of SQL, plans as text, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+import timely_spark as ts
+from timely_spark.__main__ import main
+from timely_spark.errors import GraphError, SqlError
+from timely_spark.queries.scripts import planned, table_view
+from timely_spark.queries.unique import unique_columns
+from timely_spark.sql_file import read_sql
+
+EDGES = "src bigint, dst bigint, w bigint"
+
+
+def collection():
+    return ts.Dataflow("queries").input("edges", EDGES).collection()
+
+
+def test_views_of_a_script_read_those_before_them_and_share_what_they_read():
+    flow = ts.Dataflow("views")
+    flow.input("edges", "src bigint, dst bigint, diff bigint")
+    views = flow.sql("""
+        CREATE VIEW two(a, b) AS SELECT x.src, y.dst FROM edges x JOIN edges y ON x.dst = y.src;
+        CREATE TEMPORARY VIEW n AS SELECT count(*) AS n FROM two;
+        CREATE OR REPLACE VIEW m AS SELECT max(b) AS m FROM two;
+    """)
+    assert list(views) == ["two", "n", "m"]
+    for name, view in views.items():
+        view.changes().capture(f"of {name}")
+    joins = [stage for stage in flow.graph.stages if stage.operator == "join"]
+    assert len(joins) == 1
+    made = ts.testing.run(flow, {"edges": [[(1, 2, 1), (2, 3, 1)], [(1, 2, -1)]]})
+    assert made["of two"].rows() == {0: [(1, 3, 1)], 1: [(1, 3, -1)]}
+    assert made["of n"].rows() == {0: [(1, 1)], 1: [(0, 1), (1, -1)]}
+    assert made["of m"].rows() == {0: [(3, 1)], 1: [(None, 1), (3, -1)]}
+
+
+def test_several_joins_of_one_table_share_an_arrangement():
+    query = "SELECT a.src FROM edges a JOIN edges b ON a.dst = b.src JOIN edges c ON b.dst = c.src"
+    edges = collection()
+    assert "arranged by (src), for several joins" in ts.explain_sql(query, edges=edges)
+    ts.sql(query, edges=edges)
+    assert [one.operator for one in edges.stream.flow.graph.stages].count("arrange") == 1
+
+
+def test_columns_that_nothing_reads_are_dropped_before_they_are_stored():
+    plan = ts.explain_sql("SELECT a.src FROM edges a JOIN edges b ON a.dst = b.src", edges=collection())
+    assert "w" not in plan.replace("rows", "").replace("worker", "").split()
+
+
+@pytest.mark.parametrize(
+    ("query", "unique"),
+    [
+        ("SELECT src, count(*) AS n FROM edges GROUP BY src", {"src"}),
+        ("SELECT count(*) AS n FROM edges", set()),
+        ("SELECT n FROM (SELECT src, count(*) AS n FROM edges GROUP BY src)", None),
+        ("SELECT DISTINCT src, dst FROM edges", {"src", "dst"}),
+        ("SELECT src FROM edges", None),
+        ("SELECT src FROM edges UNION ALL SELECT src FROM edges", None),
+        (
+            "WITH RECURSIVE r AS (SELECT src FROM edges UNION SELECT src + 1 FROM r) SELECT * FROM r",
+            {"src"},
+        ),
+    ],
+)
+def test_the_columns_that_tell_rows_apart_are_seen_from_the_query(query, unique):
+    relation, _ = planned(query, {"edges": collection()})
+    assert unique_columns(relation) == unique
+
+
+REFUSED = [
+    ("SELECT x FROM edges", "no column x", "the columns are: src, dst, w"),
+    ("SELECT srcc FROM edges", "no column srcc", "did you mean src?"),
+    ("SELECT src FROM edge", "no table edge", "did you mean edges?"),
+    ("SELECT src FROM edges a, edges b", "src is ambiguous", "write one of a.src, b.src"),
+    ("SELECT src, count(*) FROM edges", "src is neither in GROUP BY", "any_value(src)"),
+    ("SELECT src FROM edges WHERE count(*) > 1", "where no aggregate may be", "HAVING"),
+    ("SELECT src FROM edges WHERE src", "is bigint, not boolean", "write a condition"),
+    ("SELECT mode(src) FROM edges", "mode is not kept up to date", "reduce_batches"),
+    ("SELECT src FROM edges SORT BY src", "SORT BY is not supported", "no order"),
+    ("SELECT * FROM edges TABLESAMPLE (10 PERCENT)", "TABLESAMPLE", "hash"),
+    ("SELECT src FROM edges UNION SELECT src, dst FROM edges", "1 and 2 columns", "as many"),
+    ("SELECT row_number() OVER () FROM edges", "without ORDER BY", "ordered"),
+    ("SELECT src FROM edges WHERE (src, dst) NOT IN (SELECT dst, src FROM edges)", "NOT IN", "NOT EXISTS"),
+    ("SELECT (SELECT src, dst FROM edges) FROM edges", "2 columns where one value belongs", "one column"),
+    ("SELECT * FROM edges LIMIT -1", "LIMIT is -1", "whole number"),
+    ("SELECT src FROM edges; SELECT dst FROM edges", "2 statements", "flow.sql"),
+    ("SELECT src FROM edges PIVOT (sum(w) FOR dst IN (1, 2))", "PIVOT is not supported", "FILTER"),
+]
+
+
+@pytest.mark.parametrize(("query", "problem", "hint"), REFUSED)
+def test_what_is_refused_shows_its_place_and_what_to_write(query, problem, hint):
+    with pytest.raises(SqlError) as caught:
+        ts.sql(query, edges=collection())
+    text = str(caught.value)
+    assert problem in text
+    assert hint in text.partition("Hint: ")[2]
+    assert ", in line 1, column " in text
+
+
+def test_a_query_without_tables_is_refused():
+    with pytest.raises(GraphError, match="the query has no tables"):
+        ts.sql("SELECT 1")
+
+
+def test_a_scalar_subquery_with_several_rows_is_an_error_of_the_epoch():
+    flow = ts.Dataflow("several")
+    edges = flow.input("edges", EDGES).collection()
+    ts.sql("SELECT src, (SELECT dst FROM edges) AS d FROM edges", edges=edges).changes().capture("out")
+    with pytest.raises(ts.TimelyError, match="several rows where one value belongs"):
+        ts.testing.run(flow, {"edges": [[(1, 2, 0), (2, 3, 0)]]})
+
+
+FILE = """
+CREATE TABLE edges (src bigint, dst bigint, diff bigint) USING csv OPTIONS (path '{folder}');
+CREATE VIEW far AS SELECT * FROM edges WHERE dst >= :least;
+CREATE MATERIALIZED VIEW degrees LOCATION :out AS SELECT src, count(*) AS n FROM far GROUP BY src;
+"""
+
+
+def test_a_file_of_sql_is_a_flow(tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("src,dst,diff\n1,2,1\n")
+    file = tmp_path / "degrees.sql"
+    file.write_text(FILE.format(folder=tmp_path / "in"))
+    made = read_sql(file.read_text(), {"least": "2", "out": str(tmp_path / "out")})
+    assert made.outputs == {"degrees": (str(tmp_path / "out"), ())}
+    flow, views = made.flow()
+    views["degrees"].changes().capture("seen")
+    seen = ts.testing.run(flow, {"edges": [[(1, 2, 1), (1, 1, 1), (1, 5, 1)], [(1, 5, -1)]]})["seen"]
+    assert seen.rows() == {0: [(1, 2, 1)], 1: [(1, 1, 1), (1, 2, -1)]}
+
+    assert main(["sql", str(file), "--explain", "--set", "least=2", "--set", "out=x"]) == 0
+    assert "Aggregation count(*) by src" in capsys.readouterr().out
+    assert main(["sql", str(file), "--explain"]) == 1
+    assert "no value for :least" in capsys.readouterr().err
+    assert main(["sql", str(file), "--set", "least=2", "--set", "out=x"]) == 1
+    assert "--checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("CREATE VIEW a AS SELECT 1", "no CREATE MATERIALIZED VIEW"),
+        ("CREATE TABLE t (a int) USING orc LOCATION 'x'", "t USING orc"),
+        ("CREATE TABLE t (a int) USING csv", "t has no place"),
+        ("CREATE TABLE t (a int) USING csv OPTIONS (path 'x', sep ';')", "t has options sep"),
+        ("DROP TABLE t", "DROP TABLE in a file of SQL"),
+    ],
+)
+def test_a_wrong_file_is_refused(text, problem):
+    with pytest.raises(SqlError, match=problem):
+        read_sql(text)
+
+
+def test_a_kept_view_with_equal_rows_is_refused(tmp_path):
+    text = """CREATE TABLE edges (src bigint) USING csv LOCATION '/x';
+        CREATE MATERIALIZED VIEW r LOCATION '/y' AS SELECT src FROM edges"""
+    (tmp_path / "a.csv").write_text("src\n1\n")
+    with pytest.raises(SqlError, match="r may have equal rows"):
+        read_sql(text.replace("/x", str(tmp_path))).flow()
+    kept = text.replace("LOCATION '/y'", "LOCATION '/y' TBLPROPERTIES ('keys' = 'src')")
+    flow, _ = read_sql(kept.replace("/x", str(tmp_path))).flow()
+    assert "table r" in repr(flow)
+
+
+def test_a_table_is_found_by_its_view():
+    assert table_view("edges", collection()).names == ("src", "dst", "w")
