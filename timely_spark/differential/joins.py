@@ -378,9 +378,7 @@ def _join(
                 [schema],
                 others=[streams[1]],
                 name=name,
-                vertex=vertex(
-                    keys, columns, shared, copies=() if hot is None else (1 - spread, *hot.hot)
-                ),
+                vertex=vertex(keys, columns, shared, copies=() if hot is None else (1 - spread, *hot.hot)),
                 requires=parted,
                 # the records of hot keys are where those of the left side are, if these are spread
                 guarantees=keys[0] if hot is None or spread == 0 else None,

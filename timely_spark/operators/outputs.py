@@ -294,8 +294,8 @@ def to_delta(
     Raises:
         SchemaError: a key is missing; or `diff` is a key, or a column that is not an integer.
         GraphError: the stream is in a loop, or `diff` is combined with `release` "arrival". At the start: the
-            output is to retract records of a step that replaces values and retracts none, such as `aggregate`,
-            or records that are derived of those of `min` or `max`.
+            output is to retract records of a step that replaces values and retracts none, as `aggregate`, or
+            records that are derived of those of `min` or `max`.
     """
     columns = names("to_delta", keys)
     check_columns("to_delta", stream.schema, columns, keys=True)
