@@ -30,10 +30,9 @@ from timely_spark.queries.relations import (
     Selection,
     Window,
 )
-from timely_spark.queries.scopes import Ambiguous, Fresh, VisibleColumns
+from timely_spark.queries.scopes import Ambiguous, Fresh, VisibleColumns, close_name
 from timely_spark.queries.subqueries import Subqueries
 from timely_spark.sql import parse
-from timely_spark.sql.expressions import near
 from timely_spark.sql.types import name_of
 
 if TYPE_CHECKING:
@@ -172,8 +171,7 @@ class Block(Sources, Aggregating, Subqueries):
         listed = list(
             dict.fromkeys(f"{one.table}.{one.name}" if len(parts) > 1 else one.name for one in known)
         )
-        hint = near(text, listed)
-        hint = hint or f"the columns are: {', '.join(listed) or 'none'}."
+        hint = close_name(text, listed) or f"the columns are: {', '.join(listed) or 'none'}."
         return self.binder.refuse(node, f"no column {text}", hint)
 
     # -- expressions -----------------------------------------------------------------------------------------

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.queries import calls
 from timely_spark.queries.binder import UNIT, Binder, BoundQuery, Domain, Views, cast_to, column_node
 from timely_spark.queries.relations import Concat, Matched, Projection, Relation, RelationJoin, Selection
-from timely_spark.queries.scopes import Ambiguous, Correlated, Fresh, FromItem, NamedColumn, VisibleColumns
+from timely_spark.queries.scopes import (
+    Ambiguous,
+    Correlated,
+    Fresh,
+    FromItem,
+    NamedColumn,
+    VisibleColumns,
+    close_name,
+)
 from timely_spark.sql import parse, types
-from timely_spark.sql.expressions import near
 
 
 def conjuncts(node: Any) -> list[Any]:
@@ -185,7 +192,7 @@ class Sources:
         if name.lower() in views:
             return views[name.lower()]
         known = sorted(self.views)
-        hint = near(name, known) or f"the tables are {', '.join(known) or 'none'}."
+        hint = close_name(name, known) or f"the tables are {', '.join(known) or 'none'}."
         raise self.binder.refuse(node, f"no table {name}", hint)
 
     # -- joins -----------------------------------------------------------------------------------------------
