@@ -119,8 +119,8 @@ class Subqueries:
 
     def _among(self, node: Any) -> None:
         answer, keys = self.answer_for_each(_query(node))
-        mine, theirs = self._compared(node, answer)
-        relation = self._renamed(answer.relation, (*answer.outer, *theirs))
+        mine, theirs, compared = self._compared(node, answer)
+        relation = self._renamed(compared, (*answer.outer, *theirs))
         names = tuple(relation.schema.names)
         if keys:  # null equals null in the domain, and in the values never
             for name in names[len(keys) :]:
@@ -135,8 +135,8 @@ class Subqueries:
         test = exp.Not(this=exp.Is(this=column_node(name), expression=exp.Null()))
         return self.binder.bound(test, relation.schema)
 
-    def _compared(self, node: Any, answer: BoundQuery) -> tuple[list[str], list[str]]:
-        """Columns of this block and of an answer that `IN` compares, of the same types."""
+    def _compared(self, node: Any, answer: BoundQuery) -> tuple[list[str], list[str], Relation]:
+        """Columns of this block and of an answer that `IN` compares, of the same types; and the answer."""
         from sqlglot import exp
 
         inside = node.this.this if isinstance(node.this, exp.Paren) else node.this
@@ -144,22 +144,28 @@ class Subqueries:
         if len(sides) != len(answer.columns):
             problem = f"{len(sides)} values IN a query of {len(answer.columns)} columns"
             raise self.binder.refuse(node, problem, "select as many columns.")
-        mine, theirs = [], []
+        mine: list[str] = []
+        theirs: list[tuple[str, Any]] = []
+        schema = answer.relation.schema
         for one, column in zip(sides, answer.columns, strict=True):
             tree = self.rewritten(one)
             bound = self.binder.bound(self.final(tree), self.relation.schema)
-            other = answer.relation.schema.field(column).type
+            other = schema.field(column).type
             kind = types.common(bound.type, other)
             if kind is None:
                 problem = f"{name_of(bound.type)} IN a query of {name_of(other)}"
                 raise self.binder.refuse(node, problem, "cast one side.")
-            if kind != other:
-                problem = f"{name_of(bound.type)} IN a query of {name_of(other)}"
-                raise self.binder.refuse(node, problem, f"cast the query's column to {name_of(kind)}.")
-            tree = tree if bound.type == kind else cast_to(tree, kind)
-            mine.append(self.add(tree, "value"))
-            theirs.append(column)
-        return mine, theirs
+            name = self.add(tree if bound.type == kind else cast_to(tree, kind), "value")
+            mine.append(self._copied(name) if name in mine else name)
+            theirs.append((column, self.binder.cast(column, kind, schema)))
+        cast = (*((one, one) for one in answer.outer), *theirs)
+        return mine, [name for name, _ in theirs], Projection(answer.relation, cast)
+
+    def _copied(self, column: str) -> str:
+        name = self.fresh.name("value")
+        kept = [(one, one) for one in self.relation.schema.names]
+        self.relation = Projection(self.relation, (*kept, (name, column)))
+        return name
 
     def _renamed(self, relation: Relation, columns: Sequence[str]) -> Relation:
         """Columns of an answer with names that are new in this block; without any, a constant."""
@@ -227,7 +233,8 @@ class Subqueries:
         from sqlglot import exp
 
         answer, keys = self.answer_for_each(_query(node))
-        mine, theirs = self._compared(node, answer)
+        mine, theirs, compared = self._compared(node, answer)
+        answer = replace(answer, relation=compared)
         if len(mine) > 1:
             hint = "write NOT EXISTS, or compare one column."
             raise self.binder.refuse(node, "NOT IN, or IN as a value, of several columns", hint)
