@@ -39,11 +39,16 @@ def test_rows_are_numbered_in_the_order_of_their_first_occurrence_also_if_hashes
                 column = pa.array(values, pa.string() if text else pa.int64())
                 which, fresh, _, made = numbering.of(pa.table({"k": column}))
 
-                assert fresh["k"].to_pylist() == [numbering.table["k"][n].as_py() for n in made]
+                assert fresh["k"].to_pylist() == numbering.rows(made)["k"].to_pylist()
                 assert not {*fresh["k"].to_pylist()} & {*known}
                 known |= dict(zip(fresh["k"].to_pylist(), made.tolist(), strict=True))
                 assert which.tolist() == [known[value] for value in values]
         assert sorted(known.values()) == [*range(len(known))]
+        if not batches:
+            continue
+        shuffled = np.random.default_rng(len(known)).permutation(len(known))
+        in_order = sorted(known, key=known.__getitem__)
+        assert numbering.rows(shuffled)["k"].to_pylist() == [in_order[n] for n in shuffled]
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(-5, 5), st.integers(-2, 3)), min_size=1, max_size=40)

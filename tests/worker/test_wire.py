@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from timely_spark.errors import VertexError
@@ -87,6 +88,18 @@ def test_rows_of_other_kinds_are_passed_over_and_the_order_stays() -> None:
     assert wire.only(rows, Message, Tick) == rows.take(pa.array([1, 2, 5]))
     assert wire.without(rows, Message, Tick) == rows.take(pa.array([0, 3, 4, 6, 7, 8]))
     assert wire.read(ROWS.empty_table(), Header) == []
+
+
+def test_rows_of_each_worker_are_not_copied() -> None:
+    rows = wire.table([(3, ITEMS[1]), (1, ITEMS[5]), (1, ITEMS[1]), (3, ITEMS[5])])
+    parts = dict(wire.by_worker(rows))
+
+    assert list(parts) == [1, 3]
+    for worker, part in parts.items():
+        assert part.equals(rows.filter(pc.equal(rows["worker"], worker)))
+        held = {chunk.buffers()[2].address for chunk in part["payload"].chunks}
+        assert held == {rows["payload"].chunk(0).buffers()[2].address}
+    assert list(wire.by_worker(ROWS.empty_table())) == []
 
 
 def test_an_item_for_all_workers_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Node, Plan
 from timely_spark.coordinator.hot_keys import hot_keys
 from timely_spark.coordinator.loops import Loops, Notice
-from timely_spark.coordinator.round_result import OUTPUTS, RoundResult, as_outputs
+from timely_spark.coordinator.round_result import NO_OUTPUTS, RoundResult, as_outputs
 from timely_spark.coordinator.runs import Runs
 from timely_spark.graph import Kind
 from timely_spark.progress import Tracker
@@ -28,7 +28,7 @@ from timely_spark.worker import wire
 from timely_spark.worker.columns import Refused, by_column
 from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.notify import Blockers, input_frontier
-from timely_spark.worker.wire import ELSEWHERE, ROWS, Failure, Header, Item, Message, Report, SinkRows
+from timely_spark.worker.wire import ELSEWHERE, NO_ROWS, Failure, Header, Item, Message, Report, SinkRows
 
 #: Longer runs of empty epochs are released as one epoch.
 MAX_EMPTY = 100
@@ -140,7 +140,7 @@ class Coordinator:
 
     def first(self) -> RoundResult:
         """The result that the first batch starts from."""
-        return self._result(ROWS.empty_table(), OUTPUTS.empty_table(), Counter(), [])
+        return self._result(NO_ROWS, NO_OUTPUTS, Counter(), [], {}, Convergence())
 
     def apply_round(self, batch_id: int, rows: pa.Table, *, ended: bool = False) -> RoundResult:
         """Apply the rows that the workers wrote in one round of a batch.
@@ -171,9 +171,8 @@ class Coordinator:
             before, text = self.negatives.get(one.step, (0, one.text(where)))
             self.negatives[one.step] = before + one.records, text
         notices = self.loops.enter(total.loops)
-        result = self._result(_by_worker(rows, Message), outputs, Counter(total.stats), notices)
-        fed = Convergence.decode(total.loops.fed)
-        return replace(result, refused=self._refused_to_report(total.refused), convergence=fed)
+        refused, fed = self._refused_to_report(total.refused), Convergence.decode(total.loops.fed)
+        return self._result(_by_worker(rows, Message), outputs, Counter(total.stats), notices, refused, fed)
 
     def cancel(self, epochs: Iterable[int], result: RoundResult) -> RoundResult:
         """End the running loops of epochs; returns the batch's result with the bounds in its header."""
@@ -186,7 +185,7 @@ class Coordinator:
         header = replace(result.header, bounds=dict(self.loops.bounds))
         messages, headers = wire.only(result.rows, Message), wire.only(result.rows, Header)
         renewed = wire.table((worker, header) for worker in headers.column("worker").to_pylist())
-        return replace(result, header=header, rows=pa.concat_tables([messages, renewed]))
+        return replace(result, header=header, rows=wire.concat([messages, renewed]))
 
     def _count(self, reports: list[tuple[int, Report]], others: Report) -> None:
         """Enter a round's notifications and unfinished workers."""
@@ -256,8 +255,14 @@ class Coordinator:
                 reported[name] = rows
         return reported
 
-    def _result(
-        self, messages: pa.Table, outputs: pa.Table, stats: Counter[str], notices: list[Notice]
+    def _result(  # noqa: PLR0917 - what a round had, of which nothing is optional
+        self,
+        messages: pa.Table,
+        outputs: pa.Table,
+        stats: Counter[str],
+        notices: list[Notice],
+        refused: dict[str, Refused],
+        convergence: Convergence,
     ) -> RoundResult:
         oldest = self._oldest()
         self.loops.forget(oldest)
@@ -281,7 +286,7 @@ class Coordinator:
         stats["pending_notifications"] = self.pending_count
         stats["left"] = len(self.unfinished) + self.unfinished_elsewhere
         return RoundResult(
-            rows=pa.concat_tables([messages, wire.table((worker, header) for worker in sorted(wake))]),
+            rows=wire.concat([messages, wire.table((worker, header) for worker in sorted(wake))]),
             awake=awake,
             header=header,
             outputs=outputs,
@@ -296,6 +301,8 @@ class Coordinator:
             cut_off=dict(self.loops.dropped),
             notices=notices,
             stats=dict(stats),
+            refused=refused,
+            convergence=convergence,
         )
 
     def _updated_arrivals(self) -> list[tuple[int, list[Any]]]:
@@ -496,10 +503,12 @@ def _read(batch_id: int, rows: pa.Table) -> tuple[list[tuple[int, Report]], Repo
 
 def _by_worker(rows: pa.Table, kind: type[Item]) -> pa.Table:
     """The rows of a kind in the order of workers, in which rows of one worker keep their order."""
-    places = np.flatnonzero(wire.are(rows, kind).to_numpy(zero_copy_only=False))
-    places = places[np.argsort(rows["worker"].to_numpy()[places], kind="stable")]
-    if (np.diff(places) == 1).all():  # as they are
-        return rows.slice(int(places[0]) if len(places) else 0, len(places))
+    if not len(places := wire.places(rows, kind)):
+        return NO_ROWS
+    if len(places) > 1:
+        places = places[np.argsort(rows["worker"].to_numpy()[places], kind="stable")]
+    if places[-1] - places[0] == len(places) - 1 and (places[1:] > places[:-1]).all():  # as they are
+        return rows.slice(int(places[0]), len(places))
     return rows.take(pa.array(places))
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.round_result import RoundResult
@@ -25,7 +24,7 @@ from timely_spark.state.codec import BlobStore
 from timely_spark.worker import wire
 from timely_spark.worker.record import Recorded
 from timely_spark.worker.round import Budget, Worker
-from timely_spark.worker.wire import ELSEWHERE, ROWS, Failure, Message, Report
+from timely_spark.worker.wire import ELSEWHERE, Failure, Message, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +120,13 @@ def run_workers(rows: pa.Table, run: Callable[[int, pa.Table], pa.Table]) -> pa.
 
     A worker's `VertexError` becomes a `Failure`, and the other workers run.
     """
-    column, written = rows.column("worker"), [ROWS.empty_table()]
-    for worker in (workers := sorted(set(column.to_pylist()))):
+    written: list[pa.Table] = []
+    for worker, own in wire.by_worker(rows):
         try:
-            written.append(run(worker, rows.filter(pc.equal(column, worker)) if len(workers) > 1 else rows))
+            written.append(run(worker, own))
         except VertexError as error:  # noqa: PERF203 - see above
             written.append(wire.table([(worker, Failure.of(error))]))
-    return pa.concat_tables(written)
+    return wire.concat(written)
 
 
 def run_local_rounds(

@@ -22,9 +22,14 @@ OUTPUTS = pa.schema(
 """Records for the sinks. Columns: sink (the step's name), epoch, worker, payload (Arrow IPC stream)."""
 
 
+NO_OUTPUTS = OUTPUTS.empty_table()
+
+
 def as_outputs(rows: pa.Table) -> pa.Table:
     """The output rows of a round, in schema `OUTPUTS`."""
-    outputs = wire.only(rows, SinkRows)
+    if not len(places := wire.places(rows, SinkRows)):
+        return NO_OUTPUTS
+    outputs = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
     items = [output for _, output in wire.read(outputs, SinkRows)]
     sinks = pa.array([output.sink for output in items], pa.string())
     epochs = pa.array([output.epoch for output in items], pa.int64())

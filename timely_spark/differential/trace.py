@@ -15,7 +15,7 @@ from timely_spark.errors import SchemaError, StateError
 from timely_spark.operators.aggregate import OTHER_SUMS
 from timely_spark.state import history
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.arrow import Hashes, Indices, max_abs, numbers, replaced
+from timely_spark.state.arrow import Hashes, Indices, abs_bound, numbers, replaced, rows_at
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.grouping import Groups
 from timely_spark.state.history import Compact, compaction, time_columns, with_time
@@ -43,10 +43,11 @@ def consolidate(table: pa.Table) -> pa.Table:
         >>> consolidate(pa.table({"k": [1, 2, 1, 3], DIFF: [1, 1, 1, 0]})).sort_by("k").to_pydict()
         {'k': [1, 2], '__timely_diff': [2, 1]}
     """
-    groups = runs(numbers_of(table, labels_of(table)), table.num_rows)
+    labels = numbers_of(table, labels_of(table)) if table.num_rows > 1 else []
+    groups = runs(labels, table.num_rows)
     if len(groups.starts) == table.num_rows and all(numbers(table, one).all() for one in weights_of(table)):
         order = groups.order
-        return table if (order[1:] > order[:-1]).all() else table.take(pa.array(order))
+        return table if (order[1:] > order[:-1]).all() else rows_at(table, order)
     return added_up(table, groups)[1]
 
 
@@ -58,7 +59,7 @@ def added_up(table: pa.Table, of: Groups) -> tuple[Indices, pa.Table]:
     columns = [numbers(table, one) for one in weights]
     check_totals(of, dict(zip(weights, columns, strict=True)))
     firsts, totals = of.nonzero(columns)
-    rows = table.drop_columns(weights).take(pa.array(firsts))
+    rows = rows_at(table.drop_columns(weights), firsts)
     for column, total in zip(weights, totals, strict=True):
         rows = rows.append_column(column, pa.array(total))
     return firsts, rows.select(table.schema.names)
@@ -71,7 +72,7 @@ def check_totals(of: Groups, weights: Mapping[str, Indices]) -> None:
     depends on the schedule.
     """
     for name, counts in weights.items():
-        if len(of.starts) == len(counts) or max_abs(counts) * len(counts) < MOST:
+        if len(of.starts) == len(counts) or abs_bound(counts) * len(counts) < MOST:
             continue  # nothing is added, or no total reaches the bound
         ordered = counts[of.order]
         low = np.add.reduceat(ordered & _LOW, of.starts)  # in halves, whose sums are exact
@@ -83,7 +84,7 @@ def check_totals(of: Groups, weights: Mapping[str, Indices]) -> None:
 
 def products(left: Indices, right: Indices, weight: str = DIFF) -> Indices:
     """The products of multiplicities, or of values and multiplicities, which must not be too large."""
-    if max_abs(left) * max_abs(right) >= MOST:
+    if abs_bound(left) * abs_bound(right) >= MOST:
         one, other = (np.abs(each).view(np.uint64) for each in (left, right))
         if (one > np.uint64(MOST - 1) // np.maximum(other, np.uint64(1))).any(where=other > 0):
             raise _too_large(weight)

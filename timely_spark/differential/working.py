@@ -20,12 +20,15 @@ import pyarrow as pa
 from timely_spark.differential.reducers import GROUP, Logic, Rows
 from timely_spark.differential.trace import DIFF, check_totals
 from timely_spark.state.arrangement import Arrangement, Matches
-from timely_spark.state.arrow import FEW, Hashes, Indices, numbers
+from timely_spark.state.arrow import FEW, Hashes, Indices, numbers, rows_at
 from timely_spark.state.codes import runs
-from timely_spark.state.grouping import group, ranges, run_starts
+from timely_spark.state.grouping import changes, group, ranges, run_starts
 from timely_spark.state.hashing import exact, hashes, same
 from timely_spark.state.history import TIME, Coordinates, by_join
 from timely_spark.times import Timestamp
+
+#: numbers of which so many times as many are used are sorted, not marked among all
+_SPARSE = 16
 
 
 class HasNulls(Exception):
@@ -37,8 +40,12 @@ class Numbering:
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = list(columns)
-        #: the distinct rows, by number
-        self.table: pa.Table | None = None
+        #: the distinct rows in the order of their numbers; each part is at least twice as long as the next
+        self._parts: list[pa.Table] = []
+        #: a table without rows
+        self._none = pa.table({})
+        #: the number of the first row of each part, and at the end that of the next new row
+        self._starts = np.zeros(1, np.int64)
         #: ascending hashes of rows and the rows' numbers; each run is at least twice as long as the next
         self._runs: list[tuple[Hashes, Indices]] = []
         #: whether equal hashes were of equal rows in all tables so far
@@ -53,13 +60,14 @@ class Numbering:
         hashed, self._sure = hashed[firsts], self._sure and exact(table, self.columns)
         made = self._known(hashed, None if self._sure else table.take(pa.array(firsts)))
         (new,) = (made < 0).nonzero()
-        used = 0 if self.table is None else self.table.num_rows
-        numbered = made[new] = np.arange(used, used + len(new))
-        fresh, hashed = table.take(pa.array(firsts[new])), hashed[new]
+        self._none = table.slice(0, 0)
+        numbered = made[new] = np.arange(self._starts[-1], self._starts[-1] + len(new))
+        if len(new) == table.num_rows == 1:
+            fresh = table.combine_chunks()
+        else:
+            fresh, hashed = rows_at(table, firsts[new]), hashed[new]
         if len(new):
-            both = fresh if self.table is None else pa.concat_tables([self.table, fresh])
-            self.table = both.combine_chunks()
-            self._add(hashed, numbered)
+            self._add(fresh, hashed, numbered)
         return made[groups.of], fresh, hashed, numbered
 
     def _known(self, hashed: Hashes, rows: pa.Table | None) -> Indices:
@@ -79,7 +87,11 @@ class Numbering:
             found[who] = numbered[at]
         return found
 
-    def _add(self, hashed: Hashes, numbered: Indices) -> None:
+    def _add(self, rows: pa.Table, hashed: Hashes, numbered: Indices) -> None:
+        self._parts.append(rows)
+        while len(self._parts) > 1 and self._parts[-2].num_rows < 2 * self._parts[-1].num_rows:
+            self._parts[-2:] = [pa.concat_tables(self._parts[-2:]).combine_chunks()]
+        self._starts = np.cumsum([0, *(part.num_rows for part in self._parts)])
         self._runs.append((hashed, numbered))
         while len(self._runs) > 1 and len(self._runs[-2][0]) < 2 * len(self._runs[-1][0]):
             hashed, numbered = (np.concatenate(each) for each in zip(*self._runs[-2:], strict=True))
@@ -88,15 +100,31 @@ class Numbering:
 
     def among(self, *which: Indices) -> Indices:
         """The distinct numbers of several arrays, ascending."""
-        found = np.zeros(0 if self.table is None else self.table.num_rows, np.bool_)
-        for each in which:
-            found[each] = True
+        every = which[0] if len(which) == 1 else np.concatenate(which)
+        if _SPARSE * len(every) < self._starts[-1]:
+            every = np.sort(every)
+            return every[changes(every)]
+        found = np.zeros(self._starts[-1], np.bool_)
+        found[every] = True
         return np.flatnonzero(found)
 
     def rows(self, which: Indices) -> pa.Table:
         """The rows with these numbers."""
-        assert self.table is not None
-        return self.table.take(pa.array(which))
+        part = self._starts.searchsorted(which, "right") - 1
+        if not len(part):
+            return self._none
+        if (part == part[0]).all():
+            return rows_at(self._parts[part[0]], which - self._starts[part[0]])
+        order = np.argsort(part, kind="stable")
+        ends = part[order].searchsorted(np.arange(len(self._parts) + 1))
+        rows = [
+            rows_at(self._parts[at], which[order[low:high]] - self._starts[at])
+            for at, (low, high) in enumerate(pairwise(ends.tolist()))
+            if low < high
+        ]
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return rows_at(pa.concat_tables(rows).combine_chunks(), back)
 
 
 class RowsByKey:
@@ -132,7 +160,7 @@ class RowsByKey:
         starts = sizes.cumsum() - sizes
         self._start[keys], self._size[keys] = used + starts, sizes
         if not self._columns:
-            self._columns = [np.zeros(0, np.int64) for _ in columns]
+            self._columns = [np.zeros(max(2 * n, FEW), np.int64) for _ in columns]
         if used + n > len(self._columns[0]):
             used = self._make_room(n)
             self._start[keys] = used + starts

@@ -24,7 +24,7 @@ from timely_spark.operators.expire import Sessions, check_per, checked_expire, o
 from timely_spark.operators.retractions import with_signs
 from timely_spark.operators.rows import all_named, check_name, computed
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.arrow import Indices, Mask, flat, max_abs
+from timely_spark.state.arrow import Indices, Mask, abs_bound, flat
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.grouping import Groups, group
 from timely_spark.state.history import RowTimes, compaction, time_columns, with_time
@@ -178,7 +178,7 @@ def large_sums(values: npt.NDArray[np.int64], starts: Indices) -> Mask:
     >>> large_sums(np.array([1, 2, (1 << 63) - 1, 1]), np.array([0, 2])).tolist()
     [False, True]
     """
-    if max_abs(values) * len(values) < 1 << 63:
+    if abs_bound(values) * len(values) < 1 << 63:
         return np.zeros(len(starts), np.bool_)
     low = np.add.reduceat(values & _LOW, starts)
     return beyond_longs(np.add.reduceat(values >> 32, starts) + (low >> 32))

@@ -25,7 +25,7 @@ from timely_spark.graph import (
 from timely_spark.operators.expire import check_per, checked_expire, latest, options_text
 from timely_spark.operators.retractions import check_no_retractions, retractions_in
 from timely_spark.state.arrangement import Arrangement, Matches
-from timely_spark.state.arrow import Indices, Mask, numbers
+from timely_spark.state.arrow import Indices, Mask, numbers, rows_at
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.grouping import group
 from timely_spark.state.history import EPOCH, TIME, RowTimes, compaction, epochs_of, with_time
@@ -299,7 +299,7 @@ def joined_rows(
     """
     left = set((mine if edge == 0 else found).schema.names)
     own = [column for column in columns if (column in left) == (edge == 0)]
-    taken = mine.select(own).take(pa.array(probe))
+    taken = rows_at(mine.select(own), probe)
     return pa.table({c: (taken if c in own else found).column(c) for c in columns})
 
 

@@ -129,7 +129,8 @@ class Tracker:
             heappush(self._queue, (reach.order(node % reach.n, time.order_key()), node, time))
 
     def _drain(self) -> None:
-        n, out, implied = self.reachability.n, self.reachability.out, self._implied
+        n, implied = self.reachability.n, self._implied
+        emptied: set[int] = set()
         while self._queue:
             _, node, time = heappop(self._queue)
             if not (change := self._pending.pop((node, time))):
@@ -138,18 +139,25 @@ class Tracker:
                 counted = implied[node] = MutableAntichain()
             changes = counted.update(time, change)
             if not counted:
-                del implied[node]
+                emptied.add(node)
             if not changes:
                 continue
             layer, location = divmod(node, n)
             self._changed.add(location)
             if layer == 1:
                 self._arrived.add(location)
-            for edge in out[location]:
-                target, summary = edge.target + n * (layer or int(edge.exchange)), edge.summary
-                for at, by in changes:
-                    if (result := summary.results_in(at)) is not None:
-                        self._push(target, result, by)
+            self._follow(location, layer, changes)
+        for node in emptied:
+            if not implied[node]:
+                del implied[node]
+
+    def _follow(self, location: int, layer: int, changes: Iterable[tuple[Any, int]]) -> None:
+        n = self.reachability.n
+        for edge in self.reachability.out[location]:
+            target, summary = edge.target + n * (layer or int(edge.exchange)), edge.summary
+            for at, by in changes:
+                if (result := summary.results_in(at)) is not None:
+                    self._push(target, result, by)
 
     # -- frontiers -------------------------------------------------------------------------------------------
 

@@ -16,6 +16,8 @@ Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 #: tables with fewer rows are sorted with numpy's own sort, and not narrowed
 FEW = 1 << 11
+#: shifts all bits of an integer but its sign away
+_SIGN = 63
 #: the end of an Arrow IPC stream
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 #: metadata of a column of longs that is written as a narrower type
@@ -37,6 +39,37 @@ def numbers(table: pa.Table, column: str) -> npt.NDArray[Any]:
     """A numeric column without nulls as an array."""
     values: npt.NDArray[Any] = flat(table.column(column)).to_numpy()
     return values
+
+
+def as_numbers(column: pa.ChunkedArray) -> npt.NDArray[Any] | None:
+    """A column of numbers as an array, in place; None: it has nulls, or several pieces, or no numbers."""
+    if column.type.id not in _NUMBERS or column.num_chunks != 1 or column.null_count:
+        return None
+    values: npt.NDArray[Any] = column.chunk(0).to_numpy()
+    return values
+
+
+#: the numbers of the types that numpy has, too
+_NUMBERS = frozenset(
+    kind.id
+    for kind in (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float32(), pa.float64()),
+    )
+)
+
+
+def rows_at(table: pa.Table, at: Indices) -> pa.Table:
+    """The rows at some positions. Of a few rows numpy takes a column in a fifth of the time of Arrow.
+
+    >>> rows_at(pa.table({"n": [7, 8], "word": ["a", None]}), np.array([1, 0])).to_pydict()
+    {'n': [8, 7], 'word': [None, 'a']}
+    """
+    columns = []
+    for column in table.columns:
+        values = as_numbers(column)
+        columns.append(column.take(pa.array(at)) if values is None else pa.array(values[at]))
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def replaced(table: pa.Table, column: str, values: Any) -> pa.Table:
@@ -136,10 +169,14 @@ def holding(low: int, high: int) -> pa.DataType:
     return pa.int64()
 
 
-def max_abs(values: npt.NDArray[Any]) -> int:
-    """The greatest absolute value of integers, 0 without any.
+def abs_bound(values: npt.NDArray[Any]) -> int:
+    """A bound of integers' absolute values, which is at most twice the greatest one, or 1.
 
-    >>> max_abs(np.array([2, -3]))
-    3
+    >>> (
+    ...     abs_bound(np.array([2, -3])),
+    ...     abs_bound(np.array([4, -1])),
+    ...     abs_bound(np.array([-(1 << 63)])) == 1 << 63,
+    ... )
+    (3, 5, True)
     """
-    return max(int(values.max(initial=0)), -int(values.min(initial=0)))
+    return int(np.bitwise_or.reduce(values ^ (values >> _SIGN))) + 1

@@ -80,7 +80,7 @@ class Batch:
         """The number of rows."""
         return len(self.hashes) if self.starts is None else int(self.starts[-1])
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes in memory."""
         size: int = self.rows.nbytes + self.hashes.nbytes

@@ -119,6 +119,8 @@ class Codec:
         self.kept: dict[bytes, int] = {}
         #: the blobs of batches that this codec has written or read
         self._references: WeakKeyDictionary[Batch, BlobRef] = WeakKeyDictionary()
+        #: the bytes of small batches that this codec has written
+        self._written: WeakKeyDictionary[Batch, bytes] = WeakKeyDictionary()
         #: the prefix of the names of new blobs, and the number of blobs with it
         self._prefix, self._number = "", 0
         #: whether to write without blobs
@@ -281,10 +283,16 @@ class Codec:
         return pickle.loads(data)
 
     def _part(self, part: Batch) -> Any:
-        if self.blobs is None or self.inline or part.nbytes < BLOB_BYTES:
-            if not part.packed:  # its hashes take longer to write than to compute
-                return {"table": self._blob(to_bytes(part.table))}
-            return {"packed": self._blob(to_bytes(part.stored())), "distinct": part.distinct}
+        small = part.nbytes < BLOB_BYTES
+        if self.blobs is None or self.inline or small:
+            if (data := self._written.get(part)) is None:
+                # without its hashes, unless it is packed: they take longer to write than to compute
+                data = to_bytes(part.stored() if part.packed else part.table)
+                if small:
+                    self._written[part] = data
+            if not part.packed:
+                return {"table": self._blob(data)}
+            return {"packed": self._blob(data), "distinct": part.distinct}
         if (blob := self._references.get(part)) is None:
             blob = self._references[part] = self._put(self.blobs, to_bytes(part.stored()))
         self.kept[blob.reference] = blob.size

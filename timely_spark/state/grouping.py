@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timely_spark.state.arrow import FEW, Hashes, Indices, Mask
+from timely_spark.state.arrow import FEW, Hashes, Indices, Mask, rows_at
 from timely_spark.state.hashing import exact, hashes, same
 
 _U = np.uint64
@@ -107,12 +107,12 @@ class Groups:
 
     def rows(self, table: pa.Table) -> pa.Table:
         """The rows of the table, group by group."""
-        return table if (self.order[1:] > self.order[:-1]).all() else table.take(self.order)
+        return table if (self.order[1:] > self.order[:-1]).all() else rows_at(table, self.order)
 
     def slices(self, table: pa.Table) -> Iterator[pa.Table]:
         """The rows of each group: they are moved at most once, and then only sliced."""
         if len(self.starts) > 1:
-            table = table.take(pa.array(self.order))
+            table = rows_at(table, self.order)
         return map(table.slice, self.starts.tolist(), self.sizes.tolist())
 
     @property
@@ -140,10 +140,10 @@ class Groups:
 
 def group(table: pa.Table, columns: Sequence[str], hashed: Hashes | None = None) -> Groups:
     """Group the rows of a table by key, in the order of H; rows of one group keep the table's order."""
+    if table.num_rows < 2:
+        return Groups(np.zeros(table.num_rows, np.int64), np.zeros(table.num_rows, np.int64))
     h = hashes(table, columns) if hashed is None else hashed
     order = in_order(h)
-    if not len(order):
-        return Groups(order, np.zeros(0, np.int64))
     ordered = h[order]
     new = changes(ordered)
     if not exact(table, columns):

@@ -17,6 +17,9 @@ import pyarrow.compute as pc
 from timely_spark.state.arrow import Hashes, Indices, Mask, flat
 
 _U = np.uint64
+#: the constants of `mix`: to make one takes as long as to use it
+_ADDED, _FIRST, _SECOND = _U(0x9E37_79B9_7F4A_7C15), _U(0xBF58_476D_1CE4_E5B9), _U(0x94D0_49BB_1331_11EB)
+_BY_30, _BY_27, _BY_31 = _U(30), _U(27), _U(31)
 _NULL = _U(0x7C3A_91D5_E86B_20F7)
 _PRIME = _U(0x0000_0100_0000_01B3)
 #: bytes, or rows, that are hashed at once
@@ -25,10 +28,13 @@ _PIECE = 1 << 20
 
 def mix(x: Hashes) -> Hashes:
     """The finaliser of splitmix64, a bijection on 64 bits."""
-    x = x + _U(0x9E37_79B9_7F4A_7C15)
-    x = (x ^ (x >> _U(30))) * _U(0xBF58_476D_1CE4_E5B9)
-    x = (x ^ (x >> _U(27))) * _U(0x94D0_49BB_1331_11EB)
-    return x ^ (x >> _U(31))
+    x = x + _ADDED
+    x ^= x >> _BY_30
+    x *= _FIRST
+    x ^= x >> _BY_27
+    x *= _SECOND
+    x ^= x >> _BY_31
+    return x
 
 
 def unmix(x: Hashes) -> Indices:
@@ -61,7 +67,9 @@ def hashes(table: pa.Table, columns: Sequence[str]) -> Hashes:
 def _hash_column(column: pa.Array) -> Hashes:
     kind = column.type
     nulls = column.null_count
-    if (
+    if pa.types.is_integer(kind):
+        result = mix(words(column))
+    elif (
         pa.types.is_string(kind)
         or pa.types.is_binary(kind)
         or pa.types.is_large_string(kind)
@@ -82,12 +90,14 @@ def _hash_column(column: pa.Array) -> Hashes:
 def words(column: pa.Array) -> Hashes:
     """A column of numbers or times as 64-bit words; equal values have equal words; nulls have any."""
     kind = column.type
-    if pa.types.is_floating(kind):
+    if pa.types.is_integer(kind):
+        pass
+    elif pa.types.is_floating(kind):
         values = (
             column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
         )  # -0.0 + 0.0 is 0.0
         return np.where(np.isnan(values), np.nan, values).view(_U)
-    if pa.types.is_timestamp(kind):
+    elif pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.int64())
     elif pa.types.is_date32(kind) or pa.types.is_time32(kind):
         column = column.cast(pa.int32())

@@ -63,6 +63,9 @@ def stamped_each(tables: Sequence[tuple[Time, pa.Table]]) -> pa.Table:
         >>> stamped_each([(Time(7), a), (Time(8), b)]).to_pydict()
         {'k': ['a', 'b', 'c'], '__timely_time0': [7, 7, 8]}
     """
+    if len(tables) == 1:
+        time, rows = tables[0]
+        return with_time(rows, time)
     rows = pa.concat_tables([table for _, table in tables])
     sizes = [table.num_rows for _, table in tables]
     for i, values in enumerate(zip(*(time for time, _ in tables), strict=True)):

@@ -34,7 +34,8 @@ class Antichain(Generic[X]):
     def __init__(self, elements: Iterable[X] = ()) -> None:
         #: Mutually incomparable.
         self._elements: tuple[X, ...] = ()
-        self.extend(elements)
+        if elements:
+            self.extend(elements)
 
     def insert(self, element: X) -> bool:
         """Add an element unless an element ``<=`` it exists; remove elements ``>=`` it. True iff added."""
@@ -178,12 +179,12 @@ class MutableAntichain(Generic[T]):
             if not self._frontier.insert(time):
                 return []
             after = self._frontier.elements
-            return [*((each, -1) for each in before if each not in after), (time, +1)]
+            return [*[(each, -1) for each in before if each not in after], (time, +1)]
         if new > 0 or time not in before:
             return []
         # rebuilt from all counts, as in timely: a location has few times
-        self._frontier = Antichain(each for each, count in counts.items() if count > 0)
-        return [(time, -1), *((each, +1) for each in self._frontier.elements if each not in before)]
+        self._frontier = Antichain([each for each, count in counts.items() if count > 0])
+        return [(time, -1), *[(each, +1) for each in self._frontier.elements if each not in before]]
 
     def frontier(self) -> Antichain[T]:
         """A copy of the frontier."""

@@ -55,7 +55,7 @@ def lower_bounds(
             entered = plan.channels[index].summary.results_in(plan.times.epoch(epoch))
             if entered is not None:
                 times.extend(time for path in paths if (time := path.results_in(entered)) is not None)
-    return list(Antichain(times))
+    return list(Antichain(dict.fromkeys(times)))
 
 
 #: the range of all nodes

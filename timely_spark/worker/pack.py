@@ -48,10 +48,10 @@ def pack(
     schema = pa.schema([entry.stage.outputs[0].field(name) for name in table.schema.names])
     table = table.cast(schema) if table.schema != schema else table
     first, tick = shard % plan.workers, Tick(source=source, epoch=epoch, read=table.num_rows)
-    if not by_column(entry.epochs):
-        return wire.table([(first, tick), *_pack(plan, entry, _Batch(table), shard, seq, epoch=epoch)])
     if not table.num_rows:
         return wire.table([(first, tick)])
+    if not by_column(entry.epochs):
+        return wire.table([(first, tick), *_pack(plan, entry, _Batch(table), shard, seq, epoch=epoch)])
     batch = _by_epoch(table, entry.epochs)
     counts, batches = batch.counts, _pack(plan, entry, batch, shard, seq)
     tick = replace(tick, spans=spans(counts, entry.stage.max_jump))

@@ -7,20 +7,24 @@ kinds. No other module knows the layout of a row. Times are in their encoded for
 from __future__ import annotations
 
 import json
+from array import array
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from enum import Enum
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
 from timely_spark.state.bounds import parse_json
+from timely_spark.state.grouping import run_starts
 from timely_spark.worker.columns import Refused, Span
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts, highest
@@ -33,6 +37,8 @@ ROWS = pa.schema(
     [("worker", pa.int32()), ("kind", pa.string()), ("meta", pa.string()), ("payload", pa.binary())]
 )
 """Columns: worker (receiver or sender, from 0), kind (`RowKind`), meta (JSON), payload (Arrow IPC stream)."""
+
+NO_ROWS = ROWS.empty_table()
 
 #: The sender of a report of all workers of another process.
 ELSEWHERE = -1
@@ -244,6 +250,8 @@ class Report(Item):
     def sum(cls, parts: Iterable[Report]) -> Report:
         """The sum of any number of reports."""
         parts = list(parts)
+        if not parts:
+            return cls()
         refused: dict[str, Refused] = defaultdict(Refused)
         for name, rows in chain.from_iterable(part.refused.items() for part in parts):
             refused[name] += rows
@@ -283,7 +291,8 @@ def _sum_of_changes(parts: Iterable[list[Change]]) -> list[Change]:
 def _totals(parts: Iterable[dict[str, int]]) -> Counter[str]:
     totals: Counter[str] = Counter()
     for part in parts:
-        totals.update(part)
+        if part:
+            totals.update(part)
     return totals
 
 
@@ -313,16 +322,26 @@ _FEW, _SMALL = 4, 1 << 16
 
 def table(items: Iterable[tuple[int, Item]]) -> pa.Table:
     """Objects as rows of schema `ROWS`, each with the worker that receives or sends the object."""
-    listed = list(items)
+    if not (listed := list(items)):
+        return NO_ROWS
     texts = {id(item): item.encode() for item in {id(item): item for _, item in listed}.values()}
-    columns: tuple[list[Any], ...] = (
-        [worker for worker, _ in listed],
-        [item.kind for _, item in listed],
-        [texts[id(item)] for _, item in listed],
-        [getattr(item, item.binary, None) for _, item in listed],
-    )
-    arrays = [pa.array(column, each.type) for column, each in zip(columns, ROWS, strict=True)]
-    return pa.table(arrays, schema=ROWS)
+    payloads = [getattr(item, item.binary, None) for _, item in listed]
+    arrays = [
+        pa.array(np.array([worker for worker, _ in listed], np.int32)),
+        _texts([item.kind.value for _, item in listed]),
+        _texts([texts[id(item)] for _, item in listed]),
+        pa.nulls(len(listed), pa.binary())
+        if payloads == [None] * len(payloads)
+        else pa.array(payloads, pa.binary()),
+    ]
+    return pa.Table.from_arrays(arrays, schema=ROWS)
+
+
+def _texts(values: list[str]) -> pa.StringArray:
+    """An array of texts; `pa.array` looks at each value's type."""
+    encoded = [value.encode() for value in values]
+    ends = array("i", accumulate(map(len, encoded), initial=0))
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
 
 
 def read(rows: pa.Table, *types: type[T]) -> list[tuple[int, T]]:
@@ -330,7 +349,7 @@ def read(rows: pa.Table, *types: type[T]) -> list[tuple[int, T]]:
 
     Payloads are Arrow buffers, not copied.
     """
-    by_kind: dict[str, type[T]] = {item.kind: item for item in types}
+    by_kind: dict[str, type[T]] = {item.kind.value: item for item in types}
     kinds = rows.column("kind").to_pylist()
     if not (places := [place for place, kind in enumerate(kinds) if kind in by_kind]):
         return []
@@ -340,6 +359,22 @@ def read(rows: pa.Table, *types: type[T]) -> list[tuple[int, T]]:
         (workers[place], by_kind[kinds[place]].decode(metas[place], payloads[place].as_buffer()))
         for place in places
     ]
+
+
+def by_worker(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each worker, in their order; payloads are not copied."""
+    workers = rows.column("worker").to_numpy()
+    bounds = [*run_starts(workers).tolist(), len(workers)]
+    parts: dict[int, list[pa.Table]] = defaultdict(list)
+    for low, high in pairwise(bounds):
+        parts[int(workers[low])].append(rows.slice(low, high - low))
+    yield from ((worker, concat(parts[worker])) for worker in sorted(parts))
+
+
+def concat(tables: Iterable[pa.Table]) -> pa.Table:
+    """The rows of some tables."""
+    some = [table for table in tables if table.num_rows]
+    return pa.concat_tables(some) if len(some) > 1 else some[0] if some else NO_ROWS
 
 
 def together(tables: Sequence[pa.Table]) -> pa.Table:
@@ -362,5 +397,14 @@ def without(rows: pa.Table, *types: type[Item]) -> pa.Table:
 
 def are(rows: pa.Table, *types: type[Item]) -> pa.Array:
     """Whether each row is of one of some types."""
-    kinds = {item.kind for item in types}
-    return pa.array([kind in kinds for kind in rows.column("kind").to_pylist()], pa.bool_())
+    return pa.array(_are(rows, *types))
+
+
+def places(rows: pa.Table, *types: type[Item]) -> npt.NDArray[np.int64]:
+    """The positions of the rows of some types."""
+    return _are(rows, *types).nonzero()[0]
+
+
+def _are(rows: pa.Table, *types: type[Item]) -> npt.NDArray[np.bool_]:
+    kinds = {item.kind.value for item in types}
+    return np.array([kind in kinds for kind in rows.column("kind").to_pylist()], np.bool_)
