@@ -225,3 +225,25 @@ def test_quarantined_files_are_told_once_also_if_no_file_is_good(
     assert [row for rows in found["bad"].values() for row in rows] == told
     read = Status.of(checkpoint).read["edges"]
     assert (read.listed, read.entered, read.quarantined, read.rows) == (6, 3, 3, 3)
+
+
+def test_a_checkpoint_or_an_output_in_a_folder_that_is_read_is_refused(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    """The next epoch would have them as records."""
+
+    def flow(out: Path) -> ts.Dataflow:
+        made = ts.Dataflow("inside")
+        made.files("in", tmp_path / "in", format="json", schema="n long").to_files(out, name="kept")
+        return made
+
+    (tmp_path / "in").mkdir()
+    with pytest.raises(
+        BadFile, match=r"(?s)'in': the checkpoint is in the folder that it reads.*Hint: put it"
+    ):
+        flow(tmp_path / "out").start(spark, checkpoint=str(tmp_path / "in/checkpoint"))
+    with pytest.raises(
+        BadFile, match=r"(?s)'in': output 'kept' is in the folder that it reads.*Hint: put it"
+    ):
+        flow(tmp_path / "in/out").start(spark, checkpoint=checkpoint)
+    assert list((tmp_path / "in").iterdir()) == []

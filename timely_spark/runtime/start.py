@@ -27,6 +27,7 @@ from timely_spark.errors import BadArgument, GraphError, StorageFailed, TimelyEr
 from timely_spark.graph import Kind, absolute, caller, frame_schema, integer, seconds
 from timely_spark.runtime.arguments import trigger_of
 from timely_spark.runtime.errors import (
+    BadFile,
     CheckpointInUse,
     InputsInUse,
     NameTaken,
@@ -55,8 +56,11 @@ from timely_spark.runtime.session import (
     require_spark,
     same_python,
 )
+from timely_spark.runtime.sinks.folder import FolderSink
 from timely_spark.runtime.sinks.sink import MemorySink, Output
 from timely_spark.runtime.sinks.system_log import SystemLog
+from timely_spark.runtime.sources.folder import FileSource
+from timely_spark.runtime.sources.listing import lists
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
@@ -114,7 +118,7 @@ def start(
     rounds = Bound().rounds if rounds_per_batch is None else integer("rounds_per_batch", rounds_per_batch)
     name, arguments = name or plan.name, trigger_of(trigger)
     _check_sources(plan, dataframes, inputs, local=on_one_machine(session))
-    _check_outputs(plan)
+    _check_outputs(plan, outputs, dataframes, checkpoint)
     same_python(session)
     context = RunContext(
         checkpoint="",
@@ -348,8 +352,31 @@ def _is_stateful(frame: DataFrame) -> bool:
     return any(re.search(rf"^\W*({_STATEFUL})", line) for line in analyzed.splitlines())
 
 
-def _check_outputs(plan: Plan) -> None:
-    """Check that somebody can see what the flow does."""
+def _check_apart(
+    dataframes: Mapping[str, DataFrame | JournaledSource], checkpoint: str | None, outputs: Sequence[Output]
+) -> None:
+    """Check that the flow does not write into the folders whose files it reads."""
+    places = {f"output {one.name!r}": one.sink.path for one in outputs if isinstance(one.sink, FolderSink)}
+    if checkpoint is not None:
+        places["the checkpoint"] = checkpoint
+    for source in dataframes.values():
+        if not isinstance(source, FileSource):
+            continue
+        for what, place in places.items():
+            if lists(source.folder.path, place):
+                msg = f"source {source.name!r}: {what} is in the folder that it reads, {place}"
+                hint = 'put it elsewhere, or below a name that begins with "_", which is not read.'
+                raise BadFile(msg, where=source.where, hint=hint)
+
+
+def _check_outputs(
+    plan: Plan,
+    outputs: Sequence[Output],
+    dataframes: Mapping[str, DataFrame | JournaledSource],
+    checkpoint: str | None,
+) -> None:
+    """Check that somebody can see what the flow does, and that the flow does not read what it writes."""
+    _check_apart(dataframes, checkpoint, outputs)
     if not any(stage.kind in {Kind.OUTPUT, Kind.INSPECT, Kind.PROBE} for stage in plan.stages):
         msg = f"flow {plan.name!r} has no output: it would read its inputs, and nobody would see a result"
         hint = "give a step an output, such as capture(), to_delta(...), subscribe(...) or probe()."

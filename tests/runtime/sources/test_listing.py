@@ -16,6 +16,7 @@ from timely_spark.errors import Where
 from timely_spark.runtime.sources.arrivals import File, Unread
 from timely_spark.runtime.sources.folder import Folder
 from timely_spark.runtime.sources.journal import FileCounts, FileJournal
+from timely_spark.runtime.sources.listing import lists
 from timely_spark.runtime.storage.files import Files
 
 
@@ -257,3 +258,25 @@ def _change(step: str, old: Path, new: Path) -> None:
             new.symlink_to(old.parent)
         elif step == "hard" and old.is_file():
             new.hardlink_to(old.resolve())
+
+
+@pytest.mark.parametrize(
+    ("place", "listed"),
+    [
+        ("in", True),
+        ("in/checkpoint", True),
+        ("in/day=1/x", True),
+        ("link/x", True),
+        ("other/../in/x", True),
+        ("in2/checkpoint", False),
+        ("in/_checkpoint", False),
+        ("in/.x/y", False),
+        ("in/day=1/_x/y", False),
+        (".", False),
+    ],
+)
+def test_what_is_written_to_a_place_is_listed_in_a_folder(place: str, listed: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    (tmp_path / "in").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    for folder in ("in", "link"):
+        assert lists(tmp_path / folder, tmp_path / place) == listed

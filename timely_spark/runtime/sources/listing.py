@@ -12,6 +12,7 @@ from collections import deque
 from typing import NamedTuple
 
 from timely_spark.runtime.sources.arrivals import File, is_visible
+from timely_spark.runtime.storage.files import location
 
 
 class FoundFile(NamedTuple):
@@ -105,3 +106,17 @@ class _Walk:
             self.ignored[found.name] = "is neither a file nor a folder"
         elif self.files.setdefault(found.path, found) is not found:
             self.ignored[found.name] = f"is a link to {found.path}, which is read once"
+
+
+def lists(folder: str | os.PathLike[str], place: str | os.PathLike[str]) -> bool:
+    """Whether the files of a folder include those that are written to a place.
+
+    >>> (
+    ...     lists("/data/in", "/data/in/checkpoint"),
+    ...     lists("/data/in", "/data/in/_checkpoint"),
+    ...     lists("/a", "/ab"),
+    ... )
+    (True, False, False)
+    """
+    top, inside = (f"{os.path.realpath(location(path))}/" for path in (folder, place))
+    return inside.startswith(top) and is_visible(f"{inside.removeprefix(top)}file")
