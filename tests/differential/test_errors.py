@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import timely_spark as ts
 from timely_spark.differential import DIFF
 from timely_spark.errors import VertexError
+from timely_spark.testing import run
 from timely_spark.worker import Budget
 
 Make = Callable[["Given"], Any]
@@ -236,3 +238,32 @@ def test_large_multiplicities_that_cancel_out_are_none() -> None:
     found = ts.testing.run(flow, {"x": [[(1, 2**61), (1, 1 - 2**61), (1, 2**60)]]})["out"].rows()
 
     assert found == {0: [(1, 2**60 + 1, 1)]}
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        lambda x, drawn: x.map(lambda row: (next(drawn),), "n long", name="draws"),
+        lambda x, drawn: x.flat_map(lambda row: [(next(drawn),)], "n long", name="draws"),
+        lambda x, drawn: x.map_batches(lambda rows: pa.table({"n": [next(drawn)]}), "n long", name="draws"),
+        lambda x, drawn: x.where(lambda row: next(drawn) % 2, name="draws"),
+    ],
+    ids=["map", "flat_map", "map_batches", "where"],
+)
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_function_with_another_result_for_the_same_record_is_found(draws: Any, *, moved: bool) -> None:
+    """The deletion of a record would leave what its insertion has made, for ever."""
+    flow = ts.Dataflow("drawn")
+    x = flow.input("x", "n long").collection()
+    draws(x.distinct() if moved else x, itertools.count()).changes().capture("out")
+    with pytest.raises(VertexError, match=r"(?s)'draws' \(.*same records it gives .*, then .*Hint: a del"):
+        run(flow, {"x": [[1]]})
+
+
+def test_a_result_with_nan_is_the_same() -> None:
+    flow = ts.Dataflow("nan")
+    x = flow.input("x", "n long").collection()
+    x.map(lambda row: (float("nan"), [1.0, float("nan")]), "f double, l array<double>").changes().capture(
+        "out"
+    )
+    assert len(run(flow, {"x": [[1]]})["out"].rows()[0]) == 1

@@ -131,7 +131,7 @@ class CallContext:
             if (loop := limiting_loop(channel)) is not None:
                 self._drop(channel.through, loop, time, batch)
             return
-        sent, batch = batch, through(channel.through, batch)
+        sent, batch = batch, through(channel.through, batch, twice=round_.plan.checks_laws)
         # stateless steps on the way may make more of it, or fewer
         round_.iterations.check_size(channel, time, max(sent, batch, key=len), self.node)
         if not batch.num_rows:
@@ -256,12 +256,12 @@ class CallContext:
         return max(self.invocation.since, least)
 
 
-def through(stages: Through, batch: pa.Table) -> pa.Table:
-    """The batch after the per-batch stages of a channel."""
+def through(stages: Through, batch: pa.Table, *, twice: bool = False) -> pa.Table:
+    """The batch after the per-batch stages of a channel; see `apply_stage`."""
     for stage, port in stages:
         if not batch.num_rows:
             break
-        batch = apply_stage(stage, batch)[port]
+        batch = apply_stage(stage, batch, twice=twice)[port]
     return batch
 
 

@@ -9,20 +9,24 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Channel, Plan, PlanInput
-from timely_spark.errors import VertexError, excerpt
+from timely_spark.errors import SchemaError, VertexError, excerpt
 from timely_spark.graph import Partition, Stage, Stateless
 from timely_spark.state.arrow import to_bytes
 from timely_spark.state.exchange import partitioned
 from timely_spark.worker import wire
 from timely_spark.worker.columns import Epochs, by_column, column_epochs, spans
 from timely_spark.worker.combining import combined
+from timely_spark.worker.loops import DIFF
 from timely_spark.worker.wire import Advance, InputBatch, Item, Tick
 
 #: The size of the sample that decides whether a source's rows are combined before the exchange.
 SAMPLE = 4096
 
+#: Results of at most so many records are compared by the simulator.
+_COMPARED = 10_000
 #: A large `send` is split into rows of about this size.
 PIECE_BYTES = 8 << 20
 
@@ -115,12 +119,13 @@ class _Batch:
         assert self.epochs is not None
         return list(zip(self.epochs[bounds[:-1]].tolist(), np.diff(bounds).tolist(), strict=True))
 
-    def through(self, stage: Stage) -> list[_Batch]:
+    def through(self, stage: Stage, *, twice: bool) -> list[_Batch]:
         """The outputs of a per-batch stage, which is applied to each epoch's rows by themselves."""
         if self.epochs is None:
-            return [_Batch(output) for output in apply_stage(stage, self.table)]
+            return [_Batch(output) for output in apply_stage(stage, self.table, twice=twice)]
         bounds, epochs = self.bounds, self.epochs
-        outputs = [apply_stage(stage, self.table.slice(a, b - a)) for a, b in pairwise(bounds.tolist())]
+        parts = (self.table.slice(a, b - a) for a, b in pairwise(bounds.tolist()))
+        outputs = [apply_stage(stage, part, twice=twice) for part in parts]
         batches = []
         for tables in zip(*outputs, strict=True):
             sizes = [table.num_rows for table in tables]
@@ -171,7 +176,7 @@ def _pack(
         route: tuple[tuple[Stage, int], ...] = ()
         for stage, port in channel.through:
             if (*route, (stage, port)) not in outputs:
-                for out, output in enumerate(outputs[route].through(stage)):
+                for out, output in enumerate(outputs[route].through(stage, twice=plan.checks_laws)):
                     outputs[(*route, (stage, out))] = output
             route = (*route, (stage, port))
         batch = outputs[route]
@@ -211,10 +216,36 @@ def _combined(plan: Plan, channel: Channel, batch: _Batch) -> _Batch:
     return batch if many else _Batch(combined(plan, channel, batch.table))
 
 
-def apply_stage(stage: Stage, batch: pa.Table) -> tuple[pa.Table, ...]:
-    """Apply a per-batch stage; its errors name the stage and the user's line."""
-    assert isinstance(stage.vertex, Stateless)
+def apply_stage(stage: Stage, batch: pa.Table, *, twice: bool = False) -> tuple[pa.Table, ...]:
+    """Apply a per-batch stage; its errors name the stage and the user's line.
+
+    Args:
+        twice: apply a user's function of a collection twice, and compare the results.
+    """
+    vertex = stage.vertex
+    assert isinstance(vertex, Stateless)
     try:
-        return stage.vertex.apply(batch)
+        found = vertex.apply(batch)
+        if twice and DIFF in batch.schema.names and batch.num_rows <= _COMPARED and _calls(vertex):
+            _check_same(found, vertex.apply(batch))
     except Exception as error:
         raise VertexError.from_exception(stage.name, stage.where, error, rows=excerpt(batch)) from error
+    return found
+
+
+def _calls(vertex: Stateless) -> bool:
+    """Whether a function of Python's is applied, not expressions alone."""
+    return any(callable(value) and not isinstance(value, pc.Expression) for value in vars(vertex).values())
+
+
+def _check_same(found: tuple[pa.Table, ...], again: tuple[pa.Table, ...]) -> None:
+    """Check that two results are the same; NaN is itself."""
+    for one, other in zip(found, again, strict=True):
+        if one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist()):
+            continue
+        msg = f"of the same records it gives {excerpt(one)}, then {excerpt(other)}"
+        hint = (
+            "a deletion computes its record once more, so another result leaves the first one for ever: use "
+            "no clock, no random numbers and nothing from outside."
+        )
+        raise SchemaError(msg, hint=hint)
