@@ -263,7 +263,5 @@ def test_a_function_with_another_result_for_the_same_record_is_found(draws: Any,
 def test_a_result_with_nan_is_the_same() -> None:
     flow = ts.Dataflow("nan")
     x = flow.input("x", "n long").collection()
-    x.map(lambda row: (float("nan"), [1.0, float("nan")]), "f double, l array<double>").changes().capture(
-        "out"
-    )
+    x.map(lambda row: (row.n, float("nan")), "n long, f double").changes().capture("out")
     assert len(run(flow, {"x": [[1]]})["out"].rows()[0]) == 1
