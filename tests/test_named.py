@@ -295,6 +295,7 @@ WITHOUT = {
         "source",
         "files",
         "delta",
+        "kafka",
         "table",
         "replay",
         "region",

@@ -27,7 +27,8 @@ from timely_spark.worker.columns import by_column, check_epoch_column, kind_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from pyarrow.dataset import FileFormat
     from pyarrow.fs import FileSystem
@@ -124,12 +125,13 @@ class Source(Stream):
 
     @property
     def quarantined(self) -> Stream:
-        """The files that could not be read, each once, in the epoch of the other files that came with it.
+        """The files or messages that could not be read, each once, in the epoch of those that came with it.
 
         With an epoch column they are in the epoch that is open then, as late records are. Crashes and
-        restarts change nothing. In `testing.run` there are none, because no files are read.
+        restarts change nothing. In `testing.run` there are none, because nothing is read.
 
-        **Columns:** out path string, size long, modified timestamp, reason string.
+        **Columns:** out of files path string, size long, modified timestamp, reason string; of messages
+        topic string, partition int, offset long, timestamp timestamp, key binary, value binary, and reason.
 
         Raises:
             GraphError: the source does not quarantine.
@@ -143,10 +145,9 @@ class Source(Stream):
             ['path', 'reason']
         """
         if self.stage.quarantined is None:
-            msg = f"quarantined: source {self.name!r} does not quarantine files"
-            raise GraphError(
-                msg, where=caller(), hint="declare it with files(..., on_bad_file='quarantine')."
-            )
+            msg = f"quarantined: source {self.name!r} does not quarantine"
+            hint = "declare it with files(..., on_bad_file='quarantine'), or kafka(..., on_bad_record=...)."
+            raise GraphError(msg, where=caller(), hint=hint)
         return Stream(self.flow, self.stage, self.stage.quarantined)
 
 
@@ -380,6 +381,102 @@ class Inputs:
         begin = Begin.of(from_version, from_time)
         frame = table_frame(name, table, changes=bool(changes), begin=begin)
         return self.source(name, frame, epoch=epoch, max_jump=max_jump)
+
+    @locate_errors
+    def kafka(
+        self,
+        name: str,
+        topics: str | Sequence[str],
+        servers: str,
+        *,
+        format: Literal["bytes", "json", "avro"] | None = None,
+        schema: SchemaLike | Mapping[str, object] | None = None,
+        metadata: Sequence[str] | Mapping[str, str] = (),
+        start: str | datetime | Mapping[str, Mapping[int, int]] = "earliest",
+        records_per_epoch: int | None = None,
+        on_bad_record: Literal["fail", "quarantine"] = "fail",
+        on_lost: Literal["fail", "skip"] = "fail",
+        timeout: float | str = "2 minutes",
+        options: Mapping[str, object] | None = None,
+        epoch: str | None = None,
+        max_jump: int = 10_000_000_000,
+    ) -> Source:
+        """The messages of topics of Kafka, as columns: each is read exactly once.
+
+        The tasks fetch messages with `confluent-kafka` (the extra `kafka`), and decode many at a time; no
+        connector of Spark is needed. The messages of one micro-batch are an epoch. Which offsets it has is in
+        the checkpoint before anything of it is released, and a repeated epoch has the same. Messages of a
+        partition stay in order. There is no consumer group: no other program can take partitions away. New
+        partitions are read from their first message on.
+
+        Args:
+            topics: the names of one or more topics.
+            servers: the brokers, such as ``"host1:9092,host2:9092"``.
+            format: "bytes": the column `value`; "json": an object in each message, whose members are the
+                columns of `schema` (others are ignored, missing ones are null); "avro": a record in each
+                message, in Avro's binary encoding without a header, by `schema`. By default "json" with a
+                schema, else "bytes".
+            schema: of JSON, the columns; of Avro, the schema of Avro as JSON or as a dict.
+            metadata: what else is a column: "topic", "partition", "offset", "timestamp", "key", "headers"; or
+                a dict from these to names of columns.
+            start: where a flow with a new checkpoint begins: "earliest": with the first messages; "latest":
+                with what arrives from now on; a `datetime`, or a text as for `delta`: with the first messages
+                since that time; a dict: by topic and partition the offset of the first message, of all
+                messages where it has none.
+            records_per_epoch: the most messages of an epoch; by default all new ones.
+            on_bad_record: "fail": a message that cannot be decoded ends the query; "quarantine": it is left
+                out, counted, and told by the stream `Source.quarantined`.
+            on_lost: "fail": messages that the brokers have deleted before they were read end the query;
+                "skip": they are left out, with a warning.
+            timeout: how long brokers may be silent until the query fails, in seconds or with a unit. When
+                it is started again, it reads the same offsets.
+            options: those of librdkafka, as ``{"security.protocol": "SASL_SSL"}``. Passwords and the like
+                are in no log, error or checkpoint.
+            epoch: as for `source`, as is `max_jump`.
+
+        A message without a value (a tombstone) has null in all columns of `schema`. Of a transaction only
+        what is committed is read.
+
+        **Columns:** out those of the values, then those of `metadata`: topic string, partition int, offset
+        long, timestamp timestamp, key binary, headers array<struct<key: string, value: binary>>.
+
+        Raises:
+            BadArgument: an argument is of another kind, or the client refuses an option.
+            SchemaError: a column of `metadata` has the name of another column.
+            BadTopic: when the flow starts, or runs: there is no such topic, it was deleted or made anew, its
+                messages were deleted before they were read, or its brokers do not answer.
+            BadRecord: at run time: a message cannot be decoded.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("totals")
+            >>> payments = flow.kafka(
+            ...     "payments", "payments", "localhost:9092", schema="account string, amount long"
+            ... )
+            >>> payments.schema.names
+            ['account', 'amount']
+        """
+        from timely_spark.runtime.sources.kafka import QUARANTINED
+        from timely_spark.runtime.sources.kafka_options import kafka_source
+
+        source = kafka_source(
+            name,
+            topics,
+            servers,
+            form=format,
+            schema=schema,
+            metadata=metadata,
+            start=start,
+            records_per_epoch=records_per_epoch,
+            on_bad_record=on_bad_record,
+            on_lost=on_lost,
+            timeout=timeout,
+            options=options,
+        )
+        bad = QUARANTINED if on_bad_record == "quarantine" else None
+        stream = self._source(name, source.schema, epoch, max_jump, bad)
+        self.frames[name] = source
+        return stream
 
     @locate_errors
     def replay(self, name: str, path: str | os.PathLike[str]) -> Source:

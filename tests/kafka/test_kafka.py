@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ from timely_spark.errors import BadArgument, SchemaError
 from timely_spark.runtime.errors import OutputMismatch
 
 PAYMENTS = "account string, amount long"
-
-
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("kafka")) as broker:
-        yield broker
 
 
 def options(broker: Broker, topic: str) -> dict[str, str]:

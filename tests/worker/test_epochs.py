@@ -487,5 +487,5 @@ def test_quarantine_may_begin_at_a_restart(tmp_path: Path) -> None:
 
     assert built("fail").fingerprint == built("quarantine").fingerprint
     flow = ts.Dataflow("bad")
-    with pytest.raises(GraphError, match=r"(?s)does not quarantine files.*on_bad_file"):
+    with pytest.raises(GraphError, match=r"(?s)does not quarantine .*on_bad_file"):
         _ = flow.files("in", tmp_path, schema="at long").quarantined

@@ -78,6 +78,7 @@ class Coordinator:
         self.late_rows: Counter[str] = Counter()
         #: per input the records read, late ones included
         self.read_rows: Counter[str] = Counter()
+        self.quarantined: Counter[str] = Counter()
         self.refused_rows: Counter[str] = Counter()
         self.loops = Loops.of(plan)
         #: by step the warning of the last hot key, with its micro-batch
@@ -154,6 +155,7 @@ class Coordinator:
         total = Report.sum([*(report for _, report in reports), others])
         ticks, advanced = set(total.ticks), dict(total.advanced)
         self.read_rows.update(total.read)
+        self.quarantined.update(total.quarantined)
         self._count(reports, others)
         # all changes of the round at once, so that no decrement comes before its increment
         self.tracker.update([(at, self.plan.times.decode(time), n) for at, time, n in total.deltas])
@@ -298,6 +300,7 @@ class Coordinator:
             complete=not awake and all(at is None for at in self.inputs.values()) and not self.pending_count,
             late=dict(self.late_rows),
             read=dict(self.read_rows),
+            quarantined=dict(self.quarantined),
             cut_off=dict(self.loops.dropped),
             notices=notices,
             stats=dict(stats),
@@ -444,6 +447,7 @@ class Coordinator:
             "after": self.late_epochs,
             "late": dict(self.late_rows),
             "read": dict(self.read_rows),
+            "quarantined": dict(self.quarantined),
             "loops": self.loops.encode(),
             "refused": dict(self.refused_rows),
             "hot_keys": dict(self.hot_keys),
@@ -472,6 +476,7 @@ class Coordinator:
         self.no_epoch_yet, self.late_epochs = set(snapshot["unseen"]), dict(snapshot["after"])
         self.late_rows, self.refused_rows = Counter(snapshot["late"]), Counter(snapshot["refused"])
         self.read_rows = Counter(snapshot.get("read", {}))
+        self.quarantined = Counter(snapshot.get("quarantined", {}))
         self.loops = Loops.of(plan)
         self.loops.restore(snapshot["loops"])
         self.hot_keys = dict(snapshot.get("hot_keys", {}))

@@ -582,7 +582,10 @@ class _Migrator:
             "refused": {name: count for name, count in snapshot["refused"].items() if name in inputs},
             "late": {name: count for name, count in snapshot["late"].items() if name in inputs},
             "lacking": lacking,
-            "read": {name: count for name, count in snapshot.get("read", {}).items() if name in inputs},
+            **{
+                counted: {name: count for name, count in snapshot.get(counted, {}).items() if name in inputs}
+                for counted in ("read", "quarantined")
+            },
         }
         result = Coordinator.decode(self.plan, encoded).first()
         if result.released:  # removed steps held them back: run a round, which releases them

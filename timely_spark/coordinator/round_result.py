@@ -59,6 +59,8 @@ class RoundResult:
     late: dict[str, int]
     #: records of each input that were read since the flow began, late ones included
     read: dict[str, int]
+    #: files or messages of each input that were quarantined since the flow began
+    quarantined: dict[str, int]
     #: records that the limits of loops have dropped, per loop, since the flow began
     cut_off: dict[str, int]
     notices: list[Notice]
@@ -79,7 +81,7 @@ class RoundResult:
         """
         return cls(
             rows=rows, awake=rows.num_rows > 0, header=header, outputs=OUTPUTS.empty_table(), released=[],
-            frontier={}, complete=False, late={}, read={}, cut_off={}, notices=[],
+            frontier={}, complete=False, late={}, read={}, quarantined={}, cut_off={}, notices=[],
             stats={"rounds": 0, "bytes_in_flight": 0},
         )  # fmt: skip
 
@@ -101,7 +103,8 @@ class RoundResult:
 
     def encode(self) -> dict[str, Any]:
         """The result as plain JSON, without rows, outputs, and refused rows."""
-        plain = ("awake", "released", "frontier", "complete", "late", "read", "cut_off", "stats")
+        counts = ("late", "read", "quarantined", "cut_off", "stats")
+        plain = ("awake", "released", "frontier", "complete", *counts)
         return {name: getattr(self, name) for name in plain} | {
             "header": self.header.encode(),
             "notices": [asdict(notice) for notice in self.notices],

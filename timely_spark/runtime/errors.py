@@ -24,6 +24,14 @@ class BadFile(TimelyError, OSError):
     """A file of a source is missing, damaged or has other columns; or there is no file."""
 
 
+class BadTopic(TimelyError, OSError):
+    """A topic of a source is missing, cannot be read, or has lost messages; or its brokers are silent."""
+
+
+class BadRecord(TimelyError, ValueError):
+    """A message of a source cannot be decoded."""
+
+
 class TableUnsupported(TimelyError, NotImplementedError):
     """A Delta table has a feature that only Spark's reader knows."""
 

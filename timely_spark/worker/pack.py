@@ -84,11 +84,13 @@ def pack_input(
     return wire.table(items)
 
 
-def pack_quarantined(plan: Plan, source: str, table: pa.Table) -> pa.Table:
-    """Pack the rows about quarantined files; with an epoch column they enter as late rows do."""
+def pack_quarantined(plan: Plan, source: str, table: pa.Table, shard: int = 0) -> pa.Table:
+    """Pack the rows about quarantined files or messages; with an epoch column they enter as late rows do."""
     entry = plan.source(source)
-    batches = list(_pack(plan, entry, _Batch(table), 0, 0, entries=entry.quarantined))
-    ticks = {worker: Tick(source=source, spans=[]) for worker, _ in batches if by_column(entry.epochs)}
+    batches = list(_pack(plan, entry, _Batch(table), shard, 0, entries=entry.quarantined))
+    tick = Tick(source=source, spans=[] if by_column(entry.epochs) else None)
+    ticks = {worker: tick for worker, _ in batches}
+    ticks[shard % plan.workers] = replace(tick, quarantined=table.num_rows)  # one worker counts them
     return wire.table([*ticks.items(), *batches])
 
 

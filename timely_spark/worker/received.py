@@ -47,6 +47,7 @@ class Received:
         self.late: Counter[str] = Counter()
         self.refused: dict[str, Refused] = defaultdict(Refused)
         self.read: Counter[str] = Counter()
+        self.quarantined: Counter[str] = Counter()
         #: the pointstamps of the messages, and the number of records of inputs, which `batches` counts
         self.pointstamps: Counter[tuple[int, Any]] = Counter()
         self.records = 0
@@ -75,8 +76,8 @@ class Received:
         self.in_time: dict[str, InTime] = {}
         parts: dict[str, list[Tick]] = defaultdict(list)
         for tick in ticks:
-            if tick.read:
-                self.read[tick.source] += tick.read
+            self.read += Counter({tick.source: tick.read})  # without zeros
+            self.quarantined += Counter({tick.source: tick.quarantined})
             epochs = self.plan.source(tick.source).epochs
             if tick.spans is not None:
                 parts[tick.source].append(tick)

@@ -328,6 +328,7 @@ class Worker:
             seen=received.seen,
             late=received.late,
             read=received.read,
+            quarantined=received.quarantined,
             refused=received.refused,
             loops=self.iterations.counts(),
             loads=self.loads.take(),

@@ -143,8 +143,9 @@ class Tick(Item):
     #: with an epoch column the spans of the part's epochs, and on one worker (epoch, rows) of each epoch
     spans: list[Span] | None = None
     rows: list[tuple[int, int]] | None = None
-    #: the records of the part, before any step
+    #: the records of the part, before any step, and what was quarantined instead
     read: int = 0
+    quarantined: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +236,8 @@ class Report(Item):
     refused: dict[str, Refused] = field(default_factory=dict)
     #: by input the records that the round read, late ones included
     read: dict[str, int] = field(default_factory=dict)
+    #: by input the files or messages that were quarantined
+    quarantined: dict[str, int] = field(default_factory=dict)
     loops: LoopCounts = field(default_factory=LoopCounts)
     loads: list[Load] = field(default_factory=list)
     negatives: list[Negatives] = field(default_factory=list)
@@ -265,6 +268,7 @@ class Report(Item):
             late=_totals(part.late for part in parts),
             refused=refused,
             read=_totals(part.read for part in parts),
+            quarantined=_totals(part.quarantined for part in parts),
             loops=LoopCounts.sum(part.loops for part in parts),
             loads=sorted((load for part in parts for load in part.loads), key=astuple),
             negatives=sorted(one for part in parts for one in part.negatives),

@@ -19,11 +19,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from timely_spark.errors import LogDamaged, Where
 from timely_spark.runtime.errors import BadFile, LostOwnership
-from timely_spark.runtime.sources import journal, reader
+from timely_spark.runtime.sources import journal, polling
 from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
-from timely_spark.runtime.sources.reader import FilesReader, ReadPartition
+from timely_spark.runtime.sources.polling import ReadPartition
+from timely_spark.runtime.sources.reader import FilesReader
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.spark_log import INPUT
 
@@ -327,7 +328,7 @@ def test_a_source_is_looked_at_for_a_part_of_the_time(monkeypatch: pytest.Monkey
         return [], {}
 
     looks: list[float] = []
-    monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(polling, "time", SimpleNamespace(monotonic=lambda: now[0]))
     world = World(None)
     monkeypatch.setattr(world.reader.source.folder, "listing", listed)
     for _ in range(50):

@@ -49,8 +49,8 @@ def why(self: Query, epoch: int | None = None) -> Why:
 def audit(self: Query) -> dict[str, Account]:
     """By input what became of all that it was given, up to the newest micro-batch.
 
-    Law: `listed == entered + quarantined + skipped`, in files, entries of handles or captured epochs; and
-    of the records that were read, `rows`, `late` ones were late, and all others are in the flow.
+    Law: `listed == entered + quarantined + skipped`, in files, entries of handles, messages or captured
+    epochs; and of the records that were read, `rows`, `late` ones were late, and all others are in the flow.
     `python -m timely_spark status` shows the same.
 
     Example:

@@ -376,6 +376,7 @@ def progress_fields(coordinator: Coordinator, result: RoundResult) -> dict[str, 
         "complete": result.complete,
         "late": result.late,
         "read": result.read,
+        "quarantined": result.quarantined,
         "cut_off": result.cut_off,
     }
 

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from timely_spark.runtime.query.feedback import MAX_ENTRIES, SMALL_BYTES, packed_entries
 from timely_spark.runtime.run_context import RunContext
-from timely_spark.runtime.sources.reader import Reader, reader_of
+from timely_spark.runtime.sources.polling import Reader
+from timely_spark.runtime.sources.reader import reader_of
 from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.entries import entry_size
 from timely_spark.runtime.storage.manifest import Manifest

@@ -1,6 +1,6 @@
 """`Account`: what became of all that a flow's inputs were given, read from a checkpoint by any process.
 
-Law: `listed == entered + quarantined + skipped`, in files, entries or epochs, each once by its identity; and
+Law: `listed == entered + quarantined + skipped`, in files, entries, epochs or messages, each once; and
 the records of what has entered are `rows`, of which `late` were late.
 """
 
@@ -33,7 +33,7 @@ class Account:
     """
 
     #: what is counted; None means rows only, of a Spark DataFrame or a Delta table
-    unit: Literal["file", "entry", "epoch"] | None = None
+    unit: Literal["file", "entry", "epoch", "message"] | None = None
     listed: int = 0
     entered: int = 0
     quarantined: int = 0
@@ -54,10 +54,10 @@ class Account:
         Args:
             inputs: `log.flow(manifest)["described"]["inputs"]`, or `plan.described()["inputs"]`.
         """
-        offsets, entries = manifest.sources, manifest.entries
+        read_to = {**manifest.entries, **manifest.sources}
         return {
             name: cls(
-                **_counted(log.files, name, offsets[name] if name in offsets else entries.get(name)),
+                **_counted(log.files, manifest, name, read_to.get(name)),
                 rows=manifest.read.get(name, 0),
                 late=manifest.late.get(name, 0),
             )
@@ -66,7 +66,7 @@ class Account:
 
     def __str__(self) -> str:
         parts = [f"{self.entered:,} {_plural(self.unit, self.entered)}"] if self.unit is not None else []
-        parts += [counted(self.rows, "record")]
+        parts += [counted(self.rows, "record")] if self.unit != "message" else []
         counts = {
             "late": self.late,
             "quarantined": self.quarantined,
@@ -80,7 +80,7 @@ def _plural(unit: str, number: int) -> str:
     return unit if number == 1 else f"{unit.removesuffix('y')}ies" if unit == "entry" else f"{unit}s"
 
 
-def _counted(files: Files, name: str, offset: Any) -> dict[str, Any]:
+def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[str, Any]:
     """The counts of an input at its offset, or at the number of a handle's last entry."""
     skipped = Skipped.of(files, name)
     match offset:
@@ -92,6 +92,16 @@ def _counted(files: Files, name: str, offset: Any) -> dict[str, Any]:
                 "entered": offset + 1 - gone,
                 "skipped": gone,
                 "names": skipped.names,
+            }
+        case {"offsets": _}:
+            read, bad = manifest.read.get(name, 0), manifest.quarantined.get(name, 0)
+            names = (files.json(_file("lost", name)) or {"names": {}})["names"]
+            return {
+                "unit": "message",
+                "listed": read + bad,
+                "entered": read,
+                "quarantined": bad,
+                "names": names,
             }
         case {"epochs": int(epochs)}:
             return {"unit": "epoch", "listed": epochs, "entered": epochs}
@@ -120,7 +130,7 @@ def write_ignored(files: Files, source: str, names: Mapping[str, str]) -> None:
 
 
 def write_names(
-    files: Files, kind: Literal["quarantined", "columns"], source: str, names: Mapping[str, str]
+    files: Files, kind: Literal["quarantined", "columns", "lost"], source: str, names: Mapping[str, str]
 ) -> None:
     """Add names of a source that are not read, and why, to those of before."""
     before = files.json(_file(kind, source)) or {"names": {}}

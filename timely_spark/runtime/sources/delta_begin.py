@@ -40,7 +40,7 @@ class Begin:
         if version is not None:
             refuse(time, what="from_time", expected="None beside from_version", hint="leave one of them out.")
         given: Any = time
-        moment = _read(given) if isinstance(given, str) else None
+        moment = read_time(given) if isinstance(given, str) else None
         if moment is None:
             hint = (
                 'write from_time="2026-11-22 08:00:00", also with an offset, as "2026-11-22T08:00:00+01:00".'
@@ -54,7 +54,7 @@ class Begin:
         return {option: value for option, value in given.items() if value is not None}
 
 
-def _read(text: str) -> datetime | None:
+def read_time(text: str) -> datetime | None:
     """A time as Spark reads it; None if the text is not a time."""
     try:
         from pyspark.sql import SparkSession

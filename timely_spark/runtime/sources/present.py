@@ -6,14 +6,16 @@ A batch's offset of a source says what was read up to that batch (see `reader`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from operator import ge
 
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.sources.arrivals import Unread
 from timely_spark.runtime.sources.delta_log import DeltaSource
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
+from timely_spark.runtime.sources.kafka import KafkaSource
 from timely_spark.runtime.sources.replay import ReplaySource
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import Files
@@ -38,6 +40,8 @@ def present(source: JournaledSource, name: str, log: Files) -> Read:
         return lambda offset: offset["epoch"] >= last and (not complete or bool(offset["complete"]))
     if isinstance(source, DeltaSource):
         return _versions(source)
+    if isinstance(source, KafkaSource):
+        return _messages(source)
     assert isinstance(source, FileSource)
     return _files(source, name, log)
 
@@ -47,6 +51,17 @@ def last_captured(source: ReplaySource) -> tuple[int, bool]:
     found, published = source.after(-1), source.published
     since = -1 if published is None else published.newest()
     return max([since, *(epoch for epoch, _ in found.epochs)]), found.complete
+
+
+def _messages(source: KafkaSource) -> Read:
+    ends = source.ends()
+
+    def read(offset: Offset) -> bool:
+        begun: Mapping[str, Sequence[int]] = offset["offsets"]
+        pairs = ((begun.get(topic, ()), of) for topic, of in ends.items())
+        return all(len(at) >= len(of) and all(map(ge, at, of)) for at, of in pairs)
+
+    return read
 
 
 def _versions(source: DeltaSource) -> Read:

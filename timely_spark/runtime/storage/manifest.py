@@ -70,6 +70,8 @@ class Manifest:
     late: dict[str, int] = field(default_factory=dict)
     #: Records of each input that have entered since the flow began, late ones included, before any step.
     read: dict[str, int] = field(default_factory=dict)
+    #: files or messages of each input that were quarantined since the flow began
+    quarantined: dict[str, int] = field(default_factory=dict)
     #: Records that the limits of loops have dropped, by loop, since the flow began.
     cut_off: dict[str, int] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,210 @@
+"""`Reader`: what Spark, or the driver, asks a source of this package: what is new, and the rows of it.
+
+Each offset also has the source's name, by which `by_input` finds it among those of a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from timely_spark.errors import with_hint
+from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.sources.account import write_names
+from timely_spark.runtime.sources.arrivals import File, Part, quarantined, split_files
+from timely_spark.runtime.sources.skipped import Skipped
+from timely_spark.runtime.sources.wakeup import Wakeup
+from timely_spark.runtime.storage.spark_log import INPUT
+from timely_spark.worker import pack_quarantined
+
+Offset = dict[str, Any]
+
+#: Looking for new input takes at most one part in so many of the time, if nothing tells of any.
+_IDLE = 10
+#: (source, column) of which this process has warned.
+_told_columns: set[tuple[str, str]] = set()
+
+
+class ReadPartition(InputPartition):
+    """The files that one task reads; the number `value` is the same when the batch is read again."""
+
+    def __init__(
+        self, value: int, parts: list[Part], progress: int | None = 0, bad: pa.Table | None = None
+    ) -> None:
+        super().__init__(value)
+        self.parts = parts
+        #: what the flow is told of quarantined files
+        self.bad = bad
+        #: The epoch to which a replay advances the input; None if the input is closed; 0: another task does.
+        self.progress = progress
+        #: by file its Delta version, if that may be skipped
+        self.versions: Mapping[str, int] | None = None
+
+
+class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the files between two offsets in tasks; each subclass lists those of one kind of source."""
+
+    #: The number in an offset by which the kinds of sources differ.
+    counts: ClassVar[str]
+    #: The type of that number, or of those numbers.
+    count: ClassVar[type] = int
+
+    def __init__(self, context: RunContext, source: Any) -> None:
+        self.context, self.source = context, source
+        #: When the source may be looked at again, if nothing tells of something new.
+        self._next_look = 0.0
+        #: The newest manifest that was seen, and the offsets in it.
+        self._newest: int | None = None
+        self._resident: Mapping[str, Offset] = {}
+
+    @property
+    def _name(self) -> str:
+        name: str = self.source.name
+        return name
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read what is there now, and nothing later."""
+        with self.context.reporting():
+            self._end_here()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """The offset after the next batch; `start` if there is nothing new."""
+        with self.context.reporting():
+            if not isinstance(start.get(self.counts), self.count):
+                reads = f"source {self._name!r} reads {self.counts}"
+                msg = f"{reads}, but its position in the checkpoint is {start!r}"
+                hint = "keep the kind of the source, or use a new checkpoint."
+                raise BadFile(msg, where=self.source.where, hint=hint)
+            read = self._read_to(start)
+            end = self._next(read, limit)
+            if end == read:
+                return start
+            after = {} if read is start else {"after": read}
+            return {**end, INPUT: self._name, **after}
+
+    def _read_to(self, start: Offset) -> Offset:
+        """The offset up to which the source was read: resident batches go on after Spark's offset."""
+        context = self.context
+        found = [start, *([start["after"]] if "after" in start else [])]
+        if self._name in context.read_offsets:
+            found.append(dict(context.read_offsets[self._name]))
+        if context.resident and (newest := context.log.newest(self._newest)) is not None:
+            if newest != self._newest:
+                manifest = context.log.read(newest)
+                self._newest, self._resident = newest, {} if manifest is None else manifest.sources
+            found += [dict(self._resident[self._name])] if self._name in self._resident else []
+        return max(found, key=self._count)
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """The offset before the first batch."""
+        return {**self._begin(), INPUT: self._name}
+
+    def commit(self, end: Offset) -> None:
+        """Micro-batches up to `end` are committed; of a resident one, the driver says what is read."""
+        if not self.context.resident:
+            with self.context.reporting():
+                self.forget(end)
+
+    def forget(self, end: Offset) -> None:
+        """Let go of what is needed only to read again what is before `end`."""
+
+    def _begin(self) -> Offset:
+        raise NotImplementedError
+
+    def _end_here(self) -> None:
+        raise NotImplementedError
+
+    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+        raise NotImplementedError
+
+    def _files(self, start: Offset, end: Offset) -> list[File]:
+        """The files between two offsets, in order."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Look at the source."""
+        began = time.monotonic()
+        yield
+        ended = time.monotonic()
+        self._next_look = ended + (_IDLE - 1) * (ended - began)
+
+    def look_again(self) -> None:
+        """Something may be new: the next question looks at the source."""
+        self._next_look = 0.0
+
+    def _due(self) -> bool:
+        """Whether to look: when something has changed, else in at most one part in `_IDLE` of the time."""
+        return time.monotonic() >= self._next_look or self._wakeup.wait(0)
+
+    @cached_property
+    def _wakeup(self) -> Wakeup:
+        tell = partial(self.context.log_message, logging.WARNING, "%s")
+        return Wakeup([] if self.source.watched is None else [self.source.watched], tell=tell)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Any]:
+        """The shares of the tasks between two offsets; one at least, which reports the epoch."""
+        start = self._begins(start, end)
+        with self.context.reporting():
+            files = [file for file in self._files(start, end) if file.path not in self._skipped.files]
+        good = [file for file in files if file.bad is None]
+        shares = split_files(good, self.source.tasks, divisible=self.source.folder.divisible) or [[]]
+        bad = quarantined(files)
+        return [ReadPartition(n, parts, bad=None if n else bad) for n, parts in enumerate(shares)]
+
+    def _begins(self, start: Offset, end: Offset) -> Offset:
+        """The offset after which the batch up to `end` begins."""
+        own = self.context.read_offsets.get(self._name, start)
+        return min(end, max(start, end.get("after", start), dict(own), key=self._count), key=self._count)
+
+    def _count(self, offset: Offset) -> int:
+        return int(offset[self.counts])
+
+    @cached_property
+    def _skipped(self) -> Skipped:
+        return Skipped.of(self.context.log.files, self._name)
+
+    def _warn_of_columns(self, path: str, names: list[str]) -> None:
+        """Warn, once in a process, of columns that are new in a file and are not read."""
+        new = [name for name in names if (self._name, name) not in _told_columns]
+        if new:
+            _told_columns.update((self._name, name) for name in new)
+            text = f"source {self._name!r}: columns {new} of {path} are not read: it was built without them."
+            hint = "an input of another name, with them in files(schema=...), reads them from the start."
+            self.context.log_message(logging.WARNING, "%s", with_hint(text, hint))
+            write_names(self.context.log.files, "columns", self._name, dict.fromkeys(new, f"first in {path}"))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The packed rows of one share."""
+        assert isinstance(partition, ReadPartition)
+        with self.context.task():
+            yield from self.packed(partition)
+
+    def packed(self, partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+        """The packed rows of one share, in any process."""
+        source, schema = self.source, self.context.plan.source(self._name).stage.outputs[0]
+        folder = source.folder
+        if partition.versions is not None:
+            folder = replace(folder, versions=partition.versions)
+        rows = folder.read(
+            partition.parts,
+            schema,
+            source.columns,
+            source.condition,
+            source.computed,
+            unknown=self._warn_of_columns,
+        )
+        yield from self.context.pack(self._name, rows, partition.value)
+        if partition.bad:
+            bad = pack_quarantined(self.context.plan, self._name, partition.bad)
+            yield from self.context.labelled(bad).to_batches()
