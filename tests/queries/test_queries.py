@@ -207,7 +207,8 @@ def _check(queries, seed, oracle=None):
     compare(queries, history(seed), oracle=oracle, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "queries",
     [PLAIN, JOINS, SETS, GROUPS, SUBQUERIES, WINDOWS],
@@ -217,6 +218,7 @@ def test_a_query_is_at_each_epoch_what_duckdb_answers(queries, seed):
     _check(queries, seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
 def test_semi_and_anti_joins_are_duckdbs(seed):
     _check([ours for ours, _ in SEMI], seed, [theirs or ours for ours, theirs in SEMI])

@@ -99,7 +99,8 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
 def test_a_recursion_is_at_each_epoch_what_duckdb_answers(seed):
     ours, theirs = zip(*((one, other or one) for one, other in SAME), strict=True)
     compare(ours, history(seed, tables=GRAPH, rows=5), oracle=theirs, tables=GRAPH, seed=seed)
@@ -122,7 +123,8 @@ BOUNDED = """WITH RECURSIVE dist(node, d) AS (
 SELECT node, min(d) FROM dist GROUP BY node"""
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
 def test_a_minimum_in_the_loop_is_that_of_all_paths(seed):
     changes = history(seed, tables=GRAPH, rows=6)
     compare([MINIMUM, KEYED], changes, oracle=[BOUNDED, BOUNDED], tables=GRAPH, seed=seed)
@@ -146,7 +148,8 @@ NESTED = """WITH RECURSIVE wide(node) AS (
 SELECT node FROM wide"""
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
 def test_names_recurse_through_each_other_and_inside_each_other(seed):
     changes = history(seed, tables=GRAPH, rows=4)
     linked = SAME[5][1]
