@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 import timely_spark as ts
 from benchmarks import harness
 from benchmarks.harness import BASELINE, OURS, Report, median
-from timely_spark.testing import sorted_rows
+from timely_spark.captured import sorted_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -136,7 +136,7 @@ def test_a_write_that_another_table_interrupts_is_not_tried_on_that_one(
     methods = {"_check_own": own, "_save": save, "_table": lambda *_: table, "_last_per_key": mock.Mock()}
     for name, method in methods.items():
         monkeypatch.setattr(DeltaSink, name, method)
-    monkeypatch.setattr(delta, "_stamped", mock.MagicMock())
+    monkeypatch.setattr(delta, "_with_epochs", mock.MagicMock())
     monkeypatch.setattr(delta, "applied", lambda *_: nullcontext([]))
 
     with pytest.raises(OutputMismatch):
