@@ -57,6 +57,7 @@ from timely_spark.dataflow import Dataflow
 from timely_spark.errors import BadArgument, TimelyError, values_of
 from timely_spark.graph import Kind, as_table, caller, integer, refuse
 from timely_spark.graph.arguments import check_schedule, most_epochs
+from timely_spark.operators.lattice import broken_lattice
 from timely_spark.provenance import Explanation, explain_row
 from timely_spark.runtime.process import with_default_limit
 from timely_spark.schedules import SEED, Schedule, shuffled
@@ -580,20 +581,7 @@ def check_lattice(merge: Any, samples: Any) -> None:
         expected = "between 1 and 100 values, none of them null,"
         refuse(samples, what="samples", expected=expected, hint="give typical values, and the extreme ones.")
     n = len(values)
-    a, b, c = (values.take(pa.array(one.ravel())) for one in np.indices((n, n, n)))
-    laws = {
-        "idempotent": ("merge({a}, {a})", merge(a, a), a),
-        "commutative": ("merge({a}, {b})", merge(a, b), merge(b, a)),
-        "associative": ("merge(merge({a}, {b}), {c})", merge(merge(a, b), c), merge(a, merge(b, c))),
-    }
-    for law, (text, left, right) in laws.items():
-        for at, (one, other) in enumerate(zip(_listed(left), _listed(right), strict=True)):
-            if one != other and not (one != one and other != other):  # noqa: PLR0124 - NaN
-                shown = text.format(a=a[at], b=b[at], c=c[at])
-                msg = f"merge is not {law}: {shown} is {one!r}, not {other!r}"
-                hint = "let it return the least value that is at least as great as both."
-                raise BrokenLaw(msg, where=caller(), hint=hint)
-
-
-def _listed(values: Any) -> list[Any]:
-    return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
+    a, b, c = (one.ravel() for one in np.indices((n, n, n)))
+    if (found := broken_lattice(merge, values, a, b, c)) is not None:
+        hint = "let it return the least value that is at least as great as both."
+        raise BrokenLaw(found[0], where=caller(), hint=hint)

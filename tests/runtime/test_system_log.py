@@ -6,13 +6,15 @@ import dataclasses
 import random
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import BadArgument
+from timely_spark.errors import BadArgument, UnknownName
 from timely_spark.runtime.errors import OutputMismatch
+from timely_spark.runtime.handle.pointstamps import pointstamps
 from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.testing import Simulation, run
 
@@ -61,7 +63,7 @@ def test_each_call_and_each_message_is_counted_at_its_step_and_epoch(
         lambda self, workers=1: dataclasses.replace(compile_(self, workers), measured=True),
     )
     process = begin(reach(), workers=2, rounds=100, keep=50)
-    process.driver.system_log = SystemLog(str(tmp_path / "log"))
+    process.driver.system_log = SystemLog(str(tmp_path / "log"), process.driver.context.plan.places)
     process.driver.system_log.prepare("checkpoint", "one")
     stats: Counter[str] = Counter()
     for epoch in range(3):
@@ -89,8 +91,55 @@ def test_each_call_and_each_message_is_counted_at_its_step_and_epoch(
     assert any(row["step"] == "hops.near" for row in rows if row["kind"] == "state")
     assert {row["epoch"] for row in rows if row["kind"] == "frontier"} == {1, 2, 3}
 
-    process.driver.system_log.write(newest, process.driver._last.states)  # the batch runs again
+    process.driver.system_log.write(newest, newest, process.driver._last.states, [])  # the batch runs again
     assert len(run(flow, {})["rows"].epochs) == len(found["rows"].epochs)
+
+
+def test_changes_of_counts_lead_from_what_was_active_to_what_is(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_ = ts.Dataflow.compile
+    monkeypatch.setattr(
+        ts.Dataflow,
+        "compile",
+        lambda self, workers=1: dataclasses.replace(compile_(self, workers), measured=True),
+    )
+    process = begin(reach(), workers=2, rounds=2, keep=50)
+    plan = process.context.plan
+    process.driver.system_log = SystemLog(str(tmp_path / "log"), plan.places)
+    process.driver.system_log.prepare("checkpoint", "one")
+    for epoch in range(3):
+        process.handles["edges"].send(edges(epoch))
+        process.handles["roots"].send([epoch])
+        process.batches()
+    flow = ts.Dataflow("analysis")
+    flow.replay("log", tmp_path / "log").capture("rows")
+    query: Any = SimpleNamespace(_context=process.context, checkpoint=process.context.checkpoint)
+
+    counts: dict[tuple[str, str, str], int] = {}
+    waited = negative = 0
+    for batch, table in run(flow, {})["rows"].epochs.items():
+        rows = [row for row in table.to_pylist() if row["kind"] == "pointstamp"]
+        before = {(r["step"], r["place"], r["time"]): r["count"] for r in rows if r["change"] is None}
+        assert before == counts or not counts
+        counts = before
+        for row in sorted(rows, key=lambda row: (row["round"], (row["change"] or 1) < 0)):
+            stamp = row["step"], row["place"], row["time"]
+            counts[stamp] = counts.get(stamp, 0) + (row["change"] or 0) * (row["round"] >= 0)
+            assert counts[stamp] >= 0
+            negative += row["worker"] is not None and (row["change"] or 0) < 0
+        counts = {stamp: n for stamp, n in counts.items() if n}
+        shown = pointstamps(query, round=batch).to_pylist()
+        assert sorted(n for n in counts.values()) == sorted(row["occurrences"] for row in shown)
+        assert Counter((step, place) for step, place, _ in counts) == Counter(
+            (row["step"], row["place"]) for row in shown
+        )
+        assert any(not row["precursors"] for row in shown)
+        waited += sum(row["precursors"] > 0 for row in shown)
+    assert waited
+    assert negative
+    with pytest.raises(UnknownName, match="no retained round 999"):
+        pointstamps(query, round=999)
 
 
 def test_mistakes(tmp_path: Path) -> None:
@@ -98,4 +147,4 @@ def test_mistakes(tmp_path: Path) -> None:
         ts.Dataflow("none").start(log_to=7)  # type: ignore[arg-type]
     (tmp_path / "other.txt").write_text("")
     with pytest.raises(OutputMismatch, match="holds other files"):
-        SystemLog(str(tmp_path)).prepare("checkpoint", "one")
+        SystemLog(str(tmp_path), ()).prepare("checkpoint", "one")

@@ -226,6 +226,17 @@ class Plan:
         both = [node for node in self.nodes for _ in range(2)]
         return (*both, *(node for node in self.nodes for port in node.ports for _ in port))
 
+    @cached_property
+    def places(self) -> tuple[tuple[str, str], ...]:
+        """The step and a word for each location, and then for each location as one that an input enters."""
+        words: dict[int, str] = {}
+        for node in self.nodes:
+            words |= {node.arrives: "messages", node.leaves: "capabilities"}
+            for number, (lands, holds) in enumerate(node.ports):
+                words |= {lands: f"messages of input {number}", holds: f"capabilities of input {number}"}
+        places = [(node.name, words[location]) for location, node in enumerate(self.owners)]
+        return *places, *((step, "open input") for step, _ in places)
+
     def lands(self, channel: Channel) -> int:
         """The location of a channel's messages."""
         return self.nodes[channel.target].lands(channel.input)

@@ -11,7 +11,7 @@ from timely_spark.worker.round import Worker
 from timely_spark.worker.vertex_snapshot import changed, instance
 
 
-def pointstamps(worker: Worker) -> Iterator[tuple[int, Any]]:
+def pointstamps_of(worker: Worker) -> Iterator[tuple[int, Any]]:
     """The pointstamps of a worker: its queued batches and its capabilities."""
     nodes = worker.plan.nodes
     for index, input_, time in worker.queue:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Node, Plan
 from timely_spark.coordinator.hot_keys import hot_keys
 from timely_spark.coordinator.loops import Loops, Notice
-from timely_spark.coordinator.round_result import NO_OUTPUTS, RoundResult, as_outputs
+from timely_spark.coordinator.round_result import NO_OUTPUTS, CountChange, RoundResult, as_outputs
 from timely_spark.coordinator.runs import Runs
 from timely_spark.graph import Kind
 from timely_spark.progress import Tracker
@@ -115,6 +115,8 @@ class Coordinator:
         #: pairs of a worker and a vertex with a deliverable notification, as of these positions of the inputs
         self._deliverable: set[tuple[int, int]] = set()
         self._positions: object = None
+        #: the changes of counts in the present round, if the plan is measured
+        self._counted: list[CountChange] = []
         #: since then, the pairs whose notifications have changed, and the vertices whose arrivals have
         self._requested: set[tuple[int, int]] = set()
         self._arrived: set[int] = set()
@@ -157,6 +159,7 @@ class Coordinator:
         self.read_rows.update(total.read)
         self.quarantined.update(total.quarantined)
         self._count(reports, others)
+        counted = self._counted = self._reported(reports, others)
         # all changes of the round at once, so that no decrement comes before its increment
         self.tracker.update([(at, self.plan.times.decode(time), n) for at, time, n in total.deltas])
         self._begin_epochs(ticks)
@@ -174,7 +177,22 @@ class Coordinator:
             self.negatives[one.step] = before + one.records, text
         notices = self.loops.enter(total.loops)
         refused, fed = self._refused_to_report(total.refused), Convergence.decode(total.loops.fed)
-        return self._result(_by_worker(rows, Message), outputs, Counter(total.stats), notices, refused, fed)
+        messages, stats = _by_worker(rows, Message), Counter(total.stats)
+        result = self._result(messages, outputs, stats, notices, refused, fed)
+        return replace(result, pointstamps=[counted]) if self.plan.measured else result
+
+    def _reported(self, reports: list[tuple[int, Report]], others: Report) -> list[CountChange]:
+        """If the plan is measured, the reported changes: positive ones first, so no count is below 0."""
+        if not self.plan.measured:
+            return []
+        changes = [(w, *change) for w, report in [*reports, (None, others)] for change in report.deltas]
+        counts: dict[tuple[int, Any], int] = {}
+        counted = list[CountChange]()
+        for worker, location, encoded, n in sorted(changes, key=lambda change: change[-1] < 0):
+            place = location, self.plan.times.decode(encoded)
+            counts[place] = counts.get(place, self.tracker.count(*place)) + n
+            counted.append((worker, location, encoded, n, counts[place]))
+        return counted
 
     def cancel(self, epochs: Iterable[int], result: RoundResult) -> RoundResult:
         """End the running loops of epochs; returns the batch's result with the bounds in its header."""
@@ -247,6 +265,13 @@ class Coordinator:
                 for epoch in (old, new)
             )
             self.tracker.input_at(location, before, after)
+            if self.plan.measured:
+                place = location + self.plan.reach.n
+                self._counted += [
+                    (None, place, time.encode(), n, self.tracker.count(place, time))
+                    for time, n in ((after, +1), (before, -1))
+                    if time is not None
+                ]
 
     def _refused_to_report(self, refused: dict[str, Refused]) -> dict[str, Refused]:
         """The refusals to warn of: a source's first ones, and again when their number has one more digit."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from timely_spark.compiler.partitioning import ANYWHERE, BROADCAST
 from timely_spark.compiler.plan import Channel, Node, Plan
-from timely_spark.coordinator.contents import contents_in_words, has_state, pointstamps
+from timely_spark.coordinator.contents import contents_in_words, has_state, pointstamps_of
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.differences import SHOWN, compare, lowered_bounds, with_bounds
 from timely_spark.coordinator.lacking import (
@@ -488,7 +488,7 @@ class _Migrator:
                     inputs_at[self.plan.lands(channel), time] += 1
 
         def counted() -> Tracker:
-            counts = Counter(chain.from_iterable(pointstamps(worker) for worker in workers))
+            counts = Counter(chain.from_iterable(pointstamps_of(worker) for worker in workers))
             encoded = {"counts": _encoded(counts), "inputs": _encoded(inputs_at)}
             return Tracker.decode(self.plan.reach, self.plan.times, encoded)
 

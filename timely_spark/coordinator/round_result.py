@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -12,6 +12,10 @@ from timely_spark.worker import wire
 from timely_spark.worker.columns import Refused
 from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.wire import Header, SinkRows
+
+CountChange: TypeAlias = tuple[int | None, int, Any, int, int]
+"""A change of a pointstamp's count: the worker that reported it (None: an input, or other processes), the
+location (see `Plan.places`), the encoded time, the change, and the count afterwards."""
 
 #: stats that describe the state after a round; the others count work, and are summed
 _OPEN = frozenset({"rows_in_flight", "bytes_in_flight", "pending_notifications", "left"})
@@ -70,6 +74,8 @@ class RoundResult:
     refused: dict[str, Refused] = field(default_factory=dict)
     #: the records that the feedback of loops carried
     convergence: Convergence = field(default_factory=Convergence)
+    #: if the plan is measured, by round the changes of counts, in order
+    pointstamps: list[list[CountChange]] = field(default_factory=list)
 
     @classmethod
     def of_input(cls, header: Header, rows: pa.Table) -> RoundResult:
@@ -99,12 +105,13 @@ class RoundResult:
             stats=counts,
             refused=self.refused | later.refused,  # only the first round reads input
             convergence=self.convergence + later.convergence,
+            pointstamps=[*self.pointstamps, *later.pointstamps],
         )
 
     def encode(self) -> dict[str, Any]:
         """The result as plain JSON, without rows, outputs, and refused rows."""
         counts = ("late", "read", "quarantined", "cut_off", "stats")
-        plain = ("awake", "released", "frontier", "complete", *counts)
+        plain = ("awake", "released", "frontier", "complete", "pointstamps", *counts)
         return {name: getattr(self, name) for name in plain} | {
             "header": self.header.encode(),
             "notices": [asdict(notice) for notice in self.notices],

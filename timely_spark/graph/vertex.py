@@ -165,6 +165,24 @@ class Vertex:
         ...     logged = True
     """
 
+    reentrancy: int = 0
+    """To which depth the vertex may be called while a call of it runs (Naiad section 3.2); at most 60.
+
+    By default a message to this worker waits in its queue until the call that sends it has ended, and all
+    that waits at one (input, time) arrives as one batch. A re-entrant vertex gets a message inside of the
+    `send_by` that sends it, as long as at most `reentrancy` of its own calls run; deeper ones wait in the
+    queue. On a cycle that makes more of each record the queue then stays short, as in a search of depth
+    first; but batches are smaller, so it takes more calls.
+
+    The law: what the vertex sends and keeps depends neither on the order of the messages nor on how they are
+    divided into batches. Then all outputs are the same for each depth. Its fields are as it leaves them when
+    it sends. A re-entrant vertex cannot be `logged`: repeated calls would not be inside each other.
+
+    Example:
+        >>> class Expand(Vertex):
+        ...     reentrancy = 8
+    """
+
     per_time: bool = False
     """Whether what the vertex sends depends on no record of an earlier epoch. Such a step may be added at a
     restart; another one would start without the past, and is refused."""

@@ -24,6 +24,7 @@ from timely_spark.graph import (
     check_quotients,
     columns_in,
     describe,
+    integer,
     names,
     operator,
     project,
@@ -316,6 +317,13 @@ def check_methods(vertex: Vertex) -> None:
     if isinstance(given, str) or not hasattr(given, "__iter__") or not all(map(is_integer, given)):
         msg = f"vertex: {of}.initial is {given!r}"
         raise GraphError(msg, where=caller(), hint="list the epochs, integers from 0 on: initial = (0,).")
+    integer(f"{of}.reentrancy", vertex.reentrancy, least=0, most=60, step="vertex", error=GraphError)
+    if vertex.reentrancy and vertex.logged:
+        msg = f"vertex: {of} is logged, and re-entrant to depth {vertex.reentrancy}"
+        hint = (
+            "leave one of them out: calls of a log are repeated one after the other, not inside each other."
+        )
+        raise GraphError(msg, where=caller(), hint=hint)
     takes = {
         "on_recv": ("edge", "time", "batch"),
         "on_notify": ("time",),

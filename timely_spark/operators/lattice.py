@@ -6,13 +6,14 @@ Their values only grow, so they are sent at once, and no iteration waits for oth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import SchemaError
+from timely_spark.errors import SchemaError, excerpt
 from timely_spark.graph import (
     Expression,
     Monotone,
@@ -25,6 +26,7 @@ from timely_spark.graph import (
     operator,
 )
 from timely_spark.operators.monotone import Growing
+from timely_spark.operators.natural import natural
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import Passing, check_function, check_predicate, keys_and_value
 from timely_spark.state.arrow import Indices, Mask, flat, numbers, replaced
@@ -88,14 +90,69 @@ class Joined(Growing):
         return columns, _firsts
 
 
+#: how many of the first records a vertex checks the law of a merge on
+_CHECKED = 32
+
+
+def broken_lattice(merge: Merge, values: pa.Array, *triples: Indices) -> tuple[str, int] | None:
+    """The first law of a lattice that is broken among triples of values, in words, and by which triple.
+
+    >>> broken_lattice(pc.add, pa.array([0, 1]), np.array([0, 1]), np.array([0, 0]), np.array([0, 0]))
+    ('merge is not idempotent: merge(1, 1) is 2, not 1', 1)
+    """
+    a, b, c = (values.take(pa.array(each)) for each in triples)
+    laws = {
+        "idempotent": ("merge({a}, {a})", merge(a, a), a),
+        "commutative": ("merge({a}, {b})", merge(a, b), merge(b, a)),
+        "associative": ("merge(merge({a}, {b}), {c})", merge(merge(a, b), c), merge(a, merge(b, c))),
+    }
+    for law, (text, left, right) in laws.items():
+        sides = (side.to_pylist() if hasattr(side, "to_pylist") else list(side) for side in (left, right))
+        for at, (one, other) in enumerate(zip(*sides, strict=True)):
+            if one != other and not (one != one and other != other):  # noqa: PLR0124 - NaN
+                return (
+                    f"merge is not {law}: {text.format(a=a[at], b=b[at], c=c[at])} is {one!r}, not {other!r}",
+                    at,
+                )
+    return None
+
+
 class Merged(Joined):
     """The merge of the values of a lattice."""
+
+    _transient: ClassVar[frozenset[str]] = Joined._transient | {"_unchecked"}  # noqa: SLF001 - of its base
+
+    def __init__(self, monotone: Monotone) -> None:
+        super().__init__(monotone)
+        #: on how many more records this process checks the law; it is no state
+        self._unchecked = 0 if monotone.merge is natural else _CHECKED
+
+    def _check(self, rows: pa.Table) -> None:
+        """Check the law on neighbouring records of each key, the stored ones among them."""
+        rows = rows.slice(0, self._unchecked)
+        self._unchecked -= rows.num_rows
+        keys = self.monotone.keys
+        _, stored = self.state.lookup(rows.take(pa.array(group(rows, keys).firsts)), keys)
+        if stored.num_rows:
+            rows = pa.concat_tables([rows, stored.select(rows.schema.names)])
+        groups = group(rows, keys)
+        rows, last = groups.rows(rows), (groups.starts + groups.sizes - 1)[groups.ids]
+        triples = [np.minimum(np.arange(rows.num_rows) + n, last) for n in range(3)]
+        values = flat(rows.column(self.value))
+        if (found := broken_lattice(partial(_merged, self.monotone), values, *triples)) is not None:
+            text, at = found
+            msg = f"{text}, of the record {excerpt(rows.slice(at, 1))}"
+            raise SchemaError(msg, hint="let it return the least value that is at least as great as both.")
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Merge the values of each key; null and NaN values are dropped."""
         column = batch.column(self.value)
+        if self.monotone.merge is natural:  # a set or a map without repetitions, in order
+            batch = replaced(batch, self.value, natural(column := flat(column), column))
         is_number = pa.types.is_floating(column.type)
         batch = batch.filter(pc.equal(column, column) if is_number else pc.is_valid(column))
+        if self._unchecked and batch.num_rows:
+            self._check(batch)
         groups = group(batch, self.monotone.keys)
         rows = batch.take(pa.array(groups.firsts))
         values = self.values(batch, groups.of, rows.num_rows)
@@ -199,7 +256,12 @@ def _merged(monotone: Monotone, left: Any, right: Any) -> pa.Array:
 @operator(Stream)
 @composed
 def merge(
-    stream: Stream, value: str, merge: Merge, *, keys: str | Sequence[str], name: str | None = None
+    stream: Stream,
+    value: str,
+    merge: Merge | Literal["join"] = "join",
+    *,
+    keys: str | Sequence[str],
+    name: str | None = None,
 ) -> Stream:
     """Per key the merge of all values so far, in a lattice of the user's: sent again when it grows.
 
@@ -209,14 +271,18 @@ def merge(
     has grown in it.
 
     The law: ``merge`` is associative, commutative and idempotent, so the result depends neither on the order
-    of arrival nor on repetitions; `testing.check_lattice` checks samples. A loop ends if its values can grow
+    of arrival nor on repetitions. It is checked on the first 32 records of each worker, whose error names the
+    record that breaks it; `testing.check_lattice` checks samples. A loop ends if its values can grow
     only finitely often. There is one exchange; values of a key are merged before it.
 
     Args:
         value: the column of the lattice's values.
         merge: a function of two Arrow arrays: the least upper bound, element by element. Those of
             `pyarrow.compute` are `max_element_wise`, `min_element_wise`, `or_`, `and_`, and for sets of small
-            numbers `bit_wise_or`. (`distinct` is the lattice of sets of records.)
+            numbers `bit_wise_or`. (`distinct` is the lattice of sets of records.) By default "join", that of
+            the type: of numbers, texts and times the greater; of arrays the union, as sets; of arrays of
+            structs, which begin with a key, a map whose values are joined key by key; of structs field by
+            field. So a counter that only grows is a map from who counts to how many, and its value their sum.
         keys: the key columns.
 
     **Columns:** in: `keys`, none nested, and `value`, others are dropped; null and NaN values are ignored.
@@ -234,15 +300,26 @@ def merge(
         ... ].rows()
         {0: [('Ann', 5), ('Bo', 2)], 1: [('Bo', 3)]}
 
+        Sets, as arrays:
+
+        >>> tags = flow.input("tags", "page string, tags array<string>")
+        >>> _ = tags.merge("tags", keys="page").capture("sets")
+        >>> ts.testing.run(flow, {"tags": [[("a", ["x", "y"]), ("a", ["y", "z"])]]})["sets"].rows()
+        {0: [('a', ['x', 'y', 'z'])]}
+
     Raises:
         GraphError: `merge` cannot be called.
         SchemaError: a column is missing, a key is nested, or `value` is a key.
-        VertexError: at run time: `merge` returns nulls, or another number of values.
+        VertexError: at run time: `merge` returns nulls, or another number of values, or breaks the law.
 
     Source: Naiad section 4.2; Conway et al., Logic and lattices for distributed programming, SoCC 2012.
     """
+    if merge == "join":
+        merge = natural
     check_function("merge", merge, "left", "right")
     keys = keys_and_value("merge", stream.schema, keys, value, nested=True)
+    if merge is natural:
+        _check_natural(stream.schema.field(value).type, value)
     check_no_retractions("merge", stream)
     columns = [*keys, value]
     outside, monotone = stream.stage.scope.parent is None, Monotone(keys, value, merge=merge)
@@ -256,6 +333,16 @@ def merge(
         detail=value,
         parameters={"value": value},
     )[0]
+
+
+def _check_natural(kind: pa.DataType, value: str) -> None:
+    """Check that a type has a lattice of its own."""
+    try:
+        natural(pa.array([], kind), pa.array([], kind))
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        msg = f"merge: column {value!r} of type {kind} has no natural order: {error}"
+        hint = "give merge= a function; of a map an array of structs, which begin with the key, has an order."
+        raise SchemaError(msg, where=caller(), hint=hint) from error
 
 
 @operator(Stream)

@@ -6,7 +6,8 @@ sections 2.3 and 3.3; timely's ``progress/reachability``.
 
 from __future__ import annotations
 
+from timely_spark.progress.precursors import precursors
 from timely_spark.progress.reachability import Arc, Reachability
 from timely_spark.progress.tracker import Tracker
 
-__all__ = ("Arc", "Reachability", "Tracker")
+__all__ = ("Arc", "Reachability", "Tracker", "precursors")

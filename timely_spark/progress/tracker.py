@@ -193,6 +193,12 @@ class Tracker:
         """Whether the frontier of a location has an element ``< time``."""
         return self.frontier(location).less_than(time)
 
+    def count(self, location: int, time: Timestamp) -> int:
+        """The count of a pointstamp; with `Reachability.n` added to its location, that of open inputs."""
+        n = self.reachability.n
+        stamps = self._stamps.get(location if location < n else location + n)
+        return 0 if stamps is None else stamps.counts.get(time, 0)
+
     # -- the counts ------------------------------------------------------------------------------------------
 
     @property

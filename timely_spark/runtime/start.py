@@ -160,7 +160,7 @@ def start(
             resumed = before is not None and before.has_delivered(output.name, output.release)
             prepared = dataclasses.replace(output, resumed=resumed, lacks=lacks.get(output.name, ""))
             _prepare(session, prepared, plan, log.checkpoint, flow["id"])
-        system_log = None if log_to is None else SystemLog(absolute(os.fspath(log_to)))
+        system_log = None if log_to is None else SystemLog(absolute(os.fspath(log_to)), plan.places)
         if system_log is not None:
             system_log.prepare(log.checkpoint, flow["id"])
         given = labels(plan.workers, flow["partitions"])

@@ -63,8 +63,14 @@ def _out_of_memory(error: MemoryError, batch: pa.Table | None) -> MemoryError:
 class CallContext:
     """What a vertex may do in a call: send, ask for notifications, look at frontiers."""
 
+    node: Node
+    invocation: Invocation
+    inputs: tuple[int | None, ...]
+
     def __init__(self, round_: Worker) -> None:
         self.round, self.worker, self.workers = round_, round_.worker, round_.workers
+        #: that of the present call; None: between calls, or a notification without one
+        self.capability: Timestamp | None = None
 
     @property
     def times(self) -> Times:
@@ -80,6 +86,8 @@ class CallContext:
         inputs: tuple[int | None, ...] = (None,),
     ) -> None:
         """Call a vertex of `node`, which may send at `capability`, due to messages of `inputs`, or later."""
+        # only what may send may be interrupted by a call that its message makes
+        outer = (self.node, self.invocation, self.capability, self.inputs) if self.capability else None
         self.node, self.invocation, self.capability = node, invocation, capability
         self.inputs = inputs if node.ports else (None,)
         try:
@@ -89,9 +97,11 @@ class CallContext:
                 vertex.on_recv(invocation.edge, invocation.time, invocation.batch)
         finally:
             self.capability = None  # the capability ends with the call
+            if outer is not None:
+                self.node, self.invocation, self.capability, self.inputs = outer
 
     def send(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Send by an output: to this worker's queue at once, to other workers at the end of the round."""
+        """Send by an output: to this worker at once, mostly to its queue; to others at the round's end."""
         node = self.node
         self._check_time("sends at", time)
         if self.capability is None or not self.capability.less_equal(time):
@@ -139,7 +149,7 @@ class CallContext:
         round_.iterations.sent(channel, time, batch, self.node)
         own = batch if channel.exchange is None else round_.outbox.add(channel, arrival, batch)
         if own is not None:
-            round_.enqueue(round_.plan.nodes[channel.target], channel.input, arrival, own)
+            round_.receive(round_.plan.nodes[channel.target], channel.input, arrival, own)
 
     def _check_summaries(self, edge: int, time: Timestamp) -> None:
         """Check that the inputs which gave the capability reach an output at a time as early."""

@@ -47,6 +47,9 @@ from timely_spark.worker.wire import Header, Item, Message, Report, SinkRows
 FORMAT = 9
 """The version of a worker's encoded state."""
 
+NESTED = 64
+"""The most calls of vertices inside each other: each takes some ten frames of Python's stack."""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -128,6 +131,8 @@ class Worker:
         self.ends: Callable[[Worker], bool] | None = None
         #: the present call: step, time, records, and its start by `time.monotonic`; None means between calls
         self.calling: tuple[Node, Any, int, float] | None = None
+        #: the vertices that are called, each by what the one before it has sent, with the times
+        self.running: list[tuple[int, Any]] = []
         #: if `plan.measured`, by ("call" or "message", step, epoch): number, records, bytes, nanoseconds
         self.measured: dict[tuple[str, str, Any], list[int]] = {}
         self.context = CallContext(self)
@@ -196,6 +201,22 @@ class Worker:
             )
         self.queue[key].append(table)
 
+    def receive(self, node: Node, input_: int, time: Timestamp, table: pa.Table) -> None:
+        """Queue a batch that a running call has sent; or deliver it at once to a re-entrant vertex."""
+        depth = node.template.reentrancy
+        if (
+            depth
+            and len(self.running) < NESTED
+            and sum(index == node.index for index, _ in self.running) <= depth
+        ):
+            key = self.plan.key(node, time)
+            if self._goes_on() and (
+                len(key) == 2 or self.iterations.enter(node, key, time, table, self.stats["steps"])
+            ):
+                self._deliver(node, input_, time, table)
+                return
+        self.enqueue(node, input_, time, table)
+
     # -- the round -------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -229,13 +250,16 @@ class Worker:
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
                 if batch.num_rows < FEW * len(tables):  # one piece is worked on faster
                     batch = batch.combine_chunks()
-                self.stats["bytes"] += data_bytes(batch)
-                self.stats["records"] += batch.num_rows
-                self.loads.add(index, input_, batch)
-                self._call(node, Invocation(time, self.header.oldest, input_, batch), time, (input_,))
+                self._deliver(node, input_, time, batch)
             else:
                 return
-            self.stats["steps"] += 1
+
+    def _deliver(self, node: Node, input_: int, time: Timestamp, batch: pa.Table) -> None:
+        """Call a vertex with a batch."""
+        self.stats["bytes"] += data_bytes(batch)
+        self.stats["records"] += batch.num_rows
+        self.loads.add(node.index, input_, batch)
+        self._call(node, Invocation(time, self.header.oldest, input_, batch), time, (input_,))
 
     def _goes_on(self) -> bool:
         """Whether the round may deliver more, if there is more."""
@@ -249,7 +273,8 @@ class Worker:
         """Lower bounds of the epochs at which a node of this worker may be called after the present call."""
         queued = (time.epoch for *_, time in self.order[:1])
         outside = (time.epoch for time in self.blockers[node.index])
-        return [*queued, *outside, *self.pending.epochs(node)]
+        running = (time.epoch for _, time in self.running[:-1])
+        return [*queued, *outside, *running, *self.pending.epochs(node)]
 
     def _call(
         self, node: Node, invocation: Invocation, capability: Timestamp | None, inputs: tuple[int | None, ...]
@@ -259,11 +284,15 @@ class Worker:
             invocations = self.invocations.setdefault(node.index, [])
             if node.template.logged:
                 invocations.append(invocation)
-        started, records = perf_counter_ns(), 0 if invocation.batch is None else invocation.batch.num_rows
+        self.stats["steps"] += 1
+        self.running.append((node.index, invocation.time))
+        outer, started = self.calling, perf_counter_ns()
+        records = 0 if invocation.batch is None else invocation.batch.num_rows
         self.calling = node, invocation.time, records, monotonic()
         with errors_of(node, invocation.time, invocation.batch):
             self.context.call(node, self.vertex(node), invocation, capability, inputs)
-        self.calling = None
+        self.calling = outer
+        self.running.pop()
         if self.plan.measured:
             self._measure("call", node, invocation.time, (1, records, 0, perf_counter_ns() - started))
 

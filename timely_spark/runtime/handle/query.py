@@ -25,6 +25,7 @@ from timely_spark.runtime.errors import (
     first_line,
 )
 from timely_spark.runtime.handle import display, questions, reasons
+from timely_spark.runtime.handle import pointstamps as stamps
 from timely_spark.runtime.handle.ask import Indexes
 from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.inputs import InputHandle
@@ -322,6 +323,7 @@ class Query:
     explain_row = reasons.explain_row
     changing = reasons.changing
     ask = questions.ask
+    pointstamps = stamps.pointstamps
 
     # -- timely's methods ------------------------------------------------------------------------------------
     @property

@@ -176,7 +176,7 @@ class Driver:
             self._inputs.forget(manifest)
         log.write(manifest, pa.concat_tables([result.rows, states.rows()]))
         if self.system_log is not None:
-            self.system_log.write(manifest, states)
+            self.system_log.write(before, manifest, states, result.pointstamps)
         log.check_owner()  # Spark commits the micro-batch when this returns
         for step, text in coordinator.hot_keys.items():
             if step not in before.coordinator.get("hot_keys", ()):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -15,14 +16,18 @@ from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
 
+CountChanges: TypeAlias = list[list[Any]]
+"""By round of a micro-batch the changes of counts: `RoundResult.pointstamps`."""
+
 SCHEMA = pa.schema(
     [
         ("kind", pa.string()), ("step", pa.string()), ("worker", pa.int32()), ("epoch", pa.int64()),
         ("count", pa.int64()), ("records", pa.int64()), ("bytes", pa.int64()), ("ns", pa.int64()),
+        ("round", pa.int32()), ("place", pa.string()), ("time", pa.string()), ("change", pa.int64()),
     ]
 )  # fmt: skip
-"""Columns: kind, step, worker, epoch (of the flow that is logged), count, records, bytes, ns; null where a
-kind has none. The page "The system's log" explains the kinds."""
+"""Columns: kind, step, worker, epoch (of the flow that is logged), count, records, bytes, ns; of pointstamps
+also round, place, time and change. Null where a kind has none. The page "The system's log" explains them."""
 
 
 @dataclass
@@ -30,6 +35,8 @@ class SystemLog:
     """Writes one epoch for each micro-batch, numbered like it. The first attempt at a micro-batch counts."""
 
     path: str
+    #: by location the step and a word: `Plan.places`
+    places: Sequence[tuple[str, str]]
 
     @property
     def _sink(self) -> CaptureFolderSink:
@@ -40,13 +47,39 @@ class SystemLog:
         output = Output(name="log", vertex=vertices.OutputVertex(SCHEMA), sink=self._sink)
         self._sink.prepare(None, output, checkpoint, identity)
 
-    def write(self, manifest: Manifest, states: States) -> None:
-        """Write what a micro-batch did."""
+    def write(self, before: Manifest, manifest: Manifest, states: States, counted: CountChanges) -> None:
+        """Write what a micro-batch did, and how it changed the counts of pointstamps."""
         if not Files(self.path).exists(self._sink._name(manifest.batch)):  # noqa: SLF001 - its own room
-            rows = [dict(zip(SCHEMA.names, row, strict=True)) for row in _rows(manifest, states)]
+            rows = [dict(zip(SCHEMA.names, row, strict=False)) for row in _rows(manifest, states)]
+            rows += _pointstamps(self.places, before.coordinator["tracker"], counted)
             self._sink.write(manifest.batch, pa.Table.from_pylist(rows, SCHEMA))
         if manifest.complete:
             self._sink.complete()
+
+
+def _pointstamps(
+    places: Sequence[tuple[str, str]], before: Mapping[str, Any], rounds: CountChanges
+) -> Iterator[dict[str, Any]]:
+    """What is active before the micro-batch, as of round -1, and then the changes of each round."""
+    inputs = len(places) // 2
+    active = [(at + inputs * (kind == "inputs"), *rest) for kind in before for at, *rest in before[kind]]
+    first: CountChanges = [[(None, location, time, None, n) for location, time, n in active]]
+    for number, changes in enumerate([*first, *rounds], -1):
+        for worker, location, time, change, count in changes:
+            step, place = places[location]
+            yield {
+                "kind": "pointstamp", "round": number, "step": step, "place": place, "worker": worker,
+                "epoch": _epoch(time), "time": json.dumps(time), "change": change, "count": count,
+            }  # fmt: skip
+
+
+def _epoch(time: Any) -> int | None:
+    """The epoch of an encoded time; None: it is of a user's kind that shows none.
+
+    >>> _epoch([3, 0]), _epoch("noon")
+    (3, None)
+    """
+    return time[0] if isinstance(time, list) and time and isinstance(time[0], int) else None
 
 
 def _rows(manifest: Manifest, states: States) -> Iterator[Iterable[Any]]:
@@ -61,8 +94,7 @@ def _rows(manifest: Manifest, states: States) -> Iterator[Iterable[Any]]:
             yield "state", step, worker, None, None, None, size, None
     for output, times in manifest.frontier.items():
         for time in times:
-            epoch = time[0] if isinstance(time, list) and time and isinstance(time[0], int) else None
-            yield "frontier", output, None, epoch, None, None, None, None
+            yield "frontier", output, None, _epoch(time), None, None, None, None
     stats = manifest.stats
     for worker, ms in sorted(states.took.items()):
         yield "worker", None, worker, None, None, None, None, int(1e6 * ms)

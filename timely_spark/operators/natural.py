@@ -1,0 +1,65 @@
+"""The lattice that a type stands for: numbers by max, arrays as sets, arrays of structs as maps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.state.arrow import flat
+from timely_spark.state.grouping import group as grouped
+from timely_spark.state.grouping import run_starts
+
+_ROW, _KEY = "row", "key"
+
+
+def natural(left: pa.Array, right: pa.Array) -> pa.Array:
+    """The least upper bound of two values, element by element, in the lattice of their type.
+
+    Law: associative, commutative and idempotent; an array in the result has no element twice, in ascending
+    order. Null is the least value.
+
+    >>> natural(pa.array([[3, 1], [2]]), pa.array([[1], None])).to_pylist()
+    [[1, 3], [2]]
+    >>> counts = pa.list_(pa.struct({"who": "string", "n": "int64"}))
+    >>> ours, theirs = (pa.array([[{"who": w, "n": n}]], counts) for w, n in (("a", 2), ("a", 5)))
+    >>> natural(ours, theirs).to_pylist()
+    [[{'who': 'a', 'n': 5}]]
+    """
+    kind = left.type
+    if pa.types.is_struct(kind):
+        fields = [natural(*(side.field(i) for side in (left, right))) for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind))
+    if pa.types.is_list(kind):
+        return _joined(kind, left, right)
+    joined = pc.or_kleene if pa.types.is_boolean(kind) else pc.max_element_wise
+    return joined(left, right)
+
+
+def _joined(kind: pa.DataType, *sides: pa.Array) -> pa.Array:
+    """Sets by union; maps, whose structs begin with a key, by the join of each key's values."""
+    rows = pa.concat_arrays([pc.list_parent_indices(side).cast(pa.int64()) for side in sides])
+    items = pa.concat_arrays([pc.list_flatten(side) for side in sides])
+    is_map = pa.types.is_struct(kind.value_type) and kind.value_type.num_fields > 1
+    key = items.field(0) if is_map else items
+    table = pa.table({_ROW: rows, _KEY: key})
+    groups = grouped(table, [_ROW, _KEY])
+    of, rest = groups.ids, items.take(pa.array(groups.order))
+    while (of[1:] == of[:-1]).any():  # neighbours of one key, as often as there are some
+        starts = run_starts(of)
+        place = np.arange(len(of)) - np.repeat(starts, np.diff(starts, append=len(of)))
+        first = np.flatnonzero(place % 2 == 0)
+        paired = np.append(of[1:] == of[:-1], [False])[first]
+        pairs = first[paired]
+        both = rest.take(pa.array(pairs)), rest.take(pa.array(pairs + 1))
+        merged = natural(*both) if is_map else both[0]
+        at = first.copy()
+        at[paired] = len(rest) + np.arange(len(pairs))
+        rest, of = pa.concat_arrays([rest, merged]).take(pa.array(at)), of[first]
+    found = table.take(pa.array(groups.firsts))
+    order = pc.sort_indices(found, [(_ROW, "ascending"), (_KEY, "ascending")])
+    sizes: Any = np.bincount(flat(found[_ROW]).to_numpy(), minlength=len(sides[0]))
+    ends = pa.array(np.append([0], np.cumsum(sizes)).astype(np.int32))
+    return pa.ListArray.from_arrays(ends, rest.take(order), kind)
