@@ -94,8 +94,7 @@ class ResidentInputs:
             end = reader.latestOffset(before, reader.getDefaultReadLimit())
             if end != before:
                 sources[name] = end
-                parts = (part for share in reader.partitions(before, end) for part in share.parts)
-                size += sum(part.end - part.start for part in parts)
+                size += sum(share.size for share in reader.partitions(before, end))
         return Ends(entries, sources), size <= SMALL_BYTES
 
     def rows(self, read: Ends, ends: Ends) -> pa.Table:

@@ -26,6 +26,8 @@ from timely_spark.worker import pack_quarantined
 
 #: A task reads at least so many messages, if there are as many, and at most so many.
 _LEAST, _MOST = 2_000, 200_000
+#: An estimate of the bytes of a message.
+_BYTES = 512
 #: Seconds between two looks at the partitions, and at what the brokers have deleted.
 _DESCRIBED = 5.0
 
@@ -36,6 +38,11 @@ class MessagePartition(InputPartition):
     def __init__(self, value: int, ranges: Sequence[Range]) -> None:
         super().__init__(value)
         self.ranges = ranges
+
+    @property
+    def size(self) -> int:
+        """Bytes to read, as an estimate."""
+        return _BYTES * sum(each.end - each.start for each in self.ranges)
 
 
 class KafkaReader(Reader):
@@ -166,17 +173,15 @@ class KafkaReader(Reader):
         shares = shared([each for each in ranges if each.start < each.end], self.source.tasks) or [[]]
         return [MessagePartition(number, share) for number, share in enumerate(shares)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def packed(self, partition: MessagePartition) -> Iterator[pa.RecordBatch]:
         """The packed rows of one share."""
-        assert isinstance(partition, MessagePartition)
         bad: list[pa.Table] = []
-        with self.context.task():
-            rows = self._rows(partition.ranges, bad)
-            yield from self.context.pack(self._name, rows, partition.value)
-            if bad:
-                table = pa.concat_tables(bad)
-                packed = pack_quarantined(self.context.plan, self._name, table, partition.value)
-                yield from self.context.labelled(packed).to_batches()
+        rows = self._rows(partition.ranges, bad)
+        yield from self.context.pack(self._name, rows, partition.value)
+        if bad:
+            table = pa.concat_tables(bad)
+            packed = pack_quarantined(self.context.plan, self._name, table, partition.value)
+            yield from self.context.labelled(packed).to_batches()
 
     def _rows(self, ranges: Sequence[Range], bad: list[pa.Table]) -> Iterator[pa.RecordBatch]:
         """The rows of the messages that can be decoded; the others go to `bad`."""

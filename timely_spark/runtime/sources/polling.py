@@ -50,6 +50,11 @@ class ReadPartition(InputPartition):
         #: by file its Delta version, if that may be skipped
         self.versions: Mapping[str, int] | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return sum(part.end - part.start for part in self.parts)
+
 
 class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the files between two offsets in tasks; each subclass lists those of one kind of source."""
@@ -186,11 +191,10 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The packed rows of one share."""
-        assert isinstance(partition, ReadPartition)
         with self.context.task():
             yield from self.packed(partition)
 
-    def packed(self, partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+    def packed(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The packed rows of one share, in any process."""
         source, schema = self.source, self.context.plan.source(self._name).stage.outputs[0]
         folder = source.folder
