@@ -62,6 +62,7 @@ OPTIONAL = {
 IN_FUNCTIONS = {
     ("timely_spark.dataflow", "runtime"): "a flow is built without Spark, which starting it needs",
     ("timely_spark.inputs", "runtime"): "a program that reads no files needs no code for them",
+    ("timely_spark.operators.sql", "sql"): "a program without texts in SQL needs no code for them",
     (
         "timely_spark.runtime.query.data_source",
         "runtime",

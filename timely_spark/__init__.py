@@ -11,6 +11,7 @@ Where to begin; `help` of each name has an example:
 - Outputs: `Stream.to_delta`, `to_files`, `to_kafka`, `subscribe`, `foreach_epoch`, `capture`.
 - A running flow: `Query.watch`, `wait_for`, `ask`, `why`, `explain_row`; `inspect` of a checkpoint.
 - Sessions: `configure` for a new one, `tune` for an existing one. Tests without Spark: `testing.run`.
+- Expressions in Spark's SQL are texts, wherever a column is computed; `function` adds one to them.
 - Operators of your own: `Vertex`, `ExternalVertex`; algorithms: `authors`.
 
 Example:
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.metrics import opentelemetry_metrics, progress_of, prometheus_metrics
     from timely_spark.runtime.session import configure, tune
+    from timely_spark.sql.users import function
 
 __version__ = "0.1.0"
 
@@ -97,6 +99,7 @@ __all__ = [
     "configure",
     "every",
     "explain_sql",
+    "function",
     "graphs",
     "inspect",
     "kafka",
@@ -119,6 +122,7 @@ _ON_FIRST_USE = {
     "Query": "runtime.handle.query",
     "all_reduce": "libraries.all_reduce",
     "configure": "runtime.session",
+    "function": "sql.users",
     "inspect": "runtime.handle.inspection",
     "maintain": "maintained",
     "opentelemetry_metrics": "runtime.metrics",

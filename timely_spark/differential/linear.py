@@ -36,6 +36,7 @@ from timely_spark.operators.rows import (
     rows_of,
     table_of,
 )
+from timely_spark.operators.sql import expression, named_expressions
 from timely_spark.streams import Stream
 
 if TYPE_CHECKING:
@@ -160,24 +161,24 @@ def select(
     **named: str | Expression,
 ) -> Collection:
     """Choose, rename and compute columns. The multiplicities of equal records add up."""
-    given = [new for one in (*columns, named) for new in ([one] if isinstance(one, str) else one)]
-    check_given("select", caller(), given, known=collection.schema.names)
-    values = [value for one in (*columns, named) if not isinstance(one, str) for value in one.values()]
-    source = collection if all(never_fails(one) for one in values) else lasting(collection)
-    made = source.like(source.stream.select(*columns, named, {DIFF: DIFF}, name=name))
+    chosen = named_expressions("select", collection.schema, *columns, named)
+    check_given("select", caller(), chosen, known=collection.schema.names)
+    source = collection if all(never_fails(one) for one in chosen.values()) else lasting(collection)
+    made = source.like(source.stream.select(chosen, {DIFF: DIFF}, name=name))
     if made.lasting is not None:  # before columns are dropped, equal records are on one worker
-        transient(made, lambda: lasting(collection).select(*columns, named))
+        transient(made, lambda: lasting(collection).select(chosen))
     return made
 
 
 @operator(Collection, also="filter")
 def where(
-    collection: Collection, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
+    collection: Collection, predicate: str | Expression | Callable[[Any], bool], *, name: str | None = None
 ) -> Collection:
     """Keep the records that pass a predicate. `filter` is an alias.
 
     A function must be deterministic, as it is applied to a record's insertion and deletion.
     """
+    predicate = expression("where", predicate, collection.schema)
     source = collection if never_fails(predicate) else lasting(collection)
     return source.like(source.stream.where(predicate, name=name), once=source.once)
 

@@ -15,6 +15,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import Expression, caller, check_columns, composed, names, operator
 from timely_spark.operators.group_map import StatefulMap
 from timely_spark.operators.rows import computed, key_columns
+from timely_spark.operators.sql import expression
 from timely_spark.operators.top_k import First
 from timely_spark.state.grouping import group
 from timely_spark.streams import Stream
@@ -58,7 +59,7 @@ def upserts(
     keys: str | Sequence[str],
     sequence_by: str | Sequence[str],
     *,
-    apply_as_deletes: Expression | None = None,
+    apply_as_deletes: str | Expression | None = None,
     name: str | None = None,
 ) -> Collection:
     """The collection of the latest record of each key: a new one replaces the one before.
@@ -77,15 +78,16 @@ def upserts(
         keys: the key columns.
         sequence_by: the columns that order the records of a key, such as a version, an offset or a time;
             null comes before every value, then NaN.
-        apply_as_deletes: a `pyarrow.compute` expression: which records delete their key; null: it does not.
+        apply_as_deletes: a condition, in Spark's SQL or of `pyarrow.compute`: which records delete their key;
+            null: it does not.
 
     **Columns:** out as in. None may be nested.
 
     Example:
-        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> import timely_spark as ts
         >>> flow = ts.Dataflow("customers")
         >>> log = flow.input("log", "id long, city string, version long, op string")
-        >>> now = log.upserts("id", "version", apply_as_deletes=pc.field("op") == "D")
+        >>> now = log.upserts("id", "version", apply_as_deletes="op = 'D'")
         >>> _ = now.select("id", "city").capture("out")
         >>> epochs = [[(1, "Rome", 1, "I"), (2, "Bonn", 1, "I")], [(1, "Oslo", 2, "U"), (2, None, 2, "D")]]
         >>> ts.testing.run(flow, {"log": epochs})["out"].rows()
@@ -103,12 +105,14 @@ def upserts(
     if not order or set(order) & set(keys):
         msg = f"upserts: sequence_by={list(order)}, keys={list(keys)}"
         raise SchemaError(msg, where=caller(), hint="name columns that order the records of a key.")
-    deletes = pc.scalar(False) if apply_as_deletes is None else apply_as_deletes  # noqa: FBT003 - a constant
+    deletes = pc.scalar(False)  # noqa: FBT003 - a constant
+    if apply_as_deletes is not None:
+        deletes = expression("upserts", apply_as_deletes, stream.schema)
     flagged = computed(stream, *columns, {_DELETES: deletes}, own=(_DELETES,))
     if flagged.schema.field(_DELETES).type != pa.bool_():
         kind = flagged.schema.field(_DELETES).type
         msg = f"upserts: apply_as_deletes={apply_as_deletes} is {kind}"
-        raise SchemaError(msg, where=caller(), hint='give a condition, such as pc.field("op") == "D".')
+        raise SchemaError(msg, where=caller(), hint="give a condition, such as \"op = 'D'\".")
     schema = stream.schema.append(pa.field(DIFF, pa.int64()))
     others = [column for column in columns if column not in keys and column not in order]
     latest = Latest(keys, (*order, _DELETES, *others))

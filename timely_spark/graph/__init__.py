@@ -33,7 +33,7 @@ from timely_spark.graph.locate_errors import locate_errors
 from timely_spark.graph.loop_context import LoopContext
 from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.operator import load_operators, operator
-from timely_spark.graph.projection import Projection
+from timely_spark.graph.projection import Projection, SqlExpression
 from timely_spark.graph.schema import (
     SchemaLike,
     as_schema,
@@ -65,6 +65,7 @@ __all__ = [
     "SchemaLike",
     "Several",
     "Skew",
+    "SqlExpression",
     "Stage",
     "Stateless",
     "States",

@@ -1,4 +1,4 @@
-"""Expressions of columns, as in ``pyarrow.compute``: their values, and the columns that they read."""
+"""Expressions of columns, of ``pyarrow.compute`` and of SQL: their values, and the columns that they read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph.caller import caller
-from timely_spark.graph.projection import Projection, Subexpression
+from timely_spark.graph.projection import Projection, SqlExpression, Subexpression
 from timely_spark.graph.schema import columns_of
 
-Expression: TypeAlias = pc.Expression
+Expression: TypeAlias = pc.Expression | SqlExpression
 
 
 def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Table:
@@ -54,6 +54,8 @@ def never_fails(value: Any) -> bool:
     """
     if isinstance(value, str):
         return True
+    if isinstance(value, SqlExpression):
+        return not value.fails
     # also what a constant text has in it: then the answer is no, which is always right
     called = re.findall(r"(\w+)\(", str(value)) if isinstance(value, pc.Expression) else [""]
     return _TOTAL.issuperset(called)
@@ -62,7 +64,7 @@ def never_fails(value: Any) -> bool:
 def check_quotients(operator: str, columns: Iterable[str | Expression], schema: pa.Schema) -> None:
     """Refuse ``/`` of two integers, which truncates in Arrow and does not in Spark or Python."""
     for column in columns:
-        for quotient in () if isinstance(column, str) else _quotients(column):
+        for quotient in _quotients(column) if isinstance(column, pc.Expression) else ():
             if pa.types.is_integer(project(schema.empty_table(), {"value": quotient}).schema.field(0).type):
                 msg = f"{operator}: {quotient} of integers would be truncated, as Spark's / is not"
                 hint = (
@@ -72,7 +74,7 @@ def check_quotients(operator: str, columns: Iterable[str | Expression], schema: 
                 raise SchemaError(msg, where=caller(), hint=hint)
 
 
-def _quotients(expression: Expression) -> Iterator[Expression]:
+def _quotients(expression: pc.Expression) -> Iterator[pc.Expression]:
     """The parts of an expression that are made by ``/``."""
     if "divide_checked(" in str(expression):
         yield from (part.expression for part in Subexpression.of(expression).calls("divide_checked"))
@@ -86,6 +88,8 @@ def columns_in(column: str | Expression, schema: pa.Schema) -> Collection[str]:
     """
     if isinstance(column, str):
         return {column}
+    if isinstance(column, SqlExpression):
+        return {*column.columns}
     if "FieldPath" in str(column):  # by position
         return {*schema.names}
     return {
@@ -93,7 +97,7 @@ def columns_in(column: str | Expression, schema: pa.Schema) -> Collection[str]:
     }
 
 
-def _has_value(expression: Expression, table: pa.Table) -> bool:
+def _has_value(expression: pc.Expression, table: pa.Table) -> bool:
     try:
         project(table, {"value": expression})
     except pa.ArrowException:

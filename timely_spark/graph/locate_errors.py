@@ -85,5 +85,10 @@ def _check_no_frame_columns(operator: str, arguments: Iterable[Any]) -> None:
         kind = type(value)
         if kind.__name__ == "Column" and kind.__module__.startswith("pyspark.sql."):
             msg = f"{operator}: {value} is a column of a DataFrame"
-            hint = "give a column's name, or an expression such as pc.field('n') > 1 (pyarrow.compute as pc)."
+            hint = f"give a column's name, or the expression as a text: {_sql_of(value)}."
             raise SchemaError(msg, where=caller(), hint=hint)
+
+
+def _sql_of(column: Any) -> str:
+    """What a column of a DataFrame computes, to be written as a text: ``Column<'(n > 1)'>`` is `(n > 1)`."""
+    return repr(str(column).removeprefix("Column<'").removesuffix("'>"))

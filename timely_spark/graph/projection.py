@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,32 @@ import pyarrow.compute as pc
 
 #: what computes a column of a table of one schema; or a scalar, if the column is constant
 _Compute = Callable[[pa.Table], Any]
+
+
+class SqlExpression(ABC):
+    """An expression that computes itself; `sql` binds texts to such ones.
+
+    Attributes:
+        type: the type of its values.
+        columns: the columns that it reads.
+    """
+
+    type: pa.DataType
+    columns: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def fails(self) -> bool:
+        """Whether a record may have no value."""
+
+    @property
+    @abstractmethod
+    def condition(self) -> pc.Expression | None:
+        """What pyarrow can test of a condition: true of all records of which it is true; None if nothing."""
+
+    @abstractmethod
+    def evaluate(self, table: pa.Table) -> pa.Array:
+        """The values of a table's records."""
 
 
 class Projection:
@@ -27,7 +54,7 @@ class Projection:
     {'n': [1, 2], 'double': [2, 4]}
     """
 
-    def __init__(self, columns: Mapping[str, str | pc.Expression]) -> None:
+    def __init__(self, columns: Mapping[str, str | pc.Expression | SqlExpression]) -> None:
         self.columns = dict(columns)
         self._plain = all(isinstance(column, str) for column in self.columns.values())
         #: of the last table: its schema, the computations, and the schema of their results
@@ -47,10 +74,15 @@ class Projection:
         return pa.Table.from_arrays([compute(table) for compute in columns], schema=schema)
 
     def _prepared(self, schema: pa.Schema) -> tuple[pa.Schema, list[_Compute], pa.Schema]:
-        expressions = [pc.field(one) if isinstance(one, str) else one for one in self.columns.values()]
-        made = [_prepared(_Same.of(expression), schema) for expression in expressions]
+        made = [_computed(column, schema) for column in self.columns.values()]
         fields = [pa.field(name, kind) for name, (_, kind) in zip(self.columns, made, strict=True)]
         return schema, [compute for compute, _ in made], pa.schema(fields)
+
+
+def _computed(column: str | pc.Expression | SqlExpression, schema: pa.Schema) -> tuple[_Compute, pa.DataType]:
+    if isinstance(column, SqlExpression):
+        return column.evaluate, column.type
+    return _prepared(_Same.of(pc.field(column) if isinstance(column, str) else column), schema)
 
 
 @dataclass(frozen=True, slots=True)

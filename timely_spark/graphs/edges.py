@@ -13,8 +13,18 @@ from timely_spark.errors import SchemaError
 
 
 def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None = None) -> Collection:
-    """The edges as columns `src`, `dst`, and `weight` if given, without edges that have a null end."""
+    """The edges as columns `src`, `dst`, and `weight` if given, without edges that have a null end.
+
+    The weight is a column's name, or an expression.
+    """
     check_collection(algorithm, edges)
+    if weight is not None and weight not in edges.schema.names and not weight.isidentifier():
+        edges, src, dst, weight = (
+            edges.select({"src": src, "dst": dst, "weight": weight}),
+            "src",
+            "dst",
+            "weight",
+        )
     columns = {"src": src, "dst": dst} | ({} if weight is None else {"weight": weight})
     check_columns(algorithm, edges.schema, [*columns.values()], keys=True)
     kinds = [edges.schema.field(end).type for end in (src, dst)]

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.graph import Expression, Several, operator
 from timely_spark.operators.rows import Filter, filtered
+from timely_spark.operators.sql import expression
 from timely_spark.streams import Stream
 
 
@@ -35,18 +36,19 @@ class Branches(Several):
 
 @operator(Stream)
 def branch(
-    stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
+    stream: Stream, predicate: str | Expression | Callable[[Any], bool], *, name: str | None = None
 ) -> Branches:
     """Split a stream in two by a predicate; null counts as false.
 
     **Columns:** both out as in.
 
     Example:
-        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> import timely_spark as ts
         >>> flow = ts.Dataflow("branch")
-        >>> parts = flow.input("x", "n long").branch(pc.bit_wise_and(pc.field("n"), 1) == 0)
+        >>> parts = flow.input("x", "n long").branch("n % 2 = 0")
         >>> _ = parts.trues.capture("even"), parts.falses.capture("odd")
         >>> ts.testing.run(flow, {"x": [[1, 2, 3]]})["odd"].rows()
         {0: [(1,), (3,)]}
     """
-    return Branches(*filtered("branch", stream, Branch(predicate), outputs=2, name=name))
+    condition = expression("branch", predicate, stream.schema)
+    return Branches(*filtered("branch", stream, Branch(condition), outputs=2, name=name))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
@@ -189,8 +188,9 @@ def binary_notify(
 
 def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partition | None]:
     """The partitioning that each input requires."""
-    one = isinstance(by, str | pc.Expression)
-    listed: list[Any] = [None] * len(streams) if by is None else [by] if one else list(by)
+    if by is None:
+        by = [None] * len(streams)
+    listed: list[Any] = [by] if isinstance(by, str | Expression) else list(by)
     if len(streams) == 1 and listed and all(isinstance(column, str) for column in listed):
         listed = [listed]  # one input: its columns
     if len(listed) != len(streams):
@@ -203,7 +203,7 @@ def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partit
 
 def partition_by(operator: str, schema: pa.Schema, by: Columns) -> Partition | None:
     """The partitioning by columns or by an expression; None means any."""
-    if not isinstance(by, pc.Expression):
+    if not isinstance(by, Expression):
         return Partition(names(operator, by)) if by else None
     try:
         kind = project(schema.empty_table(), {"worker": by}).schema.field(0).type

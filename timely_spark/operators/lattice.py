@@ -29,6 +29,7 @@ from timely_spark.operators.monotone import Growing
 from timely_spark.operators.natural import natural
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import Passing, check_function, check_predicate, keys_and_value
+from timely_spark.operators.sql import expression
 from timely_spark.state.arrow import Indices, Mask, flat, numbers, replaced
 from timely_spark.state.buffering import PerTime
 from timely_spark.state.codes import numbers_of
@@ -349,7 +350,7 @@ def _check_natural(kind: pa.DataType, value: str) -> None:
 @composed
 def when(
     stream: Stream,
-    reached: Expression | Callable[[Any], bool],
+    reached: str | Expression | Callable[[Any], bool],
     *,
     keys: str | Sequence[str],
     name: str | None = None,
@@ -366,11 +367,11 @@ def when(
     **Columns:** out: `keys`, none nested.
 
     Example:
-        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> import timely_spark as ts
         >>> flow = ts.Dataflow("votes")
         >>> votes = flow.input("votes", "motion string, by string")
         >>> counts = votes.count_distinct("n", keys="motion")
-        >>> _ = counts.when(pc.field("n") >= 2, keys="motion").capture("out")
+        >>> _ = counts.when("n >= 2", keys="motion").capture("out")
         >>> ts.testing.run(flow, {"votes": [[("a", "Ann"), ("a", "Ann"), ("b", "Bo")], [("a", "Bo")]]})[
         ...     "out"
         ... ].rows()
@@ -381,6 +382,7 @@ def when(
     """
     keys = names("when", keys)
     check_columns("when", stream.schema, keys, keys=True)
+    reached = expression("when", reached, stream.schema)
     check_predicate("when", stream, reached)
     schema = pa.schema([stream.schema.field(key) for key in keys])
     vertex = Reached(reached, keys)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import pyarrow.compute as pc
-
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Expression, Kind, Partition, caller, describe, integer, operator
 from timely_spark.operators.custom import partition_by
+from timely_spark.operators.sql import expression
 from timely_spark.streams import Stream
 
 
 @operator(Stream)
-def exchange(stream: Stream, *keys: str, by: Expression | None = None, name: str | None = None) -> Stream:
+def exchange(
+    stream: Stream, *keys: str, by: str | Expression | None = None, name: str | None = None
+) -> Stream:
     """Bring records with equal `keys` (by default: equal records) to one worker.
 
     Operators that need an exchange add it themselves. The compiler elides it if the input is already
@@ -26,16 +27,16 @@ def exchange(stream: Stream, *keys: str, by: Expression | None = None, name: str
         >>> _ = flow.input("x", "n long").exchange("n").capture("out")
         >>> ts.testing.run(flow, {"x": [[1, 2]]}, workers=2)["out"].rows()
         {0: [(1,), (2,)]}
-        >>> import pyarrow.compute as pc
-        >>> halves = flow.input("y", "n long").exchange(by=pc.bit_wise_and(pc.field("n"), 1))
+        >>> halves = flow.input("y", "n long").exchange(by="n % 2")
 
     Raises:
         SchemaError: `by` is no expression of integers over the stream's columns.
         GraphError: both `keys` and `by` are given.
     """
-    if by is not None and (keys or not isinstance(by, pc.Expression)):
+    by = expression("exchange", by, stream.schema)
+    if by is not None and (keys or not isinstance(by, Expression)):
         msg = f"exchange: keys={list(keys)} and by={by!r}"
-        raise GraphError(msg, where=caller(), hint="give columns, or by= an expression: pc.field('n').")
+        raise GraphError(msg, where=caller(), hint="give columns, or by= an expression: 'n % 4'.")
     return stream.then(
         "exchange",
         [stream.schema],

@@ -18,6 +18,7 @@ from timely_spark.graph import (
     Kind,
     Projection,
     SchemaLike,
+    SqlExpression,
     Stateless,
     Vertex,
     as_schema,
@@ -32,6 +33,7 @@ from timely_spark.graph import (
     projected,
     refuse,
 )
+from timely_spark.operators.sql import expression, named_expressions
 from timely_spark.state.arrow import flat
 from timely_spark.streams import Stream
 
@@ -56,13 +58,15 @@ class Filter(Stateless):
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
         """The columns of the predicate, too."""
-        if not isinstance(self.predicate, pc.Expression):
+        if not isinstance(self.predicate, Expression):
             return {*schema.names}
         return {*columns, *columns_in(self.predicate, schema)}
 
     @property
     def condition(self) -> pc.Expression | None:
         """The predicate, for a source that can filter by it."""
+        if isinstance(self.predicate, SqlExpression):
+            return self.predicate.condition
         return self.predicate if isinstance(self.predicate, pc.Expression) else None
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
@@ -157,8 +161,8 @@ class Passing:
     """
 
     def __init__(self, predicate: Expression | Callable[[Any], bool]) -> None:
-        self._predicate = predicate
-        self._computed = Projection({"passes": predicate}) if isinstance(predicate, pc.Expression) else None
+        self._predicate: Any = predicate
+        self._computed = Projection({"passes": predicate}) if isinstance(predicate, Expression) else None
 
     def __call__(self, batch: pa.Table) -> pa.BooleanArray:
         """An array of booleans, null where the predicate is."""
@@ -177,17 +181,18 @@ def select(
     """Choose, rename and compute columns.
 
     Args:
-        columns: columns to keep; or mappings like `named`, for names that cannot be keyword arguments, such
-            as ``name``: ``select({"name": "name"})``.
-        named: for each new column a column's name, or a `pyarrow.compute` expression.
+        columns: columns to keep; expressions with a name, ``"a + b AS c"``; or mappings like `named`, for
+            names that cannot be keyword arguments, such as ``name``: ``select({"name": "name"})``.
+        named: for each new column a column's name, or an expression: a text in Spark's SQL, or one of
+            `pyarrow.compute`.
 
     **Columns:** out: `columns`, then one for each of `named`.
 
     Example:
-        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> import timely_spark as ts
         >>> flow = ts.Dataflow("select")
         >>> x = flow.input("x", "a long, b long")
-        >>> _ = x.select("b", double=pc.field("a") * 2).capture("stream")
+        >>> _ = x.select("b", double="a * 2").capture("stream")
         >>> _ = x.collection().select("b").capture("collection")
         >>> made = ts.testing.run(flow, {"x": [[(1, 5), (2, 5)]]})
         >>> made["stream"].rows(), made["collection"].rows()
@@ -210,20 +215,13 @@ def computed(
 
     `name` is the step's name, even if a column has it.
     """
-    chosen: dict[str, str | Expression] = {}
-    for column in columns:
-        chosen |= column if isinstance(column, Mapping) else {column: column}
+    chosen = named_expressions("select", stream.schema, *columns)
     for new, old in chosen.items():
-        if not isinstance(old, str | pc.Expression):
+        if not isinstance(old, str | Expression):
             how = "map() takes functions" if callable(old) else "write a constant as pc.scalar(...)"
             msg = f"select: {new}={old!r} is neither a column's name nor an expression"
             raise SchemaError(msg, where=caller(), hint=f"{how}.")
     given = [column for column in chosen.values() if isinstance(column, str)]
-    present = set(stream.schema.names)
-    if wrong := [one for one in given if one not in present and not one.isidentifier()]:
-        msg = f"select: {wrong[0]!r} is no column of {columns_of(stream.schema)}"
-        hint = "a text names a column; write an expression as pc.field('n') + 1 (pyarrow.compute as pc)."
-        raise SchemaError(msg, where=caller(), hint=hint)
     check_columns("select", stream.schema, given)
     schema = as_schema(projected("select", chosen, stream.schema))
     return stream.then(
@@ -306,12 +304,13 @@ def check_function(operator: str, function: Any, *gets: str) -> None:
 
 @operator(Stream, also="filter")
 def where(
-    stream: Stream, predicate: Expression | Callable[[Any], bool], *, name: str | None = None
+    stream: Stream, predicate: str | Expression | Callable[[Any], bool], *, name: str | None = None
 ) -> Stream:
     """Keep the records that pass a predicate. `filter` is an alias.
 
     Args:
-        predicate: a `pyarrow.compute` expression, or a function of one record (a named row).
+        predicate: a condition in Spark's SQL, such as ``"n > 1"``; a `pyarrow.compute` expression; or a
+            function of one record (a named row).
 
     **Columns:** out as in.
 
@@ -319,7 +318,7 @@ def where(
         >>> import pyarrow.compute as pc, timely_spark as ts
         >>> flow = ts.Dataflow("where")
         >>> numbers = flow.input("x", "n long")
-        >>> _ = numbers.where(pc.field("n") > 1).filter(lambda row: row.n < 4).capture("out")
+        >>> _ = numbers.where("n > 1").filter(lambda row: row.n < 4).capture("out")
         >>> _ = numbers.collection().where(pc.field("n") > 3).capture("collection")
         >>> made = ts.testing.run(flow, {"x": [[1, 2, 3, 4]]})
         >>> made["out"].rows(), made["collection"].rows()
@@ -328,7 +327,8 @@ def where(
     Raises:
         SchemaError: `predicate` is neither, or the expression does not fit.
     """
-    return filtered("where", stream, Filter(predicate), outputs=1, name=name)[0]
+    condition = expression("where", predicate, stream.schema)
+    return filtered("where", stream, Filter(condition), outputs=1, name=name)[0]
 
 
 @operator(Stream)
@@ -444,7 +444,7 @@ def filtered(
         keeps={column: column for column in stream.schema.names},
         detail=_text(predicate),
         # a restart compares expressions; functions cannot be compared
-        parameters={"predicate": str(predicate)} if isinstance(predicate, pc.Expression) else {},
+        parameters={"predicate": str(predicate)} if isinstance(predicate, Expression) else {},
     )
 
 
@@ -453,8 +453,8 @@ def check_predicate(operator: str, stream: Stream, predicate: Any) -> None:
     if callable(predicate):
         check_function(operator, predicate, "row")
         return
-    hint = "write pc.field('n') > 1 (pyarrow.compute as pc), or lambda row: row.n > 1."
-    if not isinstance(predicate, pc.Expression):
+    hint = "write 'n > 1', pc.field('n') > 1 (pyarrow.compute as pc), or lambda row: row.n > 1."
+    if not isinstance(predicate, Expression):
         msg = f"{operator}: {predicate!r} is neither an expression nor a function"
         raise SchemaError(msg, where=caller(), hint=hint)
     try:
@@ -471,5 +471,5 @@ def check_predicate(operator: str, stream: Stream, predicate: Any) -> None:
 def _text(function: Any) -> str:
     """A short text for a function or expression, the same in every process."""
     return getattr(function, "__name__", None) or (
-        str(function) if isinstance(function, pc.Expression) else type(function).__name__
+        str(function) if isinstance(function, Expression) else type(function).__name__
     )

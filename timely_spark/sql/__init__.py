@@ -1,6 +1,6 @@
 """Expressions in Spark's SQL: parsed by sqlglot, bound to a schema, computed on whole Arrow columns.
 
-`parse` makes syntax trees, `expressions` gives them columns and Spark's types, and `terms` evaluate them
+`parse` makes syntax trees, `forms` give them columns and Spark's types, and `terms` evaluate them
 with the kernels of `functions`, which `registry` lists. Workers need no sqlglot. Nothing here knows of flows:
 queries are lowered to collections above.
 """

@@ -65,7 +65,7 @@ def _chosen(table: dict[str, Any], names: set[str]) -> dict[str, Any]:
     return {name: value for name, value in table.items() if name in names}
 
 
-def parse_expression(text: str) -> exp.Expression:
+def parse_expression(text: str, *, step: str = "") -> exp.Expression:
     """Parse one expression, which may end in `AS name`.
 
     Raises:
@@ -74,7 +74,7 @@ def parse_expression(text: str) -> exp.Expression:
     needs_sqlglot()
     from sqlglot import exp
 
-    return _parsed(text, exp.Expr)
+    return _parsed(text, exp.Expr, step)
 
 
 def parse_query(text: str) -> exp.Expression:
@@ -86,7 +86,7 @@ def parse_query(text: str) -> exp.Expression:
     return _parsed(text)
 
 
-def _parsed(text: str, kind: Any = None) -> exp.Expression:
+def _parsed(text: str, kind: Any = None, step: str = "") -> exp.Expression:
     sqlglot = needs_sqlglot()
     spark = dialect()()
     try:
@@ -94,11 +94,15 @@ def _parsed(text: str, kind: Any = None) -> exp.Expression:
     except sqlglot.errors.ParseError as error:
         first = error.errors[0] if error.errors else {}
         problem = _readable(first.get("description") or str(error))
-        raise mistake(text, _offset(text, first), problem, hint=_HINT) from error
+        raise mistake(text, _offset(text, first), problem, hint=_HINT, step=step) from error
     except sqlglot.errors.TokenError as error:
-        raise mistake(text, error.start or 0, "a text or a name does not end", hint=_HINT) from error
+        raise mistake(
+            text, error.start or 0, "a text or a name does not end", hint=_HINT, step=step
+        ) from error
     if len(trees) != 1 or trees[0] is None:
-        raise mistake(text, 0, f"this is not one {'statement' if kind is None else 'expression'}", hint=_HINT)
+        raise mistake(
+            text, 0, f"this is not one {'statement' if kind is None else 'expression'}", hint=_HINT, step=step
+        )
     tree: exp.Expression = trees[0]
     return tree
 

@@ -75,3 +75,11 @@ def wide(values: Any) -> Any:
         if isinstance(values, np.ndarray)
         else int(values)
     )
+
+
+def as_long(x: Any) -> Any:
+    """Doubles as Java casts them to a long: NaN is 0, and what is too large the greatest."""
+    x = np.asarray(x, np.float64)
+    inside = np.isfinite(x) & (np.abs(x) < 2.0**63)
+    made = np.where(inside, x, 0).astype(np.int64)
+    return np.where(x >= 2.0**63, np.int64(2**63 - 1), np.where(x <= -(2.0**63), np.int64(-(2**63)), made))

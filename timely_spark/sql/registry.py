@@ -80,7 +80,7 @@ class Function:
 FUNCTIONS: dict[str, Function] = {}
 
 
-def function(
+def spark_function(
     names: str,
     *signatures: str | Rule,
     result: Callable[..., pa.DataType | None] | None = None,
@@ -180,7 +180,7 @@ def _split(text: str) -> Iterator[str]:
     """The parts of a list between commas that are not in brackets."""
     depth, part = 0, ""
     for one in text + ",":
-        depth += {"<": 1, ">": -1}.get(one, 0)
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(one, 0)
         if one == "," and not depth:
             if part.strip():
                 yield part.strip()
@@ -209,7 +209,8 @@ def _variables(parameter: str, kind: pa.DataType) -> Iterator[tuple[str, pa.Data
     shape, inner = _inner(parameter)
     if re.fullmatch("[A-Z]", shape):
         yield shape, kind
-    for part, of in zip(inner, _parts(kind, shape) or [pa.null()] * len(inner), strict=True):
+    parts = _parts(kind, shape) or [pa.null()] * len(inner)
+    for part, of in zip(inner, parts, strict=False):
         yield from _variables(part, of)
 
 
@@ -222,8 +223,8 @@ def _target(parameter: str, kind: pa.DataType, bound: Mapping[str, Any], zone: s
         if parameter == "decimal" and types.is_number(kind):
             return types.decimal_for(kind)
         return default if parameter in {"number", "integer", "decimal"} or kind == pa.null() else None
-    if parameter == "timestamp" and pa.types.is_timestamp(kind):
-        return kind  # with its own zone
+    if parameter == "time" and pa.types.is_timestamp(kind):
+        return kind
     shape, inner = _inner(parameter)
     if inner and _parts(kind, shape) is None and kind != pa.null():
         return None
@@ -239,7 +240,7 @@ def _type(parameter: str, bound: Mapping[str, Any], zone: str) -> pa.DataType:
         return pa.map_(pa.string() if key == pa.null() else key, _type(inner[1], bound, zone))
     if shape in bound:
         return bound[shape]
-    if shape == "timestamp":
+    if shape in {"timestamp", "time"}:
         return types.timestamp(zone)
     if shape == "timestamp_ntz":
         return types.timestamp(None)

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import ExpressionError
+from timely_spark.sql import types
+from timely_spark.sql.lists import Elements, lists_of
 from timely_spark.sql.registry import FUNCTIONS, Failed, Function, Value, apply_function, as_array, scatter
 
 
@@ -76,6 +78,11 @@ class Term(ABC):
         """Whether some row may have no value."""
         return any(part.fails for part in self.parts())
 
+    @property
+    def reads_zone(self) -> bool:
+        """Whether the values depend on the session's time zone."""
+        return any(part.reads_zone for part in self.parts())
+
     def array(self, rows: Rows) -> pa.Array:
         """The values as an array."""
         return as_array(self.evaluate(rows), rows.length)
@@ -86,6 +93,8 @@ class ColumnValue(Term):
     """A column of the records, or a variable of a lambda."""
 
     name: str
+    #: the type in which it is stored
+    stored: pa.DataType
 
     def evaluate(self, rows: Rows) -> Value:
         """The column, with the type that Spark reads it as."""
@@ -123,6 +132,12 @@ class FunctionCall(Term):
     def fails(self) -> bool:
         """Whether some row may have no value."""
         return self.function.fails or super().fails
+
+    @property
+    def reads_zone(self) -> bool:
+        """Also by the types of timestamps, which have the zone."""
+        zoned = any(getattr(one.type, "tz", None) for one in (self, *self.arguments))
+        return "zone" in self.function.extras or zoned or super().reads_zone
 
     def evaluate(self, rows: Rows) -> Value:
         """The function's values."""
@@ -257,4 +272,128 @@ class Field(Term):
 
     def evaluate(self, rows: Rows) -> Value:
         """The field; null where the struct is."""
-        return pc.struct_field(self.of.array(rows), self.name)
+        array = self.of.array(rows)
+        if not types.is_array(array.type):
+            return pc.struct_field(array, self.name)
+        inner = pc.struct_field(array.values, self.name)
+        return pa.ListArray.from_arrays(array.offsets, inner, type=self.type, mask=array.is_null())
+
+
+@dataclass(frozen=True)
+class Listed(Term):
+    """An array of values."""
+
+    values: tuple[Term, ...]
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The arrays."""
+        count = len(self.values)
+        if not count:
+            return pa.scalar([], self.type)
+        arrays = [one.array(rows) for one in self.values]
+        turned = np.arange(rows.length * count).reshape(count, rows.length).T.ravel()
+        flat = pa.concat_arrays(arrays).take(pa.array(turned))
+        return lists_of(flat, np.full(rows.length, count), self.type)
+
+
+@dataclass(frozen=True)
+class OfElements(Term):
+    """A function of functions: the body of a lambda is computed for all elements of all arrays at once."""
+
+    array_of: Term
+    names: tuple[str, ...]
+    body: Term
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The values; null where the array is."""
+        lists = self.array_of.array(rows)
+        present = np.flatnonzero(np.asarray(lists.is_valid()))
+        if len(present) < rows.length:
+            made = self.of_lists(rows.take(present), lists.take(pa.array(present)))
+            return scatter([(present, made)], rows.length, self.type)
+        return self.of_lists(rows, lists)
+
+    def bodies(self, rows: Rows, elements: Elements) -> pa.Array:
+        """The body for each element."""
+        variables = [elements.values, pa.array(elements.places, pa.int32())]
+        inner = rows.take(elements.owners, **dict(zip(self.names, variables, strict=False)))
+        return self.body.array(inner)
+
+    @abstractmethod
+    def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
+        """The values for lists that are not null."""
+
+
+@dataclass(frozen=True)
+class Transformed(OfElements):
+    """`transform`: the arrays of the bodies."""
+
+    def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
+        """The arrays."""
+        elements = Elements(lists)
+        return lists_of(self.bodies(rows, elements), elements.sizes, self.type)
+
+
+@dataclass(frozen=True)
+class Filtered(OfElements):
+    """`filter`: the elements for which the body is true."""
+
+    def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
+        """The arrays."""
+        elements = Elements(lists)
+        return elements.kept(np.asarray(pc.fill_null(self.bodies(rows, elements), fill_value=False)))
+
+
+@dataclass(frozen=True)
+class Quantified(OfElements):
+    """`exists` and `forall`, in three-valued logic."""
+
+    every: bool
+
+    def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
+        """The truth values."""
+        elements = Elements(lists)
+        made = self.bodies(rows, elements)
+        decides = np.asarray(pc.fill_null(pc.equal(made, not self.every), fill_value=False))
+        decided = np.bincount(elements.owners[decides], minlength=rows.length) > 0
+        unknown = np.bincount(elements.owners[np.asarray(made.is_null())], minlength=rows.length) > 0
+        return pa.array(np.where(decided, not self.every, self.every), mask=unknown & ~decided)
+
+
+@dataclass(frozen=True)
+class Folded(Term):
+    """`aggregate`: the body for the first elements of all arrays, then for the second ones, and so on."""
+
+    array_of: Term
+    start: Term
+    names: tuple[str, ...]
+    body: Term
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The values; null where the array is."""
+        lists = self.array_of.array(rows)
+        present = np.flatnonzero(np.asarray(lists.is_valid()))
+        elements = Elements(lists.take(pa.array(present)))
+        made = self.start.array(rows).take(pa.array(present))
+        for place in range(int(elements.sizes.max(initial=0))):
+            left = np.flatnonzero(elements.sizes > place)
+            values = elements.values.take(pa.array(elements.offsets[left] + place))
+            before = made.take(pa.array(left))
+            inner = rows.take(present[left], **dict(zip(self.names, (before, values), strict=False)))
+            others = np.setdiff1d(np.arange(len(present)), left)
+            parts = [(left, self.body.array(inner)), (others, made.take(pa.array(others)))]
+            made = scatter(parts, len(present), self.type)
+        return scatter([(present, made)], rows.length, self.type)
+
+
+@dataclass(frozen=True)
+class Applied(Term):
+    """The body of a lambda for one value of each row."""
+
+    value: Term
+    name: str
+    body: Term
+
+    def evaluate(self, rows: Rows) -> Value:
+        """The bodies."""
+        return self.body.array(rows.take(np.arange(rows.length), **{self.name: self.value.array(rows)}))

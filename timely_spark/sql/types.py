@@ -97,30 +97,30 @@ _READ_AS = {
 }
 
 
-def spark_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type as which Spark reads a column; None if it reads none.
+def spark_type(kind: pa.DataType, zone: str) -> pa.DataType | None:
+    """The type as which Spark reads a column, with times in the session's zone; None if it reads none.
 
-    >>> spark_type(pa.large_list(pa.uint8())), spark_type(pa.time32("s"))
+    >>> spark_type(pa.large_list(pa.uint8()), "UTC"), spark_type(pa.time32("s"), "UTC")
     (ListType(list<element: int16>), None)
     """
     if kind in _READ_AS:
         return _READ_AS[kind]
     if of.is_dictionary(kind):
-        return spark_type(kind.value_type)
+        return spark_type(kind.value_type, zone)
     if of.is_timestamp(kind):
-        return timestamp(kind.tz)
+        return timestamp(zone if kind.tz else None)
     if of.is_duration(kind):
         return INTERVAL
     if of.is_decimal(kind):
         return pa.decimal128(kind.precision, kind.scale) if kind.precision <= MOST_DIGITS else None
     if of.is_map(kind):
-        inner = [spark_type(kind.key_type), spark_type(kind.item_type)]
+        inner = [spark_type(kind.key_type, zone), spark_type(kind.item_type, zone)]
         return None if None in inner else pa.map_(*inner)
     if of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind):
-        element = spark_type(kind.value_type)
+        element = spark_type(kind.value_type, zone)
         return None if element is None else array_of(element)
     if of.is_struct(kind):
-        fields = [(field.name, spark_type(field.type)) for field in kind]
+        fields = [(field.name, spark_type(field.type, zone)) for field in kind]
         return None if any(one is None for _, one in fields) else pa.struct(fields)
     return kind if kind in _NAMES else None
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from timely_spark.sql.functions import arithmetic, casts, comparison, strings
+from timely_spark.sql.functions import arithmetic, casts, collections, comparison, dates, maths, strings
 
-__all__ = ["arithmetic", "casts", "comparison", "strings"]
+__all__ = ["arithmetic", "casts", "collections", "comparison", "dates", "maths", "strings"]

@@ -11,10 +11,8 @@ import pyarrow as pa
 
 from timely_spark.sql import types
 from timely_spark.sql.plain import decimals, rescaled, rounded_quotient, to_numpy, wide
-from timely_spark.sql.registry import Failures, Typed, Value, function
+from timely_spark.sql.registry import Failures, Typed, Value, spark_function
 from timely_spark.sql.types import bounded, common, decimal_for, is_decimal, is_float, is_integral, is_number
-
-_TRY = "use {}, which gives null there; or cast to a wider type."
 
 
 def overflow(failures: Failures, rows: Any, result: pa.DataType, instead: str = "a wider type") -> None:
@@ -97,10 +95,10 @@ def _sum(plus: Callable[[Any, Any], Any], sign: int) -> Callable[..., Any]:
     return kernel
 
 
-function("+", _numeric(_sum_type))(_sum(operator.add, 1))
-function("-", _numeric(_sum_type))(_sum(operator.sub, -1))
-function("try_add", _numeric(_sum_type), tries=True)(_sum(operator.add, 1))
-function("try_subtract", _numeric(_sum_type), tries=True)(_sum(operator.sub, -1))
+spark_function("+", _numeric(_sum_type))(_sum(operator.add, 1))
+spark_function("-", _numeric(_sum_type))(_sum(operator.sub, -1))
+spark_function("try_add", _numeric(_sum_type), tries=True)(_sum(operator.add, 1))
+spark_function("try_subtract", _numeric(_sum_type), tries=True)(_sum(operator.sub, -1))
 
 
 def _product(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> Any:
@@ -122,8 +120,8 @@ def _product(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> 
     return made
 
 
-function("*", _numeric(_product_type))(_product)
-function("try_multiply", _numeric(_product_type), tries=True)(_product)
+spark_function("*", _numeric(_product_type))(_product)
+spark_function("try_multiply", _numeric(_product_type), tries=True)(_product)
 
 
 def _zero(failures: Failures, divisor: Any) -> Any:
@@ -150,8 +148,8 @@ def _quotient(a: Value, b: Value, *, result: pa.DataType, failures: Failures) ->
     return _fit(rounded_quotient(np.where(y < 0, -x, x), abs(y)), 38, result, failures)
 
 
-function("/", _quotient_types)(_quotient)
-function("try_divide", _quotient_types, tries=True)(_quotient)
+spark_function("/", _quotient_types)(_quotient)
+spark_function("try_divide", _quotient_types, tries=True)(_quotient)
 
 
 def _remainder(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> Any:
@@ -164,8 +162,9 @@ def _remainder(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -
         return np.fmod(to_numpy(a), y).astype(result.to_pandas_dtype())
 
 
-function("% mod", _numeric(_rest_type))(_remainder)
-function("try_mod", _numeric(_rest_type), tries=True)(_remainder)
+remainder_types = _numeric(_rest_type)
+spark_function("% mod", remainder_types)(_remainder)
+spark_function("try_mod", _numeric(_rest_type), tries=True)(_remainder)
 
 
 def _whole_quotient_types(given: Sequence[pa.DataType], zone: str) -> Typed | None:
@@ -175,7 +174,7 @@ def _whole_quotient_types(given: Sequence[pa.DataType], zone: str) -> Typed | No
     return (made[0], pa.int64()) if is_decimal(made[1]) else ([pa.int64()] * 2, pa.int64())
 
 
-@function("div", _whole_quotient_types)
+@spark_function("div", _whole_quotient_types)
 def _whole_quotient(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> Any:
     if is_decimal(a.type):
         x, y, _ = _at_one_scale(a, b, a.type)
@@ -196,7 +195,7 @@ def _whole_quotient(a: Value, b: Value, *, result: pa.DataType, failures: Failur
     return made
 
 
-@function("negative", "number -> N", result=lambda kind: kind)
+@spark_function("negative", "number -> N", result=lambda kind: kind)
 def _negative(a: Value, *, result: pa.DataType, failures: Failures) -> Any:
     x = to_numpy(a)
     if is_decimal(result):
@@ -207,6 +206,6 @@ def _negative(a: Value, *, result: pa.DataType, failures: Failures) -> Any:
         return -x
 
 
-@function("positive", "number -> N", result=lambda kind: kind)
+@spark_function("positive", "number -> N", result=lambda kind: kind)
 def _positive(a: Value) -> Any:
     return a

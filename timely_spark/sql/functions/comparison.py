@@ -10,20 +10,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.sql import types
+from timely_spark.sql.lists import ranks
 from timely_spark.sql.plain import to_numpy
-from timely_spark.sql.registry import Typed, Value, as_array, function
+from timely_spark.sql.registry import Typed, Value, as_array, spark_function
 from timely_spark.sql.types import is_float
 
 
 def _alike(given: Sequence[pa.DataType], zone: str) -> Typed | None:
     kind = types.common_of(given)
-    return None if kind is None else ([kind] * len(given), pa.bool_())
+    return None if kind is None or pa.types.is_map(kind) else ([kind] * len(given), pa.bool_())
 
 
 def _compared(compare: Callable[..., Any], nan: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def kernel(a: Value, b: Value) -> Any:
+    def kernel(a: Value, b: Value, *, length: int) -> Any:
         if a.type == pa.null():
             return pa.scalar(None, pa.bool_())
+        if pa.types.is_nested(a.type) or a.type == types.MONTHS:
+            x, y = as_array(a, length), as_array(b, length)
+            order = ranks(pa.concat_arrays([x, y]))
+            return compare(pa.array(order[:length]), pa.array(order[length:]))
         if not is_float(a.type):
             return compare(a, b)
         x, y = to_numpy(a), to_numpy(b)
@@ -34,15 +39,15 @@ def _compared(compare: Callable[..., Any], nan: Callable[[Any, Any], Any]) -> Ca
 
 
 equal = _compared(pc.equal, lambda x, y: x & y)
-function("=", _alike)(equal)
-function("!=", _alike)(_compared(pc.not_equal, lambda x, y: ~(x & y)))
-function("<", _alike)(_compared(pc.less, lambda x, y: y & ~x))
-function("<=", _alike)(_compared(pc.less_equal, lambda x, y: y))
-function(">", _alike)(_compared(pc.greater, lambda x, y: x & ~y))
-function(">=", _alike)(_compared(pc.greater_equal, lambda x, y: x))
+spark_function("=", _alike)(equal)
+spark_function("!=", _alike)(_compared(pc.not_equal, lambda x, y: ~(x & y)))
+spark_function("<", _alike)(_compared(pc.less, lambda x, y: y & ~x))
+spark_function("<=", _alike)(_compared(pc.less_equal, lambda x, y: y))
+spark_function(">", _alike)(_compared(pc.greater, lambda x, y: x & ~y))
+spark_function(">=", _alike)(_compared(pc.greater_equal, lambda x, y: x))
 
 
-@function("<=>", _alike, nulls=True)
+@spark_function("<=>", _alike, nulls=True)
 def _not_distinct(a: Value, b: Value, *, length: int) -> Any:
     x, y = as_array(a, length), as_array(b, length)
     if x.type == pa.null():
@@ -55,11 +60,11 @@ def _equal_or_null(a: pa.Array, b: pa.Array) -> Any:
     null = np.asarray(pc.or_(a.is_null(), b.is_null()))
     rows = np.flatnonzero(~null)
     made = np.zeros(len(a), bool)
-    made[rows] = np.asarray(equal(a.take(pa.array(rows)), b.take(pa.array(rows))))
+    made[rows] = np.asarray(equal(a.take(pa.array(rows)), b.take(pa.array(rows)), length=len(rows)))
     return pa.array(made)
 
 
-@function("in", _alike, nulls=True)
+@spark_function("in", _alike, nulls=True)
 def _in(subject: Value, *values: Value, length: int) -> Any:
     array = as_array(subject, length)
     found, unknown = pa.array(np.zeros(length, bool)), array.is_null()
@@ -70,21 +75,21 @@ def _in(subject: Value, *values: Value, length: int) -> Any:
     return pc.if_else(found, found, pc.if_else(unknown, pa.scalar(None, pa.bool_()), found))
 
 
-@function("not !", "boolean -> boolean")
+@spark_function("not !", "boolean -> boolean")
 def _not(a: Value) -> Any:
     return pc.invert(a)
 
 
-@function("isnull", "anything -> boolean", nulls=True)
+@spark_function("isnull", "anything -> boolean", nulls=True)
 def _is_null(a: Value) -> Any:
     return a.is_null() if isinstance(a, pa.Array) else pa.scalar(not a.is_valid)
 
 
-@function("isnotnull", "anything -> boolean", nulls=True)
+@spark_function("isnotnull", "anything -> boolean", nulls=True)
 def _is_not_null(a: Value) -> Any:
     return a.is_valid() if isinstance(a, pa.Array) else pa.scalar(a.is_valid)
 
 
-@function("isnan", "double -> boolean", nulls=True)
+@spark_function("isnan", "double -> boolean", nulls=True)
 def _is_nan(a: Value) -> Any:
     return pc.fill_null(pc.is_nan(a), fill_value=False)

@@ -1,30 +1,433 @@
-"""Functions of texts."""
+"""Functions of texts and bytes."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.sql.registry import Value, function
+from timely_spark.sql.lists import part_of_lists, reversed_lists
+from timely_spark.sql.plain import to_numpy
+from timely_spark.sql.registry import Failures, Value, as_array, spark_function
+from timely_spark.sql.texts import Characters, mapped, texts_of_bytes
+
+_ASCII = "^[\x00-\x7f]*$"
 
 
-@function("upper ucase", "string -> string")
-def _upper(text: Value) -> Any:
-    return pc.utf8_upper(text)
+def _all_ascii(texts: pa.Array) -> bool:
+    data = Characters(texts)
+    first, last = data.offsets[0], data.offsets[-1]
+    return bool((data.data[first:last] < 128).all())
 
 
-@function("lower lcase", "string -> string")
-def _lower(text: Value) -> Any:
-    return pc.utf8_lower(text)
+@spark_function("upper ucase", "string -> string")
+def _upper(text: pa.Array) -> Any:
+    return pc.ascii_upper(text) if _all_ascii(text) else mapped(text, str.upper)
 
 
-@function("length char_length character_length len", "string -> int", "binary -> int")
+@spark_function("lower lcase", "string -> string")
+def _lower(text: pa.Array) -> Any:
+    return pc.ascii_lower(text) if _all_ascii(text) else mapped(text, str.lower)
+
+
+@spark_function("initcap", "string -> string")
+def _initcap(text: pa.Array) -> Any:
+    words = pc.split_pattern(text, " ")
+    flat = words.flatten()
+    first = mapped(pc.utf8_slice_codeunits(flat, 0, 1), str.title)
+    rest = _lower(pc.utf8_slice_codeunits(flat, 1, 2**31 - 1))
+    joined = pc.binary_join_element_wise(first, rest, "")
+    return pc.binary_join(pa.ListArray.from_arrays(words.offsets, joined), " ")
+
+
+@spark_function("length len", "string -> int", "binary -> int")
 def _length(text: Value) -> Any:
     return pc.binary_length(text) if pa.types.is_binary(text.type) else pc.utf8_length(text)
 
 
-@function("||", "string, string -> string")
-def _joined(a: Value, b: Value) -> Any:
-    return pc.binary_join_element_wise(a, b, "")
+spark_function("char_length character_length", "string -> int", "binary -> int")(_length)
+
+
+@spark_function("$concat", "string... -> string")
+def _concat(*texts: Value, length: int) -> Any:
+    if not texts:
+        return pa.scalar("")
+    return pc.binary_join_element_wise(*(as_array(one, length) for one in texts), "")
+
+
+@spark_function("$binary_concat", "binary... -> binary")
+def _binary_concat(*values: Value, length: int) -> Any:
+    return pc.binary_join_element_wise(*(as_array(one, length) for one in values), b"")
+
+
+@spark_function("reverse", "string -> string", "array<T> -> array<T>")
+def _reverse(value: pa.Array) -> Any:
+    if pa.types.is_string(value.type):
+        return Characters(value).reversed()
+    return reversed_lists(value)
+
+
+@spark_function("octet_length", "string -> int", "binary -> int")
+def _octet_length(text: Value) -> Any:
+    return pc.binary_length(text)
+
+
+@spark_function("bit_length", "string -> int", "binary -> int")
+def _bit_length(text: Value) -> Any:
+    return pc.multiply(pc.binary_length(text), 8)
+
+
+def _trimmed(names: str, trim: Any) -> None:
+    @spark_function(names, "string, string? -> string", constant=[1])
+    def _kernel(text: Value, characters: pa.Scalar | None = None) -> Any:
+        return trim(text, " " if characters is None else characters.as_py())
+
+
+_trimmed("$trim", pc.utf8_trim)
+_trimmed("$ltrim", pc.utf8_ltrim)
+_trimmed("$rtrim", pc.utf8_rtrim)
+
+
+def _padding(text: pa.Array, size: Value, pad: Value | None, length: int) -> tuple[pa.Array, pa.Array]:
+    """The texts, cut if they are too long, and what is to be added to each."""
+    x = Characters(text)
+    wanted = np.broadcast_to(np.maximum(to_numpy(size), 0), length).astype(np.int64)
+    pads = as_array(pa.scalar(" ") if pad is None else pad, length)
+    missing = np.maximum(wanted - x.lengths, 0)
+    if missing.sum() > 2**30:
+        msg = f"the padded texts of {length} rows would have {missing.sum()} characters"
+        raise pa.ArrowInvalid(msg)
+    width = Characters(pads).lengths
+    times = np.where(width == 0, 0, -(-missing // np.maximum(width, 1)))
+    repeated = pc.binary_repeat(pads, pa.array(times))
+    return x.cut(np.zeros(length, np.int64), wanted), Characters(repeated).cut(
+        np.zeros(length, np.int64), missing
+    )
+
+
+@spark_function("lpad", "string, int, string? -> string")
+def _lpad(text: Value, size: Value, pad: Value | None = None, *, length: int) -> Any:
+    cut, added = _padding(as_array(text, length), size, pad, length)
+    return pc.binary_join_element_wise(added, cut, "")
+
+
+@spark_function("rpad", "string, int, string? -> string")
+def _rpad(text: Value, size: Value, pad: Value | None = None, *, length: int) -> Any:
+    cut, added = _padding(as_array(text, length), size, pad, length)
+    return pc.binary_join_element_wise(cut, added, "")
+
+
+@spark_function("substring substr", "string, int, int? -> string", "binary, int, int? -> binary")
+def _substring(
+    text: Value, start: Value, size: Value | None = None, *, length: int, result: pa.DataType
+) -> Any:
+    array = as_array(text, length)
+    binary = pa.types.is_binary(array.type)
+    sizes = np.asarray(pc.binary_length(array)) if binary else Characters(array).lengths
+    begin = np.broadcast_to(to_numpy(start), length).astype(np.int64)
+    begin = np.where(begin > 0, begin - 1, np.where(begin < 0, begin + sizes, 0))
+    count = 2**31 - 1 if size is None else np.broadcast_to(to_numpy(size), length).astype(np.int64)
+    end = begin + count
+    if binary:
+        bytes_ = Characters(array.view(pa.string()))
+        first = np.clip(begin, 0, sizes)
+        last = np.maximum(np.clip(end, 0, sizes), first)
+        return bytes_.pieces(bytes_.offsets[:-1] + first, bytes_.offsets[:-1] + last).view(result)
+    return Characters(array).cut(begin, end)
+
+
+@spark_function("left", "string, int -> string")
+def _left(text: Value, size: Value, *, length: int) -> Any:
+    n = np.broadcast_to(to_numpy(size), length).astype(np.int64)
+    return Characters(as_array(text, length)).cut(np.zeros(length, np.int64), n)
+
+
+@spark_function("right", "string, int -> string")
+def _right(text: Value, size: Value, *, length: int) -> Any:
+    x = Characters(as_array(text, length))
+    n = np.maximum(np.broadcast_to(to_numpy(size), length).astype(np.int64), 0)
+    return x.cut(x.lengths - n, x.lengths)
+
+
+@spark_function("substring_index", "string, string, int -> string", constant=[1, 2])
+def _substring_index(text: Value, mark: pa.Scalar, count: pa.Scalar, *, length: int) -> Any:
+    pattern, n = mark.as_py(), count.as_py()
+    if not pattern or not n:
+        return pa.repeat("", length)
+    parts = pc.split_pattern(as_array(text, length), pattern)
+    if n < 0:
+        parts = pc.split_pattern(as_array(text, length), pattern, max_splits=-n, reverse=True)
+        sizes = np.asarray(pc.list_value_length(parts))
+        chosen = part_of_lists(parts, np.where(sizes > -n, 1, 0), sizes)
+    else:
+        chosen = part_of_lists(
+            parts, np.zeros(length, np.int64), np.minimum(np.asarray(pc.list_value_length(parts)), n)
+        )
+    return pc.binary_join(chosen, pattern)
+
+
+def _found(text: pa.Array, part: str, begin: Any) -> Any:
+    """The number (from 1) of the character where a part begins, at or after some character; 0 if nowhere."""
+    x = Characters(text)
+    rest = x if begin is None else Characters(x.cut(begin, x.lengths))
+    at = np.asarray(pc.find_substring(rest.texts, part))
+    number = rest.at_bytes(np.maximum(at, 0)) + 1 + (0 if begin is None else np.minimum(begin, x.lengths))
+    return np.where(at < 0, 0, number).astype(np.int32)
+
+
+@spark_function("instr", "string, string -> int", constant=[1])
+def _instr(text: Value, part: pa.Scalar) -> Any:
+    return _found(text, part.as_py(), None)
+
+
+@spark_function("$locate", "string, string, int? -> int", constant=[0])
+def _locate(part: pa.Scalar, text: Value, start: Value | None = None, *, length: int) -> Any:
+    array = as_array(text, length)
+    if start is None:
+        return _found(array, part.as_py(), None)
+    first = np.broadcast_to(to_numpy(start), length).astype(np.int64) - 1
+    made = _found(array, part.as_py(), np.maximum(first, 0))
+    past = first > Characters(array).lengths
+    return np.where((first < 0) | past, 0, made).astype(np.int32)
+
+
+@spark_function("contains", "string, string -> boolean", "binary, binary -> boolean", constant=[1])
+def _contains(text: Value, part: pa.Scalar) -> Any:
+    return pc.match_substring(text, part.as_py())
+
+
+@spark_function("startswith", "string, string -> boolean", "binary, binary -> boolean", constant=[1])
+def _startswith(text: Value, part: pa.Scalar) -> Any:
+    return pc.starts_with(text, part.as_py())
+
+
+@spark_function("endswith", "string, string -> boolean", "binary, binary -> boolean", constant=[1])
+def _endswith(text: Value, part: pa.Scalar) -> Any:
+    return pc.ends_with(text, part.as_py())
+
+
+@spark_function("replace", "string, string, string? -> string", constant=[1, 2])
+def _replace(text: Value, part: pa.Scalar, by: pa.Scalar | None = None) -> Any:
+    if not part.as_py():
+        return text
+    return pc.replace_substring(text, part.as_py(), "" if by is None else by.as_py())
+
+
+@spark_function("translate", "string, string, string -> string", constant=[1, 2])
+def _translate(text: pa.Array, source: pa.Scalar, target: pa.Scalar) -> Any:
+    to = target.as_py()
+    table: dict[int, str | None] = {}
+    for place, one in enumerate(source.as_py()):
+        table.setdefault(ord(one), to[place] if place < len(to) else None)
+    return mapped(text, lambda joined: joined.translate(table))
+
+
+@spark_function("repeat", "string, int -> string")
+def _repeat(text: Value, times: Value, *, length: int) -> Any:
+    n = np.maximum(np.broadcast_to(to_numpy(times), length), 0)
+    return pc.binary_repeat(as_array(text, length), pa.array(n))
+
+
+@spark_function("space", "int -> string")
+def _space(times: Value) -> Any:
+    n = pa.array(np.maximum(to_numpy(times), 0))
+    return pc.binary_repeat(pa.repeat(" ", len(n)), n)
+
+
+@spark_function("ascii", "string -> int")
+def _ascii(text: pa.Array) -> Any:
+    first = pc.utf8_slice_codeunits(text, 0, 1)
+    x = Characters(first)
+    codes = np.zeros(len(text), np.int32)
+    rows = np.flatnonzero(x.lengths)
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(text)], first), "")[0].as_py()
+    codes[rows] = np.frombuffer(joined.encode("utf-32-le"), np.uint32)
+    return codes
+
+
+@spark_function("chr char", "bigint -> string")
+def _chr(code: Value) -> Any:
+    x = to_numpy(code)
+    made = pa.array([chr(n) for n in range(256)]).take(pa.array(x & 0xFF))
+    return pc.if_else(pa.array(x < 0), "", made)
+
+
+@spark_function("split", "string, string, int? -> array<string>", constant=[1, 2])
+def _split(text: Value, pattern: pa.Scalar, limit: pa.Scalar | None = None) -> Any:
+    most = -1 if limit is None else limit.as_py()
+    splits = most - 1 if most > 0 else None
+    return pc.split_pattern_regex(text, java_regex(pattern.as_py()), max_splits=splits)
+
+
+@spark_function("split_part", "string, string, int -> string", constant=[1])
+def _split_part(text: Value, mark: pa.Scalar, number: Value, *, length: int, failures: Failures) -> Any:
+    n = np.broadcast_to(to_numpy(number), length).astype(np.int64)
+    failures.at(n == 0, "the number of a part is 0", "count parts from 1, or from -1 at the end.")
+    array = as_array(text, length)
+    parts = pc.split_pattern(array, mark.as_py()) if mark.as_py() else _single(array)
+    sizes = np.asarray(pc.list_value_length(parts))
+    place = np.where(n > 0, n - 1, sizes + n)
+    inside = (place >= 0) & (place < sizes)
+    where = np.asarray(parts.offsets)[:-1] + np.where(inside, place, 0)
+    made = parts.values.take(pa.array(np.minimum(where, max(len(parts.values) - 1, 0))))
+    return pc.if_else(pa.array(inside), made, "")
+
+
+def _single(array: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(np.arange(len(array) + 1), pa.int32()), array)
+
+
+@spark_function("find_in_set", "string, string -> int", constant=[1])
+def _find_in_set(text: pa.Array, listed: pa.Scalar) -> Any:
+    values = listed.as_py().split(",")
+    distinct = list(dict.fromkeys(values))
+    place = np.asarray(pc.fill_null(pc.index_in(text, pa.array(distinct, pa.string())), -1))
+    return np.array([*(values.index(one) + 1 for one in distinct), 0], np.int32)[place]
+
+
+@spark_function("overlay", "string, string, int, int? -> string")
+def _overlay(text: Value, by: Value, start: Value, size: Value | None = None, *, length: int) -> Any:
+    x, new = Characters(as_array(text, length)), Characters(as_array(by, length))
+    begin = np.broadcast_to(to_numpy(start), length).astype(np.int64)
+    count = new.lengths if size is None else np.broadcast_to(to_numpy(size), length).astype(np.int64)
+    count = np.where(count < 0, new.lengths, count)
+    zero = np.zeros(length, np.int64)
+    before = x.cut(zero, np.maximum(begin - 1, 0))
+    after = _substring(x.texts, pa.array(begin + count), length=length, result=pa.string())
+    return pc.binary_join_element_wise(before, new.texts, after, "")
+
+
+@spark_function("hex", "bigint -> string", "string -> string", "binary -> string")
+def _hex(value: pa.Array) -> Any:
+    if pa.types.is_integer(value.type):
+        x = to_numpy(value).astype(">i8").view(np.uint8)
+        digits = _hex_of(x, np.arange(0, len(x) + 1, 8))
+        short = pc.utf8_ltrim(digits, "0")
+        return pc.if_else(pc.equal(short, ""), "0", short)
+    bytes_ = Characters(value if pa.types.is_string(value.type) else value.view(pa.string()))
+    first = bytes_.offsets[0]
+    return _hex_of(bytes_.data[first : bytes_.offsets[-1]], bytes_.offsets - first)
+
+
+_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+
+
+def _hex_of(data: Any, offsets: Any) -> pa.Array:
+    both = np.stack([_DIGITS[data >> 4], _DIGITS[data & 15]], axis=1).ravel()
+    return texts_of_bytes(both, offsets * 2)
+
+
+@spark_function("bin", "bigint -> string")
+def _bin(value: Value) -> Any:
+    x = to_numpy(value).astype(">i8").view(np.uint8)
+    bits = np.unpackbits(x) + np.uint8(48)
+    digits = texts_of_bytes(bits, np.arange(0, len(bits) + 1, 64))
+    short = pc.utf8_ltrim(digits, "0")
+    return pc.if_else(pc.equal(short, ""), "0", short)
+
+
+# -- patterns ------------------------------------------------------------------------------------------------
+
+
+def java_regex(pattern: str) -> str:
+    """A pattern of Java's as RE2 reads it: their words for blanks and for any character differ."""
+    out, inside, place = [], False, 0
+    while place < len(pattern):
+        one = pattern[place]
+        two = pattern[place : place + 2]
+        if one == "\\":
+            blank = r"\t\n\x0B\f\r "
+            out.append({r"\s": blank if inside else f"[{blank}]", r"\S": f"[^{blank}]"}.get(two, two))
+            place += 2
+            continue
+        if one == "." and not inside:
+            out.append(r"[^\n\r\x{85}\x{2028}\x{2029}]")
+        else:
+            inside = one == "[" or (inside and one != "]")
+            out.append(one)
+        place += 1
+    return "".join(out)
+
+
+def like_pattern(pattern: str, escape: str) -> str:
+    """A pattern of LIKE as a regular expression."""
+    out, place = [], 0
+    while place < len(pattern):
+        one = pattern[place]
+        if one == escape:
+            place += 1
+            one = pattern[place : place + 1]
+            if one not in {"%", "_", escape} or not one:
+                msg = f"in the pattern {pattern!r} the escape {escape!r} is not before %, _ or itself"
+                raise pa.ArrowInvalid(msg)
+            out.append(re.escape(one))
+        else:
+            out.append({"%": "(?s:.*)", "_": "(?s:.)"}.get(one) or re.escape(one))
+        place += 1
+    return "^" + "".join(out) + "$"
+
+
+def _like(text: pa.Array, pattern: pa.Scalar, escape: pa.Scalar | None = None) -> Any:
+    mark = "\\" if escape is None else escape.as_py()
+    return pc.match_substring_regex(text, like_pattern(pattern.as_py(), mark).replace("$", r"\z"))
+
+
+@spark_function("ilike", "string, string, string? -> boolean", constant=[1, 2])
+def _ilike(text: pa.Array, pattern: pa.Scalar, escape: pa.Scalar | None = None) -> Any:
+    return _like(_lower(text), pa.scalar(pattern.as_py().lower()), escape)
+
+
+spark_function("like", "string, string, string? -> boolean", constant=[1, 2])(_like)
+
+
+@spark_function("rlike regexp regexp_like", "string, string -> boolean", constant=[1])
+def _rlike(text: pa.Array, pattern: pa.Scalar) -> Any:
+    return pc.match_substring_regex(text, java_regex(pattern.as_py()))
+
+
+@spark_function("regexp_replace", "string, string, string -> string", constant=[1, 2])
+def _regexp_replace(text: pa.Array, pattern: pa.Scalar, by: pa.Scalar) -> Any:
+    replacement = re.sub(
+        r"\\(.)|\$(\d)|\\",
+        lambda m: f"\\{m[2]}" if m[2] else "\\\\" if m[1] in {None, "\\"} else m[1],
+        by.as_py(),
+    )
+    return pc.replace_substring_regex(text, java_regex(pattern.as_py()), replacement)
+
+
+@spark_function("regexp_count", "string, string -> int", constant=[1])
+def _regexp_count(text: pa.Array, pattern: pa.Scalar) -> Any:
+    return pc.count_substring_regex(text, java_regex(pattern.as_py()))
+
+
+@spark_function("regexp_extract", "string, string, int? -> string", constant=[1, 2])
+def _regexp_extract(
+    text: pa.Array, pattern: pa.Scalar, group: pa.Scalar | None = None, *, length: int, failures: Failures
+) -> Any:
+    number = 1 if group is None else group.as_py()
+    source = java_regex(pattern.as_py())
+    count = re.compile(r"\\.|\[(?:\\.|[^\]])*\]|(\((?!\?))", re.DOTALL)
+    groups = sum(1 for one in count.finditer(source) if one[1])
+    if not 0 <= number <= groups:
+        failures.at(np.ones(length, bool), f"the pattern has no group {number}", f"it has {groups} groups.")
+        return pa.repeat("", length)
+    seen = 0
+
+    def named(one: re.Match[str]) -> str:
+        nonlocal seen
+        if not one[1]:
+            return one[0]
+        seen += 1
+        return f"(?P<g{seen}>"
+
+    found = pc.extract_regex(text, f"(?P<g0>{count.sub(named, source)})")
+    return pc.fill_null(found.field(f"g{number}"), "")
+
+
+@spark_function("regexp_substr", "string, string -> string", constant=[1])
+def _regexp_substr(text: pa.Array, pattern: pa.Scalar) -> Any:
+    source = re.sub(r"\((?!\?)", "(?:", java_regex(pattern.as_py()))
+    return pc.struct_field(pc.extract_regex(text, f"(?P<g0>{source})"), "g0")

@@ -1,0 +1,576 @@
+-- Expressions over the columns of tests/support/expressions.py, which Spark computes, too: one a line.
+n + 1
+n + k
+n - k
+n * k
+i + j
+i * j
+h + y
+y * y
+n / k
+n div k
+n % k
+-n
+-i
+-d
+x + z
+x - z
+x * z
+x / z
+x % z
+d + c
+d - c
+d * c
+d / c
+d % c
+d div c
+e + d
+e * e
+e / d
+e - c
+e % c
+d + 1
+d * n
+n * d
+d + x
+f + f
+f * x
+f + n
+i + x
+d = c
+d < n
+x = z
+x < z
+x > z
+x <= z
+x >= z
+x != z
+x <=> z
+f = x
+n = i
+s = t
+s < t
+s > 'a'
+b = g
+b < g
+b and g
+b or g
+not b
+b is true
+b is not false
+n is null
+n is not null
+n between 0 and k
+n in (1, 7, null)
+x in (1, cast('NaN' as double))
+s in ('a','abc')
+n not in (1,2)
+s = 'a' or n / k > 1
+coalesce(n, k, 0)
+if(b, n, d)
+case when n > 0 then 'pos' when n < 0 then 'neg' end
+case i when 1 then 'one' when 5 then 'five' else s end
+nullif(n, k)
+nvl2(s, n, k)
+nvl(s,'none')
+n <=> k
+day < day2
+day = at
+at > at2
+at = local
+u = u
+u < cast('b' as binary)
+p = p2
+p < p2
+a = a2
+a < a2
+lap > interval '1' day
+cast(n as int)
+cast(n as smallint)
+cast(n as tinyint)
+cast(n as double)
+cast(n as float)
+cast(n as decimal(20,2))
+cast(n as decimal(5,1))
+cast(n as string)
+cast(n as boolean)
+cast(n as timestamp)
+cast(x as int)
+cast(x as bigint)
+cast(x as float)
+cast(x as decimal(20,5))
+cast(x as decimal(38,18))
+cast(x as string)
+cast(x as boolean)
+cast(x as timestamp)
+cast(f as string)
+cast(f as double)
+cast(f as int)
+cast(f as decimal(10,3))
+cast(d as int)
+cast(d as double)
+cast(d as float)
+cast(d as decimal(5,1))
+cast(d as string)
+cast(d as boolean)
+cast(d as timestamp)
+cast(e as double)
+cast(e as string)
+cast(e as bigint)
+cast(s as int)
+cast(s as bigint)
+cast(s as double)
+cast(s as float)
+cast(s as decimal(10,2))
+cast(s as boolean)
+cast(s as date)
+cast(s as timestamp)
+cast(s as timestamp_ntz)
+cast(s as binary)
+cast(b as int)
+cast(b as string)
+cast(b as double)
+cast(b as decimal(3,1))
+cast(day as string)
+cast(day as timestamp)
+cast(day as timestamp_ntz)
+cast(at as date)
+cast(at as string)
+cast(at as bigint)
+cast(at as double)
+cast(at as decimal(20,6))
+cast(at as timestamp_ntz)
+cast(at as int)
+cast(local as timestamp)
+cast(local as string)
+cast(local as date)
+cast(a as string)
+cast(w as string)
+cast(m as string)
+cast(p as string)
+cast(a as array<string>)
+cast(a as array<double>)
+cast(w as array<int>)
+cast(m as map<string,string>)
+cast(p as struct<a:bigint,b:string>)
+try_cast(s as int)
+try_cast(s as double)
+try_cast(s as date)
+try_cast(s as timestamp)
+try_cast(n as int)
+try_cast(s as boolean)
+try_cast(w as array<int>)
+try_cast(x as decimal(5,2))
+try_add(n, k)
+try_subtract(n,k)
+try_multiply(n,k)
+try_divide(n,k)
+try_mod(n,k)
+try_add(d,c)
+try_divide(d,c)
+mod(n,k)
+abs(n)
+abs(x)
+abs(d)
+negative(n)
+positive(d)
+s like 'a%'
+s like '%b%'
+s like '_b_'
+s not like 'a%'
+s like '100\\%\\_'
+s ilike 'A%'
+s like any ('a%','%c')
+s rlike '^a'
+s rlike '[0-9]+'
+s || t
+s || n
+n || d
+isnan(x)
+s like '%b' escape '/'
+p.x
+p.y
+p.x + n
+a[0]
+a[j]
+m['a']
+m[t]
+upper(s)
+lower(s)
+ucase(t)
+initcap(s)
+length(s)
+length(u)
+char_length(s)
+octet_length(s)
+bit_length(s)
+concat(s,t)
+concat(s,'-',n)
+concat_ws(',',s,t)
+concat_ws(',',w,t)
+concat_ws(t,s,s)
+trim(s)
+ltrim(s)
+rtrim(s)
+btrim(s)
+trim('a',s)
+trim(both 'a ' from s)
+ltrim('a',s)
+rtrim('c',s)
+btrim(s,'ac')
+lpad(s,5,'xy')
+rpad(s,5,'xy')
+rpad(s,j)
+substring(s,1,2)
+substring(s,j,2)
+substring(s,j)
+substring(u,2,1)
+substr(s,-3)
+substring(s from 2 for 3)
+left(s,2)
+right(s,2)
+left(s,j)
+right(s,j)
+substring_index(s,' ',1)
+substring_index(s,',',-2)
+substring_index(s,',',2)
+substring_index(s,t,1)
+instr(s,'b')
+instr(s,t)
+locate(t,s)
+locate('a',s,j)
+position('l' in s)
+contains(s,t)
+startswith(s,t)
+endswith(s,t)
+replace(s,'a','ZZ')
+replace(s,t,'-')
+replace(s,'a')
+translate(s,'abÄ','xy')
+repeat(s,j)
+repeat(t,3)
+space(j)
+ascii(s)
+chr(n)
+chr(k)
+split(s,',')
+split(s,',',2)
+split(s,'[abc]')
+split_part(s,',',k)
+split_part(s,'.',1)
+find_in_set(t,'a,b,,World')
+overlay(s placing 'ZZ' from 2)
+overlay(s,t,2,1)
+overlay(s,t,j,0)
+hex(n)
+hex(s)
+hex(u)
+bin(n)
+reverse(s)
+reverse(a)
+regexp_replace(s,'[aeiou]','<$0>')
+regexp_replace(s,'(l+)(o)','$2$1')
+regexp_count(s,'[a-c]')
+regexp_extract(s,'([a-z]+) ([A-Z])',1)
+regexp_extract(s,'(\\d+)',1)
+regexp_extract(s,'(b)?',1)
+regexp_substr(s,'[0-9]+')
+s rlike '\\d'
+s rlike '.e.*o'
+s rlike '^$'
+s rlike '\\s'
+sin(x)
+cos(k)
+tan(k)
+asin(x)
+acos(x)
+atan(x)
+sinh(k)
+cosh(k)
+tanh(x)
+asinh(k)
+acosh(k)
+atanh(x)
+sqrt(x)
+cbrt(x)
+exp(k)
+expm1(k)
+ln(x)
+log(x)
+log2(x)
+log10(x)
+log1p(x)
+log(k,x)
+pow(x,z)
+power(k,j)
+atan2(x,z)
+hypot(x,z)
+pi()
+e()
+degrees(x)
+radians(x)
+rint(x)
+sign(x)
+sign(d)
+signum(n)
+cot(k)
+sec(k)
+csc(k)
+abs(i)
+abs(f)
+factorial(k)
+round(x)
+round(x,2)
+round(x,-2)
+round(f,1)
+round(d)
+round(d,1)
+round(n,-2)
+round(i,-1)
+round(e,3)
+bround(x,1)
+bround(d,1)
+bround(x)
+ceil(x)
+ceil(d)
+ceil(n)
+ceil(d,1)
+floor(x)
+floor(d)
+floor(d,1)
+floor(n,-1)
+ceil(x,1)
+ceiling(e)
+n & k
+n | k
+n ^ k
+~n
+i & j
+shiftleft(i,j)
+shiftright(n,j)
+shiftrightunsigned(n,j)
+shiftrightunsigned(i,j)
+n << 2
+n >> 1
+bit_count(n)
+bit_count(b)
+bit_get(n,3)
+pmod(n,k)
+pmod(d,c)
+pmod(x,z)
+greatest(n,k)
+greatest(x,z)
+least(x,z,1)
+least(s,t)
+greatest(d,n)
+nanvl(x,z)
+width_bucket(x,0,10,5)
+width_bucket(k,10,0,4)
+lpad(s,j,'ä')
+year(day)
+year(at)
+quarter(day)
+month(day)
+day(day)
+dayofmonth(at)
+dayofweek(day)
+weekday(day)
+dayofyear(day)
+weekofyear(day)
+hour(at)
+minute(at)
+second(at)
+hour(local)
+dayname(day)
+monthname(day)
+date_add(day,j)
+date_sub(day,j)
+date_add(at,1)
+datediff(day,day2)
+date_diff(day,day2)
+add_months(day,j)
+last_day(day)
+next_day(day,'MON')
+next_day(day,'sunday')
+trunc(day,'MM')
+trunc(day,'year')
+trunc(day,'week')
+trunc(day,'quarter')
+trunc(day,'x')
+date_trunc('month',at)
+date_trunc('hour',at)
+date_trunc('week',at)
+date_trunc('quarter',local)
+date_trunc('day',day)
+date_trunc('MICROSECOND',at)
+months_between(day,day2)
+months_between(at,at2)
+months_between(at,at2,false)
+unix_seconds(at)
+unix_millis(at)
+unix_micros(at)
+timestamp_seconds(k)
+timestamp_seconds(x)
+timestamp_millis(n)
+timestamp_micros(n)
+unix_date(day)
+date_from_unix_date(j)
+make_date(2024,j,k)
+make_date(j,1,1)
+make_timestamp(2024,k,1,j,0,c)
+from_utc_timestamp(at,'Europe/Berlin')
+to_utc_timestamp(at,'America/New_York')
+from_utc_timestamp(at,'+02:00')
+convert_timezone('UTC','Asia/Tokyo',local)
+extract(year from day)
+extract(second from at)
+extract(dow from day)
+extract(week from day)
+extract(dow_iso from day)
+extract(yearofweek from day)
+date_part('hour',at)
+datepart('month',day)
+day + 1
+day - 1
+1 + day
+day - day2
+at - at2
+day - at
+day + interval '1' day
+day - interval '2' week
+day + interval '1' month
+day + interval '1' hour
+at + interval '1' month
+at - interval '1' year
+at + interval '1 02:03:04.5' day to second
+interval '1' day + day
+lap + interval '1' hour
+lap * 2
+lap / 3
+at + lap
+day + lap
+at - lap
+-lap
+timestampadd(month,j,at)
+timestampadd(hour,j,at)
+dateadd(day,j,at)
+date_add(month,1,at)
+timestampdiff(month,at,at2)
+timestampdiff(day,at,at2)
+timestampdiff(hour,at,at2)
+datediff(year,at,at2)
+timestampdiff(quarter,at2,at)
+to_date(s)
+try_to_date(s)
+to_timestamp('2024-01-01 10:00:00')
+date(s)
+timestamp(day)
+int(d)
+string(n)
+double(n)
+date '2024-01-01' < day
+timestamp '2024-01-01 00:00:00' < at
+typeof(d)
+size(a)
+size(m)
+cardinality(a)
+array(n,k,1)
+array(s,n)
+map('a',n)
+map(t,n)
+struct(n,s as q)
+named_struct('a',n,'b',s)
+element_at(a,1)
+element_at(a,j)
+element_at(a,-1)
+try_element_at(a,j)
+get(a,j)
+element_at(m,'a')
+element_at(m,t)
+try_element_at(m,t)
+array_contains(a,1)
+array_contains(a,j)
+array_contains(w,t)
+array_position(a,1)
+array_position(w,t)
+array_remove(a,1)
+array_compact(a)
+array_distinct(a)
+array_union(a,a2)
+array_intersect(a,a2)
+array_except(a,a2)
+arrays_overlap(a,a2)
+concat(a,a2)
+a || a2
+array_append(a,j)
+array_prepend(a,j)
+array_repeat(s,j)
+array_repeat(n,2)
+array_join(w,',')
+array_join(w,',','-')
+array_join(a,'|')
+array_max(a)
+array_min(a)
+array_max(w)
+sort_array(a)
+sort_array(a,false)
+array_sort(a)
+sort_array(w)
+slice(a,1,2)
+slice(a,j,1)
+slice(a,-2,2)
+flatten(array(a,a2))
+sequence(1,k)
+sequence(k,j)
+sequence(0,10,k)
+map_keys(m)
+map_values(m)
+map_entries(m)
+map_contains_key(m,t)
+map_from_arrays(array('a','b'),array(n,k))
+map_from_entries(array(struct(n,s)))
+map_concat(m,map('zz',1))
+str_to_map('a:1,b:2')
+str_to_map(s)
+transform(a, x -> x + 1)
+transform(a, (x, i) -> x * i)
+transform(w, q -> q || s)
+filter(a, x -> x > 1)
+filter(a, (x, i) -> i > 0)
+exists(a, x -> x > 1)
+exists(a, x -> x is null)
+forall(a, x -> x > 0)
+aggregate(a, 0L, (acc, x) -> acc + x)
+aggregate(a, 0, (acc, x) -> acc + coalesce(x, 0), acc -> acc * 10)
+reduce(w, '', (acc, x) -> concat(acc, x))
+transform(array(a,a2), r -> size(r))
+transform(array(a,a2), r -> transform(r, x -> x + n))
+equal_null(n,k)
+nullifzero(n)
+zeroifnull(n)
+decode(k,1,'one',2,'two','many')
+decode(k,1,'one')
+array(p,p2).x
+s is distinct from t
+b = true and s in ('a')
+case when s like 'a%' then upper(s) else lower(t) end
+n > 0 and 10 / n > 1
+k = 0 or n / k > 1
+if(k = 0, null, n / k)
+make_timestamp(2024,1,1,1,1,c)
+date_trunc('day',at)
+at + interval '1' day
+timestampadd(day,j,at)
+at - day
+to_utc_timestamp(at,'Asia/Tokyo')
+from_utc_timestamp(at,'Asia/Tokyo')
+last_day(at)
+extract(hour from at)
+make_timestamp(2024,3,31,2,30,0)
+timestamp '2024-03-31 02:30:00' < at
+coalesce(at,at2)
+to_date(at)
+cast('2024-07-01 12:00:00' as timestamp)
+concat_ws(',',s)
+concat_ws(',')
+concat_ws(t,w,w,n)

@@ -1,0 +1,65 @@
+"""Texts in SQL as arguments of operators: bound to the columns of the operator's input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.errors import SchemaError
+from timely_spark.graph import Expression, caller
+
+
+def expression(operator: str, given: Any, schema: pa.Schema) -> Any:
+    """A text as an expression of a schema's columns; anything else as it is.
+
+    Raises:
+        SqlError: the text does not fit; the message shows the place.
+    """
+    if not isinstance(given, str):
+        return given
+    from timely_spark.sql import bind
+
+    return bind(given, schema, zone=session_zone(), step=operator)
+
+
+def named_expressions(operator: str, schema: pa.Schema, *columns: str | Mapping[str, Any]) -> dict[str, Any]:
+    """By its name each column to compute: a column's name, or an expression.
+
+    A text that is the name of a column, or could be one, is a name; any other is an expression.
+    """
+    chosen: dict[str, Any] = {}
+    for column in columns:
+        if isinstance(column, str):
+            chosen |= _positional(operator, column, schema)
+        else:
+            chosen |= {new: _of_text(operator, old, schema) for new, old in column.items()}
+    return chosen
+
+
+def _of_text(operator: str, given: Any, schema: pa.Schema) -> Any:
+    is_name = isinstance(given, str) and (given in schema.names or given.isidentifier())
+    return given if is_name else expression(operator, given, schema)
+
+
+def _positional(operator: str, given: str, schema: pa.Schema) -> dict[str, str | Expression]:
+    made = _of_text(operator, given, schema)
+    if isinstance(made, str):
+        return {given: made}
+    if made.name is None:
+        msg = f"{operator}: {given!r} has no name"
+        hint = f"write '{given} AS name', or {operator}(name={given!r})."
+        raise SchemaError(msg, where=caller(), hint=hint)
+    return {made.name: made}
+
+
+def session_zone() -> str:
+    """The time zone of this process' Spark session; UTC without one."""
+    if "pyspark" not in sys.modules:
+        return "UTC"
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    return "UTC" if session is None else str(session.conf.get("spark.sql.session.timeZone"))

@@ -1,0 +1,252 @@
+"""How a syntax tree becomes terms: names, constants, calls with the casts that Spark adds, and errors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from timely_spark.errors import ExpressionError, SqlError
+from timely_spark.sql import parse, terms, types
+from timely_spark.sql.functions.casts import castable
+from timely_spark.sql.registry import FUNCTIONS
+from timely_spark.sql.terms import Rows, Term
+from timely_spark.sql.types import name_of
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+#: From the parts of a name, such as ``("t", "a", "x")``, the schema's column, and how many parts name it.
+Resolve: TypeAlias = Callable[[Sequence[str]], "tuple[str, int] | None"]
+#: How a syntax, or a function with rules of its own, is bound.
+Form: TypeAlias = "Callable[[Binder, Any], Term]"
+
+#: by the name of sqlglot's class
+SYNTAX: dict[str, Form] = {}
+#: by the name of the function
+SPECIAL: dict[str, Form] = {}
+
+WRITE = "compute it before the flow, or by a function of your own: ts.function."
+
+
+def syntax(names: str) -> Callable[[Form], Form]:
+    """Enter how nodes of sqlglot's classes are bound."""
+
+    def enter(form: Form) -> Form:
+        SYNTAX.update(dict.fromkeys(names.split(), form))
+        return form
+
+    return enter
+
+
+def special(names: str) -> Callable[[Form], Form]:
+    """Enter how calls of functions are bound that are more than a kernel."""
+
+    def enter(form: Form) -> Form:
+        SPECIAL.update(dict.fromkeys(names.split(), form))
+        return form
+
+    return enter
+
+
+@dataclass
+class Binder:
+    """Binds the nodes of one expression."""
+
+    schema: pa.Schema
+    resolve: Resolve
+    functions: Mapping[str, Any]
+    zone: str
+    text: str | None
+    step: str
+    #: the columns that are read, in the order of the text
+    columns: list[str] = field(default_factory=list)
+    #: the variables of the lambdas around a node
+    variables: dict[str, pa.DataType] = field(default_factory=dict)
+
+    def sql(self, node: exp.Expression) -> str:
+        """The canonical text of a node."""
+        return str(node.sql(dialect=parse.dialect()))
+
+    def refuse(self, node: exp.Expression, problem: str, hint: str) -> SqlError:
+        """The error that shows a node."""
+        start = parse.start_of(node)
+        text = self.text if self.text is not None and start is not None else self.sql(node)
+        return parse.mistake(text, start or 0, problem, hint=hint, step=self.step)
+
+    def bind(self, node: exp.Expression) -> Term:
+        """The term of a node."""
+        if (form := SYNTAX.get(type(node).__name__)) is not None:
+            return form(self, node)
+        from sqlglot import exp
+
+        text = self.sql(node)
+        if isinstance(node, exp.AggFunc | exp.Window):
+            hint = (
+                "group_by(...).aggregate(...) and reductions of collections compute values of several rows."
+            )
+            raise self.refuse(node, f"{text} is of several rows, not of one", hint)
+        if isinstance(node, exp.Query | exp.Subquery):
+            raise self.refuse(node, "a query in an expression", "join the collection instead.")
+        raise self.refuse(node, f"{text} ({type(node).__name__}) is not supported", WRITE)
+
+    def many(self, nodes: Sequence[exp.Expression]) -> list[Term]:
+        """The terms of several nodes."""
+        return [self.bind(one) for one in nodes]
+
+    # -- names and constants ---------------------------------------------------------------------------------
+
+    def named(self, node: exp.Expression, parts: Sequence[str]) -> Term:
+        """A column, a variable of a lambda, or a field of one."""
+        variable = next((one for one in self.variables if one.lower() == parts[0].lower()), None)
+        if variable is not None:
+            made: Term = terms.ColumnValue(self.variables[variable], variable, self.variables[variable])
+            used = 1
+        else:
+            made, used = self._column(node, parts)
+        for part in parts[used:]:
+            made = self.field(node, made, part)
+        return made
+
+    def _column(self, node: exp.Expression, parts: Sequence[str]) -> tuple[Term, int]:
+        found = self.resolve(parts)
+        if found is None:
+            shown = [one for one in self.schema if not one.name.startswith("__timely_")]
+            has = ", ".join(f"{one.name} {name_of(one.type)}" for one in shown)
+            hint = near(parts[0], [one.name for one in shown]) or "name a column; a text is in '...'."
+            raise self.refuse(node, f"no column {'.'.join(parts)!r} in ({has})", hint)
+        name, used = found
+        stored = self.schema.field(name).type
+        kind = types.spark_type(stored, self.zone)
+        if kind is None:
+            problem = f"{name!r} is of Arrow's type {stored}, which Spark has not"
+            raise self.refuse(node, problem, "cast the column before, with map_batches.")
+        self.columns.append(name)
+        return terms.ColumnValue(kind, name, stored), used
+
+    def field(self, node: exp.Expression, of: Term, name: str) -> Term:
+        """A field of a struct, or of each struct of an array."""
+        kind = of.type.value_type if types.is_array(of.type) else of.type
+        if not pa.types.is_struct(kind):
+            raise self.refuse(node, f"{name!r} of {name_of(of.type)}, which is not a struct", WRITE)
+        for one in kind:
+            if one.name.lower() == name.lower():
+                made = types.array_of(one.type) if types.is_array(of.type) else one.type
+                return terms.Field(made, of, one.name)
+        hint = f"its fields are {', '.join(one.name for one in kind)}."
+        raise self.refuse(node, f"{name_of(of.type)} has no field {name!r}", hint)
+
+    def constant(self, value: pa.Scalar) -> Term:
+        """A literal."""
+        return terms.Constant(value.type, value)
+
+    @property
+    def null(self) -> Term:
+        """NULL, of no type."""
+        return self.constant(pa.scalar(None, pa.null()))
+
+    def text_of(self, node: exp.Expression, what: str) -> str:
+        """The text of a literal that must be one."""
+        term = self.bind(node)
+        if isinstance(term, terms.Constant) and term.type == pa.string():
+            return str(term.value.as_py())
+        raise self.refuse(node, f"{what} must be a literal", "write a text in quotes.")
+
+    # -- calls -----------------------------------------------------------------------------------------------
+
+    def call(self, node: exp.Expression, name: str, *arguments: exp.Expression | Term | None) -> Term:
+        """A call of a function of the table; arguments that are None are left out."""
+        given = [one for one in arguments if one is not None]
+        return self.called(node, name, [one if isinstance(one, Term) else self.bind(one) for one in given])
+
+    def called(self, node: exp.Expression, name: str, arguments: Sequence[Term]) -> Term:
+        """A call of a function of terms."""
+        function = FUNCTIONS.get(name)
+        if function is None:
+            return self._of_user(node, name, arguments)
+        arguments = _as_wide_as_needed(name, arguments)
+        given = [one.type for one in arguments]
+        fitting = [typed for rule in function.rules if (typed := rule(given, self.zone)) is not None]
+        if not fitting:
+            problem = f"{name} of ({', '.join(map(name_of, given))})"
+            raise self.refuse(node, problem, f"it takes {function.takes or 'values of one type'}.")
+        # the first rule with the fewest casts
+        expected, kind = min(
+            fitting, key=lambda typed: sum(a != b for a, b in zip(typed[0], given, strict=True))
+        )
+        cast = tuple(self.cast(one, to, node) for one, to in zip(arguments, expected, strict=True))
+        return terms.FunctionCall(kind, name, cast, self.zone, self.sql(node))
+
+    def _of_user(self, node: exp.Expression, name: str, arguments: Sequence[Term]) -> Term:
+        if (own := self.functions.get(name)) is None:
+            hint = f'write it as a function of columns: ts.function("{name}", "type", f).'
+            close = near(name, [*FUNCTIONS, *SPECIAL, *self.functions])
+            raise self.refuse(node, f"no function {name!r}", f"{close} Or {hint}" if close else hint)
+        return terms.UserCall(own.type, name, tuple(arguments), own.function, self.sql(node))
+
+    def cast(self, of: Term, to: pa.DataType, node: exp.Expression, name: str = "cast") -> Term:
+        """A term cast to a type, if it is not of it; a literal is cast at once."""
+        if of.type == to:
+            return of
+        if of.type == pa.null():
+            return terms.Constant(to, pa.scalar(None, to))
+        if not castable(of.type, to):
+            problem = f"{name_of(of.type)} cannot be cast to {name_of(to)}"
+            raise self.refuse(node, problem, WRITE)
+        made = terms.FunctionCall(to, name, (of,), self.zone, self.sql(node))
+        if isinstance(of, terms.Constant):
+            try:
+                value = made.evaluate(Rows({}, 1))
+            except ExpressionError:
+                return made  # only an error if a row needs it
+            return terms.Constant(to, value)
+        return made
+
+    def together(self, node: exp.Expression, values: Sequence[Term]) -> list[Term]:
+        """Terms cast to their common type."""
+        kind = types.common_of(one.type for one in values)
+        if kind is None:
+            given = ", ".join(name_of(one.type) for one in values)
+            raise self.refuse(node, f"{self.sql(node)} has values of {given}", "cast them to one type.")
+        return [self.cast(one, kind, node) for one in values]
+
+    def condition(self, node: exp.Expression) -> Term:
+        """A bound condition."""
+        made = self.bind(node)
+        if made.type == pa.string() or made.type in {pa.bool_(), pa.null()}:
+            return self.cast(made, pa.bool_(), node)
+        problem = f"{self.sql(node)} is {name_of(made.type)}, not boolean"
+        raise self.refuse(node, problem, "write a condition, such as n > 0.")
+
+
+def unaliased(node: exp.Expression) -> exp.Expression:
+    """The expression before `AS name`."""
+    return node.this if type(node).__name__ == "Alias" else node
+
+
+_DECIMAL_OPERATORS = {"+", "-", "*", "/", "%", "div", "=", "!=", "<", "<=", ">", ">=", "<=>", "pmod", "mod"}
+
+
+def _as_wide_as_needed(name: str, arguments: Sequence[Term]) -> Sequence[Term]:
+    """A literal integer beside a decimal is a decimal of its own digits, not of those of its type."""
+    if name not in _DECIMAL_OPERATORS or not any(types.is_decimal(one.type) for one in arguments):
+        return arguments
+
+    def narrow(one: Term) -> Term:
+        if isinstance(one, terms.Constant) and types.is_integral(one.type) and one.value.is_valid:
+            value = one.value.as_py()
+            kind = pa.decimal128(len(str(abs(value))), 0)
+            return terms.Constant(kind, pa.scalar(Decimal(value), kind))
+        return one
+
+    return [narrow(one) for one in arguments]
+
+
+def near(name: str, names: Sequence[str]) -> str:
+    """A hint to a name that is much like another."""
+    close = difflib.get_close_matches(name.lower(), names, 1)
+    return f"did you mean {close[0]}?" if close else ""

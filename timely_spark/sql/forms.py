@@ -1,0 +1,591 @@
+"""How each syntax is bound, and each function that is more than a kernel: a list of small functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.sql import literals, terms, types
+from timely_spark.sql.binder import SPECIAL, WRITE, Binder, special, syntax
+from timely_spark.sql.functions.maths import round_result
+from timely_spark.sql.terms import Term
+from timely_spark.sql.types import INTERVAL, is_date_or_time, is_integral, is_interval, is_number, name_of
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+
+def _negated(binder: Binder, node: exp.Expression, term: Term) -> Term:
+    """The negation, for nodes that have NOT in them."""
+    return binder.call(node, "not", term) if node.args.get("negate") else term
+
+
+# -- names and constants -------------------------------------------------------------------------------------
+
+
+@syntax("Paren")
+def _paren(binder: Binder, node: Any) -> Term:
+    return binder.bind(node.this)
+
+
+@syntax("Identifier")
+def _identifier(binder: Binder, node: Any) -> Term:
+    return binder.named(node, [node.name])
+
+
+@syntax("Column")
+def _column(binder: Binder, node: Any) -> Term:
+    return binder.named(node, [part.name for part in node.parts])
+
+
+@syntax("Dot")
+def _dot(binder: Binder, node: Any) -> Term:
+    return binder.field(node, binder.bind(node.this), node.expression.name)
+
+
+@syntax("Literal")
+def _literal(binder: Binder, node: Any) -> Term:
+    return _made(binder, node, literals.text(node.this) if node.is_string else literals.number(node.this))
+
+
+def _made(binder: Binder, node: Any, value: pa.Scalar | None) -> Term:
+    if value is None:
+        raise binder.refuse(node, f"{node.this} has more than 38 digits", "write it with an exponent: 1e40.")
+    return binder.constant(value)
+
+
+@syntax("RawString")
+def _raw_string(binder: Binder, node: Any) -> Term:
+    return binder.constant(literals.text(node.this))
+
+
+@syntax("HexString")
+def _hex_string(binder: Binder, node: Any) -> Term:
+    return binder.constant(pa.scalar(bytes.fromhex("0" * (len(node.this) % 2) + node.this), pa.binary()))
+
+
+@syntax("Null")
+def _null(binder: Binder, node: Any) -> Term:
+    return binder.null
+
+
+@syntax("Boolean")
+def _boolean(binder: Binder, node: Any) -> Term:
+    return binder.constant(pa.scalar(bool(node.this)))
+
+
+@syntax("Interval")
+def _interval(binder: Binder, node: Any) -> Term:
+    made = literals.interval(node)
+    if made is None:
+        raise binder.refuse(node, "this interval is not understood", "write INTERVAL '1' DAY.")
+    return binder.constant(made)
+
+
+@syntax("Neg")
+def _negative(binder: Binder, node: Any) -> Term:
+    inner = node.this
+    if type(inner).__name__ == "Literal" and not inner.is_string:
+        return _made(binder, node, literals.number(f"-{inner.this}"))
+    if (
+        type(inner).__name__ == "TryCast"
+        and type(inner.this).__name__ == "Literal"
+        and not inner.this.is_string
+    ):
+        return binder.cast(
+            _made(binder, node, literals.number(f"-{inner.this.this}")), cast_type(binder, inner), node
+        )
+    term = binder.bind(inner)
+    if is_interval(term.type):
+        return binder.call(node, "$times", term, binder.constant(pa.scalar(-1)))
+    return binder.call(node, "negative", term)
+
+
+# -- arithmetic ----------------------------------------------------------------------------------------------
+
+_OPERATORS = {
+    "Mod": "%",
+    "IntDiv": "div",
+    "EQ": "=",
+    "NEQ": "!=",
+    "LT": "<",
+    "LTE": "<=",
+    "GT": ">",
+    "GTE": ">=",
+    "NullSafeEQ": "<=>",
+    "Not": "not",
+    "BitwiseAnd": "&",
+    "BitwiseOr": "|",
+    "BitwiseXor": "^",
+    "BitwiseNot": "~",
+    "BitwiseLeftShift": "shiftleft",
+    "BitwiseRightShift": "shiftright",
+}
+
+
+@syntax(" ".join(_OPERATORS))
+def _operator(binder: Binder, node: Any) -> Term:
+    operands = (node.args.get("this"), node.args.get("expression"))
+    return binder.call(node, _OPERATORS[type(node).__name__], *operands)
+
+
+@syntax("NullSafeNEQ")
+def _distinct(binder: Binder, node: Any) -> Term:
+    return binder.call(node, "not", binder.call(node, "<=>", node.this, node.expression))
+
+
+@syntax("Add Sub")
+def _sum(binder: Binder, node: Any) -> Term:
+    left, right = binder.bind(node.this), binder.bind(node.expression)
+    minus = type(node).__name__ == "Sub"
+    if not minus and (is_interval(left.type) or is_date_or_time(right.type)) and not is_interval(right.type):
+        left, right = right, left  # the date first
+    return added(binder, node, left, right, minus=minus)
+
+
+def added(binder: Binder, node: Any, left: Term, right: Term, *, minus: bool) -> Term:
+    """A sum, or a difference, of numbers, dates, times and intervals."""
+    if is_date_or_time(left.type):
+        if minus and (is_date_or_time(right.type) or right.type == pa.string()):
+            return _between(binder, node, left, right)
+        if is_interval(right.type):
+            return _moved(binder, node, left, right, minus=minus)
+        if is_integral(right.type) and pa.types.is_date32(left.type):
+            return binder.call(node, "date_sub" if minus else "date_add", left, right)
+    if minus and is_date_or_time(right.type) and left.type == pa.string():
+        return _between(binder, node, binder.cast(left, right.type, node), right)
+    if is_interval(left.type) and is_interval(right.type):
+        return binder.call(node, "$minus" if minus else "$plus", left, right)
+    return binder.call(node, "-" if minus else "+", left, right)
+
+
+def _between(binder: Binder, node: Any, left: Term, right: Term) -> Term:
+    if pa.types.is_date32(left.type) and right.type in {pa.date32(), pa.string()}:
+        return binder.call(node, "$days_between", left, binder.cast(right, pa.date32(), node))
+    left, right = binder.together(node, [left, right])
+    return binder.call(node, "$time_between", left, right)
+
+
+def _moved(binder: Binder, node: Any, left: Term, right: Term, *, minus: bool) -> Term:
+    if pa.types.is_date32(left.type) and right.type == INTERVAL and not literals.of_days(node):
+        left = binder.cast(left, types.timestamp(binder.zone), node)
+    name = "$earlier" if minus else "$later"
+    return terms.FunctionCall(left.type, name, (left, right), binder.zone, binder.sql(node))
+
+
+@syntax("Mul Div")
+def _product(binder: Binder, node: Any) -> Term:
+    left, right = binder.bind(node.this), binder.bind(node.expression)
+    divides = type(node).__name__ == "Div"
+    if is_interval(right.type) and not divides:
+        left, right = right, left
+    if is_interval(left.type):
+        return binder.call(node, "$over" if divides else "$times", left, right)
+    return binder.call(node, "/" if divides else "*", left, right)
+
+
+@syntax("DPipe")
+def _joined(binder: Binder, node: Any) -> Term:
+    return _concat(binder, node, [binder.bind(node.this), binder.bind(node.expression)])
+
+
+@special("concat")
+def _concat_call(binder: Binder, node: Any) -> Term:
+    return _concat(binder, node, binder.many(node.expressions))
+
+
+def _concat(binder: Binder, node: Any, values: Sequence[Term]) -> Term:
+    if any(types.is_array(one.type) for one in values):
+        return binder.called(node, "$array_concat", binder.together(node, values))
+    if values and all(one.type == pa.binary() for one in values):
+        return binder.called(node, "$binary_concat", values)
+    return binder.called(node, "$concat", values)
+
+
+# -- conditions ----------------------------------------------------------------------------------------------
+
+
+@syntax("And Or")
+def _logical(binder: Binder, node: Any) -> Term:
+    left, right = binder.condition(node.this), binder.condition(node.expression)
+    return terms.Logical(pa.bool_(), left, right, decides=type(node).__name__ == "Or")
+
+
+@syntax("Is")
+def _is(binder: Binder, node: Any) -> Term:
+    if type(node.expression).__name__ == "Null":
+        return _negated(binder, node, binder.call(node, "isnull", node.this))
+    return _negated(binder, node, binder.call(node, "<=>", node.this, node.expression))
+
+
+@syntax("Case")
+def _case(binder: Binder, node: Any) -> Term:
+    subject, ifs = node.args.get("this"), node.args["ifs"]
+    if subject is None:
+        conditions = [binder.condition(one.this) for one in ifs]
+    else:
+        of = binder.bind(subject)
+        conditions = [binder.call(one, "=", of, one.this) for one in ifs]
+    values = [binder.bind(one.args["true"]) for one in ifs]
+    default = node.args.get("default")
+    return _chosen(binder, node, conditions, values, binder.null if default is None else binder.bind(default))
+
+
+@syntax("If")
+def _if(binder: Binder, node: Any) -> Term:
+    otherwise = node.args.get("false")
+    default = binder.null if otherwise is None else binder.bind(otherwise)
+    return _chosen(binder, node, [binder.condition(node.this)], [binder.bind(node.args["true"])], default)
+
+
+def _chosen(
+    binder: Binder, node: Any, conditions: Sequence[Term], values: Sequence[Term], default: Term
+) -> Term:
+    *made, otherwise = binder.together(node, [*values, default])
+    return terms.Case(otherwise.type, tuple(conditions), tuple(made), otherwise)
+
+
+@special("nvl2")
+def _nvl2(binder: Binder, node: Any) -> Term:
+    subject, value, default = _arguments(binder, node, 3)
+    return _chosen(binder, node, [binder.call(node, "isnotnull", subject)], [value], default)
+
+
+@special("nullif")
+def _nullif(binder: Binder, node: Any) -> Term:
+    left, right = _arguments(binder, node, 2)
+    return _chosen(binder, node, [binder.call(node, "=", left, right)], [binder.null], left)
+
+
+@special("nullifzero")
+def _nullifzero(binder: Binder, node: Any) -> Term:
+    (of,) = _arguments(binder, node, 1)
+    zero = binder.constant(pa.scalar(0, pa.int32()))
+    return _chosen(binder, node, [binder.call(node, "=", of, zero)], [binder.null], of)
+
+
+@special("zeroifnull")
+def _zeroifnull(binder: Binder, node: Any) -> Term:
+    (of,) = _arguments(binder, node, 1)
+    return _first(binder, node, [of, binder.constant(pa.scalar(0, pa.int32()))])
+
+
+@special("coalesce ifnull nvl")
+def _coalesce(binder: Binder, node: Any) -> Term:
+    return _first(binder, node, binder.many(node.expressions))
+
+
+def _first(binder: Binder, node: Any, values: Sequence[Term]) -> Term:
+    made = binder.together(node, values)
+    return terms.Coalesce(made[0].type, tuple(made))
+
+
+@special("equal_null")
+def _equal_null(binder: Binder, node: Any) -> Term:
+    return binder.call(node, "<=>", *_arguments(binder, node, 2))
+
+
+@special("decode")
+def _decode(binder: Binder, node: Any) -> Term:
+    subject, *rest = binder.many(node.expressions)
+    if len(rest) == 1:
+        return binder.call(node, "$decode", subject, *rest)
+    conditions = [binder.call(node, "<=>", subject, one) for one in rest[: len(rest) // 2 * 2 : 2]]
+    return _chosen(binder, node, conditions, rest[1::2], rest[-1] if len(rest) % 2 else binder.null)
+
+
+def _arguments(binder: Binder, node: Any, count: int) -> list[Term]:
+    """The arguments of a function that has a number of them."""
+    if len(node.expressions) != count:
+        problem = f"{node.name} has {len(node.expressions)} arguments"
+        raise binder.refuse(node, problem, f"it takes {count}.")
+    return binder.many(node.expressions)
+
+
+@syntax("Between")
+def _is_between(binder: Binder, node: Any) -> Term:
+    of = binder.bind(node.this)
+    low = binder.call(node, ">=", of, node.args["low"])
+    high = binder.call(node, "<=", of, node.args["high"])
+    return _negated(binder, node, terms.Logical(pa.bool_(), low, high, decides=False))
+
+
+@syntax("In")
+def _in(binder: Binder, node: Any) -> Term:
+    if node.args.get("query") is not None or not node.expressions:
+        raise binder.refuse(node, "IN (query) in an expression", "join the collection with how='semi'.")
+    subject, *values = binder.together(node, [binder.bind(node.this), *binder.many(node.expressions)])
+    return _negated(binder, node, binder.called(node, "in", [subject, *values]))
+
+
+_LIKES = {"Like": "like", "ILike": "ilike", "RegexpLike": "rlike"}
+
+
+@syntax(" ".join(_LIKES))
+def _like(binder: Binder, node: Any) -> Term:
+    return _matched(binder, node, None)
+
+
+def _matched(binder: Binder, node: Any, escape: Any) -> Term:
+    several = type(node.expression).__name__
+    name, subject = _LIKES[type(node).__name__], binder.bind(node.this)
+    if several not in {"Any", "All"}:
+        return _negated(binder, node, binder.call(node, name, subject, node.expression, escape))
+    patterns = node.expression.this
+    listed = patterns.expressions or [patterns.this]
+    made = [binder.call(node, name, subject, one, escape) for one in listed]
+    term = made[0]
+    for one in made[1:]:
+        term = terms.Logical(pa.bool_(), term, one, decides=several == "Any")
+    return _negated(binder, node, term)
+
+
+@syntax("Escape")
+def _escape(binder: Binder, node: Any) -> Term:
+    return _matched(binder, node.this, node.expression)
+
+
+# -- casts ---------------------------------------------------------------------------------------------------
+
+
+@syntax("Cast TryCast")
+def _cast(binder: Binder, node: Any) -> Term:
+    return binder.cast(
+        binder.bind(node.this), cast_type(binder, node), node, "try_cast" if node.args.get("safe") else "cast"
+    )
+
+
+def cast_type(binder: Binder, node: Any) -> pa.DataType:
+    """The type that a cast names."""
+    kind = literals.named_type(node.args["to"], binder.zone)
+    if kind is None:
+        raise binder.refuse(node, f"no column stores {binder.sql(node.args['to'])}", WRITE)
+    return kind
+
+
+_CASTS = {
+    "boolean": "boolean",
+    "tinyint": "tinyint",
+    "smallint": "smallint",
+    "int": "int",
+    "bigint": "bigint",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "date": "date",
+}
+
+
+@special(f"{' '.join(_CASTS)} decimal timestamp to_date to_timestamp to_timestamp_ltz to_timestamp_ntz")
+def _cast_call(binder: Binder, node: Any) -> Term:
+    name = node.name.lower()
+    (of,) = _arguments(binder, node, 1)
+    kinds = {
+        "decimal": pa.decimal128(10, 0),
+        "to_date": pa.date32(),
+        "to_timestamp_ntz": types.timestamp(None),
+    }
+    kind = types.BY_NAME[name] if name in _CASTS else kinds.get(name, types.timestamp(binder.zone))
+    return binder.cast(of, kind, node)
+
+
+@special("try_to_date try_to_timestamp")
+def _try_cast_call(binder: Binder, node: Any) -> Term:
+    name = node.name.lower()
+    (of,) = _arguments(binder, node, 1)
+    kind = pa.date32() if name == "try_to_date" else types.timestamp(binder.zone)
+    return binder.cast(of, kind, node, "try_cast")
+
+
+@special("typeof")
+def _typeof(binder: Binder, node: Any) -> Term:
+    (of,) = _arguments(binder, node, 1)
+    return binder.constant(pa.scalar(name_of(of.type)))
+
+
+_ROUNDINGS = {"round": "round", "bround": "bround", "ceil": "ceil", "ceiling": "ceil", "floor": "floor"}
+
+
+@special(" ".join(_ROUNDINGS))
+def _round(binder: Binder, node: Any) -> Term:
+    name, (of, *rest) = _ROUNDINGS[node.name.lower()], binder.many(node.expressions)
+    if not is_number(of.type):
+        of = binder.cast(of, pa.float64(), node)
+    digits = None
+    if rest:
+        given = rest[0]
+        if not (isinstance(given, terms.Constant) and is_integral(given.type)):
+            raise binder.refuse(node, "the number of digits must be a literal", "write round(x, 2).")
+        digits = int(given.value.as_py())
+        if name in {"ceil", "floor"}:
+            of = binder.cast(of, types.decimal_for(of.type), node)
+    kind = round_result(name, of.type, digits)
+    count = binder.constant(pa.scalar(digits or 0, pa.int32()))
+    return terms.FunctionCall(kind, f"${name}", (of, count), binder.zone, binder.sql(node))
+
+
+# -- texts, which have words between their arguments ---------------------------------------------------------
+
+
+@syntax("Trim")
+def _trim(binder: Binder, node: Any) -> Term:
+    name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(node.args.get("position") or "", "trim")
+    return binder.call(node, f"${name}", node.this, node.args.get("expression"))
+
+
+@special("ltrim rtrim")
+def _trim_call(binder: Binder, node: Any) -> Term:
+    # the characters come before the text
+    return binder.called(node, f"${node.name.lower()}", binder.many(node.expressions)[::-1])
+
+
+@special("btrim")
+def _btrim(binder: Binder, node: Any) -> Term:
+    return binder.call(node, "$trim", *node.expressions)
+
+
+@syntax("Substring")
+def _substring(binder: Binder, node: Any) -> Term:
+    return binder.call(node, "substring", node.this, node.args.get("start"), node.args.get("length"))
+
+
+@syntax("StrPosition")
+def _position(binder: Binder, node: Any) -> Term:
+    return binder.call(node, "$locate", node.args["substr"], node.this, node.args.get("position"))
+
+
+@special("locate position")
+def _locate(binder: Binder, node: Any) -> Term:
+    part, text, *start = binder.many(node.expressions)
+    made = binder.call(node, "$locate", part, text, *start)
+    if not start:
+        return made
+    zero = binder.constant(pa.scalar(0, pa.int32()))  # as Hive
+    return _chosen(binder, node, [binder.call(node, "isnull", start[0])], [zero], made)
+
+
+@syntax("Overlay")
+def _overlay(binder: Binder, node: Any) -> Term:
+    return binder.call(
+        node, "overlay", node.this, node.expression, node.args.get("from_"), node.args.get("for_")
+    )
+
+
+@special("concat_ws")
+def _concat_ws(binder: Binder, node: Any) -> Term:
+    separator, *parts = binder.many(node.expressions)
+    texts = types.array_of(pa.string())
+    empty = terms.Listed(texts, ())
+    lists: list[Term] = [empty]
+    for one in parts:
+        if types.is_array(one.type):
+            lists.append(terms.Coalesce(texts, (binder.cast(one, texts, node), empty)))
+        else:
+            lists.append(terms.Listed(texts, (binder.cast(one, pa.string(), node),)))
+    return binder.called(node, "array_join", [binder.called(node, "$array_concat", lists), separator])
+
+
+# -- dates and times -----------------------------------------------------------------------------------------
+
+_PARTS = {
+    **dict.fromkeys(("YEAR", "Y", "YEARS", "YR", "YRS"), "year"),
+    **dict.fromkeys(("YEAROFWEEK",), "$iso_year"),
+    **dict.fromkeys(("QUARTER", "QTR"), "quarter"),
+    **dict.fromkeys(("MONTH", "MON", "MONS", "MONTHS"), "month"),
+    **dict.fromkeys(("WEEK", "W", "WEEKS"), "weekofyear"),
+    **dict.fromkeys(("DAY", "D", "DAYS"), "day"),
+    **dict.fromkeys(("DAYOFWEEK", "DOW"), "dayofweek"),
+    **dict.fromkeys(("DAYOFWEEK_ISO", "DOW_ISO"), "$iso_weekday"),
+    **dict.fromkeys(("DOY",), "dayofyear"),
+    **dict.fromkeys(("HOUR", "H", "HOURS", "HR", "HRS"), "hour"),
+    **dict.fromkeys(("MINUTE", "M", "MIN", "MINS", "MINUTES"), "minute"),
+    **dict.fromkeys(("SECOND", "S", "SEC", "SECONDS", "SECS"), "$second_with_fraction"),
+}
+
+
+@syntax("Extract")
+def _extract(binder: Binder, node: Any) -> Term:
+    return _part(binder, node, node.this.name, binder.bind(node.expression))
+
+
+@special("date_part datepart")
+def _date_part(binder: Binder, node: Any) -> Term:
+    return _part(
+        binder,
+        node,
+        binder.text_of(node.expressions[0], "the part of a date"),
+        binder.bind(node.expressions[1]),
+    )
+
+
+def _part(binder: Binder, node: Any, part: str, of: Term) -> Term:
+    name = _PARTS.get(part.upper())
+    if name is None:
+        raise binder.refuse(node, f"a date has no part {part!r}", f"its parts are {', '.join(_PARTS)}.")
+    return binder.call(node, name, of)
+
+
+_UNITS = {
+    "YEAR": 12,
+    "QUARTER": 3,
+    "MONTH": 1,
+    "WEEK": "7 d",
+    "DAY": "1 d",
+    "DAYOFYEAR": "1 d",
+    "HOUR": 3_600_000_000,
+    "MINUTE": 60_000_000,
+    "SECOND": 1_000_000,
+    "MILLISECOND": 1000,
+    "MICROSECOND": 1,
+}
+
+
+def _unit(binder: Binder, node: Any) -> str:
+    unit = str(node.expressions[0].name).upper()
+    if unit not in _UNITS:
+        raise binder.refuse(node, f"{unit} is not a unit of time", f"the units are {', '.join(_UNITS)}.")
+    return unit
+
+
+@special("timestampadd dateadd date_add")
+def _timestampadd(binder: Binder, node: Any) -> Term:
+    if len(node.expressions) < 3:
+        return binder.call(node, "date_add", *node.expressions)
+    unit, number, time = (
+        _unit(binder, node),
+        binder.bind(node.expressions[1]),
+        binder.bind(node.expressions[2]),
+    )
+    return binder.call(node, "$timestampadd", binder.constant(pa.scalar(unit)), number, time)
+
+
+@special("timestampdiff datediff date_diff")
+def _timestampdiff(binder: Binder, node: Any) -> Term:
+    if len(node.expressions) < 3:
+        return binder.call(node, "datediff", *node.expressions)
+    unit = binder.constant(pa.scalar(_unit(binder, node)))
+    return binder.call(node, "$timestampdiff", unit, *node.expressions[1:])
+
+
+CHANGING = {
+    "current_date", "current_timestamp", "now", "curdate", "localtimestamp", "current_time", "rand", "random",
+    "randn", "uuid", "shuffle", "monotonically_increasing_id", "spark_partition_id", "input_file_name",
+    "randstr", "uniform", "current_user", "session_user", "user",
+}  # fmt: skip
+
+
+@syntax("CurrentDate CurrentTimestamp CurrentTime CurrentUser SessionUser")
+@special(" ".join(sorted(CHANGING)))
+def _changing(binder: Binder, node: Any) -> Term:
+    problem = f"{binder.sql(node)} differs each time, so a deletion would not match its insertion"
+    raise binder.refuse(node, problem, "add the value as a column of the input.")
+
+
+@syntax("Anonymous")
+def _function(binder: Binder, node: Any) -> Term:
+    name = node.name.lower()
+    form = SPECIAL.get(name)
+    return binder.call(node, name, *node.expressions) if form is None else form(binder, node)

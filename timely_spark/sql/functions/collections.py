@@ -1,0 +1,411 @@
+"""Functions of arrays, maps and structs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.sql import types
+from timely_spark.sql.lists import Elements, lists_of, part_of_lists, ranks
+from timely_spark.sql.plain import to_numpy
+from timely_spark.sql.registry import Failures, Value, as_array, spark_function
+from timely_spark.sql.types import array_of
+
+_OUT = "use try_element_at or get, which give null there."
+
+
+@spark_function("size", "array -> int", "map -> int")
+def _size(a: pa.Array) -> Any:
+    return pc.list_value_length(a.cast(_pairs(a.type)) if pa.types.is_map(a.type) else a)
+
+
+def _pairs(kind: pa.DataType) -> pa.DataType:
+    """A map as the list that it is."""
+    return pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
+
+
+def _taken(a: pa.Array, place: Any, inside: Any) -> pa.Array:
+    """The element of each list at a place, null if it is not inside."""
+    x = Elements(a)
+    return x.values.take(pa.array(x.offsets[:-1] + np.where(inside, place, 0), mask=~inside))
+
+
+@spark_function("$item", "array<T>, int -> T")
+def _item(a: Value, index: Value, *, length: int, failures: Failures) -> Any:
+    lists = as_array(a, length)
+    place = np.broadcast_to(to_numpy(index), length).astype(np.int64)
+    inside = (place >= 0) & (place < Elements(lists).sizes)
+    failures.at(~inside, "the array has no such element", _OUT)
+    return _taken(lists, place, inside)
+
+
+@spark_function("get", "array<T>, int -> T")
+def _get(a: Value, index: Value, *, length: int) -> Any:
+    lists = as_array(a, length)
+    place = np.broadcast_to(to_numpy(index), length).astype(np.int64)
+    return _taken(lists, place, (place >= 0) & (place < Elements(lists).sizes))
+
+
+def _element_at(a: Value, key: Value, *, length: int, failures: Failures) -> Any:
+    lists = as_array(a, length)
+    if pa.types.is_map(lists.type):
+        return _of_key(lists, as_array(key, length))
+    number = np.broadcast_to(to_numpy(key), length).astype(np.int64)
+    if (number == 0).any():
+        strict = Failures(null=False)
+        strict.at(
+            number == 0, "the number of an element is 0", "count elements from 1, or from -1 at the end."
+        )
+    sizes = Elements(lists).sizes
+    place = np.where(number > 0, number - 1, sizes + number)
+    inside = (place >= 0) & (place < sizes)
+    failures.at(~inside, "the array has no such element", _OUT)
+    return _taken(lists, place, inside)
+
+
+for _name, _tries in (("element_at", False), ("try_element_at", True)):
+    spark_function(_name, "array<T>, int -> T", "map<K, V>, K -> V", tries=_tries)(_element_at)
+
+
+def _of_key(maps: pa.Array, keys: pa.Array) -> pa.Array:
+    """The item of a key of each map; null if the map has not the key."""
+    x = Elements(maps.cast(_pairs(maps.type)))
+    inner, items = x.values.flatten()
+    codes = ranks(pa.concat_arrays([inner, keys.cast(inner.type)]))
+    same = codes[: len(inner)] == codes[len(inner) :][x.owners]
+    rows = np.flatnonzero(same)
+    place = np.zeros(len(maps), np.int64)
+    place[x.owners[rows]] = rows
+    found = np.zeros(len(maps), bool)
+    found[x.owners[rows]] = True
+    return items.take(pa.array(place, mask=~found))
+
+
+def _matches(a: pa.Array, value: pa.Array) -> tuple[Elements, Any]:
+    """The elements, and which of them equal the value of their list."""
+    x = Elements(a)
+    codes = ranks(pa.concat_arrays([x.values, value.cast(x.values.type)]))
+    same = codes[: len(x.values)] == codes[len(x.values) :][x.owners]
+    return x, same & np.asarray(x.values.is_valid())
+
+
+@spark_function("array_contains", "array<T>, T -> boolean")
+def _array_contains(a: Value, value: Value, *, length: int) -> Any:
+    x, same = _matches(as_array(a, length), as_array(value, length))
+    found = np.bincount(x.owners[same], minlength=length) > 0
+    unknown = np.bincount(x.owners[np.asarray(x.values.is_null())], minlength=length) > 0
+    return pa.array(found, mask=unknown & ~found)
+
+
+@spark_function("array_position", "array<T>, T -> bigint")
+def _array_position(a: Value, value: Value, *, length: int) -> Any:
+    x, same = _matches(as_array(a, length), as_array(value, length))
+    rows = np.flatnonzero(same)[::-1]
+    made = np.zeros(length, np.int64)
+    made[x.owners[rows]] = x.places[rows] + 1
+    return made
+
+
+@spark_function("array_remove", "array<T>, T -> array<T>")
+def _array_remove(a: Value, value: Value, *, length: int) -> Any:
+    x, same = _matches(as_array(a, length), as_array(value, length))
+    return x.kept(~same)
+
+
+@spark_function("array_compact", "array<T> -> array<T>")
+def _array_compact(a: pa.Array) -> Any:
+    x = Elements(a)
+    return x.kept(np.asarray(x.values.is_valid()))
+
+
+def _firsts(owners: Any, codes: Any) -> Any:
+    """Which elements are the first of their list that are like them."""
+    made = np.zeros(len(codes), bool)
+    if len(codes):
+        made[np.unique(np.stack([owners, codes], axis=1), axis=0, return_index=True)[1]] = True
+    return made
+
+
+@spark_function("array_distinct", "array<T> -> array<T>")
+def _array_distinct(a: pa.Array) -> Any:
+    x = Elements(a)
+    return x.kept(_firsts(x.owners, ranks(x.values)))
+
+
+def _both(a: Value, b: Value, length: int) -> tuple[Elements, Elements, Any, Any]:
+    """The elements of two arrays in each row, and numbers that are equal for equal ones of a row."""
+    x, y = Elements(as_array(a, length)), Elements(as_array(b, length))
+    codes = ranks(pa.concat_arrays([x.values, y.values.cast(x.values.type)]))
+    owners = np.concatenate([x.owners, y.owners])
+    pairs = np.stack([owners, codes], axis=1)
+    numbers = (
+        np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1) if len(pairs) else np.zeros(0, np.int64)
+    )
+    return x, y, numbers[: len(x.values)], numbers[len(x.values) :]
+
+
+@spark_function("array_union", "array<T>, array<T> -> array<T>")
+def _array_union(a: Value, b: Value, *, length: int, result: pa.DataType) -> Any:
+    return _array_distinct(
+        _array_concat(as_array(a, length), as_array(b, length), length=length, result=result)
+    )
+
+
+@spark_function("array_intersect", "array<T>, array<T> -> array<T>")
+def _array_intersect(a: Value, b: Value, *, length: int) -> Any:
+    x, _, ours, theirs = _both(a, b, length)
+    return x.kept(np.isin(ours, theirs) & _firsts(x.owners, ours))
+
+
+@spark_function("array_except", "array<T>, array<T> -> array<T>")
+def _array_except(a: Value, b: Value, *, length: int) -> Any:
+    x, _, ours, theirs = _both(a, b, length)
+    return x.kept(~np.isin(ours, theirs) & _firsts(x.owners, ours))
+
+
+@spark_function("arrays_overlap", "array<T>, array<T> -> boolean")
+def _arrays_overlap(a: Value, b: Value, *, length: int) -> Any:
+    x, y, ours, theirs = _both(a, b, length)
+    same = np.isin(ours, theirs) & np.asarray(x.values.is_valid())
+    found = np.bincount(x.owners[same], minlength=length) > 0
+    null = np.zeros(length, bool)
+    for one in (x, y):
+        null |= np.bincount(one.owners[np.asarray(one.values.is_null())], minlength=length) > 0
+    return pa.array(found, mask=null & ~found & (x.sizes > 0) & (y.sizes > 0))
+
+
+@spark_function("$array_concat", "array<T>... -> array<T>")
+def _array_concat(*arrays: Value, length: int, result: pa.DataType) -> Any:
+    each = [Elements(as_array(one, length)) for one in arrays]
+    values = pa.concat_arrays([one.values for one in each])
+    owners = np.concatenate([one.owners for one in each])
+    order = np.argsort(owners, kind="stable")
+    return lists_of(values.take(pa.array(order)), sum(one.sizes for one in each), result)
+
+
+@spark_function("array_append", "array<T>, T -> array<T>", nulls=True)
+def _array_append(a: Value, value: Value, *, length: int, result: pa.DataType) -> Any:
+    return _added(a, value, length, result, first=False)
+
+
+@spark_function("array_prepend", "array<T>, T -> array<T>", nulls=True)
+def _array_prepend(a: Value, value: Value, *, length: int, result: pa.DataType) -> Any:
+    return _added(a, value, length, result, first=True)
+
+
+def _added(a: Value, value: Value, length: int, result: pa.DataType, *, first: bool) -> pa.Array:
+    lists = as_array(a, length)
+    filled = pc.fill_null(lists, pa.scalar([], lists.type)) if lists.null_count else lists
+    single = lists_of(as_array(value, length), np.ones(length, np.int64), result)
+    pair = (single, filled) if first else (filled, single)
+    made = _array_concat(*pair, length=length, result=result)
+    return pc.if_else(lists.is_valid(), made, pa.scalar(None, result)) if lists.null_count else made
+
+
+@spark_function("array_repeat", "T, int -> array<T>", nulls=True)
+def _array_repeat(value: Value, times: Value, *, length: int, result: pa.DataType) -> Any:
+    count = as_array(times, length)
+    n = np.maximum(np.asarray(pc.fill_null(count, 0)), 0)
+    values = as_array(value, length).take(pa.array(np.repeat(np.arange(length), n)))
+    made = lists_of(values, n, result)
+    return pc.if_else(count.is_valid(), made, pa.scalar(None, result)) if count.null_count else made
+
+
+@spark_function("array_join", "array<string>, string, string? -> string")
+def _array_join(a: Value, separator: Value, null: Value | None = None, *, length: int) -> Any:
+    lists = as_array(a, length)
+    x = Elements(lists)
+    if null is None:
+        lists = x.kept(np.asarray(x.values.is_valid()))
+    else:
+        filled = pc.coalesce(x.values, as_array(null, length).take(pa.array(x.owners)))
+        lists = lists_of(filled, x.sizes)
+    return pc.binary_join(lists, as_array(separator, length))
+
+
+def _extreme(name: str, *, greatest: bool) -> None:
+    @spark_function(name, "array<T> -> T")
+    def _kernel(a: pa.Array) -> Any:
+        x = Elements(a)
+        codes = ranks(x.values)
+        valid = np.flatnonzero(np.asarray(x.values.is_valid()))
+        order = valid[np.lexsort((codes[valid] if greatest else -codes[valid], x.owners[valid]))]
+        place, found = np.zeros(len(a), np.int64), np.zeros(len(a), bool)
+        place[x.owners[order]] = order  # the last one of each list stays
+        found[x.owners[order]] = True
+        return x.values.take(pa.array(place, mask=~found))
+
+
+_extreme("array_max", greatest=True)
+_extreme("array_min", greatest=False)
+
+
+def _sorted(a: pa.Array, codes: Any) -> pa.Array:
+    x = Elements(a)
+    order = np.lexsort((codes, x.owners))
+    return lists_of(x.values.take(pa.array(order)), x.sizes, a.type)
+
+
+@spark_function("sort_array", "array<T>, boolean? -> array<T>", constant=[1])
+def _sort_array(a: Value, ascending: pa.Scalar | None = None, *, length: int) -> Any:
+    lists = as_array(a, length)
+    codes = ranks(Elements(lists).values)
+    return _sorted(lists, codes if ascending is None or ascending.as_py() else -codes)
+
+
+@spark_function("array_sort", "array<T> -> array<T>")
+def _array_sort(a: pa.Array) -> Any:
+    x = Elements(a)
+    null = np.asarray(x.values.is_null())
+    return _sorted(a, np.where(null, np.iinfo(np.int64).max, ranks(x.values)))
+
+
+@spark_function("slice", "array<T>, int, int -> array<T>")
+def _slice(a: Value, start: Value, count: Value, *, length: int, failures: Failures) -> Any:
+    lists = as_array(a, length)
+    first, n = (np.broadcast_to(to_numpy(one), length).astype(np.int64) for one in (start, count))
+    failures.at(first == 0, "the number of an element is 0", "count elements from 1, or from -1 at the end.")
+    failures.at(n < 0, "the length is negative", "give a length from 0 on.")
+    sizes = Elements(lists).sizes
+    begin = np.where(first > 0, first - 1, sizes + first)
+    outside = (begin < 0) | (begin >= sizes)
+    begin = np.where(outside, 0, begin)
+    return part_of_lists(lists, begin, np.where(outside, begin, np.minimum(begin + np.maximum(n, 0), sizes)))
+
+
+def _flat(kind: pa.DataType) -> pa.DataType | None:
+    return kind.value_type if types.is_array(kind.value_type) else None
+
+
+@spark_function("flatten", "array -> A", result=_flat)
+def _flatten(a: pa.Array, *, result: pa.DataType) -> Any:
+    x = Elements(a)
+    null = np.bincount(x.owners[np.asarray(x.values.is_null())], minlength=len(a)) > 0
+    filled = pc.fill_null(x.values, pa.scalar([], result)) if x.values.null_count else x.values
+    y = Elements(filled)
+    sizes = np.bincount(x.owners, weights=y.sizes, minlength=len(a)).astype(np.int64)
+    made = lists_of(y.values, sizes, result)
+    return pc.if_else(pa.array(null), pa.scalar(None, result), made) if null.any() else made
+
+
+def _sequence_type(*kinds: pa.DataType) -> pa.DataType | None:
+    return array_of(kinds[0])
+
+
+@spark_function("sequence", "T, T, T? -> array<T>", result=_sequence_type)
+def _sequence(
+    first: Value,
+    last: Value,
+    step: Value | None = None,
+    *,
+    length: int,
+    result: pa.DataType,
+    failures: Failures,
+) -> Any:
+    a, b = (np.broadcast_to(to_numpy(one), length).astype(np.int64) for one in (first, last))
+    by = np.where(a <= b, 1, -1) if step is None else np.broadcast_to(to_numpy(step), length).astype(np.int64)
+    bad = ((by == 0) & (a != b)) | ((by > 0) & (a > b)) | ((by < 0) & (a < b))
+    failures.at(bad, "the step does not lead to the end", "give a step of the right sign.")
+    counts = np.where(bad, 0, np.where(by == 0, 1, (b - a) // np.where(by == 0, 1, by) + 1))
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    places = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)
+    values = np.repeat(a, counts) + places * np.repeat(by, counts)
+    return lists_of(pa.array(values).cast(result.value_type), counts, result)
+
+
+# -- maps ----------------------------------------------------------------------------------------------------
+
+
+def _entries(a: pa.Array) -> Elements:
+    return Elements(a.cast(_pairs(a.type)))
+
+
+@spark_function("map_keys", "map<K, V> -> array<K>")
+def _map_keys(a: pa.Array, *, result: pa.DataType) -> Any:
+    x = _entries(a)
+    return lists_of(x.values.field(0), x.sizes, result)
+
+
+@spark_function("map_values", "map<K, V> -> array<V>")
+def _map_values(a: pa.Array, *, result: pa.DataType) -> Any:
+    x = _entries(a)
+    return lists_of(x.values.field(1), x.sizes, result)
+
+
+@spark_function(
+    "map_entries",
+    "map -> E",
+    result=lambda kind: array_of(pa.struct([("key", kind.key_type), ("value", kind.item_type)])),
+)
+def _map_entries(a: pa.Array, *, result: pa.DataType) -> Any:
+    x = _entries(a)
+    return lists_of(x.values, x.sizes, result)
+
+
+@spark_function("map_contains_key", "map<K, V>, K -> boolean")
+def _map_contains_key(a: Value, key: Value, *, length: int) -> Any:
+    x = _entries(as_array(a, length))
+    keys = lists_of(x.values.field(0), x.sizes)
+    y, same = _matches(keys, as_array(key, length))
+    return pa.array(np.bincount(y.owners[same], minlength=length) > 0)
+
+
+def _made_map(keys: pa.Array, items: pa.Array, sizes: Any, kind: pa.DataType, failures: Failures) -> pa.Array:
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    null = np.bincount(owners[np.asarray(keys.is_null())], minlength=len(sizes)) > 0
+    failures.at(null, "a key is null", "leave such entries out before.")
+    twice = np.bincount(owners[~_firsts(owners, ranks(keys))], minlength=len(sizes)) > 0
+    failures.at(twice, "a key is there twice", "leave such entries out before.")
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
+    return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
+
+
+@spark_function("map_from_arrays", "array<K>, array<V> -> map<K, V>")
+def _map_from_arrays(a: Value, b: Value, *, length: int, result: pa.DataType, failures: Failures) -> Any:
+    x, y = Elements(as_array(a, length)), Elements(as_array(b, length))
+    failures.at(x.sizes != y.sizes, "there are not as many keys as values", "give arrays of one length.")
+    return _made_map(x.values, y.values, x.sizes, result, failures)
+
+
+def _from_entries(kind: pa.DataType) -> pa.DataType | None:
+    pair = kind.value_type
+    return pa.map_(pair[0].type, pair[1].type) if pa.types.is_struct(pair) and pair.num_fields == 2 else None
+
+
+@spark_function("map_from_entries", "array -> M", result=_from_entries)
+def _map_from_entries(a: pa.Array, *, result: pa.DataType, failures: Failures) -> Any:
+    x = Elements(a)
+    keys, items = x.values.flatten()
+    return _made_map(keys, items, x.sizes, result, failures)
+
+
+@spark_function("map_concat", "map<K, V>... -> map<K, V>")
+def _map_concat(*maps: Value, length: int, result: pa.DataType, failures: Failures) -> Any:
+    pairs = [as_array(one, length).cast(_pairs(result)) for one in maps]
+    x = Elements(_array_concat(*pairs, length=length, result=_pairs(result)))
+    keys, items = x.values.flatten()
+    return _made_map(keys, items, x.sizes, result, failures)
+
+
+@spark_function("str_to_map", "string, string?, string? -> map<string, string>", constant=[1, 2])
+def _str_to_map(
+    a: Value,
+    pairs: pa.Scalar | None = None,
+    between: pa.Scalar | None = None,
+    *,
+    length: int,
+    result: pa.DataType,
+    failures: Failures,
+) -> Any:
+    x = Elements(pc.split_pattern_regex(as_array(a, length), "," if pairs is None else pairs.as_py()))
+    parts = Elements(
+        pc.split_pattern_regex(x.values, ":" if between is None else between.as_py(), max_splits=1)
+    )
+    keys = parts.values.take(pa.array(parts.offsets[:-1]))
+    items = parts.values.take(
+        pa.array(np.minimum(parts.offsets[:-1] + 1, max(len(parts.values) - 1, 0)), mask=parts.sizes < 2)
+    )
+    return _made_map(keys, items, x.sizes, result, failures)

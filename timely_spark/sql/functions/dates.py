@@ -1,0 +1,464 @@
+"""Functions of dates and times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timely_spark.sql import types
+from timely_spark.sql.calendar import (
+    DAY,
+    SECOND,
+    civil,
+    days_from,
+    days_in,
+    is_date,
+    plus_months,
+    to_instants,
+    to_local,
+    zone_of,
+)
+from timely_spark.sql.plain import as_long, decimals, to_numpy
+from timely_spark.sql.registry import Failures, Value, spark_function
+from timely_spark.sql.types import INTERVAL
+
+_RANGE = "dates lie between the years -5,877,641 and 5,881,580."
+
+
+def local(value: Value) -> Any:
+    """The local times of timestamps in their zone, or of dates, as microseconds."""
+    x = np.atleast_1d(to_numpy(value)).astype(np.int64)
+    return x * DAY if pa.types.is_date32(value.type) else to_local(x, value.type.tz)
+
+
+def days(value: Value) -> Any:
+    """The days of dates, or of timestamps in their zone."""
+    x = np.atleast_1d(to_numpy(value)).astype(np.int64)
+    return x if pa.types.is_date32(value.type) else to_local(x, value.type.tz) // DAY
+
+
+def as_dates(made: Any, failures: Failures) -> Any:
+    """Days since 1970, of which those out of range fail."""
+    far = np.abs(made) > 2**31 - 1
+    failures.at(far, "the date is out of range", _RANGE)
+    return pa.array(np.where(far, 0, made).astype(np.int32)).view(pa.date32())
+
+
+def _part(names: str, of: Callable[[Any], Any]) -> None:
+    @spark_function(names, "date -> int")
+    def _kernel(a: Value) -> Any:
+        return np.asarray(of(days(a)), np.int32)
+
+
+def _day_of_year(x: Any) -> Any:
+    return x - days_from(civil(x)[0], 1, 1) + 1
+
+
+def _iso_week(x: Any) -> tuple[Any, Any]:
+    """The ISO year and week: those of the Thursday."""
+    thursday = x - (x + 3) % 7 + 3
+    year = civil(thursday)[0]
+    return year, (thursday - days_from(year, 1, 1)) // 7 + 1
+
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "year": lambda x: civil(x)[0],
+    "quarter": lambda x: (civil(x)[1] + 2) // 3,
+    "month": lambda x: civil(x)[1],
+    "day": lambda x: civil(x)[2],
+    "dayofweek": lambda x: (x + 4) % 7 + 1,
+    "weekday": lambda x: (x + 3) % 7,
+    "dayofyear": _day_of_year,
+    "weekofyear": lambda x: _iso_week(x)[1],
+}
+for _name, _of in PARTS.items():
+    _part("day dayofmonth" if _name == "day" else _name, _of)
+
+
+def _clock(name: str, unit: int, number: int) -> None:
+    @spark_function(name, "time -> int")
+    def _kernel(a: Value) -> Any:
+        return (local(a) // unit % number).astype(np.int32)
+
+
+_clock("hour", 3600 * SECOND, 24)
+_clock("minute", 60 * SECOND, 60)
+_clock("second", SECOND, 60)
+
+
+@spark_function("$second_with_fraction", "time -> decimal(8,6)")
+def _second_with_fraction(a: Value, *, result: pa.DataType) -> Any:
+    return decimals(local(a) % (60 * SECOND), result)
+
+
+@spark_function("$iso_year", "date -> int")
+def _iso_year(a: Value) -> Any:
+    return _iso_week(days(a))[0].astype(np.int32)
+
+
+@spark_function("$iso_weekday", "date -> int")
+def _iso_weekday(a: Value) -> Any:
+    return ((days(a) + 3) % 7 + 1).astype(np.int32)
+
+
+_NAMES = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+@spark_function("dayname", "date -> string")
+def _dayname(a: Value) -> Any:
+    return pa.array(_NAMES).take(pa.array((days(a) + 3) % 7))
+
+
+@spark_function("monthname", "date -> string")
+def _monthname(a: Value) -> Any:
+    return pa.array(_MONTHS).take(pa.array(civil(days(a))[1] - 1))
+
+
+@spark_function("date_add", "date, int -> date")
+def _date_add(a: Value, n: Value, *, failures: Failures) -> Any:
+    return as_dates(days(a) + to_numpy(n), failures)
+
+
+@spark_function("date_sub", "date, int -> date")
+def _date_sub(a: Value, n: Value, *, failures: Failures) -> Any:
+    return as_dates(days(a) - to_numpy(n), failures)
+
+
+@spark_function("datediff", "date, date -> int")
+def _datediff(a: Value, b: Value) -> Any:
+    return (days(a) - days(b)).astype(np.int32)
+
+
+@spark_function("add_months", "date, int -> date")
+def _add_months(a: Value, n: Value, *, failures: Failures) -> Any:
+    return as_dates(plus_months(days(a), to_numpy(n).astype(np.int64)), failures)
+
+
+@spark_function("last_day", "date -> date")
+def _last_day(a: Value, *, failures: Failures) -> Any:
+    year, month, _ = civil(days(a))
+    return as_dates(days_from(year, month + 1, 0 + 1) - 1, failures)
+
+
+_WEEK = {
+    name: number
+    for number, names in enumerate(
+        ("MO MON MONDAY", "TU TUE TUESDAY", "WE WED WEDNESDAY", "TH THU THURSDAY", "FR FRI FRIDAY",
+         "SA SAT SATURDAY", "SU SUN SUNDAY")
+    )
+    for name in names.split()
+}  # fmt: skip
+
+
+@spark_function("next_day", "date, string -> date", constant=[1])
+def _next_day(a: Value, name: pa.Scalar, *, failures: Failures) -> Any:
+    x = days(a)
+    weekday = _WEEK.get(name.as_py().strip().upper())
+    if weekday is None:
+        failures.at(np.ones(len(x), bool), f"{name.as_py()!r} is not a day of the week", "write 'MON'.")
+        return as_dates(x, failures)
+    return as_dates(x + (weekday - 1 - (x + 3)) % 7 + 1, failures)
+
+
+def truncated(x: Any, unit: str) -> Any:
+    """Days at the beginning of their week, month, quarter or year; None if it is not one of them."""
+    year, month, _ = civil(x)
+    if unit in {"YEAR", "YYYY", "YY"}:
+        return days_from(year, 1, 1)
+    if unit == "QUARTER":
+        return days_from(year, (month - 1) // 3 * 3 + 1, 1)
+    if unit in {"MONTH", "MM", "MON"}:
+        return days_from(year, month, 1)
+    return x - (x + 3) % 7 if unit == "WEEK" else None
+
+
+@spark_function("trunc", "date, string -> date", constant=[1])
+def _trunc(a: Value, unit: pa.Scalar, *, length: int, failures: Failures) -> Any:
+    made = truncated(days(a), unit.as_py().upper())
+    return pa.nulls(length, pa.date32()) if made is None else as_dates(made, failures)
+
+
+_CLOCK = {
+    "MICROSECOND": 1,
+    "MILLISECOND": 1000,
+    "SECOND": SECOND,
+    "MINUTE": 60 * SECOND,
+    "HOUR": 3600 * SECOND,
+    "DAY": DAY,
+    "DD": DAY,
+}
+
+
+@spark_function("date_trunc", "string, timestamp -> timestamp", constant=[0])
+def _date_trunc(unit: pa.Scalar, a: Value, *, result: pa.DataType, length: int) -> Any:
+    name, x = unit.as_py().upper(), local(a)
+    if name in _CLOCK:
+        made = x // _CLOCK[name] * _CLOCK[name]
+    else:
+        start = truncated(x // DAY, name)
+        if start is None:
+            return pa.nulls(length, result)
+        made = start * DAY
+    return to_instants(made, result.tz)
+
+
+@spark_function("months_between", "timestamp, timestamp, boolean? -> double")
+def _months_between(a: Value, b: Value, rounded: Value | None = None) -> Any:
+    x, y = local(a), local(b)
+    (year, month, day), (year_b, month_b, day_b) = civil(x // DAY), civil(y // DAY)
+    months = (year - year_b) * 12.0 + (month - month_b)
+    last = (day == days_in(year, month)) & (day_b == days_in(year_b, month_b))
+    seconds = (day - day_b) * 86_400 + _since_midnight(a) - _since_midnight(b)
+    made = np.where((day == day_b) | last, months, months + seconds / (31.0 * 86_400))
+    half_up = np.sign(made) * np.floor(np.abs(made) * 1e8 + 0.5) / 1e8
+    return half_up if rounded is None else np.where(to_numpy(rounded), half_up, made)
+
+
+def _since_midnight(a: Value) -> Any:
+    """The seconds since the day of a time began, by the clock."""
+    x = np.atleast_1d(to_numpy(a))
+    return (x - to_instants(to_local(x, a.type.tz) // DAY * DAY, a.type.tz)) // SECOND
+
+
+# -- numbers -------------------------------------------------------------------------------------------------
+
+
+def _since(names: str, unit: int) -> None:
+    @spark_function(names, "timestamp -> bigint")
+    def _kernel(a: Value) -> Any:
+        return to_numpy(a) // unit
+
+
+_since("unix_seconds", SECOND)
+_since("unix_millis", 1000)
+_since("unix_micros", 1)
+
+
+def _from_units(names: str, unit: int) -> None:
+    @spark_function(names, "bigint -> timestamp")
+    def _kernel(a: Value, *, failures: Failures) -> Any:
+        x = to_numpy(a)
+        with np.errstate(over="ignore"):
+            made = x * unit
+        failures.at(made // unit != x, "the time is out of range", "leave it out by a condition.")
+        return made
+
+
+_from_units("timestamp_millis", 1000)
+_from_units("timestamp_micros", 1)
+
+
+@spark_function("timestamp_seconds", "number -> timestamp")
+def _timestamp_seconds(a: Value, *, result: pa.DataType, failures: Failures) -> Any:
+    x = to_numpy(a)
+    if types.is_integral(a.type):
+        x = x.astype(np.int64)
+        far = np.abs(x // 2) > 2**62 // SECOND
+        failures.at(far, "the time is out of range", "leave it out by a condition.")
+        return np.where(far, 0, x) * SECOND
+    if types.is_decimal(a.type):
+        exact = np.atleast_1d(x).astype(object) * SECOND
+        rest = np.asarray(exact % 10**a.type.scale != 0, bool)
+        failures.at(rest, "the time has a part smaller than a microsecond", "round it to 6 digits.")
+        return np.asarray(exact // 10**a.type.scale).astype(np.int64)
+    bad = ~np.isfinite(x)
+    with np.errstate(over="ignore"):
+        return pa.array(as_long(np.where(bad, 0, x).astype(np.float64) * SECOND), mask=bad)
+
+
+@spark_function("unix_date", "date -> int")
+def _unix_date(a: Value) -> Any:
+    return days(a).astype(np.int32)
+
+
+@spark_function("date_from_unix_date", "int -> date")
+def _date_from_unix_date(a: Value) -> Any:
+    return a.view(pa.date32())
+
+
+@spark_function("make_date", "int, int, int -> date")
+def _make_date(year: Value, month: Value, day: Value, *, length: int, failures: Failures) -> Any:
+    y, m, d = (np.broadcast_to(to_numpy(one), length).astype(np.int64) for one in (year, month, day))
+    bad = ~is_date(y, m, d)
+    failures.at(bad, "there is no such date", "leave it out by a condition.")
+    return as_dates(days_from(np.where(bad, 1970, y), np.where(bad, 1, m), np.where(bad, 1, d)), failures)
+
+
+@spark_function(
+    "make_timestamp make_timestamp_ltz",
+    "int, int, int, int, int, decimal(16,6), string? -> timestamp",
+    constant=[6],
+)
+def _make_timestamp(*parts: Value, length: int, zone: str, failures: Failures) -> Any:
+    return to_instants(_fields(parts[:6], length, failures), parts[6].as_py() if len(parts) > 6 else zone)
+
+
+@spark_function("make_timestamp_ntz", "int, int, int, int, int, decimal(16,6) -> timestamp_ntz")
+def _make_timestamp_ntz(*parts: Value, length: int, failures: Failures) -> Any:
+    return _fields(parts, length, failures)
+
+
+def _fields(parts: tuple[Value, ...], length: int, failures: Failures) -> Any:
+    year, month, day, hour, minute, micros = (
+        np.broadcast_to(to_numpy(one), length).astype(np.int64) for one in parts
+    )
+    whole = (micros == 60 * SECOND) & (minute < 60)
+    bad = ~is_date(year, month, day) | (hour < 0) | (hour > 23) | (minute < 0) | (minute > 59)
+    bad |= (micros < 0) | ((micros >= 60 * SECOND) & ~whole)
+    failures.at(bad, "there is no such time", "use try_make_timestamp, which gives null there.")
+    date = days_from(np.where(bad, 1970, year), np.where(bad, 1, month), np.where(bad, 1, day))
+    return date * DAY + np.where(bad, 0, (hour * 60 + minute) * 60 * SECOND + micros)
+
+
+# -- zones ---------------------------------------------------------------------------------------------------
+
+
+def _known(zone: pa.Scalar, length: int, failures: Failures) -> str:
+    name = str(zone.as_py())
+    if zone_of(name) is None:
+        failures.at(np.ones(length, bool), f"there is no time zone {name!r}", "write 'Europe/Berlin'.")
+        return "UTC"
+    return name
+
+
+@spark_function("from_utc_timestamp", "timestamp, string -> timestamp", constant=[1])
+def _from_utc(a: Value, name: pa.Scalar, *, length: int, failures: Failures) -> Any:
+    return to_local(np.atleast_1d(to_numpy(a)), _known(name, length, failures))
+
+
+@spark_function("to_utc_timestamp", "timestamp, string -> timestamp", constant=[1])
+def _to_utc(a: Value, name: pa.Scalar, *, length: int, failures: Failures) -> Any:
+    return to_instants(np.atleast_1d(to_numpy(a)), _known(name, length, failures))
+
+
+@spark_function("convert_timezone", "string, string, timestamp_ntz -> timestamp_ntz", constant=[0, 1])
+def _convert_timezone(
+    source: pa.Scalar, target: pa.Scalar, a: Value, *, length: int, failures: Failures
+) -> Any:
+    instants = to_instants(np.atleast_1d(to_numpy(a)), _known(source, length, failures))
+    return to_local(instants, _known(target, length, failures))
+
+
+# -- intervals -----------------------------------------------------------------------------------------------
+
+
+def _out_of_range(failures: Failures, rows: Any) -> None:
+    failures.at(rows, "the result is out of range", "leave it out by a condition.")
+
+
+def _moved(sign: int) -> Callable[..., Any]:
+    """Dates and times that are later, or earlier, by months or by microseconds."""
+
+    def kernel(a: Value, by: Value, *, result: pa.DataType, failures: Failures) -> Any:
+        n = np.atleast_1d(to_numpy(by)).astype(np.int64) * sign
+        if pa.types.is_date32(result):
+            x = days(a)
+            return as_dates(plus_months(x, n) if by.type == types.MONTHS else x + n // DAY, failures)
+        if by.type == types.MONTHS:
+            x = local(a)
+            return to_instants(plus_months(x // DAY, n) * DAY + x % DAY, result.tz)
+        # whole days by the calendar, in which one may have 23 hours, and the rest by the clock
+        whole = np.sign(n) * (np.abs(n) // DAY) * DAY
+        x = np.atleast_1d(to_numpy(a))
+        with np.errstate(over="ignore"):
+            made = x + n
+            _out_of_range(failures, ((made ^ x) & (made ^ n)) < 0)
+            return to_instants(to_local(x, result.tz) + whole, result.tz) + (n - whole)
+
+    return kernel
+
+
+spark_function("$later")(_moved(1))
+spark_function("$earlier")(_moved(-1))
+
+
+@spark_function("$days_between", "date, date -> daytime")
+def _days_between(a: Value, b: Value) -> Any:
+    return (days(a) - days(b)) * DAY
+
+
+@spark_function("$time_between", "time, time -> daytime")
+def _time_between(a: Value, b: Value, *, failures: Failures) -> Any:
+    x, y = local(a), local(b)
+    with np.errstate(over="ignore"):
+        made = x - y
+    _out_of_range(failures, ((x ^ y) & (made ^ x)) < 0)
+    return made
+
+
+def _of_intervals(sign: int) -> Callable[..., Any]:
+    def kernel(a: Value, b: Value, *, failures: Failures) -> Any:
+        x, y = (np.atleast_1d(to_numpy(one)).astype(np.int64) for one in (a, b))
+        with np.errstate(over="ignore"):
+            made = x + sign * y
+        _out_of_range(failures, ((made ^ x) & (made ^ sign * y)) < 0)
+        return made if a.type == INTERVAL else made.astype(np.int32)
+
+    return kernel
+
+
+for _operator, _sign in (("$plus", 1), ("$minus", -1)):
+    spark_function(_operator, "daytime, daytime -> daytime", "months, months -> months")(_of_intervals(_sign))
+
+
+@spark_function("$times", "daytime, number -> daytime", "months, number -> months")
+def _times(a: Value, by: Value, *, result: pa.DataType, failures: Failures) -> Any:
+    with np.errstate(all="ignore"):
+        return _scaled(np.atleast_1d(to_numpy(a)) * _factor(by), result, failures)
+
+
+@spark_function("$over", "daytime, number -> daytime", "months, number -> months")
+def _over(a: Value, by: Value, *, result: pa.DataType, failures: Failures) -> Any:
+    divisor = np.atleast_1d(_factor(by))
+    failures.at(divisor == 0, "division by zero", "use NULLIF(divisor, 0), which gives null there.")
+    return _scaled(np.atleast_1d(to_numpy(a)) / np.where(divisor == 0, 1, divisor), result, failures)
+
+
+def _factor(by: Value) -> Any:
+    x = to_numpy(by)
+    return x / 10.0**by.type.scale if types.is_decimal(by.type) else x
+
+
+def _scaled(made: Any, result: pa.DataType, failures: Failures) -> Any:
+    width = np.int64 if result == INTERVAL else np.int32
+    if made.dtype.kind == "f":
+        made = np.sign(made) * np.floor(np.abs(made) + 0.5)
+    bad = ~(np.abs(made.astype(np.float64)) <= np.iinfo(width).max)
+    _out_of_range(failures, bad)
+    return np.where(bad, 0, made).astype(width)
+
+
+_MONTHS_OF = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}
+_DAYS_OF = {"WEEK": 7, "DAY": 1, "DAYOFYEAR": 1}
+
+
+@spark_function("$timestampadd", "string, bigint, time -> time", result=lambda *kinds: kinds[2], constant=[0])
+def _timestampadd(
+    unit: pa.Scalar, number: Value, a: Value, *, result: pa.DataType, failures: Failures
+) -> Any:
+    name, n = unit.as_py(), to_numpy(number)
+    if name not in _CLOCK or name == "DAY":
+        x = local(a)
+        if name in _MONTHS_OF:
+            return to_instants(plus_months(x // DAY, n * _MONTHS_OF[name]) * DAY + x % DAY, result.tz)
+        return to_instants(x + n * _DAYS_OF[name] * DAY, result.tz)
+    x = np.atleast_1d(to_numpy(a))
+    return x + n * _CLOCK[name]
+
+
+@spark_function("$timestampdiff", "string, timestamp, timestamp -> bigint", constant=[0])
+def _timestampdiff(unit: pa.Scalar, a: Value, b: Value) -> Any:
+    name, x, y = unit.as_py(), local(a), local(b)
+    if name in _MONTHS_OF:
+        (year, month, _), (year_b, month_b, _) = civil(x // DAY), civil(y // DAY)
+        months = (year_b - year) * 12 + month_b - month
+        moved = plus_months(x // DAY, months) * DAY + x % DAY
+        months = months - ((months > 0) & (moved > y)) + ((months < 0) & (moved < y))
+        size = _MONTHS_OF[name]
+        return np.sign(months) * (np.abs(months) // size)
+    gap, size = y - x, _DAYS_OF.get(name, 0) * DAY or _CLOCK[name]
+    return np.sign(gap) * (np.abs(gap) // size)

@@ -1,0 +1,140 @@
+"""How arrays, maps and structs are bound, and functions of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.sql import terms, types
+from timely_spark.sql.binder import Binder, special, syntax, unaliased
+from timely_spark.sql.terms import Term
+from timely_spark.sql.types import name_of
+
+
+@special("array")
+def _array(binder: Binder, node: Any) -> Term:
+    values = binder.together(node, binder.many(node.expressions))
+    element = values[0].type if values else pa.null()
+    return terms.Listed(types.array_of(element), tuple(values))
+
+
+@special("map")
+def _map(binder: Binder, node: Any) -> Term:
+    given = binder.many(node.expressions)
+    if len(given) % 2 or not given:
+        raise binder.refuse(node, f"map of {len(given)} arguments", "write keys and values in turn.")
+    keys, items = binder.together(node, given[::2]), binder.together(node, given[1::2])
+    listed = [terms.Listed(types.array_of(one[0].type), tuple(one)) for one in (keys, items)]
+    return binder.called(node, "map_from_arrays", listed)
+
+
+@special("struct")
+def _struct(binder: Binder, node: Any) -> Term:
+    values = [binder.bind(unaliased(one)) for one in node.expressions]
+    names = [
+        one.alias
+        if one is not unaliased(one)
+        else one.name
+        if type(one).__name__ in {"Column", "Dot"}
+        else f"col{n}"
+        for n, one in enumerate(node.expressions, 1)
+    ]
+    return _of_fields(names, values)
+
+
+@special("named_struct")
+def _named_struct(binder: Binder, node: Any) -> Term:
+    names = [binder.text_of(one, "the name of a field") for one in node.expressions[::2]]
+    if len(node.expressions) % 2:
+        raise binder.refuse(
+            node, "named_struct of an odd number of arguments", "write names and values in turn."
+        )
+    return _of_fields(names, binder.many(node.expressions[1::2]))
+
+
+def _of_fields(names: Sequence[str], values: Sequence[Term]) -> Term:
+    kind = pa.struct([(name, one.type) for name, one in zip(names, values, strict=True)])
+    return terms.Struct(kind, tuple(values))
+
+
+@syntax("Tuple")
+def _tuple(binder: Binder, node: Any) -> Term:
+    return _of_fields([f"col{n}" for n in range(1, len(node.expressions) + 1)], binder.many(node.expressions))
+
+
+@syntax("Bracket")
+def _bracket(binder: Binder, node: Any) -> Term:
+    of, index = binder.bind(node.this), node.expressions[0]
+    if pa.types.is_map(of.type):
+        return binder.call(node, "element_at", of, index)
+    if pa.types.is_struct(of.type):
+        return binder.field(node, of, binder.text_of(index, "the name of a field"))
+    return binder.call(node, "$item", of, index)
+
+
+@special("array_size cardinality")
+def _size(binder: Binder, node: Any) -> Term:
+    return binder.call(node, "size", *node.expressions)
+
+
+# -- functions of functions ----------------------------------------------------------------------------------
+
+
+def _lambda(binder: Binder, node: Any, kinds: Sequence[pa.DataType]) -> tuple[tuple[str, ...], Term]:
+    """The variables and the body of a lambda whose variables have these types."""
+    if type(node).__name__ != "Lambda" or len(node.expressions) > len(kinds):
+        raise binder.refuse(node, "a function is expected here", "write it as x -> x + 1.")
+    names = [one.name for one in node.expressions]
+    before = dict(binder.variables)
+    binder.variables.update(zip(names, kinds, strict=False))
+    try:
+        body = binder.bind(node.this)
+    finally:
+        binder.variables.clear()
+        binder.variables.update(before)
+    return tuple(names), body
+
+
+def _of_array(binder: Binder, node: Any) -> tuple[Term, pa.DataType]:
+    array = binder.bind(node.expressions[0])
+    if not types.is_array(array.type):
+        raise binder.refuse(
+            node, f"{node.name} of {name_of(array.type)}", "it takes an array and a function."
+        )
+    return array, array.type.value_type
+
+
+@special("transform")
+def _transform(binder: Binder, node: Any) -> Term:
+    array, kind = _of_array(binder, node)
+    names, body = _lambda(binder, node.expressions[1], [kind, pa.int32()])
+    return terms.Transformed(types.array_of(body.type), array, names, body)
+
+
+@special("filter")
+def _filter(binder: Binder, node: Any) -> Term:
+    array, kind = _of_array(binder, node)
+    names, body = _lambda(binder, node.expressions[1], [kind, pa.int32()])
+    return terms.Filtered(array.type, array, names, binder.cast(body, pa.bool_(), node))
+
+
+@special("exists forall")
+def _exists(binder: Binder, node: Any) -> Term:
+    array, kind = _of_array(binder, node)
+    names, body = _lambda(binder, node.expressions[1], [kind])
+    every = node.name.lower() == "forall"
+    return terms.Quantified(pa.bool_(), array, names, binder.cast(body, pa.bool_(), node), every)
+
+
+@special("aggregate reduce")
+def _aggregate(binder: Binder, node: Any) -> Term:
+    array, kind = _of_array(binder, node)
+    start = binder.bind(node.expressions[1])
+    names, body = _lambda(binder, node.expressions[2], [start.type, kind])
+    folded: Term = terms.Folded(start.type, array, start, names, binder.cast(body, start.type, node))
+    if len(node.expressions) < 4:
+        return folded
+    (name, *_), last = _lambda(binder, node.expressions[3], [start.type])
+    return terms.Applied(last.type, folded, name, last)
