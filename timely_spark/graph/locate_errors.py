@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -90,5 +91,6 @@ def _check_no_frame_columns(operator: str, arguments: Iterable[Any]) -> None:
 
 
 def _sql_of(column: Any) -> str:
-    """What a column of a DataFrame computes, to be written as a text: ``Column<'(n > 1)'>`` is `(n > 1)`."""
-    return repr(str(column).removeprefix("Column<'").removesuffix("'>"))
+    """What a column of a DataFrame computes, as a text: of ``Column<'(n > 1)'>`` it is `(n > 1)`."""
+    shown = re.fullmatch(r"Column<'(.*)'>", str(column))
+    return repr(shown[1] if shown else "n > 1")
