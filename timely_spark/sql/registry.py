@@ -271,7 +271,9 @@ def scatter(parts: Sequence[tuple[np.ndarray, pa.Array]], length: int, kind: pa.
 
 def as_array(value: Value, length: int) -> pa.Array:
     """A value of each row as an array."""
-    return pa.repeat(value, length) if isinstance(value, pa.Scalar) else value
+    if not isinstance(value, pa.Scalar):
+        return value
+    return pa.repeat(value, length) if length else pa.nulls(0, value.type)
 
 
 def apply_function(function: Function, arguments: Sequence[Value], length: int, **extras: Any) -> Value:
@@ -342,6 +344,8 @@ def _by_constants(
     extras: dict[str, Any],
 ) -> pa.Array:
     """The values where arguments vary that the kernel takes as constants: distinct value by value."""
+    if not length:
+        return pa.nulls(0, extras["result"])
     codes = np.zeros(length, np.int64)
     for n in varying:
         encoded = arguments[n].dictionary_encode(null_encoding="encode")
