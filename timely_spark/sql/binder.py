@@ -13,7 +13,7 @@ import pyarrow as pa
 from timely_spark.errors import ExpressionError, SqlError
 from timely_spark.sql import parse, terms, types
 from timely_spark.sql.functions.casts import castable
-from timely_spark.sql.registry import FUNCTIONS
+from timely_spark.sql.registry import FUNCTIONS, apply_function
 from timely_spark.sql.terms import Rows, Term
 from timely_spark.sql.types import name_of
 
@@ -179,7 +179,27 @@ class Binder:
             fitting, key=lambda typed: sum(a != b for a, b in zip(typed[0], given, strict=True))
         )
         cast = tuple(self.cast(one, to, node) for one, to in zip(arguments, expected, strict=True))
-        return terms.FunctionCall(kind, name, cast, self.zone, self.sql(node))
+        made = terms.FunctionCall(kind, name, cast, self.zone, self.sql(node))
+        self._check_constants(node, made)
+        return made
+
+    def _check_constants(self, node: exp.Expression, call: terms.FunctionCall) -> None:
+        """Refuse a pattern that cannot be read, before a row needs it."""
+        constant = [n for n in call.function.constant if n < len(call.arguments)]
+        values = [
+            one.value if isinstance(one, terms.Constant) else pa.nulls(0, one.type) for one in call.arguments
+        ]
+        if not constant or all(isinstance(one, pa.Scalar) for one in values):
+            return
+        try:
+            apply_function(call.function, values, 0, result=call.type, zone=self.zone)
+        except pa.ArrowException as error:
+            hint = (
+                "patterns are those of RE2, without look-ahead and back-references."
+                if "regex" in str(error)
+                else WRITE
+            )
+            raise self.refuse(node, str(error).partition("\n")[0], hint) from error
 
     def _of_user(self, node: exp.Expression, name: str, arguments: Sequence[Term]) -> Term:
         if (own := self.functions.get(name)) is None:

@@ -259,6 +259,14 @@ def _nullif(binder: Binder, node: Any) -> Term:
     return _chosen(binder, node, [binder.call(node, "=", left, right)], [binder.null], left)
 
 
+@special("nanvl")
+def _nanvl(binder: Binder, node: Any) -> Term:
+    left, right = _arguments(binder, node, 2)
+    kind = pa.float32() if left.type == right.type == pa.float32() else pa.float64()
+    left, right = binder.cast(left, kind, node), binder.cast(right, kind, node)
+    return _chosen(binder, node, [binder.call(node, "isnan", left)], [right], left)
+
+
 @special("nullifzero")
 def _nullifzero(binder: Binder, node: Any) -> Term:
     (of,) = _arguments(binder, node, 1)
@@ -382,6 +390,8 @@ _CASTS = {
 @special(f"{' '.join(_CASTS)} decimal timestamp to_date to_timestamp to_timestamp_ltz to_timestamp_ntz")
 def _cast_call(binder: Binder, node: Any) -> Term:
     name = node.name.lower()
+    if len(node.expressions) == 2 and name.startswith("to_"):
+        return binder.call(node, f"${name}", *node.expressions)
     (of,) = _arguments(binder, node, 1)
     kinds = {
         "decimal": pa.decimal128(10, 0),
@@ -395,9 +405,22 @@ def _cast_call(binder: Binder, node: Any) -> Term:
 @special("try_to_date try_to_timestamp")
 def _try_cast_call(binder: Binder, node: Any) -> Term:
     name = node.name.lower()
+    if len(node.expressions) == 2:
+        return binder.call(node, f"${name}", *node.expressions)
     (of,) = _arguments(binder, node, 1)
     kind = pa.date32() if name == "try_to_date" else types.timestamp(binder.zone)
     return binder.cast(of, kind, node, "try_cast")
+
+
+@special("unix_timestamp to_unix_timestamp")
+def _unix_timestamp(binder: Binder, node: Any) -> Term:
+    if not node.expressions:
+        return _changing(binder, node)
+    of, *pattern = binder.many(node.expressions)
+    if of.type == pa.string():
+        shown = pattern or [binder.constant(pa.scalar("yyyy-MM-dd HH:mm:ss"))]
+        return binder.called(node, "$unix_timestamp", [of, *shown])
+    return binder.called(node, "$unix_seconds", [of])  # which rounds towards 1970
 
 
 @special("typeof")
@@ -488,87 +511,7 @@ def _concat_ws(binder: Binder, node: Any) -> Term:
     return binder.called(node, "array_join", [binder.called(node, "$array_concat", lists), separator])
 
 
-# -- dates and times -----------------------------------------------------------------------------------------
-
-_PARTS = {
-    **dict.fromkeys(("YEAR", "Y", "YEARS", "YR", "YRS"), "year"),
-    **dict.fromkeys(("YEAROFWEEK",), "$iso_year"),
-    **dict.fromkeys(("QUARTER", "QTR"), "quarter"),
-    **dict.fromkeys(("MONTH", "MON", "MONS", "MONTHS"), "month"),
-    **dict.fromkeys(("WEEK", "W", "WEEKS"), "weekofyear"),
-    **dict.fromkeys(("DAY", "D", "DAYS"), "day"),
-    **dict.fromkeys(("DAYOFWEEK", "DOW"), "dayofweek"),
-    **dict.fromkeys(("DAYOFWEEK_ISO", "DOW_ISO"), "$iso_weekday"),
-    **dict.fromkeys(("DOY",), "dayofyear"),
-    **dict.fromkeys(("HOUR", "H", "HOURS", "HR", "HRS"), "hour"),
-    **dict.fromkeys(("MINUTE", "M", "MIN", "MINS", "MINUTES"), "minute"),
-    **dict.fromkeys(("SECOND", "S", "SEC", "SECONDS", "SECS"), "$second_with_fraction"),
-}
-
-
-@syntax("Extract")
-def _extract(binder: Binder, node: Any) -> Term:
-    return _part(binder, node, node.this.name, binder.bind(node.expression))
-
-
-@special("date_part datepart")
-def _date_part(binder: Binder, node: Any) -> Term:
-    return _part(
-        binder,
-        node,
-        binder.text_of(node.expressions[0], "the part of a date"),
-        binder.bind(node.expressions[1]),
-    )
-
-
-def _part(binder: Binder, node: Any, part: str, of: Term) -> Term:
-    name = _PARTS.get(part.upper())
-    if name is None:
-        raise binder.refuse(node, f"a date has no part {part!r}", f"its parts are {', '.join(_PARTS)}.")
-    return binder.call(node, name, of)
-
-
-_UNITS = {
-    "YEAR": 12,
-    "QUARTER": 3,
-    "MONTH": 1,
-    "WEEK": "7 d",
-    "DAY": "1 d",
-    "DAYOFYEAR": "1 d",
-    "HOUR": 3_600_000_000,
-    "MINUTE": 60_000_000,
-    "SECOND": 1_000_000,
-    "MILLISECOND": 1000,
-    "MICROSECOND": 1,
-}
-
-
-def _unit(binder: Binder, node: Any) -> str:
-    unit = str(node.expressions[0].name).upper()
-    if unit not in _UNITS:
-        raise binder.refuse(node, f"{unit} is not a unit of time", f"the units are {', '.join(_UNITS)}.")
-    return unit
-
-
-@special("timestampadd dateadd date_add")
-def _timestampadd(binder: Binder, node: Any) -> Term:
-    if len(node.expressions) < 3:
-        return binder.call(node, "date_add", *node.expressions)
-    unit, number, time = (
-        _unit(binder, node),
-        binder.bind(node.expressions[1]),
-        binder.bind(node.expressions[2]),
-    )
-    return binder.call(node, "$timestampadd", binder.constant(pa.scalar(unit)), number, time)
-
-
-@special("timestampdiff datediff date_diff")
-def _timestampdiff(binder: Binder, node: Any) -> Term:
-    if len(node.expressions) < 3:
-        return binder.call(node, "datediff", *node.expressions)
-    unit = binder.constant(pa.scalar(_unit(binder, node)))
-    return binder.call(node, "$timestampdiff", unit, *node.expressions[1:])
-
+# -- what differs each time, and all other functions ---------------------------------------------------------
 
 CHANGING = {
     "current_date", "current_timestamp", "now", "curdate", "localtimestamp", "current_time", "rand", "random",

@@ -138,3 +138,35 @@ def _aggregate(binder: Binder, node: Any) -> Term:
         return folded
     (name, *_), last = _lambda(binder, node.expressions[3], [start.type])
     return terms.Applied(last.type, folded, name, last)
+
+
+def _of_map(binder: Binder, node: Any) -> Term:
+    of = binder.bind(node.expressions[0])
+    if not pa.types.is_map(of.type):
+        raise binder.refuse(node, f"{node.name} of {name_of(of.type)}", "it takes a map and a function.")
+    return of
+
+
+@special("map_filter transform_keys transform_values")
+def _map_function(binder: Binder, node: Any) -> Term:
+    of, name = _of_map(binder, node), node.name.lower()
+    names, body = _lambda(binder, node.expressions[1], [of.type.key_type, of.type.item_type])
+    if name == "map_filter":
+        return terms.OfEntries(of.type, of, names, binder.cast(body, pa.bool_(), node), "filter")
+    if name == "transform_values":
+        return terms.OfEntries(pa.map_(of.type.key_type, body.type), of, names, body, "items")
+    pairs = terms.OfEntries(types.array_of(body.type), of, names, body, "keys")
+    return binder.called(node, "map_from_arrays", [pairs, binder.called(node, "map_values", [of])])
+
+
+@special("zip_with")
+def _zip_with(binder: Binder, node: Any) -> Term:
+    arrays = [binder.bind(one) for one in node.expressions[:2]]
+    if not all(types.is_array(one.type) for one in arrays):
+        raise binder.refuse(
+            node, f"zip_with of {', '.join(name_of(one.type) for one in arrays)}", "it takes arrays."
+        )
+    pairs = binder.called(node, "$zipped", arrays)
+    kinds = [one.type.value_type for one in arrays]
+    names, body = _lambda(binder, node.expressions[2], kinds)
+    return terms.Zipped(types.array_of(body.type), pairs, names, body)

@@ -67,14 +67,8 @@ def rescaled(values: Any, before: int, after: int) -> Any:
 
 
 def wide(values: Any) -> Any:
-    """Whole numbers as Python's, which never overflow."""
-    return (
-        values
-        if isinstance(values, int)
-        else values.astype(object)
-        if isinstance(values, np.ndarray)
-        else int(values)
-    )
+    """Whole numbers as Python's, which never overflow; one number as an array of one."""
+    return np.atleast_1d(values).astype(object)
 
 
 def as_long(x: Any) -> Any:

@@ -141,7 +141,9 @@ class FunctionCall(Term):
 
     def evaluate(self, rows: Rows) -> Value:
         """The function's values."""
-        values = [one.evaluate(rows) for one in self.arguments]
+        if not rows.length:  # not even a constant has to have a value
+            return pa.nulls(0, self.type)
+        values = self._values(rows)
         try:
             return apply_function(self.function, values, rows.length, result=self.type, zone=self.zone)
         except Failed as failed:
@@ -151,6 +153,29 @@ class FunctionCall(Term):
             hint = "correct the values before, or leave these records out by a condition (CASE WHEN ... END)."
             msg = f"{self.sql}: {error}"
             raise ExpressionError(msg, hint=hint) from error
+
+    def _values(self, rows: Rows) -> list[Value]:
+        """The arguments' values: one that may fail is only computed where those before it are not null."""
+        of = self.arguments
+        if self.function.nulls or self.name in _ALL or not any(one.fails for one in of):
+            return [one.evaluate(rows) for one in of]
+        made: dict[int, Value] = {}
+        needed = np.ones(rows.length, bool)
+        # the divisor comes first
+        for n in sorted(range(len(of)), reverse=self.name in _DIVISIONS):
+            if needed.all() or not of[n].fails:
+                made[n] = of[n].evaluate(rows)
+            else:
+                chosen = np.flatnonzero(needed)
+                made[n] = scatter([(chosen, of[n].array(rows.take(chosen)))], rows.length, of[n].type)
+            value = made[n]
+            needed &= np.asarray(value.is_valid()) if isinstance(value, pa.Array) else value.is_valid
+        return [made[n] for n in range(len(of))]
+
+
+#: functions that compute all arguments, whatever is null
+_ALL = {"$concat", "$binary_concat", "map_concat"}
+_DIVISIONS = {"/", "%", "mod", "div", "pmod", "try_divide", "try_mod"}
 
 
 @dataclass(frozen=True)
@@ -313,9 +338,13 @@ class OfElements(Term):
             return scatter([(present, made)], rows.length, self.type)
         return self.of_lists(rows, lists)
 
+    def variables(self, elements: Elements) -> list[pa.Array]:
+        """The values of the variables: the element, and its number."""
+        return [elements.values, pa.array(elements.places, pa.int32())]
+
     def bodies(self, rows: Rows, elements: Elements) -> pa.Array:
         """The body for each element."""
-        variables = [elements.values, pa.array(elements.places, pa.int32())]
+        variables = self.variables(elements)
         inner = rows.take(elements.owners, **dict(zip(self.names, variables, strict=False)))
         return self.body.array(inner)
 
@@ -332,6 +361,41 @@ class Transformed(OfElements):
         """The arrays."""
         elements = Elements(lists)
         return lists_of(self.bodies(rows, elements), elements.sizes, self.type)
+
+
+@dataclass(frozen=True)
+class Zipped(Transformed):
+    """`zip_with`: the elements are pairs, which the lambda gets as two values."""
+
+    def variables(self, elements: Elements) -> list[pa.Array]:
+        """Both values of each pair."""
+        return list(elements.values.flatten())
+
+
+@dataclass(frozen=True)
+class OfEntries(OfElements):
+    """A function of the entries of maps: those for which it is true, or new items, or arrays of new keys."""
+
+    what: str
+
+    def variables(self, elements: Elements) -> list[pa.Array]:
+        """The key and the item of each entry."""
+        return list(elements.values.flatten())
+
+    def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
+        """The maps, or the arrays."""
+        kind = lists.type
+        elements = Elements(
+            lists.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+        )
+        made = self.bodies(rows, elements)
+        if self.what == "keys":
+            return lists_of(made, elements.sizes, self.type)
+        if self.what == "items":
+            offsets = pa.array(elements.offsets, pa.int32())
+            return pa.MapArray.from_arrays(offsets, elements.values.field(0), made, type=self.type)
+        entries = elements.kept(np.asarray(pc.fill_null(made, fill_value=False)))
+        return pa.MapArray.from_arrays(entries.offsets, *entries.values.flatten(), type=self.type)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
-from timely_spark.sql.functions import arithmetic, casts, collections, comparison, dates, maths, strings
+from timely_spark.sql.functions import (
+    arithmetic,
+    casts,
+    collections,
+    comparison,
+    dates,
+    formats,
+    maths,
+    strings,
+)
 
-__all__ = ["arithmetic", "casts", "collections", "comparison", "dates", "maths", "strings"]
+__all__ = ["arithmetic", "casts", "collections", "comparison", "dates", "formats", "maths", "strings"]

@@ -316,6 +316,52 @@ def _sequence(
     return lists_of(pa.array(values).cast(result.value_type), counts, result)
 
 
+def _pair(*kinds: pa.DataType) -> pa.DataType:
+    return array_of(pa.struct([("0", kinds[0].value_type), ("1", kinds[1].value_type)]))
+
+
+@spark_function("$zipped", "array, array -> P", result=_pair)
+def _zipped(a: Value, b: Value, *, length: int, result: pa.DataType) -> Any:
+    x, y = Elements(as_array(a, length)), Elements(as_array(b, length))
+    sizes = np.maximum(x.sizes, y.sizes)
+    owners = np.repeat(np.arange(length), sizes)
+    places = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    sides = []
+    for one in (x, y):
+        inside = places < one.sizes[owners]
+        sides.append(
+            one.values.take(pa.array(np.where(inside, one.offsets[owners] + places, 0), mask=~inside))
+        )
+    return lists_of(pa.StructArray.from_arrays(sides, fields=list(result.value_type)), sizes, result)
+
+
+@spark_function("array_insert", "array<T>, int, T -> array<T>", nulls=True)
+def _array_insert(
+    a: Value, place: Value, value: Value, *, length: int, result: pa.DataType, failures: Failures
+) -> Any:
+    lists, numbers = as_array(a, length), as_array(place, length)
+    present = np.asarray(pc.and_(lists.is_valid(), numbers.is_valid()))
+    x = Elements(pc.fill_null(lists, pa.scalar([], result)) if lists.null_count else lists)
+    n = np.asarray(pc.fill_null(numbers, 1)).astype(np.int64)
+    failures.at(
+        (n == 0) & present, "the number of an element is 0", "count elements from 1, or from -1 at the end."
+    )
+    # the place of the new element, and how many elements the result has
+    new = np.where(n > 0, n - 1, np.maximum(x.sizes + n + 1, 0))
+    before = np.where(n < 0, np.maximum(-n - 1 - x.sizes, 0), 0)
+    sizes = np.where(n > 0, np.maximum(x.sizes + 1, n), np.maximum(x.sizes + 1, -n))
+    owners = np.repeat(np.arange(length), sizes)
+    places = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    old = places - before[owners] - (before[owners] > 0) - ((places > new[owners]) & (before[owners] == 0))
+    inside = (old >= 0) & (old < x.sizes[owners]) & (places != new[owners])
+    taken = np.where(inside, x.offsets[owners] + np.where(inside, old, 0), 0)
+    fresh = places == new[owners]
+    both = pa.concat_arrays([x.values, as_array(value, length)])
+    index = np.where(fresh, len(x.values) + owners, taken)
+    made = lists_of(both.take(pa.array(index, mask=~(inside | fresh))), sizes, result)
+    return pc.if_else(pa.array(present), made, pa.scalar(None, result))
+
+
 # -- maps ----------------------------------------------------------------------------------------------------
 
 

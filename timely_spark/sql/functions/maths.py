@@ -151,7 +151,7 @@ def _float_rounded(x: Any, digits: int, how: Callable[[Any, Any], Any]) -> Any:
     by = np.array([10**n for n in range(700)], object)[np.clip(scale - digits, 0, 699)]
     made = np.where(scale > digits, how(whole, by) * by, whole)
     rounded = _as_doubles(made, scale)
-    return np.where(finite & (scale > digits), rounded, x)
+    return np.where(finite & (scale > digits), rounded, x) + 0.0  # zero has no sign
 
 
 def _as_doubles(whole: Any, scale: Any) -> Any:
@@ -166,7 +166,7 @@ def _round_result(kind: pa.DataType, digits: int) -> pa.DataType:
     if digits < 0:
         return bounded(max(kind.precision - kind.scale, -digits) + 1, 0)
     scale = min(kind.scale, digits)
-    return pa.decimal128(min(kind.precision - kind.scale + scale + (scale < kind.scale), 38), scale)
+    return pa.decimal128(min(kind.precision - kind.scale + scale + 1, 38), scale)
 
 
 def round_result(name: str, kind: pa.DataType, digits: int | None) -> pa.DataType:
@@ -292,12 +292,6 @@ def _extreme(name: str, *, greatest: bool) -> None:
 
 _extreme("greatest", greatest=True)
 _extreme("least", greatest=False)
-
-
-@spark_function("nanvl", "float, float -> float", "double, double -> double", nulls=True)
-def _nanvl(a: Value, b: Value, *, length: int) -> Any:
-    x, y = as_array(a, length), as_array(b, length)
-    return pc.if_else(pc.fill_null(pc.is_nan(x), fill_value=False), y, x)
 
 
 @spark_function("width_bucket", "double, double, double, bigint -> bigint")

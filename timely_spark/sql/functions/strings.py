@@ -329,11 +329,63 @@ def _bin(value: Value) -> Any:
     return pc.if_else(pc.equal(short, ""), "0", short)
 
 
+@spark_function("levenshtein", "string, string -> int")
+def _levenshtein(a: Value, b: Value, *, length: int) -> Any:
+    x, y = (_padded_codes(as_array(one, length)) for one in (a, b))
+    (left, sizes), (right, others) = x, y
+    # the distances of all prefixes of `b` from the first characters of `a`, for all rows at once
+    row = np.tile(np.arange(right.shape[1] + 1), (length, 1))
+    made = row[np.arange(length), others] * (sizes == 0)
+    for n in range(left.shape[1]):
+        before, row = row, np.empty_like(row)
+        row[:, 0] = n + 1
+        for m in range(right.shape[1]):
+            change = before[:, m] + (left[:, n] != right[:, m])
+            row[:, m + 1] = np.minimum(np.minimum(before[:, m + 1], row[:, m]) + 1, change)
+        made = np.where(sizes == n + 1, row[np.arange(length), others], made)
+    return made.astype(np.int32)
+
+
+def _padded_codes(texts: pa.Array) -> tuple[Any, Any]:
+    """The characters of each text in a row of numbers, and how many they are."""
+    sizes = Characters(texts).lengths
+    joined = (
+        pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), "")[0].as_py() if len(texts) else ""
+    )
+    owners = np.repeat(np.arange(len(texts)), sizes)
+    codes = np.zeros((len(texts), int(sizes.max(initial=0))), np.uint32)
+    codes[owners, np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)] = np.frombuffer(
+        joined.encode("utf-32-le"), np.uint32
+    )
+    return codes, sizes
+
+
+@spark_function("unhex", "string -> binary")
+def _unhex(text: pa.Array) -> Any:
+    good = pc.match_substring_regex(text, "^[0-9a-fA-F]*$")
+    even = pc.if_else(good, pc.binary_join_element_wise(_odd_zero(text), text, ""), "")
+    x = Characters(even)
+    digits = x.data[x.offsets[0] : x.offsets[-1]]
+    values = np.where(digits < 58, digits - 48, (digits | 32) - 87).astype(np.uint8)
+    made = texts_of_bytes((values[::2] << 4) | values[1::2], (x.offsets - x.offsets[0]) // 2).view(
+        pa.binary()
+    )
+    return pc.if_else(good, made, pa.scalar(None, pa.binary()))
+
+
+def _odd_zero(text: pa.Array) -> pa.Array:
+    """A zero for texts of an odd length."""
+    return pc.if_else(pc.equal(pc.bit_wise_and(pc.binary_length(text), 1), 1), "0", "")
+
+
 # -- patterns ------------------------------------------------------------------------------------------------
 
 
-def java_regex(pattern: str) -> str:
-    """A pattern of Java's as RE2 reads it: their words for blanks and for any character differ."""
+def java_regex(pattern: str, end: str = "$") -> str:
+    """A pattern of Java's as RE2 reads it: their words for blanks and for any character differ.
+
+    `end` is how the end of a text is written.
+    """
     out, inside, place = [], False, 0
     while place < len(pattern):
         one = pattern[place]
@@ -345,6 +397,8 @@ def java_regex(pattern: str) -> str:
             continue
         if one == "." and not inside:
             out.append(r"[^\n\r\x{85}\x{2028}\x{2029}]")
+        elif one == "$" and not inside:
+            out.append(end)
         else:
             inside = one == "[" or (inside and one != "]")
             out.append(one)
@@ -385,7 +439,10 @@ spark_function("like", "string, string, string? -> boolean", constant=[1, 2])(_l
 
 @spark_function("rlike regexp regexp_like", "string, string -> boolean", constant=[1])
 def _rlike(text: pa.Array, pattern: pa.Scalar) -> Any:
-    return pc.match_substring_regex(text, java_regex(pattern.as_py()))
+    # in Java the end is also before a last line break
+    return pc.match_substring_regex(
+        text, java_regex(pattern.as_py(), r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])?\z")
+    )
 
 
 @spark_function("regexp_replace", "string, string, string -> string", constant=[1, 2])

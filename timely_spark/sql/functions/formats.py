@@ -1,0 +1,201 @@
+"""Dates and times by patterns of letters, such as `yyyy-MM-dd HH:mm:ss`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.sql.calendar import DAY, SECOND, civil, days_from, is_date, to_instants, to_local, whole
+from timely_spark.sql.functions.dates import as_dates, local
+from timely_spark.sql.plain import to_numpy
+from timely_spark.sql.registry import Failures, Value, spark_function
+
+_DEFAULT = "yyyy-MM-dd HH:mm:ss"
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+    "November", "December",
+)  # fmt: skip
+#: the letters of numbers: what they are of local microseconds
+_NUMBERS: dict[str, Any] = {
+    "M": lambda x: civil(x // DAY)[1],
+    "L": lambda x: civil(x // DAY)[1],
+    "d": lambda x: civil(x // DAY)[2],
+    "D": lambda x: x // DAY - days_from(civil(x // DAY)[0], 1, 1) + 1,
+    "H": lambda x: x // (3600 * SECOND) % 24,
+    "k": lambda x: (x // (3600 * SECOND) % 24 + 23) % 24 + 1,
+    "h": lambda x: (x // (3600 * SECOND) % 12 + 11) % 12 + 1,
+    "K": lambda x: x // (3600 * SECOND) % 12,
+    "m": lambda x: x // (60 * SECOND) % 60,
+    "s": lambda x: x // SECOND % 60,
+}
+
+
+@dataclass(frozen=True)
+class Letters:
+    """A part of a pattern: a letter and how often it stands there; or a text, of no letter."""
+
+    letter: str
+    count: int
+    text: str = ""
+
+
+@cache
+def letters_of(pattern: str) -> tuple[Letters, ...]:
+    """The parts of a pattern.
+
+    Raises:
+        ArrowInvalid: a letter is not supported.
+    """
+    made = []
+    for found in re.finditer(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([^A-Za-z']+)", pattern):
+        if found[2] is None:
+            quoted = found[0].startswith("'")
+            text = (found[1].replace("''", "'") or "'") if quoted else found[3]
+            made.append(Letters("", 0, text))
+            continue
+        letter, count = found[2], len(found[0])
+        known = letter in {*_NUMBERS, *"yuEaS"}
+        limit = {"y": 6, "u": 6, "S": 6, "a": 1, "D": 3, "M": 4, "L": 4, "E": 4}.get(letter, 2)
+        if not known or count > limit:
+            msg = f"the pattern {pattern!r} has {found[0]!r}; known are y M d D E a H h k K m s S, and '...'"
+            raise pa.ArrowInvalid(msg)
+        made.append(Letters(letter, count))
+    return tuple(made)
+
+
+def _padded(numbers: Any, width: int) -> pa.Array:
+    return pc.utf8_lpad(pa.array(np.asarray(numbers, np.int64)).cast(pa.string()), width, "0")
+
+
+def _written(part: Letters, x: Any) -> pa.Array:
+    """The texts of a part for local times."""
+    if not part.letter:
+        return pa.repeat(part.text, len(x)) if len(x) else pa.nulls(0, pa.string())
+    if part.letter in "yu":
+        year = civil(x // DAY)[0]
+        return _padded(year % 100, 2) if part.count == 2 else _padded(year, part.count)
+    if part.letter == "S":
+        return pc.utf8_slice_codeunits(_padded(x % SECOND, 6), 0, part.count)
+    if part.letter == "a":
+        return pa.array(["AM", "PM"]).take(pa.array(x // (12 * 3600 * SECOND) % 2))
+    names = _WEEKDAYS if part.letter == "E" else _MONTHS
+    if part.letter == "E" or (part.letter in "ML" and part.count > 2):
+        place = (x // DAY + 3) % 7 if part.letter == "E" else civil(x // DAY)[1] - 1
+        shown = [name if part.count == 4 else name[:3] for name in names]
+        return pa.array(shown).take(pa.array(place))
+    return _padded(_NUMBERS[part.letter](x), part.count)
+
+
+@spark_function("date_format", "timestamp, string -> string", constant=[1])
+def _date_format(a: Value, pattern: pa.Scalar) -> Any:
+    return _formatted(local(a), pattern.as_py())
+
+
+@spark_function("from_unixtime", "bigint, string? -> string", constant=[1])
+def _from_unixtime(a: Value, pattern: pa.Scalar | None = None, *, zone: str) -> Any:
+    x = to_local(np.atleast_1d(to_numpy(a)) * SECOND, zone)
+    return _formatted(x, _DEFAULT if pattern is None else pattern.as_py())
+
+
+def _formatted(x: Any, pattern: str) -> pa.Array:
+    texts = [_written(part, x) for part in letters_of(pattern)]
+    return pc.binary_join_element_wise(*texts, "") if texts else pa.array([""] * len(x))
+
+
+def _reads(part: Letters) -> str:
+    """The regular expression of a part."""
+    if not part.letter:
+        return re.escape(part.text)
+    if part.letter in "yu":
+        return "[0-9]{2}" if part.count == 2 else f"[0-9]{{{part.count}}}" if part.count > 1 else "[0-9]{1,6}"
+    if part.letter == "S":
+        return f"[0-9]{{{part.count}}}"
+    if part.letter == "a":
+        return "AM|PM|am|pm"
+    if part.letter == "E" or (part.letter in "ML" and part.count > 2):
+        names = _WEEKDAYS if part.letter == "E" else _MONTHS
+        return "|".join(name if part.count == 4 else name[:3] for name in names)
+    return f"[0-9]{{{part.count}}}" if part.count > 1 else "[0-9]{1,2}"
+
+
+def read_by_pattern(texts: pa.Array, pattern: str) -> tuple[Any, Any]:
+    """The local microseconds of texts, and which of them are as the pattern says."""
+    parts = letters_of(pattern)
+    groups = [f"(?P<p{n}>{_reads(part)})" for n, part in enumerate(parts)]
+    found = pc.extract_regex(texts, "^" + "".join(groups) + r"\z")
+    good = np.asarray(found.is_valid())
+    fields = {
+        "y": np.full(len(texts), 1970),
+        "M": np.ones(len(texts), np.int64),
+        "d": np.ones(len(texts), np.int64),
+    }
+    for n, part in enumerate(parts):
+        if part.letter:
+            key = {"u": "y", "L": "M"}.get(part.letter, part.letter)
+            fields[key] = _value(part, pc.fill_null(found.field(f"p{n}"), ""), good)
+    hour: Any = fields.get("H", fields.get("k", np.zeros(len(texts), np.int64)) % 24)
+    if "h" in fields or "K" in fields:
+        hour = fields.get("h", fields.get("K", 0)) % 12 + 12 * fields.get("a", 0)
+        good = good & (fields.get("h", 1) > 0) & (fields.get("h", 0) < 13)
+    minute, second = (fields.get(key, np.zeros(len(texts), np.int64)) for key in "ms")
+    good = good & is_date(fields["y"], fields["M"], fields["d"]) & (hour < 24) & (minute < 60) & (second < 60)
+    date = days_from(fields["y"], np.where(good, fields["M"], 1), np.where(good, fields["d"], 1))
+    made = date * DAY + ((hour * 60 + minute) * 60 + second) * SECOND + fields.get("S", 0)
+    return np.where(good, made, 0), good
+
+
+def _value(part: Letters, texts: pa.Array, good: Any) -> Any:
+    """What a part says, as a number."""
+    if part.letter == "a":
+        return np.asarray(pc.equal(pc.ascii_upper(texts), "PM")).astype(np.int64)
+    if part.letter == "E" or (part.letter in "ML" and part.count > 2):
+        names = _WEEKDAYS if part.letter == "E" else _MONTHS
+        shown = pa.array([name if part.count == 4 else name[:3] for name in names])
+        return np.asarray(pc.fill_null(pc.index_in(texts, shown), 0)).astype(np.int64) + 1
+    numbers = whole(pc.if_else(pa.array(good), texts, ""), 0)
+    if part.letter == "S":
+        return numbers * 10 ** (6 - part.count)
+    return numbers + 2000 if part.letter in "yu" and part.count == 2 else numbers
+
+
+def _checked(texts: pa.Array, pattern: pa.Scalar, failures: Failures) -> Any:
+    made, good = read_by_pattern(texts, pattern.as_py())
+    if not good.all():
+        first = texts[int(np.flatnonzero(~good)[0])].as_py()
+        failures.at(~good, f"the text {first!r} is not as {pattern.as_py()!r} says", "use try_to_timestamp.")
+    return made
+
+
+def _to_date(text: pa.Array, pattern: pa.Scalar, *, failures: Failures) -> Any:
+    return as_dates(_checked(text, pattern, failures) // DAY, failures)
+
+
+def _to_timestamp(text: pa.Array, pattern: pa.Scalar, *, result: pa.DataType, failures: Failures) -> Any:
+    return to_instants(_checked(text, pattern, failures), result.tz)
+
+
+for _prefix, _tries in (("$", False), ("$try_", True)):
+    spark_function(f"{_prefix}to_date", "string, string -> date", constant=[1], tries=_tries)(_to_date)
+    spark_function(f"{_prefix}to_timestamp", "string, string -> timestamp", constant=[1], tries=_tries)(
+        _to_timestamp
+    )
+spark_function("$to_timestamp_ltz", "string, string -> timestamp", constant=[1])(_to_timestamp)
+spark_function("$to_timestamp_ntz", "string, string -> timestamp_ntz", constant=[1])(_to_timestamp)
+
+
+@spark_function("$unix_timestamp", "string, string -> bigint", constant=[1])
+def _unix_timestamp(text: pa.Array, pattern: pa.Scalar, *, zone: str, failures: Failures) -> Any:
+    return to_instants(_checked(text, pattern, failures), zone) // SECOND
+
+
+@spark_function("$unix_seconds", "timestamp -> bigint")
+def _unix_seconds(a: Value) -> Any:
+    x = np.atleast_1d(to_numpy(a))
+    return np.sign(x) * (np.abs(x) // SECOND)

@@ -1,0 +1,89 @@
+"""How parts of dates, and functions with a unit of time, are bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from timely_spark.sql.binder import Binder, special, syntax
+from timely_spark.sql.terms import Term
+
+_PARTS = {
+    **dict.fromkeys(("YEAR", "Y", "YEARS", "YR", "YRS"), "year"),
+    **dict.fromkeys(("YEAROFWEEK",), "$iso_year"),
+    **dict.fromkeys(("QUARTER", "QTR"), "quarter"),
+    **dict.fromkeys(("MONTH", "MON", "MONS", "MONTHS"), "month"),
+    **dict.fromkeys(("WEEK", "W", "WEEKS"), "weekofyear"),
+    **dict.fromkeys(("DAY", "D", "DAYS"), "day"),
+    **dict.fromkeys(("DAYOFWEEK", "DOW"), "dayofweek"),
+    **dict.fromkeys(("DAYOFWEEK_ISO", "DOW_ISO"), "$iso_weekday"),
+    **dict.fromkeys(("DOY",), "dayofyear"),
+    **dict.fromkeys(("HOUR", "H", "HOURS", "HR", "HRS"), "hour"),
+    **dict.fromkeys(("MINUTE", "M", "MIN", "MINS", "MINUTES"), "minute"),
+    **dict.fromkeys(("SECOND", "S", "SEC", "SECONDS", "SECS"), "$second_with_fraction"),
+}
+
+
+@syntax("Extract")
+def _extract(binder: Binder, node: Any) -> Term:
+    return _part(binder, node, node.this.name, binder.bind(node.expression))
+
+
+@special("date_part datepart")
+def _date_part(binder: Binder, node: Any) -> Term:
+    return _part(
+        binder,
+        node,
+        binder.text_of(node.expressions[0], "the part of a date"),
+        binder.bind(node.expressions[1]),
+    )
+
+
+def _part(binder: Binder, node: Any, part: str, of: Term) -> Term:
+    name = _PARTS.get(part.upper())
+    if name is None:
+        raise binder.refuse(node, f"a date has no part {part!r}", f"its parts are {', '.join(_PARTS)}.")
+    return binder.call(node, name, of)
+
+
+_UNITS = {
+    "YEAR": 12,
+    "QUARTER": 3,
+    "MONTH": 1,
+    "WEEK": "7 d",
+    "DAY": "1 d",
+    "DAYOFYEAR": "1 d",
+    "HOUR": 3_600_000_000,
+    "MINUTE": 60_000_000,
+    "SECOND": 1_000_000,
+    "MILLISECOND": 1000,
+    "MICROSECOND": 1,
+}
+
+
+def _unit(binder: Binder, node: Any) -> str:
+    unit = str(node.expressions[0].name).upper()
+    if unit not in _UNITS:
+        raise binder.refuse(node, f"{unit} is not a unit of time", f"the units are {', '.join(_UNITS)}.")
+    return unit
+
+
+@special("timestampadd dateadd date_add")
+def _timestampadd(binder: Binder, node: Any) -> Term:
+    if len(node.expressions) < 3:
+        return binder.call(node, "date_add", *node.expressions)
+    unit, number, time = (
+        _unit(binder, node),
+        binder.bind(node.expressions[1]),
+        binder.bind(node.expressions[2]),
+    )
+    return binder.call(node, "$timestampadd", binder.constant(pa.scalar(unit)), number, time)
+
+
+@special("timestampdiff datediff date_diff")
+def _timestampdiff(binder: Binder, node: Any) -> Term:
+    if len(node.expressions) < 3:
+        return binder.call(node, "datediff", *node.expressions)
+    unit = binder.constant(pa.scalar(_unit(binder, node)))
+    return binder.call(node, "$timestampdiff", unit, *node.expressions[1:])
