@@ -645,3 +645,5 @@ unhex(hex(s))
 unhex('abc')
 s rlike 'e$'
 s rlike 'line$'
+cast(add_months(day, 2) as string)
+cast(at + interval '8000' year as string)

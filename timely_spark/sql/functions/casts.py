@@ -300,6 +300,8 @@ def _to_text(a: pa.Array, to: pa.DataType, zone: str, failures: Failures) -> Any
         return text_of_decimals(a)
     if of.is_timestamp(a.type):
         return text_of_times(a)
+    if of.is_date32(a.type):
+        return _with_sign(a.cast(pa.string()))
     if of.is_binary(a.type):
         return a.cast(pa.string())  # which checks that the bytes are UTF-8
     return a.cast(pa.string())
@@ -377,10 +379,16 @@ def text_of_decimals(a: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(sign, pc.binary_join_element_wise(*parts, "."), "")
 
 
+def _with_sign(dates: pa.Array) -> pa.Array:
+    """Texts of dates, which begin with a sign from the year 10,000 on."""
+    long = pc.match_substring_regex(dates, "^[0-9]{5}")
+    return pc.if_else(long, pc.binary_join_element_wise("+", dates, ""), dates)
+
+
 def text_of_times(a: pa.Array) -> pa.Array:
     """Times of a zone as `2020-01-31 12:00:00.5`: without zeros at the end of the fraction."""
     local = pc.local_timestamp(a) if a.type.tz else a
-    return pc.replace_substring_regex(local.cast(pa.string()), r"\.0+$|(\.[0-9]*[1-9])0*$", r"\1")
+    return _with_sign(pc.replace_substring_regex(local.cast(pa.string()), r"\.0+$|(\.[0-9]*[1-9])0*$", r"\1"))
 
 
 # -- dates and times -----------------------------------------------------------------------------------------
