@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: From the parts of a name, such as ``("t", "a", "x")``, the schema's column, and how many parts name it.
 Resolve: TypeAlias = Callable[[Sequence[str]], "tuple[str, int] | None"]
 #: How a syntax, or a function with rules of its own, is bound.
-Form: TypeAlias = "Callable[[Binder, Any], Term]"
+Form: TypeAlias = "Callable[[ExpressionBinder, Any], Term]"
 
 #: by the name of sqlglot's class
 SYNTAX: dict[str, Form] = {}
@@ -54,7 +54,7 @@ def special(names: str) -> Callable[[Form], Form]:
 
 
 @dataclass
-class Binder:
+class ExpressionBinder:
     """Binds the nodes of one expression."""
 
     schema: pa.Schema

@@ -159,7 +159,7 @@ def _parts(texts: pa.Array, pattern: str) -> pa.StructArray:
     return pc.extract_regex(texts, pattern)
 
 
-def whole(texts: pa.Array, default: int) -> Any:
+def numbers_of_digits(texts: pa.Array, default: int) -> Any:
     """Digits as numbers; a default for a text without."""
     texts = pc.fill_null(texts, "")
     texts = pc.if_else(pc.equal(texts, ""), str(default), pc.utf8_ltrim(texts, "+"))
@@ -169,7 +169,9 @@ def whole(texts: pa.Array, default: int) -> Any:
 def parsed_dates(texts: pa.Array) -> tuple[Any, Any]:
     """The days since 1970 of texts such as `2020-1-31`, and whether each is one."""
     parts = _parts(texts, _DATE)
-    year, month, day = (whole(parts.field(n), default) for n, default in ((0, 1970), (1, 1), (2, 1)))
+    year, month, day = (
+        numbers_of_digits(parts.field(n), default) for n, default in ((0, 1970), (1, 1), (2, 1))
+    )
     good = np.asarray(parts.is_valid()) & is_date(year, month, day)
     return np.where(good, days_from(year, np.where(good, month, 1), day), 0), good
 
@@ -182,10 +184,11 @@ def parsed_times(texts: pa.Array, zone: str | None) -> tuple[Any, Any]:
     parts = _parts(texts, _TIME)
     fields = [parts.field(n) for n in range(8)]
     year, month, day, hour, minute, second = (
-        whole(field, default) for field, default in zip(fields, (1970, 1, 1, 0, 0, 0), strict=False)
+        numbers_of_digits(field, default)
+        for field, default in zip(fields, (1970, 1, 1, 0, 0, 0), strict=False)
     )
     fraction = pc.utf8_slice_codeunits(pc.fill_null(fields[6], ""), 0, 6)
-    micros = whole(pc.utf8_rpad(fraction, 6, "0"), 0)
+    micros = numbers_of_digits(pc.utf8_rpad(fraction, 6, "0"), 0)
     good = (
         np.asarray(parts.is_valid()) & is_date(year, month, day) & (hour < 24) & (minute < 60) & (second < 60)
     )

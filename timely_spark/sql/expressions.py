@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.graph import SqlExpression
 from timely_spark.sql import forms, nested, parse, times, types
-from timely_spark.sql.binder import Binder, Resolve, unaliased
+from timely_spark.sql.binder import ExpressionBinder, Resolve, unaliased
 from timely_spark.sql.conditions import condition_of
 from timely_spark.sql.terms import Rows, Term
 from timely_spark.sql.users import USER_FUNCTIONS
@@ -93,7 +93,7 @@ def bind(
     """
     if isinstance(expression, str):
         text, expression = expression, parse.parse_expression(expression, step=step)
-    binder = Binder(schema, resolve or by_name(schema), functions, zone, text, step)
+    binder = ExpressionBinder(schema, resolve or by_name(schema), functions, zone, text, step)
     node = unaliased(expression)
     term = binder.bind(node)
     name = None if node is expression else expression.alias

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from timely_spark.sql import literals, terms, types
-from timely_spark.sql.binder import SPECIAL, WRITE, Binder, special, syntax
+from timely_spark.sql.binder import SPECIAL, WRITE, ExpressionBinder, special, syntax
 from timely_spark.sql.functions.maths import round_result
 from timely_spark.sql.terms import Term
 from timely_spark.sql.types import INTERVAL, is_date_or_time, is_integral, is_interval, is_number, name_of
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 
-def _negated(binder: Binder, node: exp.Expression, term: Term) -> Term:
+def _negated(binder: ExpressionBinder, node: exp.Expression, term: Term) -> Term:
     """The negation, for nodes that have NOT in them."""
     return binder.call(node, "not", term) if node.args.get("negate") else term
 
@@ -26,58 +26,58 @@ def _negated(binder: Binder, node: exp.Expression, term: Term) -> Term:
 
 
 @syntax("Paren")
-def _paren(binder: Binder, node: Any) -> Term:
+def _paren(binder: ExpressionBinder, node: Any) -> Term:
     return binder.bind(node.this)
 
 
 @syntax("Identifier")
-def _identifier(binder: Binder, node: Any) -> Term:
+def _identifier(binder: ExpressionBinder, node: Any) -> Term:
     return binder.named(node, [node.name])
 
 
 @syntax("Column")
-def _column(binder: Binder, node: Any) -> Term:
+def _column(binder: ExpressionBinder, node: Any) -> Term:
     return binder.named(node, [part.name for part in node.parts])
 
 
 @syntax("Dot")
-def _dot(binder: Binder, node: Any) -> Term:
+def _dot(binder: ExpressionBinder, node: Any) -> Term:
     return binder.field(node, binder.bind(node.this), node.expression.name)
 
 
 @syntax("Literal")
-def _literal(binder: Binder, node: Any) -> Term:
+def _literal(binder: ExpressionBinder, node: Any) -> Term:
     return _made(binder, node, literals.text(node.this) if node.is_string else literals.number(node.this))
 
 
-def _made(binder: Binder, node: Any, value: pa.Scalar | None) -> Term:
+def _made(binder: ExpressionBinder, node: Any, value: pa.Scalar | None) -> Term:
     if value is None:
         raise binder.refuse(node, f"{node.this} has more than 38 digits", "write it with an exponent: 1e40.")
     return binder.constant(value)
 
 
 @syntax("RawString")
-def _raw_string(binder: Binder, node: Any) -> Term:
+def _raw_string(binder: ExpressionBinder, node: Any) -> Term:
     return binder.constant(literals.text(node.this))
 
 
 @syntax("HexString")
-def _hex_string(binder: Binder, node: Any) -> Term:
+def _hex_string(binder: ExpressionBinder, node: Any) -> Term:
     return binder.constant(pa.scalar(bytes.fromhex("0" * (len(node.this) % 2) + node.this), pa.binary()))
 
 
 @syntax("Null")
-def _null(binder: Binder, node: Any) -> Term:
+def _null(binder: ExpressionBinder, node: Any) -> Term:
     return binder.null
 
 
 @syntax("Boolean")
-def _boolean(binder: Binder, node: Any) -> Term:
+def _boolean(binder: ExpressionBinder, node: Any) -> Term:
     return binder.constant(pa.scalar(bool(node.this)))
 
 
 @syntax("Interval")
-def _interval(binder: Binder, node: Any) -> Term:
+def _interval(binder: ExpressionBinder, node: Any) -> Term:
     made = literals.interval(node)
     if made is None:
         raise binder.refuse(node, "this interval is not understood", "write INTERVAL '1' DAY.")
@@ -85,7 +85,7 @@ def _interval(binder: Binder, node: Any) -> Term:
 
 
 @syntax("Neg")
-def _negative(binder: Binder, node: Any) -> Term:
+def _negative(binder: ExpressionBinder, node: Any) -> Term:
     inner = node.this
     if type(inner).__name__ == "Literal" and not inner.is_string:
         return _made(binder, node, literals.number(f"-{inner.this}"))
@@ -126,18 +126,18 @@ _OPERATORS = {
 
 
 @syntax(" ".join(_OPERATORS))
-def _operator(binder: Binder, node: Any) -> Term:
+def _operator(binder: ExpressionBinder, node: Any) -> Term:
     operands = (node.args.get("this"), node.args.get("expression"))
     return binder.call(node, _OPERATORS[type(node).__name__], *operands)
 
 
 @syntax("NullSafeNEQ")
-def _distinct(binder: Binder, node: Any) -> Term:
+def _distinct(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "not", binder.call(node, "<=>", node.this, node.expression))
 
 
 @syntax("Add Sub")
-def _sum(binder: Binder, node: Any) -> Term:
+def _sum(binder: ExpressionBinder, node: Any) -> Term:
     left, right = binder.bind(node.this), binder.bind(node.expression)
     minus = type(node).__name__ == "Sub"
     if not minus and (is_interval(left.type) or is_date_or_time(right.type)) and not is_interval(right.type):
@@ -145,7 +145,7 @@ def _sum(binder: Binder, node: Any) -> Term:
     return added(binder, node, left, right, minus=minus)
 
 
-def added(binder: Binder, node: Any, left: Term, right: Term, *, minus: bool) -> Term:
+def added(binder: ExpressionBinder, node: Any, left: Term, right: Term, *, minus: bool) -> Term:
     """A sum, or a difference, of numbers, dates, times and intervals."""
     if is_date_or_time(left.type):
         if minus and (is_date_or_time(right.type) or right.type == pa.string()):
@@ -161,14 +161,14 @@ def added(binder: Binder, node: Any, left: Term, right: Term, *, minus: bool) ->
     return binder.call(node, "-" if minus else "+", left, right)
 
 
-def _between(binder: Binder, node: Any, left: Term, right: Term) -> Term:
+def _between(binder: ExpressionBinder, node: Any, left: Term, right: Term) -> Term:
     if pa.types.is_date32(left.type) and right.type in {pa.date32(), pa.string()}:
         return binder.call(node, "$days_between", left, binder.cast(right, pa.date32(), node))
     left, right = binder.together(node, [left, right])
     return binder.call(node, "$time_between", left, right)
 
 
-def _moved(binder: Binder, node: Any, left: Term, right: Term, *, minus: bool) -> Term:
+def _moved(binder: ExpressionBinder, node: Any, left: Term, right: Term, *, minus: bool) -> Term:
     if pa.types.is_date32(left.type) and right.type == INTERVAL and not literals.of_days(node):
         left = binder.cast(left, types.timestamp(binder.zone), node)
     name = "$earlier" if minus else "$later"
@@ -176,7 +176,7 @@ def _moved(binder: Binder, node: Any, left: Term, right: Term, *, minus: bool) -
 
 
 @syntax("Mul Div")
-def _product(binder: Binder, node: Any) -> Term:
+def _product(binder: ExpressionBinder, node: Any) -> Term:
     left, right = binder.bind(node.this), binder.bind(node.expression)
     divides = type(node).__name__ == "Div"
     if is_interval(right.type) and not divides:
@@ -187,16 +187,16 @@ def _product(binder: Binder, node: Any) -> Term:
 
 
 @syntax("DPipe")
-def _joined(binder: Binder, node: Any) -> Term:
+def _joined(binder: ExpressionBinder, node: Any) -> Term:
     return _concat(binder, node, [binder.bind(node.this), binder.bind(node.expression)])
 
 
 @special("concat")
-def _concat_call(binder: Binder, node: Any) -> Term:
+def _concat_call(binder: ExpressionBinder, node: Any) -> Term:
     return _concat(binder, node, binder.many(node.expressions))
 
 
-def _concat(binder: Binder, node: Any, values: Sequence[Term]) -> Term:
+def _concat(binder: ExpressionBinder, node: Any, values: Sequence[Term]) -> Term:
     if any(types.is_array(one.type) for one in values):
         return binder.called(node, "$array_concat", binder.together(node, values))
     if values and all(one.type == pa.binary() for one in values):
@@ -208,20 +208,20 @@ def _concat(binder: Binder, node: Any, values: Sequence[Term]) -> Term:
 
 
 @syntax("And Or")
-def _logical(binder: Binder, node: Any) -> Term:
+def _logical(binder: ExpressionBinder, node: Any) -> Term:
     left, right = binder.condition(node.this), binder.condition(node.expression)
     return terms.Logical(pa.bool_(), left, right, decides=type(node).__name__ == "Or")
 
 
 @syntax("Is")
-def _is(binder: Binder, node: Any) -> Term:
+def _is(binder: ExpressionBinder, node: Any) -> Term:
     if type(node.expression).__name__ == "Null":
         return _negated(binder, node, binder.call(node, "isnull", node.this))
     return _negated(binder, node, binder.call(node, "<=>", node.this, node.expression))
 
 
 @syntax("Case")
-def _case(binder: Binder, node: Any) -> Term:
+def _case(binder: ExpressionBinder, node: Any) -> Term:
     subject, ifs = node.args.get("this"), node.args["ifs"]
     if subject is None:
         conditions = [binder.condition(one.this) for one in ifs]
@@ -234,33 +234,33 @@ def _case(binder: Binder, node: Any) -> Term:
 
 
 @syntax("If")
-def _if(binder: Binder, node: Any) -> Term:
+def _if(binder: ExpressionBinder, node: Any) -> Term:
     otherwise = node.args.get("false")
     default = binder.null if otherwise is None else binder.bind(otherwise)
     return _chosen(binder, node, [binder.condition(node.this)], [binder.bind(node.args["true"])], default)
 
 
 def _chosen(
-    binder: Binder, node: Any, conditions: Sequence[Term], values: Sequence[Term], default: Term
+    binder: ExpressionBinder, node: Any, conditions: Sequence[Term], values: Sequence[Term], default: Term
 ) -> Term:
     *made, otherwise = binder.together(node, [*values, default])
     return terms.Case(otherwise.type, tuple(conditions), tuple(made), otherwise)
 
 
 @special("nvl2")
-def _nvl2(binder: Binder, node: Any) -> Term:
+def _nvl2(binder: ExpressionBinder, node: Any) -> Term:
     subject, value, default = _arguments(binder, node, 3)
     return _chosen(binder, node, [binder.call(node, "isnotnull", subject)], [value], default)
 
 
 @special("nullif")
-def _nullif(binder: Binder, node: Any) -> Term:
+def _nullif(binder: ExpressionBinder, node: Any) -> Term:
     left, right = _arguments(binder, node, 2)
     return _chosen(binder, node, [binder.call(node, "=", left, right)], [binder.null], left)
 
 
 @special("nanvl")
-def _nanvl(binder: Binder, node: Any) -> Term:
+def _nanvl(binder: ExpressionBinder, node: Any) -> Term:
     left, right = _arguments(binder, node, 2)
     kind = pa.float32() if left.type == right.type == pa.float32() else pa.float64()
     left, right = binder.cast(left, kind, node), binder.cast(right, kind, node)
@@ -268,35 +268,35 @@ def _nanvl(binder: Binder, node: Any) -> Term:
 
 
 @special("nullifzero")
-def _nullifzero(binder: Binder, node: Any) -> Term:
+def _nullifzero(binder: ExpressionBinder, node: Any) -> Term:
     (of,) = _arguments(binder, node, 1)
     zero = binder.constant(pa.scalar(0, pa.int32()))
     return _chosen(binder, node, [binder.call(node, "=", of, zero)], [binder.null], of)
 
 
 @special("zeroifnull")
-def _zeroifnull(binder: Binder, node: Any) -> Term:
+def _zeroifnull(binder: ExpressionBinder, node: Any) -> Term:
     (of,) = _arguments(binder, node, 1)
     return _first(binder, node, [of, binder.constant(pa.scalar(0, pa.int32()))])
 
 
 @special("coalesce ifnull nvl")
-def _coalesce(binder: Binder, node: Any) -> Term:
+def _coalesce(binder: ExpressionBinder, node: Any) -> Term:
     return _first(binder, node, binder.many(node.expressions))
 
 
-def _first(binder: Binder, node: Any, values: Sequence[Term]) -> Term:
+def _first(binder: ExpressionBinder, node: Any, values: Sequence[Term]) -> Term:
     made = binder.together(node, values)
     return terms.Coalesce(made[0].type, tuple(made))
 
 
 @special("equal_null")
-def _equal_null(binder: Binder, node: Any) -> Term:
+def _equal_null(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "<=>", *_arguments(binder, node, 2))
 
 
 @special("decode")
-def _decode(binder: Binder, node: Any) -> Term:
+def _decode(binder: ExpressionBinder, node: Any) -> Term:
     subject, *rest = binder.many(node.expressions)
     if len(rest) == 1:
         return binder.call(node, "$decode", subject, *rest)
@@ -304,7 +304,7 @@ def _decode(binder: Binder, node: Any) -> Term:
     return _chosen(binder, node, conditions, rest[1::2], rest[-1] if len(rest) % 2 else binder.null)
 
 
-def _arguments(binder: Binder, node: Any, count: int) -> list[Term]:
+def _arguments(binder: ExpressionBinder, node: Any, count: int) -> list[Term]:
     """The arguments of a function that has a number of them."""
     if len(node.expressions) != count:
         problem = f"{node.name} has {len(node.expressions)} arguments"
@@ -313,7 +313,7 @@ def _arguments(binder: Binder, node: Any, count: int) -> list[Term]:
 
 
 @syntax("Between")
-def _is_between(binder: Binder, node: Any) -> Term:
+def _is_between(binder: ExpressionBinder, node: Any) -> Term:
     of = binder.bind(node.this)
     low = binder.call(node, ">=", of, node.args["low"])
     high = binder.call(node, "<=", of, node.args["high"])
@@ -321,7 +321,7 @@ def _is_between(binder: Binder, node: Any) -> Term:
 
 
 @syntax("In")
-def _in(binder: Binder, node: Any) -> Term:
+def _in(binder: ExpressionBinder, node: Any) -> Term:
     if node.args.get("query") is not None or not node.expressions:
         raise binder.refuse(node, "IN (query) in an expression", "join the collection with how='semi'.")
     subject, *values = binder.together(node, [binder.bind(node.this), *binder.many(node.expressions)])
@@ -332,11 +332,11 @@ _LIKES = {"Like": "like", "ILike": "ilike", "RegexpLike": "rlike"}
 
 
 @syntax(" ".join(_LIKES))
-def _like(binder: Binder, node: Any) -> Term:
+def _like(binder: ExpressionBinder, node: Any) -> Term:
     return _matched(binder, node, None)
 
 
-def _matched(binder: Binder, node: Any, escape: Any) -> Term:
+def _matched(binder: ExpressionBinder, node: Any, escape: Any) -> Term:
     several = type(node.expression).__name__
     name, subject = _LIKES[type(node).__name__], binder.bind(node.this)
     if several not in {"Any", "All"}:
@@ -351,7 +351,7 @@ def _matched(binder: Binder, node: Any, escape: Any) -> Term:
 
 
 @syntax("Escape")
-def _escape(binder: Binder, node: Any) -> Term:
+def _escape(binder: ExpressionBinder, node: Any) -> Term:
     return _matched(binder, node.this, node.expression)
 
 
@@ -359,13 +359,13 @@ def _escape(binder: Binder, node: Any) -> Term:
 
 
 @syntax("Cast TryCast")
-def _cast(binder: Binder, node: Any) -> Term:
+def _cast(binder: ExpressionBinder, node: Any) -> Term:
     return binder.cast(
         binder.bind(node.this), cast_type(binder, node), node, "try_cast" if node.args.get("safe") else "cast"
     )
 
 
-def cast_type(binder: Binder, node: Any) -> pa.DataType:
+def cast_type(binder: ExpressionBinder, node: Any) -> pa.DataType:
     """The type that a cast names."""
     kind = literals.named_type(node.args["to"], binder.zone)
     if kind is None:
@@ -388,7 +388,7 @@ _CASTS = {
 
 
 @special(f"{' '.join(_CASTS)} decimal timestamp to_date to_timestamp to_timestamp_ltz to_timestamp_ntz")
-def _cast_call(binder: Binder, node: Any) -> Term:
+def _cast_call(binder: ExpressionBinder, node: Any) -> Term:
     name = node.name.lower()
     if len(node.expressions) == 2 and name.startswith("to_"):
         return binder.call(node, f"${name}", *node.expressions)
@@ -403,7 +403,7 @@ def _cast_call(binder: Binder, node: Any) -> Term:
 
 
 @special("try_to_date try_to_timestamp")
-def _try_cast_call(binder: Binder, node: Any) -> Term:
+def _try_cast_call(binder: ExpressionBinder, node: Any) -> Term:
     name = node.name.lower()
     if len(node.expressions) == 2:
         return binder.call(node, f"${name}", *node.expressions)
@@ -413,7 +413,7 @@ def _try_cast_call(binder: Binder, node: Any) -> Term:
 
 
 @special("unix_timestamp to_unix_timestamp")
-def _unix_timestamp(binder: Binder, node: Any) -> Term:
+def _unix_timestamp(binder: ExpressionBinder, node: Any) -> Term:
     if not node.expressions:
         return _changing(binder, node)
     of, *pattern = binder.many(node.expressions)
@@ -424,7 +424,7 @@ def _unix_timestamp(binder: Binder, node: Any) -> Term:
 
 
 @special("typeof")
-def _typeof(binder: Binder, node: Any) -> Term:
+def _typeof(binder: ExpressionBinder, node: Any) -> Term:
     (of,) = _arguments(binder, node, 1)
     return binder.constant(pa.scalar(name_of(of.type)))
 
@@ -433,7 +433,7 @@ _ROUNDINGS = {"round": "round", "bround": "bround", "ceil": "ceil", "ceiling": "
 
 
 @special(" ".join(_ROUNDINGS))
-def _round(binder: Binder, node: Any) -> Term:
+def _round(binder: ExpressionBinder, node: Any) -> Term:
     name, (of, *rest) = _ROUNDINGS[node.name.lower()], binder.many(node.expressions)
     if not is_number(of.type):
         of = binder.cast(of, pa.float64(), node)
@@ -454,34 +454,34 @@ def _round(binder: Binder, node: Any) -> Term:
 
 
 @syntax("Trim")
-def _trim(binder: Binder, node: Any) -> Term:
+def _trim(binder: ExpressionBinder, node: Any) -> Term:
     name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(node.args.get("position") or "", "trim")
     return binder.call(node, f"${name}", node.this, node.args.get("expression"))
 
 
 @special("ltrim rtrim")
-def _trim_call(binder: Binder, node: Any) -> Term:
+def _trim_call(binder: ExpressionBinder, node: Any) -> Term:
     # the characters come before the text
     return binder.called(node, f"${node.name.lower()}", binder.many(node.expressions)[::-1])
 
 
 @special("btrim")
-def _btrim(binder: Binder, node: Any) -> Term:
+def _btrim(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "$trim", *node.expressions)
 
 
 @syntax("Substring")
-def _substring(binder: Binder, node: Any) -> Term:
+def _substring(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "substring", node.this, node.args.get("start"), node.args.get("length"))
 
 
 @syntax("StrPosition")
-def _position(binder: Binder, node: Any) -> Term:
+def _position(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "$locate", node.args["substr"], node.this, node.args.get("position"))
 
 
 @special("locate position")
-def _locate(binder: Binder, node: Any) -> Term:
+def _locate(binder: ExpressionBinder, node: Any) -> Term:
     part, text, *start = binder.many(node.expressions)
     made = binder.call(node, "$locate", part, text, *start)
     if not start:
@@ -491,14 +491,14 @@ def _locate(binder: Binder, node: Any) -> Term:
 
 
 @syntax("Overlay")
-def _overlay(binder: Binder, node: Any) -> Term:
+def _overlay(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(
         node, "overlay", node.this, node.expression, node.args.get("from_"), node.args.get("for_")
     )
 
 
 @special("concat_ws")
-def _concat_ws(binder: Binder, node: Any) -> Term:
+def _concat_ws(binder: ExpressionBinder, node: Any) -> Term:
     separator, *parts = binder.many(node.expressions)
     texts = types.array_of(pa.string())
     empty = terms.Listed(texts, ())
@@ -522,13 +522,13 @@ CHANGING = {
 
 @syntax("CurrentDate CurrentTimestamp CurrentTime CurrentUser SessionUser")
 @special(" ".join(sorted(CHANGING)))
-def _changing(binder: Binder, node: Any) -> Term:
+def _changing(binder: ExpressionBinder, node: Any) -> Term:
     problem = f"{binder.sql(node)} differs each time, so a deletion would not match its insertion"
     raise binder.refuse(node, problem, "add the value as a column of the input.")
 
 
 @syntax("Anonymous")
-def _function(binder: Binder, node: Any) -> Term:
+def _function(binder: ExpressionBinder, node: Any) -> Term:
     name = node.name.lower()
     form = SPECIAL.get(name)
     return binder.call(node, name, *node.expressions) if form is None else form(binder, node)

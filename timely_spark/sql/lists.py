@@ -58,12 +58,14 @@ def reversed_lists(lists: pa.Array) -> pa.Array:
     return lists_of(x.values.take(pa.array(mirrored)), x.sizes, lists.type)
 
 
-def ranks(values: pa.Array) -> Any:
+def dense_ranks(values: pa.Array) -> Any:
     """Numbers in the order of values, equal for equal ones: null is least, NaN is greatest."""
     if pa.types.is_null(values.type) or not len(values):
         return np.zeros(len(values), np.int64)
     if pa.types.is_struct(values.type):
-        return _combined([np.asarray(values.is_valid()).astype(np.int64), *map(ranks, values.flatten())])
+        return _combined(
+            [np.asarray(values.is_valid()).astype(np.int64), *map(dense_ranks, values.flatten())]
+        )
     if pa.types.is_list(values.type):
         return _ranks_of_lists(values)
     if is_float(values.type):
@@ -91,7 +93,7 @@ def _combined(columns: list[Any]) -> Any:
 def _ranks_of_lists(lists: pa.Array) -> Any:
     filled = lists if not lists.null_count else pc.fill_null(lists, pa.scalar([], lists.type))
     x = Elements(filled)
-    inner = ranks(x.values) + 1
+    inner = dense_ranks(x.values) + 1
     most = int(x.sizes.max(initial=0))
     padded = np.zeros((len(lists), most + 1), np.int64)
     padded[:, 0] = np.asarray(lists.is_valid())

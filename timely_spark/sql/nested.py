@@ -8,20 +8,20 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.sql import terms, types
-from timely_spark.sql.binder import Binder, special, syntax, unaliased
+from timely_spark.sql.binder import ExpressionBinder, special, syntax, unaliased
 from timely_spark.sql.terms import Term
 from timely_spark.sql.types import name_of
 
 
 @special("array")
-def _array(binder: Binder, node: Any) -> Term:
+def _array(binder: ExpressionBinder, node: Any) -> Term:
     values = binder.together(node, binder.many(node.expressions))
     element = values[0].type if values else pa.null()
     return terms.Listed(types.array_of(element), tuple(values))
 
 
 @special("map")
-def _map(binder: Binder, node: Any) -> Term:
+def _map(binder: ExpressionBinder, node: Any) -> Term:
     given = binder.many(node.expressions)
     if len(given) % 2 or not given:
         raise binder.refuse(node, f"map of {len(given)} arguments", "write keys and values in turn.")
@@ -31,7 +31,7 @@ def _map(binder: Binder, node: Any) -> Term:
 
 
 @special("struct")
-def _struct(binder: Binder, node: Any) -> Term:
+def _struct(binder: ExpressionBinder, node: Any) -> Term:
     values = [binder.bind(unaliased(one)) for one in node.expressions]
     names = [
         one.alias
@@ -45,7 +45,7 @@ def _struct(binder: Binder, node: Any) -> Term:
 
 
 @special("named_struct")
-def _named_struct(binder: Binder, node: Any) -> Term:
+def _named_struct(binder: ExpressionBinder, node: Any) -> Term:
     names = [binder.text_of(one, "the name of a field") for one in node.expressions[::2]]
     if len(node.expressions) % 2:
         raise binder.refuse(
@@ -60,12 +60,12 @@ def _of_fields(names: Sequence[str], values: Sequence[Term]) -> Term:
 
 
 @syntax("Tuple")
-def _tuple(binder: Binder, node: Any) -> Term:
+def _tuple(binder: ExpressionBinder, node: Any) -> Term:
     return _of_fields([f"col{n}" for n in range(1, len(node.expressions) + 1)], binder.many(node.expressions))
 
 
 @syntax("Bracket")
-def _bracket(binder: Binder, node: Any) -> Term:
+def _bracket(binder: ExpressionBinder, node: Any) -> Term:
     of, index = binder.bind(node.this), node.expressions[0]
     if pa.types.is_map(of.type):
         return binder.call(node, "element_at", of, index)
@@ -75,14 +75,16 @@ def _bracket(binder: Binder, node: Any) -> Term:
 
 
 @special("array_size cardinality")
-def _size(binder: Binder, node: Any) -> Term:
+def _size(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "size", *node.expressions)
 
 
 # -- functions of functions ----------------------------------------------------------------------------------
 
 
-def _lambda(binder: Binder, node: Any, kinds: Sequence[pa.DataType]) -> tuple[tuple[str, ...], Term]:
+def _lambda(
+    binder: ExpressionBinder, node: Any, kinds: Sequence[pa.DataType]
+) -> tuple[tuple[str, ...], Term]:
     """The variables and the body of a lambda whose variables have these types."""
     if type(node).__name__ != "Lambda" or len(node.expressions) > len(kinds):
         raise binder.refuse(node, "a function is expected here", "write it as x -> x + 1.")
@@ -97,7 +99,7 @@ def _lambda(binder: Binder, node: Any, kinds: Sequence[pa.DataType]) -> tuple[tu
     return tuple(names), body
 
 
-def _of_array(binder: Binder, node: Any) -> tuple[Term, pa.DataType]:
+def _of_array(binder: ExpressionBinder, node: Any) -> tuple[Term, pa.DataType]:
     array = binder.bind(node.expressions[0])
     if not types.is_array(array.type):
         raise binder.refuse(
@@ -107,21 +109,21 @@ def _of_array(binder: Binder, node: Any) -> tuple[Term, pa.DataType]:
 
 
 @special("transform")
-def _transform(binder: Binder, node: Any) -> Term:
+def _transform(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     names, body = _lambda(binder, node.expressions[1], [kind, pa.int32()])
     return terms.Transformed(types.array_of(body.type), array, names, body)
 
 
 @special("filter")
-def _filter(binder: Binder, node: Any) -> Term:
+def _filter(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     names, body = _lambda(binder, node.expressions[1], [kind, pa.int32()])
     return terms.Filtered(array.type, array, names, binder.cast(body, pa.bool_(), node))
 
 
 @special("exists forall")
-def _exists(binder: Binder, node: Any) -> Term:
+def _exists(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     names, body = _lambda(binder, node.expressions[1], [kind])
     every = node.name.lower() == "forall"
@@ -129,7 +131,7 @@ def _exists(binder: Binder, node: Any) -> Term:
 
 
 @special("aggregate reduce")
-def _aggregate(binder: Binder, node: Any) -> Term:
+def _aggregate(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     start = binder.bind(node.expressions[1])
     names, body = _lambda(binder, node.expressions[2], [start.type, kind])
@@ -140,7 +142,7 @@ def _aggregate(binder: Binder, node: Any) -> Term:
     return terms.Applied(last.type, folded, name, last)
 
 
-def _of_map(binder: Binder, node: Any) -> Term:
+def _of_map(binder: ExpressionBinder, node: Any) -> Term:
     of = binder.bind(node.expressions[0])
     if not pa.types.is_map(of.type):
         raise binder.refuse(node, f"{node.name} of {name_of(of.type)}", "it takes a map and a function.")
@@ -148,7 +150,7 @@ def _of_map(binder: Binder, node: Any) -> Term:
 
 
 @special("map_filter transform_keys transform_values")
-def _map_function(binder: Binder, node: Any) -> Term:
+def _map_function(binder: ExpressionBinder, node: Any) -> Term:
     of, name = _of_map(binder, node), node.name.lower()
     names, body = _lambda(binder, node.expressions[1], [of.type.key_type, of.type.item_type])
     if name == "map_filter":
@@ -160,7 +162,7 @@ def _map_function(binder: Binder, node: Any) -> Term:
 
 
 @special("zip_with")
-def _zip_with(binder: Binder, node: Any) -> Term:
+def _zip_with(binder: ExpressionBinder, node: Any) -> Term:
     arrays = [binder.bind(one) for one in node.expressions[:2]]
     if not all(types.is_array(one.type) for one in arrays):
         raise binder.refuse(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.sql.binder import Binder, special, syntax
+from timely_spark.sql.binder import ExpressionBinder, special, syntax
 from timely_spark.sql.terms import Term
 
 _PARTS = {
@@ -26,12 +26,12 @@ _PARTS = {
 
 
 @syntax("Extract")
-def _extract(binder: Binder, node: Any) -> Term:
+def _extract(binder: ExpressionBinder, node: Any) -> Term:
     return _part(binder, node, node.this.name, binder.bind(node.expression))
 
 
 @special("date_part datepart")
-def _date_part(binder: Binder, node: Any) -> Term:
+def _date_part(binder: ExpressionBinder, node: Any) -> Term:
     return _part(
         binder,
         node,
@@ -40,7 +40,7 @@ def _date_part(binder: Binder, node: Any) -> Term:
     )
 
 
-def _part(binder: Binder, node: Any, part: str, of: Term) -> Term:
+def _part(binder: ExpressionBinder, node: Any, part: str, of: Term) -> Term:
     name = _PARTS.get(part.upper())
     if name is None:
         raise binder.refuse(node, f"a date has no part {part!r}", f"its parts are {', '.join(_PARTS)}.")
@@ -62,7 +62,7 @@ _UNITS = {
 }
 
 
-def _unit(binder: Binder, node: Any) -> str:
+def _unit(binder: ExpressionBinder, node: Any) -> str:
     unit = str(node.expressions[0].name).upper()
     if unit not in _UNITS:
         raise binder.refuse(node, f"{unit} is not a unit of time", f"the units are {', '.join(_UNITS)}.")
@@ -70,7 +70,7 @@ def _unit(binder: Binder, node: Any) -> str:
 
 
 @special("timestampadd dateadd date_add")
-def _timestampadd(binder: Binder, node: Any) -> Term:
+def _timestampadd(binder: ExpressionBinder, node: Any) -> Term:
     if len(node.expressions) < 3:
         return binder.call(node, "date_add", *node.expressions)
     unit, number, time = (
@@ -82,7 +82,7 @@ def _timestampadd(binder: Binder, node: Any) -> Term:
 
 
 @special("timestampdiff datediff date_diff")
-def _timestampdiff(binder: Binder, node: Any) -> Term:
+def _timestampdiff(binder: ExpressionBinder, node: Any) -> Term:
     if len(node.expressions) < 3:
         return binder.call(node, "datediff", *node.expressions)
     unit = binder.constant(pa.scalar(_unit(binder, node)))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.sql import types
-from timely_spark.sql.lists import Elements, lists_of, part_of_lists, ranks
+from timely_spark.sql.lists import Elements, dense_ranks, lists_of, part_of_lists
 from timely_spark.sql.plain import to_numpy
 from timely_spark.sql.registry import Failures, Value, as_array, spark_function
 from timely_spark.sql.types import array_of
@@ -74,7 +74,7 @@ def _of_key(maps: pa.Array, keys: pa.Array) -> pa.Array:
     """The item of a key of each map; null if the map has not the key."""
     x = Elements(maps.cast(_pairs(maps.type)))
     inner, items = x.values.flatten()
-    codes = ranks(pa.concat_arrays([inner, keys.cast(inner.type)]))
+    codes = dense_ranks(pa.concat_arrays([inner, keys.cast(inner.type)]))
     same = codes[: len(inner)] == codes[len(inner) :][x.owners]
     rows = np.flatnonzero(same)
     place = np.zeros(len(maps), np.int64)
@@ -87,7 +87,7 @@ def _of_key(maps: pa.Array, keys: pa.Array) -> pa.Array:
 def _matches(a: pa.Array, value: pa.Array) -> tuple[Elements, Any]:
     """The elements, and which of them equal the value of their list."""
     x = Elements(a)
-    codes = ranks(pa.concat_arrays([x.values, value.cast(x.values.type)]))
+    codes = dense_ranks(pa.concat_arrays([x.values, value.cast(x.values.type)]))
     same = codes[: len(x.values)] == codes[len(x.values) :][x.owners]
     return x, same & np.asarray(x.values.is_valid())
 
@@ -132,13 +132,13 @@ def _firsts(owners: Any, codes: Any) -> Any:
 @spark_function("array_distinct", "array<T> -> array<T>")
 def _array_distinct(a: pa.Array) -> Any:
     x = Elements(a)
-    return x.kept(_firsts(x.owners, ranks(x.values)))
+    return x.kept(_firsts(x.owners, dense_ranks(x.values)))
 
 
 def _both(a: Value, b: Value, length: int) -> tuple[Elements, Elements, Any, Any]:
     """The elements of two arrays in each row, and numbers that are equal for equal ones of a row."""
     x, y = Elements(as_array(a, length)), Elements(as_array(b, length))
-    codes = ranks(pa.concat_arrays([x.values, y.values.cast(x.values.type)]))
+    codes = dense_ranks(pa.concat_arrays([x.values, y.values.cast(x.values.type)]))
     owners = np.concatenate([x.owners, y.owners])
     pairs = np.stack([owners, codes], axis=1)
     numbers = (
@@ -230,7 +230,7 @@ def _extreme(name: str, *, greatest: bool) -> None:
     @spark_function(name, "array<T> -> T")
     def _kernel(a: pa.Array) -> Any:
         x = Elements(a)
-        codes = ranks(x.values)
+        codes = dense_ranks(x.values)
         valid = np.flatnonzero(np.asarray(x.values.is_valid()))
         order = valid[np.lexsort((codes[valid] if greatest else -codes[valid], x.owners[valid]))]
         place, found = np.zeros(len(a), np.int64), np.zeros(len(a), bool)
@@ -252,7 +252,7 @@ def _sorted(a: pa.Array, codes: Any) -> pa.Array:
 @spark_function("sort_array", "array<T>, boolean? -> array<T>", constant=[1])
 def _sort_array(a: Value, ascending: pa.Scalar | None = None, *, length: int) -> Any:
     lists = as_array(a, length)
-    codes = ranks(Elements(lists).values)
+    codes = dense_ranks(Elements(lists).values)
     return _sorted(lists, codes if ascending is None or ascending.as_py() else -codes)
 
 
@@ -260,7 +260,7 @@ def _sort_array(a: Value, ascending: pa.Scalar | None = None, *, length: int) ->
 def _array_sort(a: pa.Array) -> Any:
     x = Elements(a)
     null = np.asarray(x.values.is_null())
-    return _sorted(a, np.where(null, np.iinfo(np.int64).max, ranks(x.values)))
+    return _sorted(a, np.where(null, np.iinfo(np.int64).max, dense_ranks(x.values)))
 
 
 @spark_function("slice", "array<T>, int, int -> array<T>")
@@ -403,7 +403,7 @@ def _made_map(keys: pa.Array, items: pa.Array, sizes: Any, kind: pa.DataType, fa
     owners = np.repeat(np.arange(len(sizes)), sizes)
     null = np.bincount(owners[np.asarray(keys.is_null())], minlength=len(sizes)) > 0
     failures.at(null, "a key is null", "leave such entries out before.")
-    twice = np.bincount(owners[~_firsts(owners, ranks(keys))], minlength=len(sizes)) > 0
+    twice = np.bincount(owners[~_firsts(owners, dense_ranks(keys))], minlength=len(sizes)) > 0
     failures.at(twice, "a key is there twice", "leave such entries out before.")
     offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
     return pa.MapArray.from_arrays(offsets, keys, items, type=kind)

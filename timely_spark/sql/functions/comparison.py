@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.sql import types
-from timely_spark.sql.lists import ranks
+from timely_spark.sql.lists import dense_ranks
 from timely_spark.sql.plain import to_numpy
 from timely_spark.sql.registry import Typed, Value, as_array, spark_function
 from timely_spark.sql.types import is_float
@@ -27,7 +27,7 @@ def _compared(compare: Callable[..., Any], nan: Callable[[Any, Any], Any]) -> Ca
             return pa.scalar(None, pa.bool_())
         if pa.types.is_nested(a.type) or a.type == types.MONTHS:
             x, y = as_array(a, length), as_array(b, length)
-            order = ranks(pa.concat_arrays([x, y]))
+            order = dense_ranks(pa.concat_arrays([x, y]))
             return compare(pa.array(order[:length]), pa.array(order[length:]))
         if not is_float(a.type):
             return compare(a, b)

@@ -11,7 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.sql.calendar import DAY, SECOND, civil, days_from, is_date, to_instants, to_local, whole
+from timely_spark.sql.calendar import (
+    DAY,
+    SECOND,
+    civil,
+    days_from,
+    is_date,
+    numbers_of_digits,
+    to_instants,
+    to_local,
+)
 from timely_spark.sql.functions.dates import as_dates, local
 from timely_spark.sql.plain import to_numpy
 from timely_spark.sql.registry import Failures, Value, spark_function
@@ -159,7 +168,7 @@ def _value(part: Letters, texts: pa.Array, good: Any) -> Any:
         names = _WEEKDAYS if part.letter == "E" else _MONTHS
         shown = pa.array([name if part.count == 4 else name[:3] for name in names])
         return np.asarray(pc.fill_null(pc.index_in(texts, shown), 0)).astype(np.int64) + 1
-    numbers = whole(pc.if_else(pa.array(good), texts, ""), 0)
+    numbers = numbers_of_digits(pc.if_else(pa.array(good), texts, ""), 0)
     if part.letter == "S":
         return numbers * 10 ** (6 - part.count)
     return numbers + 2000 if part.letter in "yu" and part.count == 2 else numbers

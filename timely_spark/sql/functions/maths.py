@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from timely_spark.sql import types
 from timely_spark.sql.functions.arithmetic import overflow, remainder_types
 from timely_spark.sql.functions.casts import parsed_decimals
-from timely_spark.sql.lists import ranks
+from timely_spark.sql.lists import dense_ranks
 from timely_spark.sql.plain import as_long, decimals, rescaled, to_numpy, wide
 from timely_spark.sql.registry import Failures, Typed, Value, as_array, spark_function
 from timely_spark.sql.types import bounded, is_decimal, is_float, is_integral
@@ -283,7 +283,7 @@ def _extreme(name: str, *, greatest: bool) -> None:
     def _kernel(*values: Value, length: int) -> Any:
         arrays = [as_array(one, length) for one in values]
         both = pa.concat_arrays(arrays)
-        order = ranks(both).reshape(len(arrays), length)
+        order = dense_ranks(both).reshape(len(arrays), length)
         null = np.asarray(both.is_null()).reshape(len(arrays), length)
         order = np.where(null, -1 if greatest else np.iinfo(np.int64).max, order)
         best = order.argmax(axis=0) if greatest else order.argmin(axis=0)
