@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from timely_spark.graph.projection import Projection, by_engine
+from timely_spark.graph.projection import ColumnProjection, by_engine
 
 F = pc.field
 DAY = dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc).replace(tzinfo=None)
@@ -80,7 +80,7 @@ EXPRESSIONS = [
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=lambda one: str(one).partition("\n")[0])
 @pytest.mark.parametrize("table", [TABLE, TABLE.slice(1), pa.concat_tables([TABLE, TABLE.slice(0, 1)])])
 def test_is_what_the_engine_computes(expression: pc.Expression, table: pa.Table) -> None:
-    project = Projection({"value": expression})
+    project = ColumnProjection({"value": expression})
     if "add_checked(FieldPath" not in str(expression):  # Arrow pickles no column by its position
         project = pickle.loads(pickle.dumps(project))
     try:
@@ -95,11 +95,11 @@ def test_is_what_the_engine_computes(expression: pc.Expression, table: pa.Table)
 
 
 def test_tables_of_several_schemas() -> None:
-    project = Projection({"n": F("n") + 1})
+    project = ColumnProjection({"n": F("n") + 1})
     for kind in (pa.int64(), pa.float64(), pa.int64()):
         assert project(pa.table({"n": pa.array([1], kind), "m": [0]})).column(0).to_pylist() == [2]
 
 
 def test_many_rows_are_not_reordered() -> None:
     table = pa.table({"n": range(200_000)})
-    assert Projection({"n": F("n") + 0, "one": pc.scalar(1)})(table).column(0).equals(table.column(0))
+    assert ColumnProjection({"n": F("n") + 0, "one": pc.scalar(1)})(table).column(0).equals(table.column(0))

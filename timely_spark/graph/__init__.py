@@ -33,7 +33,7 @@ from timely_spark.graph.locate_errors import locate_errors
 from timely_spark.graph.loop_context import LoopContext
 from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.operator import load_operators, operator
-from timely_spark.graph.projection import Projection, SqlExpression
+from timely_spark.graph.projection import ColumnProjection, SqlExpression
 from timely_spark.graph.schema import (
     SchemaLike,
     as_schema,
@@ -49,6 +49,7 @@ from timely_spark.graph.suggest import Several, Suggests
 from timely_spark.graph.vertex import Context, Forward, Partitioner, Stateless, States, Vertex
 
 __all__ = [
+    "ColumnProjection",
     "Context",
     "Edge",
     "Expression",
@@ -61,7 +62,6 @@ __all__ = [
     "OnLimit",
     "Partition",
     "Partitioner",
-    "Projection",
     "SchemaLike",
     "Several",
     "Skew",

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph.caller import caller
-from timely_spark.graph.projection import Projection, SqlExpression, Subexpression
+from timely_spark.graph.projection import ColumnProjection, SqlExpression, Subexpression
 from timely_spark.graph.schema import columns_of
 
 Expression: TypeAlias = pc.Expression | SqlExpression
@@ -19,7 +19,7 @@ Expression: TypeAlias = pc.Expression | SqlExpression
 
 def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Table:
     """Compute named columns once; the order of the rows stays."""
-    return Projection(columns)(table)
+    return ColumnProjection(columns)(table)
 
 
 def projected(step: str, columns: Mapping[str, str | Expression], schema: pa.Schema) -> pa.Schema:

@@ -43,13 +43,13 @@ class SqlExpression(ABC):
         """The values of a table's records."""
 
 
-class Projection:
+class ColumnProjection:
     """Named columns computed from a table; the order of the rows stays.
 
     Arrow's execution engine takes as long for three rows as for some thousand. So an expression is read once
     per schema, and then its functions are called directly.
 
-    >>> double = Projection({"n": "n", "double": pc.field("n") * 2})
+    >>> double = ColumnProjection({"n": "n", "double": pc.field("n") * 2})
     >>> double(pa.table({"n": [1, 2]})).to_pydict()
     {'n': [1, 2], 'double': [2, 4]}
     """
@@ -61,7 +61,7 @@ class Projection:
         self._last: tuple[pa.Schema, list[_Compute], pa.Schema] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Projection, (self.columns,)
+        return ColumnProjection, (self.columns,)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """The columns of a table."""

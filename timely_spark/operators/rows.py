@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, RecordError, SchemaError, function_text, shorten
 from timely_spark.graph import (
+    ColumnProjection,
     Expression,
     Kind,
-    Projection,
     SchemaLike,
     SqlExpression,
     Stateless,
@@ -40,7 +40,7 @@ from timely_spark.streams import Stream
 
 class _Select(Stateless):
     def __init__(self, columns: Mapping[str, str | Expression], schema: pa.Schema | None) -> None:
-        self.columns, self.schema, self._computed = columns, schema, Projection(columns)
+        self.columns, self.schema, self._computed = columns, schema, ColumnProjection(columns)
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         result = self._computed(batch)
@@ -162,7 +162,9 @@ class Passing:
 
     def __init__(self, predicate: Expression | Callable[[Any], bool]) -> None:
         self._predicate: Any = predicate
-        self._computed = Projection({"passes": predicate}) if isinstance(predicate, Expression) else None
+        self._computed = (
+            ColumnProjection({"passes": predicate}) if isinstance(predicate, Expression) else None
+        )
 
     def __call__(self, batch: pa.Table) -> pa.BooleanArray:
         """An array of booleans, null where the predicate is."""
