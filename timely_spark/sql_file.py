@@ -13,7 +13,7 @@ from timely_spark.differential import Collection
 from timely_spark.graph import as_schema, locate_errors
 from timely_spark.queries.binder import Binder, BoundQuery, View
 from timely_spark.queries.explained import plan_text
-from timely_spark.queries.relations import ColumnProjection
+from timely_spark.queries.relations import Projection
 from timely_spark.queries.scripts import (
     as_collection,
     build_all,
@@ -98,7 +98,7 @@ class SqlFile:
     def _keys(self, name: str, answer: BoundQuery, collection: Collection) -> list[str]:
         """The columns that tell the rows of a view apart."""
         new = tuple(zip(collection.schema.names, answer.columns, strict=True))
-        unique = unique_columns(ColumnProjection(answer.relation, new))
+        unique = unique_columns(Projection(answer.relation, new))
         if unique is None:
             node = next(one for one in self._views if _name(one) == name)
             hint = "write SELECT DISTINCT; or TBLPROPERTIES ('keys' = 'a, b'), if these are unique."
