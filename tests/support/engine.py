@@ -439,7 +439,7 @@ class Told(Driver):
         return {**super().__getstate__(), "process": None}
 
     def _first(self, session: Any, last: Any, rows: Any, micro_batch: int, started: float) -> Any:
-        if self.process is not None:
+        if rows.num_rows or not self.context.resident or last.manifest.batch < self.context.first:
             entries = driver._read_to(self.context.log, last.manifest, micro_batch)["entries"]
             self._tell(last.manifest.batch + 1, entries, self.process.files_read)
         return super()._first(session, last, rows, micro_batch, started)

@@ -86,7 +86,7 @@ class RoundResult:
             rows: its messages and headers, and the packed input.
         """
         return cls(
-            rows=rows, awake=rows.num_rows > 0, header=header, outputs=OUTPUTS.empty_table(), released=[],
+            rows=rows, awake=True, header=header, outputs=OUTPUTS.empty_table(), released=[],
             frontier={}, complete=False, late={}, read={}, quarantined={}, cut_off={}, notices=[],
             stats={"rounds": 0, "bytes_in_flight": 0},
         )  # fmt: skip
