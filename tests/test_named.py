@@ -301,6 +301,7 @@ WITHOUT = {
         "region",
         "handle",
         "compile",
+        "sql",
         "start",
         "explain",
         "to_mermaid",

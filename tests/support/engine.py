@@ -439,7 +439,8 @@ class Told(Driver):
         return {**super().__getstate__(), "process": None}
 
     def _first(self, session: Any, last: Any, rows: Any, micro_batch: int, started: float) -> Any:
-        if rows.num_rows or not self.context.resident or last.manifest.batch < self.context.first:
+        stays = self.context.resident and last.manifest.batch >= self.context.first
+        if self.process is not None and (rows.num_rows or not stays):
             entries = driver._read_to(self.context.log, last.manifest, micro_batch)["entries"]
             self._tell(last.manifest.batch + 1, entries, self.process.files_read)
         return super()._first(session, last, rows, micro_batch, started)
