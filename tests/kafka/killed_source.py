@@ -41,7 +41,7 @@ def main(topic: str, servers: str, table: str, checkpoint: str, *kill: str) -> N
     builder = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR")
     spark = ts.configure(builder, delta=True).getOrCreate()
     flow = totals(topic, servers, table, records_per_epoch=40)
-    flow.start(spark, checkpoint=checkpoint, workers=2).await_termination()
+    flow.start(spark, checkpoint=checkpoint, workers=2, commit_every=0).await_termination()
 
 
 if __name__ == "__main__":

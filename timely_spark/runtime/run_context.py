@@ -50,12 +50,17 @@ PORTION_BYTES = 16 << 20
 
 #: Where Spark's text has an error of a task that names a file.
 _RAISED = re.compile(r"timely_spark\.[\w.]*\b(StorageFailed|LogDamaged): (.*(?:\n\s*Hint[:] .*)?)")
+#: Seconds between two questions to Spark.
+_ASK = 0.2
 #: The fields that are bytes.
 _BYTES = ("packed", "packed_sources")
 # Reports of errors by run: those of this process, which may be all that is left where a disk is full.
 _reports: dict[str, dict[str, Any]] = {}
 #: `run`: the run of which this thread finishes a micro-batch
 _finishing = threading.local()
+# By run, what says whether Spark still runs its query, in the process that started it; and when it was asked.
+_running: dict[str, Callable[[], bool]] = {}
+_asked: dict[str, float] = {}
 # Plans by digest. A process serves one or two runs; more come from restarts in a notebook.
 _plans: dict[str, Plan] = {}
 
@@ -107,6 +112,18 @@ class RunContext:
     record: str | None = None
     #: By input the sources that this package reads, pickled: they may have credentials in them.
     packed_sources: bytes = field(default=pickle.dumps({}), repr=False)
+
+    def tell_stopped(self, is_active: Callable[[], bool]) -> None:
+        """Let the driver, if it is in this process, learn that Spark has been told to stop the query."""
+        _running[self.run] = is_active
+
+    def has_stopped(self) -> bool:
+        """Whether Spark has been told to stop the query; asked a few times a second only."""
+        is_active, now = _running.get(self.run), time.monotonic()
+        if is_active is None or now - _asked.get(self.run, 0.0) < _ASK:
+            return False
+        _asked[self.run] = now
+        return not is_active()
 
     @property
     def residency(self) -> str:

@@ -167,6 +167,7 @@ class Driver:
             captured=captured,
             released=pending.released(result.released),
             frontier=manifest.frontier | self._held_back(pending.due),
+            large=self._rounds.is_large(states),
             milliseconds=round(1000 * (time.perf_counter() - started), 1),
             **place,
         )
@@ -192,10 +193,10 @@ class Driver:
         """Run further batches as their input arrives, until Spark is to have the micro-batch back."""
         until, pause = time.monotonic() + self.context.resident, SHORTEST_LOOK
         looked = 0.0
-        while (now := time.monotonic()) < until and not last.manifest.complete:
+        while (now := time.monotonic()) < until and not (last.manifest.complete or last.manifest.large):
             if now - looked >= LONGEST_LOOK:
                 looked = now
-                if yields(self.context):
+                if yields(self.context) or self.context.has_stopped():
                     break
             ends, small = self._inputs.available(Ends.of(last.manifest))
             if not small:

@@ -137,7 +137,8 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if not self.context.resident or self._available_now or start.get("wake") == self._newest:
             return False
-        if self._manifest is None or self._newest == FIRST or not (size or self._manifest.worked):
+        manifest = self._manifest
+        if manifest is None or self._newest == FIRST or manifest.large or not (size or manifest.worked):
             return False
         return size <= SMALL_BYTES and not yields(self.context)
 

@@ -157,6 +157,10 @@ class Rounds:
             self._hosted[at] = (None if state is None else state.reference, worker)
         return result
 
+    def is_large(self, states: States) -> bool:
+        """Whether the states are too large for this process."""
+        return self._read(states) > SMALL.states
+
     def _read(self, states: States) -> int:
         mapped = self.context.blobs.files.local
         return sum(state.read(mapped=mapped) for state in states.by_worker.values())
