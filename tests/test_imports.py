@@ -61,6 +61,8 @@ OPTIONAL = {
 #: The imports of this package that stand in a function: from which module, which part, and why.
 IN_FUNCTIONS = {
     ("timely_spark.dataflow", "runtime"): "a flow is built without Spark, which starting it needs",
+    ("timely_spark.dataflow", "queries"): "a program without SQL needs no code for it",
+    ("timely_spark.queries.sql", "queries"): "a program without SQL needs no code for it",
     ("timely_spark.inputs", "runtime"): "a program that reads no files needs no code for them",
     ("timely_spark.operators.sql", "sql"): "a program without texts in SQL needs no code for them",
     (

@@ -60,8 +60,7 @@ from timely_spark.operators.event_time import every, sessions
 from timely_spark.operators.exactly_once import once
 from timely_spark.operators.outputs import Probe
 from timely_spark.operators.pipe import ExternalVertex
-from timely_spark.queries.explained import explain_sql
-from timely_spark.queries.scripts import sql
+from timely_spark.queries.sql import explain_sql, sql
 from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
 

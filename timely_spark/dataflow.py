@@ -26,7 +26,7 @@ from timely_spark.inputs import Input, Inputs, Source
 from timely_spark.operators.custom import By, Paths, check_methods, check_state, custom
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.outputs import OutputSpec
-from timely_spark.queries.scripts import as_collection, views_of
+from timely_spark.queries.sql import as_collection
 from timely_spark.streams import Scope, Stream
 from timely_spark.times import PRODUCT, Times, broken_law
 
@@ -182,6 +182,8 @@ class Dataflow(Inputs, Suggests):
             SqlError: as `timely_spark.sql`; or a statement creates no view.
         """
         inputs = {one.name: Stream(self, one) for one in self.graph.stages if one.is_source}
+        from timely_spark.queries.scripts import views_of
+
         made = {name: as_collection(table) for name, table in {**inputs, **tables}.items()}
         return views_of(script, made)
 

@@ -15,13 +15,13 @@ from timely_spark.queries.binder import Binder, BoundQuery, View
 from timely_spark.queries.explained import plan_text
 from timely_spark.queries.relations import Projection
 from timely_spark.queries.scripts import (
-    as_collection,
     build_all,
     create_view,
     relations_of,
     statements,
     table_view,
 )
+from timely_spark.queries.sql import as_collection
 from timely_spark.queries.unique import unique_columns
 from timely_spark.sql import parse
 from timely_spark.streams import Stream

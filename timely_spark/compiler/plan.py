@@ -129,8 +129,8 @@ class SizeLimit:
     def of(cls, limit: int | str | None) -> SizeLimit:
         """A number of records, or a text of bytes.
 
-        >>> SizeLimit.of(1000), SizeLimit.of("1.5 GB")
-        (SizeLimit(records=1000, bytes=None), SizeLimit(records=None, bytes=1500000000))
+        >>> SizeLimit.of("1.5 GB")
+        SizeLimit(records=None, bytes=1500000000, others=None)
         """
         if limit is None:
             return cls()

@@ -26,7 +26,7 @@ OUTPUTS = pa.schema(
 """Records for the sinks. Columns: sink (the step's name), epoch, worker, payload (Arrow IPC stream)."""
 
 
-NO_OUTPUTS = OUTPUTS.empty_table()
+NO_OUTPUTS = pa.Table.from_batches([], OUTPUTS)  # `empty_table` would import pandas
 
 
 def as_outputs(rows: pa.Table) -> pa.Table:

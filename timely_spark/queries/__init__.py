@@ -5,6 +5,7 @@
 - `blocks`, `calls`, `subqueries`, `recursion`: from a syntax tree to relations.
 - `aggregates`, `windows`: reductions by aggregates and by functions of windows.
 - `narrowing`: which columns each relation needs.
+- `sql`: what users call.
 - `scripts`: several statements; `explained`: a plan as text.
 """
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from timely_spark.differential.collections import Collection
-from timely_spark.graph import locate_errors
 from timely_spark.queries.aggregates import is_weight
 from timely_spark.queries.building import Builder
 from timely_spark.queries.relations import (
@@ -20,38 +18,6 @@ from timely_spark.queries.relations import (
     TableScan,
     Window,
 )
-from timely_spark.queries.scripts import as_collection, planned
-from timely_spark.streams import Stream
-
-
-@locate_errors
-def explain_sql(query: str, **tables: Collection | Stream) -> str:
-    """The plan of a query as text: operators, what each stores and by what rows are exchanged.
-
-    Nothing is added to the flow. A part that several operators read is built once, and shown once: later it
-    is "as #n".
-
-    Args:
-        query: as for `sql`, as are `tables`.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> edges = ts.Dataflow("plan").input("edges", "src long, dst long").collection()
-        >>> print(
-        ...     ts.explain_sql("SELECT src, count(*) AS n FROM edges WHERE dst > 1 GROUP BY src", edges=edges)
-        ... )
-        Projection src, count AS n
-          Aggregation count(*) by src: stores sums by src
-            Projection src
-              Selection `dst` > 1
-                TableScan edges
-
-    Raises:
-        SqlError: as `sql`.
-    """
-    given = {name: as_collection(table) for name, table in tables.items()}
-    relation, notes = planned(query, given)
-    return plan_text([relation], notes)
 
 
 def plan_text(relations: Sequence[Relation], notes: Sequence[str]) -> str:

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from timely_spark.authors import check_collection
 from timely_spark.differential.collections import Collection
-from timely_spark.errors import GraphError
-from timely_spark.graph import caller, composed, locate_errors
+from timely_spark.graph import composed
 from timely_spark.queries.binder import Binder, BoundQuery, View
 from timely_spark.queries.building import Builder
 from timely_spark.queries.narrowing import narrowed
@@ -19,59 +15,6 @@ from timely_spark.queries.recursion import take_clauses
 from timely_spark.queries.relations import Projection, Relation, TableScan
 from timely_spark.queries.scopes import Fresh
 from timely_spark.sql import parse
-from timely_spark.streams import Stream
-
-
-@locate_errors
-def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -> Collection:
-    """A query in Spark's SQL as a collection, which follows its tables.
-
-    The law: at every epoch the collection is what the query gives on the tables of that epoch.
-
-    Args:
-        query: one query, `WITH RECURSIVE` included.
-        name: the name of its steps.
-        tables: by their names in the query, collections; or streams, whose rows count by a column ``diff``,
-            or else are insertions.
-
-    **Columns:** out: the selected columns, in their order.
-
-    Example:
-        >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("near")
-        >>> edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
-        >>> near = ts.sql(
-        ...     '''
-        ...     WITH RECURSIVE near(node) AS (
-        ...       VALUES (1L) UNION SELECT dst FROM near JOIN edges ON node = src)
-        ...     SELECT * FROM near''',
-        ...     edges=edges,
-        ... )
-        >>> _ = near.changes().capture("near")
-        >>> ts.testing.run(flow, {"edges": [[(1, 2, 1), (2, 1, 1), (2, 3, 1)], [(1, 2, -1)]]})["near"].rows()
-        {0: [(1, 1), (2, 1), (3, 1)], 1: [(2, -1), (3, -1)]}
-
-    Raises:
-        SqlError: the text is no query, does not fit the tables, or cannot be kept up to date; the message
-            shows the place.
-        GraphError: a table is no collection, or of another flow, or there is none.
-    """
-    if not tables:
-        msg = "sql: the query has no tables"
-        raise GraphError(msg, where=caller(), hint="give each by its name: ts.sql(query, edges=edges).")
-    given = {of: as_collection(table) for of, table in tables.items()}
-    answer = bound(query, {of: table_view(of, one) for of, one in given.items()})
-    return build_all([answer], given, [name])[0]
-
-
-def as_collection(table: Any) -> Collection:
-    """A table that a program gives: a collection, or a stream, whose rows count by `diff` if it has it."""
-    if isinstance(table, Stream):
-        counted = "diff" in table.schema.names and pa.types.is_integer(table.schema.field("diff").type)
-        return table.collection(diff="diff" if counted else None)
-    check_collection("sql", table)
-    made: Collection = table
-    return made
 
 
 def table_view(name: str, table: Collection) -> View:

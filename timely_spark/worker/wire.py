@@ -38,7 +38,7 @@ ROWS = pa.schema(
 )
 """Columns: worker (receiver or sender, from 0), kind (`RowKind`), meta (JSON), payload (Arrow IPC stream)."""
 
-NO_ROWS = ROWS.empty_table()
+NO_ROWS = pa.Table.from_batches([], ROWS)  # `empty_table` would import pandas
 
 #: The sender of a report of all workers of another process.
 ELSEWHERE = -1
