@@ -18,6 +18,7 @@ import timely_spark as ts
 from tests.support.rescaling import answers
 from timely_spark.differential.arranged import Arrange
 from timely_spark.differential.broadcasts import BroadcastJoin
+from timely_spark.differential.joins import join_null_safe
 from timely_spark.state import codec
 from timely_spark.testing import Simulation
 from timely_spark.worker import Budget, wire
@@ -89,6 +90,8 @@ def reductions(edges: ts.Collection) -> None:
     far.reduce_batches(lambda t: t.select(["k", "count"]), "count long", keys="k").changes().capture("counts")
     far.count().changes().capture("all")
     far.select(j="k", k="v").join(far, on="k").changes().capture("pairs")
+    own = far.select(j="k", x="v")
+    join_null_safe(own, far, ["j"], ["k"], "inner").changes().capture("null safe pairs")
 
 
 def patterns(edges: ts.Collection) -> None:

@@ -215,7 +215,9 @@ def test_what_the_pages_install_can_be_had() -> None:
     commands = [command for text in texts for command in re.findall(r"pip install [^`\n]*", text)]
 
     assert len(commands) >= 4
-    assert [one for one in commands if re.search(r"timely-spark(?!\[(metrics|notebook)\])", one)] == []
+    assert [
+        one for one in commands if re.search(r"timely-spark(?!\[(kafka|metrics|notebook|sql)\])", one)
+    ] == []
 
 
 def test_the_readme_shows_python() -> None:

@@ -70,14 +70,19 @@ def test_a_loop_runs_to_quiescence_and_stops_by_itself(spark: SparkSession, chec
         assert progress["stateOperators"][0]["numShufflePartitions"] == 2
 
 
-def test_an_idle_query_runs_no_batches(spark: SparkSession, checkpoint: str) -> None:
+@pytest.mark.parametrize("resident", [None, False])
+def test_an_idle_query_runs_no_batches(
+    spark: SparkSession,
+    checkpoint: str,
+    resident: bool | None,  # noqa: FBT001
+) -> None:
     flow = reachability()
-    with flow.start(spark, checkpoint=checkpoint, workers=2) as query:
-        while query.rounds == 0:  # Spark runs a first batch in any case
+    with flow.start(spark, checkpoint=checkpoint, workers=2, resident=resident) as query:
+        while resident is False and query.rounds == 0:  # Spark runs a first micro-batch in any case
             assert query.is_active
             time.sleep(0.01)
         assert not query.step(1.0)
-        assert query.rounds == 1
+        assert query.rounds == (resident is False)
         chain(flow)
         assert query.wait_for("out", timeout=60)
         rounds = query.rounds
