@@ -207,13 +207,18 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _wakeup(self) -> Wakeup:
         """Told of what arrives from now on: the first answer has no pause."""
-        sources, files = self.context.sources.values(), self.log.files
-        folders = [source.watched for source in sources if source.watched is not None]
-        if self.context.inputs and files.local:
-            os.makedirs(entries := files.path("inputs"), exist_ok=True)
-            folders.append(entries)
-        tell = partial(self.context.log_message, logging.WARNING, "%s")
-        return Wakeup(folders, [source.watch for source in sources], tell=tell)
+        return wakeup_of(self.context, *["inputs"] * bool(self.context.inputs))
+
+
+def wakeup_of(context: RunContext, *own: str) -> Wakeup:
+    """What is told of all that sources watch, and of files in folders of the round log."""
+    sources, files = context.sources.values(), context.log.files
+    folders = [source.watched for source in sources if source.watched is not None]
+    for name in own if files.local else ():
+        os.makedirs(folder := files.path(name), exist_ok=True)
+        folders.append(folder)
+    tell = partial(context.log_message, logging.WARNING, "%s")
+    return Wakeup(folders, [source.watch for source in sources], tell=tell)
 
 
 def packed_entries(context: RunContext, name: str, numbers: range) -> pa.Table:

@@ -6,17 +6,15 @@ readers that Spark calls between micro-batches, so a batch reads the same rows i
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.runtime.query.feedback import MAX_ENTRIES, SMALL_BYTES, packed_entries
+from timely_spark.runtime.query.feedback import MAX_ENTRIES, SMALL_BYTES, packed_entries, wakeup_of
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.polling import Reader
 from timely_spark.runtime.sources.reader import reader_of
@@ -59,15 +57,7 @@ class ResidentInputs:
     @cached_property
     def _wakeup(self) -> Wakeup:
         """Told of entries, of what sources watch, and of commands, which are files."""
-        sources, files = self.context.sources.values(), self.context.log.files
-        folders = [source.watched for source in sources if source.watched is not None]
-        if files.local:
-            own = [files.path(name) for name in ("inputs", "terms", "cancels")]
-            for folder in own:
-                os.makedirs(folder, exist_ok=True)
-            folders += own
-        tell = partial(self.context.log_message, logging.WARNING, "%s")
-        return Wakeup(folders, [source.watch for source in sources], tell=tell)
+        return wakeup_of(self.context, "inputs", "terms", "cancels")
 
     def wait(self, seconds: float) -> None:
         """Wait until an input or a command may be new; for so long at most."""

@@ -146,8 +146,7 @@ class Journal:
     def undo(self) -> None:
         """After a failed start: remove the buffered entries from the log, if no batch has read them."""
         first = self._begun()
-        offset = self.log.spark_offset(self.log.spark_batch())
-        if offset is not None and offset[1].get(self.name, -1) >= first:
+        if self.log.taken(self.name) >= first:
             return  # a query has run; another start on this checkpoint recognises the entries by their ids
         self.recover()
         for number in reversed(range(first, self.position.sent)):
