@@ -72,6 +72,10 @@ class Clash(BaseException):
     """Spark, or a user's program, finds that another one has written what it was about to write, and ends."""
 
 
+class Endless(Exception):
+    """The flow does not come to its end."""
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """Nobody else may have written what is written here."""
@@ -107,7 +111,7 @@ class World:
         self, flow: ts.Dataflow, checkpoint: str, sends: dict[str, list[Any]], *,
         delivered: Delivered | None = None, odds: Odds = CALM, seed: int = 0, keep: int = 5,
         rounds: int | None = None, workers: int = 3, feeds: dict[str, Feed] | None = None,
-        resident: bool = False,
+        resident: bool = False, points: int | None = None,
     ) -> None:  # fmt: skip
         self.flow, self.checkpoint, self.sends = flow, checkpoint, sends
         #: the folders and tables that the flow reads, in the order of its sources
@@ -116,6 +120,8 @@ class World:
         self.odds, self.draw = odds, random.Random(seed)
         #: how many batches Spark, and with it the flow, keeps for a rollback; and rounds of a micro-batch
         self.keep, self.rounds = keep, rounds
+        #: after so many points it is said that the flow does not come to its end
+        self.points = points
         #: whether a micro-batch stays, and then how likely it ends at each look
         self.resident, self.leaves = resident, 0.1
         self.plan, self.files = flow.compile(workers), Files(checkpoint)
@@ -232,6 +238,9 @@ class Process:
         odds, draw, count = self.world.odds, self.world.draw, self.world.count
         count["points"] += 1
         self.tell(what)
+        if self.world.points is not None and count["points"] > self.world.points:
+            msg = f"no end after {self.world.points} points"
+            raise Endless(msg)
         if draw.random() < odds.kill:
             count["kills"] += 1
             raise Killed
@@ -696,7 +705,7 @@ def fed(
     return flow, {"sent": calls}, feeds
 
 
-def world_of(seed: int, folder: Path) -> World:
+def world_of(seed: int, folder: Path, points: int | None = 20_000) -> World:
     """The case of a seed."""
     draw, delivered, feeds = random.Random(seed), list[Any](), {}
     make: Any = draw.choice([paths, manual, fed])
@@ -716,14 +725,14 @@ def world_of(seed: int, folder: Path) -> World:
         odds = replace(odds, rollback=0)
     return World(
         flow, str(folder / "checkpoint"), sends, seed=seed, delivered=delivered, odds=odds, workers=workers,
-        keep=keep, feeds=feeds, resident=resident,
+        keep=keep, feeds=feeds, resident=resident, points=points,
     )  # fmt: skip
 
 
-def check_seed(seed: int, count: Counter[str]) -> str | None:
+def check_seed(seed: int, count: Counter[str], points: int | None = 20_000) -> str | None:
     """Run a case; in what it differs from a run that never failed, and what led to it."""
     with tempfile.TemporaryDirectory(prefix="timely-engine-") as folder:
-        world = world_of(seed, Path(folder))
+        world = world_of(seed, Path(folder), points)
         try:
             world.live()
             differs = difference(world)
