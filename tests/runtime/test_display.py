@@ -22,6 +22,7 @@ from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.watch import LogView, Progress
 from timely_spark.runtime.query.live import BatchProgress, LoopProgress
+from timely_spark.runtime.storage.latencies import Latencies
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 RUNNING = BatchProgress(
@@ -33,7 +34,7 @@ RUNNING = BatchProgress(
 OVERVIEW = Overview(
     name=HOSTILE, state=f"failed: {HOSTILE}\nHint", batch=5, rounds=9, rate=1.5, epochs=range(20),
     held_back_by=[HOSTILE], running=RUNNING, steps=[(HOSTILE, "(5, 0)", None), ("b", "complete", 10)],
-    hot_keys=[HOSTILE], negatives=[HOSTILE], recent=[],
+    hot_keys=[HOSTILE], negatives=[HOSTILE], recent=[], took=Latencies({"40": 3}), residency=HOSTILE,
 )  # fmt: skip
 
 
@@ -222,7 +223,8 @@ def test_it_can_be_watched_from_another_thread(shown: Shown, capsys: pytest.Capt
 def test_the_line_says_where_a_running_batch_stands() -> None:
     line = replace(OVERVIEW, name="fraud", state="running", epochs=[]).line()
 
-    assert line.startswith("fraud: running, batch 5, 9 rounds, 2 records/s; now batch 6, round 12, hops")
+    assert line.startswith("fraud: running, batch 5, 9 rounds, 2 records/s, 3.2 ms a batch, ")
+    assert "p99 3.2; now batch 6, round 12, hops" in line
 
 
 def test_displays_are_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:

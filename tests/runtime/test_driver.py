@@ -73,7 +73,7 @@ def raw(process: Stepper, batch: int) -> tuple[Any, pa.Table]:
     assert found is not None
     manifest = dataclasses.asdict(found[0])
     manifest["stats"].pop("slowest")
-    for timed in ("written", "milliseconds"):
+    for timed in ("written", "milliseconds", "latencies"):
         manifest.pop(timed)
     return manifest, found[1]
 

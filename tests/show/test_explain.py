@@ -68,7 +68,8 @@ Vertices: each worker hosts one instance; below each, its input channels
 Rounds
   an epoch takes 1 round, loops included: there is no exchange on its path
   exchanges without a round: 1 at the sources, 0 elided (already partitioned)
-  epochs: each micro-batch with input is an epoch (lines); no input delays the flow
+  epochs: what a batch finds is an epoch (lines); no input delays the flow
+  micro-batches: each stays for many epochs where start() allows it (query.status["residency"])
 """
 
 REACHABILITY = """\
@@ -106,7 +107,8 @@ Rounds
   an epoch takes 1 round, and 1 more for each exchange on its path: 1 in loop 'hops'
   exchanges without a round: 2 at the sources, 4 elided (already partitioned)
   loop 'hops': iterations are not distinguished, the loop runs to a fixed point; a round ends when records must change workers
-  epochs: each micro-batch with input is an epoch (edges, roots); no input delays the flow
+  epochs: what a batch finds is an epoch (edges, roots); no input delays the flow
+  micro-batches: each stays for many epochs where start() allows it (query.status["residency"])
   steps with state and without name=, by which a changed flow finds it: hops.join (test_explain.py:N)
 """  # noqa: E501
 
@@ -158,6 +160,7 @@ Rounds
   loop 'outer': iterations are distinguished (there are at most 3 and outer.sums, outer.inner.leave.settled wait); each takes a round per exchange in it
   loop 'outer.inner': iterations are not distinguished, the loop runs to a fixed point; no exchange in it
   epochs: x delays the flow until the program advances or closes it
+  micro-batches: each stays for many epochs where start() allows it (query.status["residency"])
 """  # noqa: E501
 
 

@@ -11,6 +11,7 @@ from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, integer, refuse
 from timely_spark.runtime.handle.query import known, living
 from timely_spark.runtime.handle.watch import LogView, Progress
+from timely_spark.runtime.storage.latencies import QUANTILES
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -39,6 +40,16 @@ _METRICS = (
         None,
         "The duration of the newest micro-batch.",
         lambda _, p: {} if p.duration_ms is None else {"": p.duration_ms / 1000},
+    ),
+    _Metric(
+        "batch_seconds",
+        "quantile",
+        "The seconds within which the batches of the run were done.",
+        lambda w, _: {
+            str(part): milliseconds / 1000
+            for part in QUANTILES.values()
+            if (milliseconds := w.newest().took.quantile(part)) is not None
+        },
     ),
     _Metric("micro_batch_records", None, "Records that it delivered.", lambda _, p: {"": p.records}),
     _Metric("rounds", None, "Rounds since the flow began.", lambda _, p: {"": p.rounds}, counter=True),

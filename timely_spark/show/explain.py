@@ -42,7 +42,8 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
         Rounds
           an epoch takes 1 round, loops included: there is no exchange on its path
           exchanges without a round: 1 at the sources, 0 elided (already partitioned)
-          epochs: each micro-batch with input is an epoch (numbers); no input delays the flow
+          epochs: what a batch finds is an epoch (numbers); no input delays the flow
+          micro-batches: each stays for many epochs where start() allows it (query.status["residency"])
     """
     plan = flow.compile(workers)
     given = len(flow.graph.stages)
@@ -58,6 +59,7 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
             "",
             "Rounds",
             *(_INDENT + line for line in _rounds(plan)),
+            _INDENT + _residency(flow),
             *(_INDENT + line for line in _unnamed(plan)),
         ]
     )
@@ -202,6 +204,17 @@ def _rounds(plan: Plan) -> Iterator[str]:
         )
 
 
+def _residency(flow: Dataflow) -> str:
+    """Whether a micro-batch may have many epochs, as far as the flow decides."""
+    for name, frame in flow.frames.items():
+        if hasattr(frame, "isStreaming"):
+            return (
+                f"micro-batches: one for each epoch, because source {name!r} is a DataFrame of Spark; "
+                "start(max_staleness=...) lets it wait"
+            )
+    return 'micro-batches: each stays for many epochs where start() allows it (query.status["residency"])'
+
+
 def _unnamed(plan: Plan) -> Iterator[str]:
     if plan.unnamed:
         yield unnamed_in_words([f"{stage.name} ({_line(stage)})" for stage in plan.unnamed])
@@ -262,7 +275,7 @@ def _epochs(inputs: Iterable[PlanInput]) -> Iterator[str]:
     clock = [source.name for source in inputs if source.epochs == "clock"]
     if clock:
         yield (
-            f"epochs: each micro-batch with input is an epoch ({', '.join(clock)}); no input delays the flow"
+            f"epochs: what a batch finds is an epoch ({', '.join(clock)}); no input delays the flow"
         )
     for source in inputs:
         if source.epochs == "manual":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.runtime.handle.watch import Progress
 from timely_spark.runtime.query.live import BatchProgress
+from timely_spark.runtime.storage.latencies import Latencies
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.show.table import Table, escaped, listed
 from timely_spark.times.refined import time_text
@@ -41,6 +42,9 @@ class Overview:
     hot_keys: Sequence[str]
     negatives: Sequence[str]
     recent: Sequence[Progress]
+    #: how long the batches of the run took; and whether micro-batches stay resident, or why not
+    took: Latencies
+    residency: str
 
     @classmethod
     def of(cls, query: Query) -> Overview:
@@ -64,6 +68,8 @@ class Overview:
             hot_keys=list(manifest.hot_keys.values()),
             negatives=[text for _, text in manifest.negatives.values()],
             recent=recent,
+            took=manifest.took,
+            residency=watch.context.residency,
         )
 
     def line(self) -> str:
@@ -75,6 +81,8 @@ class Overview:
             parts.append("the first micro-batch also starts Spark's Python workers")
         if self.rate is not None:
             parts.append(f"{self.rate:,.0f} records/s")
+        if (median := self.took.quantile(0.5)) is not None:
+            parts.append(f"{median:.3g} ms a batch, p99 {self.took.quantile(0.99):.3g}")
         if self.epochs:
             parts.append(f"epochs in flight: {listed(self.epochs, _EPOCHS)}")
         line = f"{self.name}: {', '.join(parts)}"
@@ -91,6 +99,8 @@ class Overview:
         open_ = [["epochs in flight", listed(self.epochs, _EPOCHS) or "none"]]
         if self.epochs and self.held_back_by:
             open_.append(["held back by", ", ".join(self.held_back_by)])
+        open_ += [["latency", str(self.took)]] * bool(self.took.counts)
+        open_ += [["epochs", self.residency]]
         open_ += [["hot key", text] for text in self.hot_keys]
         open_ += [["negative records", text] for text in self.negatives]
         yield Table(["", ""], open_)

@@ -86,6 +86,7 @@ class Status:
             "now": self.now and asdict(self.now),
             "batch": manifest.batch,
             "rounds": manifest.rounds,
+            "batch_ms": manifest.took.encode(),
             "complete": manifest.complete,
             "epochs": manifest.open_epochs,
             "inputs": after.inputs,
@@ -148,6 +149,8 @@ class Status:
             yield str(self.now)
         rounds = counted(manifest.rounds, "round")
         yield f"  after batch {manifest.batch}, {rounds}{', complete' * manifest.complete}"
+        if manifest.latencies:
+            yield f"  {manifest.took}"
         inputs = [f"{name}: {_at(at)} ({where})" for name, (at, where) in after.inputs.items()]
         yield f"inputs  {listed(inputs) or 'none'}"
         yield f"read  {listed([f'{name}: {each}' for name, each in self.read.items()]) or 'none'}"

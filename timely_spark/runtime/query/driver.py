@@ -33,6 +33,7 @@ from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.cancel import due, waiting
 from timely_spark.runtime.storage.cuts import forget
+from timely_spark.runtime.storage.latencies import Latencies
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
@@ -160,6 +161,8 @@ class Driver:
         grouped = self.context.resident > 0 < self.context.commit_every and not result.complete
         captured = before.captured | self._deliver(session, pending, result, batch, grouped=grouped)
         sent = files_of(result.rows)
+        earlier = before.took if before.run == self.context.run else Latencies()
+        milliseconds = round(1000 * (time.perf_counter() - started), 1)
         manifest = manifest_of(self._rounds, coordinator, result, states)
         manifest = replace(
             manifest,
@@ -168,7 +171,8 @@ class Driver:
             released=pending.released(result.released),
             frontier=manifest.frontier | self._held_back(pending.due),
             large=self._rounds.is_large(states),
-            milliseconds=round(1000 * (time.perf_counter() - started), 1),
+            milliseconds=milliseconds,
+            latencies=dict(earlier.plus(milliseconds).counts),
             **place,
         )
         manifest = pending.into(manifest)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.latencies import Latencies
 
 #: The version of the round log's format.
 FORMAT = 8
@@ -79,9 +80,16 @@ class Manifest:
     stats: dict[str, Any] = field(default_factory=dict)
     #: How long the driver took for the batch; of the first one of a micro-batch, with Spark's tasks.
     milliseconds: float = 0.0
+    #: The counts of `Latencies` of the run's batches.
+    latencies: dict[str, int] = field(default_factory=dict)
     #: When the batch ended, in seconds since 1970.
     written: float = field(default_factory=lambda: time.time(), compare=False)  # noqa: PLW0108 - tests set it
     format: int = FORMAT
+
+    @property
+    def took(self) -> Latencies:
+        """How long the batches of the run took in the driver."""
+        return Latencies(self.latencies)
 
     @property
     def open_epochs(self) -> list[int]:
