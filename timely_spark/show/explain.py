@@ -274,9 +274,7 @@ def _iterations(plan: Plan, inside: Counter[LoopContext]) -> Iterator[str]:
 def _epochs(inputs: Iterable[PlanInput]) -> Iterator[str]:
     clock = [source.name for source in inputs if source.epochs == "clock"]
     if clock:
-        yield (
-            f"epochs: what a batch finds is an epoch ({', '.join(clock)}); no input delays the flow"
-        )
+        yield (f"epochs: what a batch finds is an epoch ({', '.join(clock)}); no input delays the flow")
     for source in inputs:
         if source.epochs == "manual":
             ends = "the program advances or closes it" if source.stage.handle else "the capture advances"

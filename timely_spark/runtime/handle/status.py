@@ -149,8 +149,7 @@ class Status:
             yield str(self.now)
         rounds = counted(manifest.rounds, "round")
         yield f"  after batch {manifest.batch}, {rounds}{', complete' * manifest.complete}"
-        if manifest.latencies:
-            yield f"  {manifest.took}"
+        yield from [f"  {manifest.took}"] * bool(manifest.latencies)
         inputs = [f"{name}: {_at(at)} ({where})" for name, (at, where) in after.inputs.items()]
         yield f"inputs  {listed(inputs) or 'none'}"
         yield f"read  {listed([f'{name}: {each}' for name, each in self.read.items()]) or 'none'}"

@@ -1,4 +1,4 @@
-"""`Latencies`: how long the batches of a run took, as counts by class of duration, small enough for a manifest."""
+"""`Latencies`: how long the batches of a run took, as counts by class of duration."""
 
 from __future__ import annotations
 
