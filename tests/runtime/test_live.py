@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,6 +39,14 @@ class Log:
         self.files: Any = clock
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError
+
+
 def path(length: int) -> ts.Dataflow:
     flow = ts.Dataflow("path")
     edges = flow.input("edges", "src long, dst long")
@@ -56,11 +66,12 @@ def test_a_minute_of_rounds_writes_seldom_and_briefly(
 ) -> None:
     clock = Clock(monkeypatch, takes)
     result = Simulation(path(1)).coordinator.first()
-    progress = Live(Log(clock), batch=0, process="rounds")  # type: ignore[arg-type]
+    progress = Live(Log(clock), process="rounds")  # type: ignore[arg-type]
 
-    while clock.now < 60:
-        progress.round(result, None)
-        clock.now += 0.001
+    with progress.during(0):
+        while clock.now < 60:
+            progress.round(result, None)
+            clock.now += 0.001
 
     assert most / 2 <= clock.writes <= most + 1
     assert clock.writes * takes <= (SHARE + 0.001) * clock.now
@@ -68,11 +79,11 @@ def test_a_minute_of_rounds_writes_seldom_and_briefly(
 
 def test_a_short_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    progress = Live(Log(clock), batch=0, process="rounds")  # type: ignore[arg-type]
+    progress = Live(Log(clock), process="rounds")  # type: ignore[arg-type]
 
-    clock.now = EVERY * 0.9
-    progress.round(Simulation(path(1)).coordinator.first(), None)
-    progress.end()
+    with progress.during(0):
+        clock.now = EVERY * 0.9
+        progress.round(Simulation(path(1)).coordinator.first(), None)
 
     assert clock.writes == 0
 
@@ -80,11 +91,11 @@ def test_a_short_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_while_writing_is_none_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     clock.fails = OSError("no space left on device")
-    progress = Live(Log(clock), batch=0, process="rounds")  # type: ignore[arg-type]
+    progress = Live(Log(clock), process="rounds")  # type: ignore[arg-type]
 
-    clock.now = 10
-    progress.round(Simulation(path(1)).coordinator.first(), None)
-    progress.end()
+    with progress.during(0):
+        clock.now = 10
+        progress.round(Simulation(path(1)).coordinator.first(), None)
 
     assert clock.writes == 1
 
@@ -123,6 +134,31 @@ def test_a_running_batch_is_seen_and_its_file_does_not_outlive_it(
     assert last is not None
     assert sum(point.records for point in last.iterations) == 31
     assert last.records > 31
+
+
+def test_one_thread_serves_batch_after_batch_and_ends_when_idle(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "EVERY", 0.01)
+    monkeypatch.setattr(live, "IDLE", 0.05)
+    log = RoundLog(str(tmp_path), 0)
+    progress = Live(log, process="rounds")
+    threads = set()
+
+    log.files.write(live.stop_file(0), b"")
+    for batch in range(3):
+        with progress.during(batch):
+            assert not progress.asked, "what an earlier batch was asked counts no more"
+            wait_until(lambda: progress.asked)
+            threads.add(progress._thread)
+
+    assert len(threads) == 1
+    wait_until(lambda: progress._thread is None)
+    log.files.remove(live.stop_file(0))
+    with progress.during(3):
+        time.sleep(0.05)
+        assert not progress.asked
+    progress.close()
 
 
 def test_workers_of_the_first_round_are_seen_together(tmp_path: Any) -> None:

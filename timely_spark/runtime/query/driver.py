@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ from timely_spark.runtime.storage.latencies import Latencies
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
-from timely_spark.worker import ROWS, wire
+from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.columns import by_column
 from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.wire import Header, Message
@@ -125,11 +126,16 @@ class Driver:
         started = time.perf_counter()
         rows = pa.concat_tables([last.rows, self._inputs.rows(Ends.of(before), ends)])
         start = RoundResult.of_input(Header.decode(before.header), self.context.blobs.resolve(rows))
-        result = self._rounds.from_input(coordinator, before.batch + 1, start, states, repeated=repeated)
+        result, ran = self._rounds.from_input(coordinator, before.batch + 1, start, states, repeated=repeated)
         read = last.sent | files_of(result.rows)
-        coordinator, result = self._rounds.run(session, coordinator, result, states, Bound(**before.bound))
+        if (bound := Bound(**before.bound)).allows(result):  # larger rounds, which begin with the states
+            self._rounds.write(coordinator.batch, ran, states)
+            coordinator, result = self._rounds.run(session, coordinator, result, states, bound)
+            ran = {}
         place = {"micro_batch": micro_batch, "resident": True, "offsets": before.offsets, **ends.encode()}
-        return self._complete(session, last, coordinator, result, read=read, place=place, started=started)
+        return self._complete(
+            session, last, coordinator, result, read=read, place=place, started=started, ran=ran
+        )
 
     def _complete(
         self,
@@ -141,12 +147,15 @@ class Driver:
         read: set[str],
         place: Mapping[str, Any],
         started: float,
+        ran: Mapping[int, Worker] = MappingProxyType({}),
     ) -> _BatchState:
-        """End a batch: deliver what is complete, and write the manifest.
+        """End a batch: deliver what is complete, and write the states and the manifest.
 
         Args:
             read: the files that the batch's messages referred to.
             place: the fields of the manifest that say where in the inputs the batch ends.
+            ran: workers whose states are not written. Subscribers do not wait for that; until the manifest
+                stands, a driver that takes over runs the batch again.
         """
         log, before, states, batch = self.context.log, last.manifest, last.states, coordinator.batch
         for name, refused in result.refused.items():
@@ -160,6 +169,7 @@ class Driver:
         pending = PendingOutputs(log, before, result.outputs, batch, {output.name for output in self.outputs})
         grouped = self.context.resident > 0 < self.context.commit_every and not result.complete
         captured = before.captured | self._deliver(session, pending, result, batch, grouped=grouped)
+        self._rounds.write(batch, ran, states)
         sent = files_of(result.rows)
         earlier = before.took if before.run == self.context.run else Latencies()
         milliseconds = round(1000 * (time.perf_counter() - started), 1)

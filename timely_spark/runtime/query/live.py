@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 #: Seconds between two files, and before the first: a shorter batch writes none. A write takes at most this
 #: share of the time.
 EVERY, SHARE = 0.2, 0.02
+#: Seconds after which a thread without a batch ends.
+IDLE = 5.0
 _FOLDER = "live"
 _CALL = ("step", "where", "time", "records", "seconds")
 
@@ -89,30 +91,53 @@ class BatchProgress:
 
 @dataclass
 class Live:
-    """Writes the file of one process and micro-batch, and looks for commands. Call `round` often."""
+    """Writes the file of one process, a micro-batch at a time, and looks for commands. Call `round` often.
+
+    Its thread stays for `IDLE` seconds after a batch: to start one takes as long as a small batch.
+    """
 
     log: RoundLog
-    batch: int
     #: distinguishes the processes of a micro-batch
     process: str
     #: whether the flow has loops, which `cancel` ends
     loops: bool = True
     #: whether this process reports the rounds before, of all workers; the others report their own only
     reports: bool = True
+    #: the running batch; None between two batches
+    batch: int | None = None
     written: int = 0
     #: whether a command waits for the end of the batch
     asked: bool = False
     #: the worker that runs, and the rounds before
     _worker: Worker | None = None
-    _content: dict[str, Any] = field(default_factory=lambda: {"rounds": 0, "records": 0, "loops": {}})
-    _due: float = field(default_factory=lambda: time.monotonic() + EVERY)
-    #: when the counts are to be taken again
-    _stale: float = field(default_factory=lambda: time.monotonic() + EVERY)
-    _ended: threading.Event = field(default_factory=threading.Event)
+    _content: dict[str, Any] = field(default_factory=dict)
+    #: when the next file is due, when the counts are to be taken again, and when a batch last began or ended
+    _due: float = 0.0
+    _stale: float = 0.0
+    _changed: float = 0.0
+    _closed: threading.Event = field(default_factory=threading.Event)
     _writing: threading.Lock = field(default_factory=threading.Lock)
+    _thread: threading.Thread | None = None
 
-    def __post_init__(self) -> None:
-        self._thread = threading.Thread(target=self._look, name="timely-live", daemon=True)
+    @contextmanager
+    def during(self, batch: int) -> Iterator[Live]:
+        """Write, and look for commands, while the body runs a batch; then remove the file."""
+        with self._writing:
+            self._changed = time.monotonic()
+            self._due = self._stale = self._changed + EVERY
+            self._worker, self._content = None, {"rounds": 0, "records": 0, "loops": {}}
+            self.written, self.asked, self.batch = 0, False, batch
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="timely-live", daemon=True)
+                self._thread.start()
+        try:
+            yield self
+        finally:
+            with self._writing:
+                self.batch, self._worker, self._changed = None, None, time.monotonic()
+                if self.written:
+                    with suppress(Exception):
+                        self.log.files.remove(self._name)
 
     def round(self, result: RoundResult | None, worker: Worker | None) -> None:
         """A round has ended with `result`; or `worker` works on the next one."""
@@ -122,7 +147,7 @@ class Live:
         self._stale = now + EVERY
         self._count(result if self.reports else None, worker)
         if now >= self._due:
-            self._write()
+            self._write(self.batch)
 
     def _count(self, result: RoundResult | None, worker: Worker | None) -> None:
         rounds, records, carried = 0, 0, Convergence()
@@ -137,20 +162,24 @@ class Live:
             "loops": {loop: numbers for loop, *numbers in carried.latest()},
         }  # fmt: skip
 
-    def start(self) -> Live:
-        """Begin to look for commands, and to write also while a step takes long."""
-        self._thread.start()
-        return self
-
     def _look(self) -> None:
-        """What a thread does; a batch that ends soon is not looked at."""
+        """What the thread does; a batch that ends soon is not looked at."""
         pause = EVERY
-        while not self._ended.wait(pause):
-            started = time.monotonic()
+        while not self._closed.wait(pause):
+            started, pause = time.monotonic(), EVERY
+            with self._writing:
+                batch, since = self.batch, started - self._changed
+                if batch is None and since > IDLE:
+                    self._thread = None
+                    return
+            if batch is None or since < EVERY:
+                continue
             with suppress(Exception):  # the next look may succeed; the batch itself reports a bad disk
-                self.asked = self.asked or requested(self.log, loops=self.loops)
+                asked = self.asked or requested(self.log, loops=self.loops)
+                with self._writing:
+                    self.asked = asked and self.batch == batch
             if self._calling() and started >= self._due:
-                self._write()
+                self._write(batch)
             pause = max(EVERY, (time.monotonic() - started) / SHARE)
 
     def _calling(self) -> list[Any] | None:
@@ -161,18 +190,18 @@ class Live:
         node, at, records, _ = calling
         return [node.name, str(node.stage.where), str(at), records, seconds]
 
-    def _write(self) -> None:
+    def _write(self, batch: int | None) -> None:
         with self._writing:
-            if self._ended.is_set():
+            if batch is None or self.batch != batch:
                 return
             started = time.monotonic()
             calling = self._calling()
-            content = {"batch": self.batch, **self._content, "calls": [] if calling is None else [calling]}
+            content = {"batch": batch, **self._content, "calls": [] if calling is None else [calling]}
             try:
                 self.log.files.write_json(self._name, content)
                 self.written += 1
             except Exception as error:  # noqa: BLE001 - the batch itself reports a full disk
-                _log.debug("progress of batch %d is not written: %s", self.batch, error)
+                _log.debug("progress of batch %d is not written: %s", batch, error)
             ended = time.monotonic()
             self._due = ended + max(EVERY, (ended - started) / SHARE)
 
@@ -180,13 +209,9 @@ class Live:
     def _name(self) -> str:
         return f"{_FOLDER}/{self.log.term}-{self.process}.json"
 
-    def end(self) -> None:
-        """Remove the file."""
-        self._ended.set()
-        with self._writing:
-            if self.written:
-                with suppress(Exception):
-                    self.log.files.remove(self._name)
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
 
 
 def requested(log: RoundLog, *, loops: bool) -> bool:
@@ -198,12 +223,13 @@ def requested(log: RoundLog, *, loops: bool) -> bool:
 def live(
     log: RoundLog, batch: int, process: str, *, loops: bool = True, reports: bool = True
 ) -> Iterator[Live]:
-    """A `Live` that ends with the body."""
-    writes = Live(log, batch, process, loops, reports).start()
+    """A `Live` for one batch."""
+    progress = Live(log, process, loops, reports)
     try:
-        yield writes
+        with progress.during(batch):
+            yield progress
     finally:
-        writes.end()
+        progress.close()
 
 
 def running_batch(log: RoundLog, after: int) -> BatchProgress | None:

@@ -28,7 +28,7 @@ from timely_spark.coordinator.round_result import OUTPUTS, as_outputs
 from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import PeerLost, PeersUnreachable
 from timely_spark.runtime.query.cut_off import CutOff
-from timely_spark.runtime.query.live import live
+from timely_spark.runtime.query.live import Live, live
 from timely_spark.runtime.query.peers import Address, Peers, address_in, signed
 from timely_spark.runtime.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import on_one_machine, slots
@@ -79,9 +79,11 @@ class Rounds:
     parallel: bool
     #: workers that stay in this process, each with the reference of its state
     _hosted: dict[int, tuple[bytes | None, Worker]] = field(default_factory=dict, repr=False)
+    #: the progress of batches that begin in this process
+    _live: Live | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_hosted": {}}
+        return {**self.__dict__, "_hosted": {}, "_live": None}
 
     @property
     def bound(self) -> Bound:
@@ -131,10 +133,10 @@ class Rounds:
 
     def from_input(
         self, coordinator: Coordinator, batch: int, start: RoundResult, states: States, *, repeated: bool
-    ) -> RoundResult:
-        """Run the rounds of a batch from its input on, in this process; enters their states in `states`.
+    ) -> tuple[RoundResult, dict[int, Worker]]:
+        """Run the rounds of a batch from its input on, in this process; `write` then writes their states.
 
-        Its workers stay in memory for the next call, unless something else has changed their states.
+        Returns the result, and the workers that have run.
 
         Args:
             start: `RoundResult.of_input`.
@@ -145,17 +147,25 @@ class Rounds:
         workers = {at: own for at, (was, own) in self._hosted.items() if was == references.get(at)}
         self._hosted.clear()  # after an error they may be half a round on
         encoded = {at: blobs.get(each) for at, each in references.items() if at not in workers}
-        with live(context.log, batch, "resident", loops=bool(context.plan.feedbacks)) as progress:
+        if self._live is None:
+            self._live = Live(context.log, "resident", bool(context.plan.feedbacks))
+        with self._live.during(batch) as progress:
             result, ran = run_local_rounds(
                 coordinator, start, encoded, replace(SMALL, rounds=context.rounds), batch=batch,
                 workers=workers, blobs=blobs, report=progress.round,
                 ends=CutOff(context, batch, progress, first=not repeated),
             )  # fmt: skip
-        states.enter(wire.table(_written(context, ran, batch, references)))
-        for at, worker in workers.items():
-            state = states.by_worker.get(at)
-            self._hosted[at] = (None if state is None else state.reference, worker)
-        return result
+        self._hosted = {at: (references.get(at), own) for at, own in workers.items() if at not in ran}
+        return result, ran
+
+    def write(self, batch: int, ran: Mapping[int, Worker], states: States) -> None:
+        """Write the states of workers that have run, and enter them in `states`.
+
+        The workers stay in memory for the next batch, unless something else changes their states before it.
+        """
+        before = {at: state.reference for at, state in states.by_worker.items()}
+        states.enter(wire.table(_written(self.context, ran, batch, before)))
+        self._hosted |= {at: (states.by_worker[at].reference, worker) for at, worker in ran.items()}
 
     def is_large(self, states: States) -> bool:
         """Whether the states are too large for this process."""

@@ -119,6 +119,6 @@ def _names(table: pa.Table) -> list[tuple[str, int]]:
 
 
 def _parts(table: pa.Table, sink: str, epoch: int) -> list[bytes]:
-    wanted = (pc.field("sink") == sink) & (pc.field("epoch") == epoch)
-    parts: list[bytes] = table.filter(wanted)["payload"].to_pylist()
+    wanted = pc.and_(pc.equal(table["sink"], sink), pc.equal(table["epoch"], epoch))
+    parts: list[bytes] = table["payload"].filter(wanted).to_pylist()
     return parts
