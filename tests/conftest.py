@@ -65,7 +65,7 @@ os.environ.setdefault(
 )
 
 # No deadline: the machine is small and shared. A campaign looks at many more examples, new ones each time.
-settings.register_profile("timely", deadline=None, max_examples=20, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("timely", deadline=None, max_examples=12, derandomize=bool(os.environ.get("CI")))
 settings.register_profile("campaign", deadline=None, max_examples=5_000, derandomize=False)
 
 

@@ -45,7 +45,9 @@ def components_flow(diff: str | None = None) -> ts.Dataflow:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "most"), [(1, 1), (2, 4), (8, 5)])
+@pytest.mark.parametrize(
+    ("workers", "most"), [(1, 1), (2, 4), pytest.param(8, 5, marks=pytest.mark.campaign)]
+)
 def test_connected_components_of_a_random_graph(workers: int, most: int) -> None:
     n, edges = 100_000, random_edges(100_000, 500_000)
     simulation = Simulation(components_flow(), workers=workers)

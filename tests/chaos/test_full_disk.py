@@ -115,15 +115,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return rows, files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("methods", [WRITES, READS], ids=["writing", "reading"])
-@pytest.mark.parametrize("share", range(5))
+@pytest.mark.parametrize(
+    "share", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(2, 11))]
+)
 def test_whatever_is_refused_the_storage_owns_the_error_and_a_restart_has_lost_nothing(
     tmp_path: Path, undisturbed: Any, methods: list[str], share: int
 ) -> None:
     total = len(calls(tmp_path / "counted", methods))
     assert total > 50
     owned = 0
-    for at in range(share, total, 5 if methods is WRITES else 35):
+    for at in range(share, total, 11 if methods is WRITES else 36):
         number, folder = ERRNOS[at % len(ERRNOS)], tmp_path / str(at)
         there = world(folder)
         with refusing(at, number, methods=methods) as paths:

@@ -33,7 +33,7 @@ def first_round(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(5, marks=pytest.mark.campaign)])
 def test_local_rounds_give_the_results_of_micro_batches(component_sizes: Flow, workers: int) -> None:
     simulations = [Simulation(component_sizes(), workers=workers, rounds_per_batch=n) for n in (1, 3, 1000)]
     for simulation in simulations:

@@ -178,7 +178,7 @@ def test_nodes_are_of_any_type_that_can_be_a_key(kind: str) -> None:
 def test_nodes_span_the_whole_range_of_their_type(kind: str, end: int) -> None:
     draw = random.Random(end)
     near = range(-min(end, 20_000), min(end, 20_000))
-    edges = [(draw.choice(near), draw.choice(near), 1) for _ in range(len(near))]
+    edges = [(draw.choice(near), draw.choice(near), 1) for _ in range(min(len(near), 5_000))]
 
     check_run([[*edges, (-end, end, 1)], [(-end, end, -1)]], kind=kind, workers=2)
 

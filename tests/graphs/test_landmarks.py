@@ -58,7 +58,12 @@ WAYS = [
 
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize(
-    "weights", [(), *(pytest.param(some, marks=pytest.mark.slow) for some in ((1, 2, 5), (0.5, 0.25, 4.0)))]
+    "weights",
+    [
+        (),
+        pytest.param((0.5, 0.25, 4.0), marks=pytest.mark.slow),
+        pytest.param((1, 2, 5), marks=[pytest.mark.slow, pytest.mark.campaign]),
+    ],
 )
 def test_edges_and_landmarks_come_and_go(follows, changing, weights, how) -> None:
     kind = f", weight {'double' if 0.5 in weights else 'long'}" if weights else ""

@@ -64,7 +64,7 @@ def changing(n: int, epochs: int, seed: int) -> list[list[tuple[Any, ...]]]:
         pytest.param({"workers": 8, "crashes": 0.05, "seed": 2}, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.campaign])])
 def test_pairs_come_and_go(follows, how, seed) -> None:
     rows = follows(stable_matching, gale_shapley, {"pairs": (SCHEMA, changing(6, 4, seed))}, **how)
 

@@ -137,7 +137,7 @@ SINKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dangling", ["drop", "spread"])
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.campaign), 3])
 def test_shares_of_a_changing_graph(dangling, workers) -> None:
     flow = ts.Dataflow("shares")
     edges = flow.input("edges", f"{LONGS}, diff long").collection(diff="diff")

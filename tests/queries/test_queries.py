@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.duck import compare, history
+from tests.support.duck import SEEDS, compare, history
 
 PLAIN = [
     "SELECT * FROM t",
@@ -208,7 +208,7 @@ def _check(queries, seed, oracle=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     "queries",
     [PLAIN, JOINS, SETS, GROUPS, SUBQUERIES, WINDOWS],
@@ -219,6 +219,6 @@ def test_a_query_is_at_each_epoch_what_duckdb_answers(queries, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_semi_and_anti_joins_are_duckdbs(seed):
     _check([ours for ours, _ in SEMI], seed, [theirs or ours for ours, theirs in SEMI])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import timely_spark as ts
-from tests.support.duck import compare, history
+from tests.support.duck import SEEDS, compare, history
 from timely_spark.errors import LimitReached, SqlError
 
 GRAPH = {"edges": "src bigint, dst bigint, w bigint", "roots": "node bigint"}
@@ -100,7 +100,7 @@ SAME = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_recursion_is_at_each_epoch_what_duckdb_answers(seed):
     ours, theirs = zip(*((one, other or one) for one, other in SAME), strict=True)
     compare(ours, history(seed, tables=GRAPH, rows=5), oracle=theirs, tables=GRAPH, seed=seed)
@@ -124,7 +124,7 @@ SELECT node, min(d) FROM dist GROUP BY node"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_minimum_in_the_loop_is_that_of_all_paths(seed):
     changes = history(seed, tables=GRAPH, rows=6)
     compare([MINIMUM, KEYED], changes, oracle=[BOUNDED, BOUNDED], tables=GRAPH, seed=seed)
@@ -149,7 +149,7 @@ SELECT node FROM wide"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_names_recurse_through_each_other_and_inside_each_other(seed):
     changes = history(seed, tables=GRAPH, rows=4)
     linked = SAME[5][1]

@@ -8,6 +8,7 @@ from collections import Counter
 from decimal import Decimal
 
 import duckdb
+import pytest
 
 import timely_spark as ts
 
@@ -17,6 +18,8 @@ TABLES = {
     "u": "a int, b int, c string, e bigint",
     "edges": "src bigint, dst bigint, w bigint",
 }
+#: of histories: one in every run
+SEEDS = [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2))]
 
 
 def value(kind, of: random.Random):
