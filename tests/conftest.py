@@ -190,17 +190,25 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what uses Spark, and run it first; leave out the campaigns unless they were asked for.
 
-    Of several processes the first one then has all of Spark's tests, and one warm JVM. The others begin with
-    tests that keep a core busy, and take from the end of the first one's when they have none left.
+    Of several processes the first one then has all tests of the common session and of the broker: one warm
+    JVM each. The others begin with the shortest tests, and take from the end of the first one's when they
+    have none left: the slow tests without Spark, and then those that start processes of their own.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    items.sort(key=_turn)
     if not config.getoption("--campaign"):
         campaigns = [item for item in items if item.get_closest_marker("campaign")]
         config.hook.pytest_deselected(items=campaigns)
         items[:] = [item for item in items if not item.get_closest_marker("campaign")]
+
+
+def _turn(item: pytest.Item) -> int:
+    """When a test has its turn."""
+    if {"spark", "broker"}.intersection(getattr(item, "fixturenames", ())):
+        return 0
+    return 1 if item.get_closest_marker("spark") else 2 if item.get_closest_marker("slow") else 3
 
 
 @pytest.hookimpl(wrapper=True)
@@ -245,6 +253,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     import timely_spark
+    from tests.support.sessions import SHORT
 
     local = {
         "spark.driver.host": "127.0.0.1",
@@ -253,11 +262,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.log.level": "ERROR",
-        # No code is made for queries that run once: that was a third of what the JVM did. The processes that
-        # tests start (documents' jobs, clusters, those that are killed) have Spark's own settings.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
+        **SHORT,
     }
     builder = SparkSession.builder.master("local[2]").appName("timely_spark tests")
     session = timely_spark.configure(builder, delta=JARS, kafka=JARS).config(map=local).getOrCreate()

@@ -284,6 +284,7 @@ class PageRank(ts.Vertex):
         self.send_by(1, time, pa.table({"node": list(self.ranks), "change": list(self.ranks.values())}))
 
 
+@pytest.mark.slow
 def test_pagerank_quiesces_and_depends_on_no_number_of_workers() -> None:
     r = random.Random(1)
     edges = list({(r.randrange(20), r.randrange(20)) for _ in range(60)})

@@ -132,6 +132,7 @@ def barriers(iterations: int, *, exchanges: int) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3, 8])
 @pytest.mark.parametrize("iterations", [1, 5, 20])
 def test_a_bulk_synchronous_loop_takes_one_round_per_iteration(iterations: int, workers: int) -> None:

@@ -110,6 +110,7 @@ def seen(module: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", mutations_of(SAMPLE, "sample.py"), ids=lambda one: one.name)
 def test_a_change_gets_into_what_is_loaded_and_is_seen(one: Mutation, tmp_path: Path) -> None:
     module = loaded(tmp_path)
@@ -146,6 +147,7 @@ def counter():
 """
 
 
+@pytest.mark.slow
 def test_all_changes_have_names_of_their_own_and_folders_take_turns() -> None:
     found = all_mutations()
 

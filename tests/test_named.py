@@ -411,6 +411,7 @@ ALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ALL.values(), ids=ALL)
 def test_all_that_an_operator_makes_has_a_name_of_the_users(case: Case) -> None:
     flow = built(case)
@@ -423,6 +424,7 @@ def test_all_that_an_operator_makes_has_a_name_of_the_users(case: Case) -> None:
     assert {stage.name for stage in steps} <= {stage.name for stage in changed}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [

@@ -219,6 +219,7 @@ def not_a_file(path: Path, _: list[Path]) -> None:
 HARMS = [cut_short, cut_at_the_end, longer, emptied, flipped, swapped, deleted, not_a_file]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "failures"])
 def test_a_restart_names_the_file_that_is_damaged(
@@ -260,6 +261,7 @@ def test_what_is_missing_in_the_middle_is_missed(kind: str, checkpoint: Path) ->
     assert middle.replace("rounds/0", "rounds/*") in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [emptied, flipped, deleted], ids=lambda harm: harm.__name__)
 def test_a_flow_goes_on_without_an_entry_by_the_command_that_its_error_names(
     harm: Callable[..., None], checkpoint: Path
@@ -339,6 +341,7 @@ def small() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "made_up",
     [

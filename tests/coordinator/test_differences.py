@@ -68,6 +68,7 @@ def test_a_bound_that_no_time_exceeds_gives_the_results_of_the_bounded_flow(buil
     assert flow.result.cut_off["loop"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [stream, collection])
 @pytest.mark.parametrize("limit", [2, 3])
 def test_records_beyond_the_bound_are_dropped_and_counted(build: Any, limit: int) -> None:
@@ -97,6 +98,7 @@ def named(**options: Any) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wider",
     [{"max_iterations": 51, "on_limit": "return"}, pytest.param({}, marks=pytest.mark.slow)],

@@ -48,6 +48,7 @@ ADDED: dict[str, tuple[Callable[[ts.Stream], Any], bool]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ADDED)
 def test_new_steps_that_need_the_past_are_refused_and_others_are_not(case: str) -> None:
     more, needs = ADDED[case]

@@ -175,6 +175,7 @@ def test_hot_keys_of_all_processes_are_found(monkeypatch: pytest.MonkeyPatch) ->
     assert [share[0].hot_keys for share in shares] == [coordinator.hot_keys] * 2  # type: ignore[index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3])
 def test_all_processes_raise_the_error_of_a_vertex(processes: int) -> None:
     coordinator, result, states = first_round([(i, i + 1) for i in range(30)], 3, fail_at=30)

@@ -188,6 +188,7 @@ def test_a_change_that_no_multiplicity_can_hold_is_refused(diff: int) -> None:
         ts.testing.run(flow, {"x": [[(1, diff)]]})
 
 
+@pytest.mark.slow
 def test_an_endless_loop_is_an_error() -> None:
     flow = ts.Dataflow("endless")
     x = flow.input("x", "n long").collection()

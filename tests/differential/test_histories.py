@@ -312,6 +312,7 @@ def test_after_many_epochs_a_history_holds_the_live_records_in_few_batches(make:
         assert len(each.parts) <= math.log2(max(len(each), 2)) + 2, name
 
 
+@pytest.mark.slow
 def test_what_has_all_gone_leaves_no_rows() -> None:
     flow = ts.Dataflow("gone")
     x = flow.input("x", "src long, dst long, d long").collection(diff="d")

@@ -12,6 +12,7 @@ import timely_spark as ts
 from timely_spark.errors import SchemaError, VertexError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["long", "double"])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("arranged", [False, True])

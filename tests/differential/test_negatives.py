@@ -62,6 +62,7 @@ def told(build: Build, epochs: Epochs, **options: Any) -> tuple[list[str], dict[
 ROWS: Epochs = [[(1, "a", 1)], [(1, "a", -1), (2, "b", -1)], [(2, "b", -1), (3, "c", 1)], [(2, "b", 1)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("case", TELLS)
 def test_a_record_that_becomes_negative_is_told_of_once(case: str, workers: int) -> None:
@@ -116,6 +117,7 @@ def test_the_order_of_changes_within_an_epoch_is_no_matter() -> None:
     assert told(TELLS["distinct"], [[(1, "a", -1), (1, "a", 1)], [(1, "a", -1), (1, "a", 2)]]) == ([], {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["distinct", "top_k", "max of an arrangement", "reduce"])
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_as_many_are_counted_as_become_negative(case: str, seed: int | None) -> None:

@@ -55,6 +55,7 @@ def test_no_rows_and_one_row(kind: str) -> None:
         assert consolidate(table).num_rows == n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 @pytest.mark.parametrize("kind", NESTED)
 def test_joins_carry_them(kind: str, how: Any) -> None:
@@ -81,6 +82,7 @@ def test_joins_carry_them(kind: str, how: Any) -> None:
             assert sorted((row["k"], row["v"]) for row in rows_at) == wanted
 
 
+@pytest.mark.slow
 def test_a_trace_forgets_nested_records_that_are_deleted() -> None:
     flow = ts.Dataflow("forgets")
     x = flow.input("x", "k long, v array<long>, d long").collection(diff="d")

@@ -65,6 +65,7 @@ def histories(values: list[Any], draw: random.Random) -> list[list[tuple[Any, ..
     return [*epochs, *(present[i::4] for i in range(4))]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:step .*more was removed")
 @pytest.mark.parametrize(
     "kind",
@@ -124,6 +125,7 @@ def test_results_of_a_function_may_come_in_any_order(workers: int) -> None:
     assert out == {0: [(1, 0, 1), (2, 0, 1), (3, 0, 1)], 1: [(2, 0, -1)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [101, 102, 103, 104])
 def test_a_null_among_integers_loses_no_change_of_another_key(start: int) -> None:
     """A nearer way comes in epoch 1; that the old one comes in iteration 3 only the trace tells."""

@@ -100,6 +100,7 @@ def drawn(epochs: int, rows: int, seed: int = 7) -> dict[str, list[list[Any]]]:
 QUICK = {"inner", "antijoin", "arranged count", "arranged both", "min", "top_k"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
 )
@@ -168,6 +169,7 @@ def test_new_workers_get_one_copy_of_what_is_joined_with_hot_keys() -> None:
     assert sum(len(left) for left, _ in sides) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["inner", "arranged left", "min", "top_k"])
 def test_no_worker_has_more_than_one_and_a_half_of_its_share(case: str) -> None:
     draw, workers, n, stored = np.random.default_rng(3), 8, 1 << 15, []
@@ -212,6 +214,7 @@ MOVED: dict[str, Case] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", MOVED)
 def test_a_restart_with_other_hot_keys_changes_nothing(case: str) -> None:
     inputs = drawn(6, 9)

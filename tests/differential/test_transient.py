@@ -145,6 +145,7 @@ def test_a_function_gets_records_that_a_collection_has(
     check(name, left, right, workers, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_when_both_sides_change_at_one_time(name: str) -> None:
     left = [{(0, 1): 1, (1, 1): 1}, {(0, 2): 1, (1, 0): 1, (2, 2): 1}, {(0, 1): 1, (2, 1): 1}]
@@ -166,6 +167,7 @@ def test_the_inverse_of_a_degree_after_a_left_join() -> None:
                     2: [(1, 4, -1), (1, 6, 1)]}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_natural_pagerank_of_pregel(workers: int) -> None:
     flow = ts.Dataflow("ranks")

@@ -29,6 +29,7 @@ def order(record: Any) -> Any:
     return [(one is not None, one) for one in (version, bool(deleted), v, deleted)]
 
 
+@pytest.mark.slow
 @given(epochs=EPOCHS, workers=st.sampled_from([1, 2, 3, 8]), seed=st.none() | st.integers(0, 10_000))
 def test_of_each_key_the_latest_record_is_there(
     *, epochs: Any, play: Callable[..., Any], came_to: Callable[..., Any], **how: Any

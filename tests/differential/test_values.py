@@ -263,6 +263,7 @@ def never_empty(table: pa.Table) -> pa.Table:
     return table.select(["k", "v"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", [*REDUCTIONS, "distinct"])
 def test_changes_that_cancel_out_send_nothing(name: str, *, shared: bool) -> None:

@@ -119,6 +119,7 @@ some_ways = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
     [
@@ -141,6 +142,7 @@ NEGATED = [
 ]
 
 
+@pytest.mark.slow
 @some_ways
 @pytest.mark.parametrize(("shape", "without"), NEGATED)
 def test_relations_that_must_not_match(shape, without, how) -> None:
@@ -191,6 +193,7 @@ WIDE: dict[str, dict[str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schemas",
     [

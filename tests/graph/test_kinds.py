@@ -28,6 +28,7 @@ def passing(name: str) -> ts.Vertex:
     return made()  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_users_vertex_may_have_any_class_name(name: str, workers: int) -> None:
@@ -61,6 +62,7 @@ def test_a_kind_moves_records_or_ends_a_flow_or_neither() -> None:
     assert neither == {Kind.SOURCE, Kind.VERTEX, Kind.SELECT}
 
 
+@pytest.mark.slow
 def test_labels_decide_nothing() -> None:
     """No comparison in the package looks at a stage's label or detail."""
     found = []

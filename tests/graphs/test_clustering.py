@@ -59,6 +59,7 @@ def test_a_window_slides(follows, window, size, directed) -> None:
     follows(partial(lcc, directed=directed), coefficients(directed), given, workers=2)
 
 
+@pytest.mark.slow
 @both
 def test_nodes_without_edges_have_0(follows, directed) -> None:
     edges = [[(1, 2, 1), (2, 3, 1), (3, 1, 1), (7, 7, 1)], [(3, 1, -1)], [(2, 3, -1), (7, 7, -1)]]

@@ -45,6 +45,7 @@ ALGORITHMS = [
 every_algorithm = pytest.mark.parametrize(("algorithm", "oracle"), ALGORITHMS)
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_nan_has_a_component_also_alone(algorithm, oracle) -> None:
     found = []

@@ -54,6 +54,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 both = pytest.mark.parametrize(("algorithm", "oracle"), CASES.values(), ids=CASES)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize(("workers", "seed"), [pytest.param(1, None, marks=pytest.mark.slow), (3, 1)])
 def test_edges_come_and_go(follows, changing, algorithm, oracle, *, workers, seed) -> None:

@@ -104,6 +104,7 @@ def plainly() -> Callable[..., dict[int, list[tuple[Any, ...]]]]:
     return plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "ids"),
     [

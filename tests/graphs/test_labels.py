@@ -40,6 +40,7 @@ def labels(iterations: int) -> Callable[..., Iterable[tuple[Any, Any]]]:
     return oracle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "seed"),
     [pytest.param(1, None, marks=pytest.mark.slow), pytest.param(2, 0, marks=pytest.mark.slow), (3, 1)],
@@ -163,6 +164,7 @@ LABELS = [
 ]
 
 
+@pytest.mark.slow
 @fixed_or_not
 @pytest.mark.parametrize(("workers", "seed"), [pytest.param(1, None, marks=pytest.mark.slow), (3, 1)])
 def test_labels_and_edges_come_and_go(follows, changing, workers, seed, fixed) -> None:

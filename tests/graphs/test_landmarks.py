@@ -56,6 +56,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize(
     "weights",

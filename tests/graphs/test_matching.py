@@ -55,6 +55,7 @@ def changing(n: int, epochs: int, seed: int) -> list[list[tuple[Any, ...]]]:
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

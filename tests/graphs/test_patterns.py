@@ -48,6 +48,7 @@ def brute_force(pattern: str) -> Any:
     return oracle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pattern",
     [

@@ -126,6 +126,7 @@ def test_invalid_edges_are_refused() -> None:
         triangles(edges)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", [triangles, core_numbers, partial(lcc, directed=True)], ids=["triangles", "cores", "lcc"]
 )

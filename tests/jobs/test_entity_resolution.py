@@ -150,6 +150,7 @@ def ids_of(entities: dict[int, str]) -> dict[frozenset[int], str]:
     return {frozenset(group): entity for entity, group in members.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "seed"),
     [
@@ -164,6 +165,7 @@ def test_entities_and_their_ids_while_records_come_go_and_change(workers: int, s
     check(run(flow_of(), {"records": epochs}, workers=workers, seed=seed, crashes=crashes), epochs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_ids_go_on_with_another_number_of_workers_also_while_records_move(seed: int) -> None:
     import entity_resolution as job
@@ -200,6 +202,7 @@ def states(epochs: list[list[Row]], schema: str, keys: list[list[str]]) -> list[
     return [entities_at(out, epoch) for epoch in range(len(epochs))]
 
 
+@pytest.mark.slow
 def test_ids_after_a_merge_a_split_and_the_loss_of_the_eldest() -> None:
     """Ids are text here, and longer than one character each."""
     epochs = [

@@ -48,6 +48,7 @@ def brute(posts: list[Line], follows: list[Line]) -> set[tuple[str, int, int, in
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "seed"),
     [

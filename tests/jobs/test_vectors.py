@@ -105,6 +105,7 @@ def minimum(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], ridge: float) -> n
     return found.x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

@@ -44,6 +44,7 @@ def distances(kind: str) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 def test_a_reduction_of_a_shared_index_in_a_loop_is_that_of_a_copy(seed: int) -> None:
     draw = random.Random(seed)
     edges = [[(draw.randrange(9), draw.randrange(9), 1) for _ in range(8)] for _ in range(3)]
@@ -97,6 +98,7 @@ def test_a_vertex_that_is_wrong_only_while_it_stays_in_memory_is_found_without_a
     assert list(found.values()) != list(restored.captured["out"].rows().values())
 
 
+@pytest.mark.slow
 def test_a_batch_has_one_round_or_many_and_is_the_same_in_every_run(seed: int) -> None:
     def rounds() -> list[int]:
         simulation = Simulation(distances("own"), workers=2)

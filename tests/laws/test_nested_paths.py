@@ -269,6 +269,7 @@ def check(loops: list[Loop], drawn: list[tuple[int, int, int]], ends: tuple[int,
         assert counts == Counter((at.epoch, str(at)) for where, at, _ in wanted.elements() if where == name)
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 5)
 @example(**EXAMPLE)
 @given(

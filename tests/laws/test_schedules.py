@@ -251,6 +251,7 @@ def test_an_aggregate_sends_the_new_value_of_each_key_that_changed(
     holds(flow, {"x": rows}, schedule, expected)
 
 
+@pytest.mark.slow
 @FEW
 @given(PAIRS, schedules())
 def test_who_reads_the_least_gets_the_last_word_once_a_change(rows: Epochs, schedule: Any) -> None:

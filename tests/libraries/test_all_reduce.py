@@ -22,6 +22,7 @@ def reduced(kind: str, **options: Any) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 @given(
     arrays=st.integers(0, 9).flatmap(
         lambda n: st.lists(st.lists(st.integers(-(2**40), 2**40), min_size=n, max_size=n), max_size=6)

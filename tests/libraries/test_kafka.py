@@ -41,6 +41,7 @@ def merged(r: random.Random, *logs: list[Row]) -> list[Row]:
     return [next(left[i]) for i in places]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_each_record_passes_once(seed: int) -> None:
     r = random.Random(seed)

@@ -124,11 +124,13 @@ def components(nodes: set[int], edges: list[tuple[int, int, int]]) -> Iterable[t
     return [(node, min(part)) for part in nx.connected_components(graph) for node in part]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", SCHEDULES)
 def test_components(how: dict[str, Any]) -> None:
     check(least, components, changing(2), **how)
 
 
+@pytest.mark.slow
 def test_crashes_change_nothing() -> None:
     check(least, components, changing(3), workers=2, seed=3, crashes=0.1)
 
@@ -187,6 +189,7 @@ def core_of(nodes: set[int], edges: list[tuple[int, int, int]]) -> Iterable[tupl
     return [(node,) for node in nx.k_core(graph, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", SCHEDULES)
 def test_nodes_and_edges_leave(how: dict[str, Any]) -> None:
     check(core, core_of, changing(4, edges=16), **how)
@@ -339,6 +342,7 @@ def ring(size: int) -> tuple[ts.Dataflow, dict[str, Epochs]]:
     return flow, {"nodes": [list(range(size))], "edges": [[(n, (n + 1) % size) for n in range(size)]]}
 
 
+@pytest.mark.slow
 def test_a_superstep_has_one_exchange() -> None:
     flow, epochs = ring(20)
     simulation = Simulation(flow, workers=8)

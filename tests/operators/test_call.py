@@ -207,6 +207,7 @@ def test_the_file_system_owns_the_error_of_a_round_that_cannot_be_recorded(
     assert error.value.errno == errno.ENOSPC
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", ["clock", "manual"])
 @pytest.mark.parametrize("seed", [1, 6, 8])
 def test_a_repeated_batch_has_the_same_answers(tmp_path: Path, seed: int, epochs: Any) -> None:

@@ -58,6 +58,7 @@ def test_a_reduction_that_keeps_worse_values_is_refused(
         hops(leaving).compile()
 
 
+@pytest.mark.slow
 def test_final_values_may_be_accumulated() -> None:
     assert len(results(hops(lambda near: near.settle().distinct()))) == 1
 
@@ -150,6 +151,7 @@ def test_an_output_cannot_retract_what_is_derived_of_improvements(
         flow.compile()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kept",
     [

@@ -83,6 +83,7 @@ def test_each_record_changes_the_state_of_its_key_once(*, epochs: Any, expire: A
         assert sorted(made["latest"].rows().get(epoch, []), key=str) == sorted(greatest, key=str)
 
 
+@pytest.mark.slow
 @given(epochs=st.lists(ROWS, min_size=1, max_size=4), **HOW)
 def test_a_reduction_is_of_each_time_by_itself(*, epochs: Any, **how: Any) -> None:
     flow = ts.Dataflow("reduced")

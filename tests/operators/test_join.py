@@ -154,6 +154,7 @@ def by_definition(how: str, left: Any, right: Any) -> list[Any]:
     return rows
 
 
+@pytest.mark.slow
 @given(
     epochs=EPOCHS,
     workers=st.sampled_from([1, 2, 3, 8]),
@@ -225,6 +226,7 @@ def test_the_other_kinds_with_expire(*, epochs: Any, n: int, **how: Any) -> None
         assert found == within(kind, n, epochs), kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", KINDS)
 def test_a_rescaled_join_with_expire_sends_each_record_once(how: Any) -> None:
     draw = random.Random(how)
@@ -239,6 +241,7 @@ def test_a_rescaled_join_with_expire_sends_each_record_once(how: Any) -> None:
     assert {e: sorted(rows, key=repr) for e, rows in found.items() if rows} == within(how, 2, epochs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", KINDS)
 def test_what_has_expired_leaves_the_state(how: Any) -> None:
     flow = ts.Dataflow("state")

@@ -59,6 +59,7 @@ CASES += [("collection", name) for name in operators(ts.Collection)]
 MAKE = {"stream": stream, "collection": collection}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "operator"), CASES)
 def test_operators_accept_junk_or_raise_a_typed_error(kind: str, operator: str) -> None:
     bare = []
@@ -234,6 +235,7 @@ CALLS = {
 NOT_CHECKED = {"budget", "blobs", "given_epochs", "rounds_per_batch", "together"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("called", CALLS)
 def test_other_functions_accept_junk_or_raise_a_typed_error(called: str) -> None:
     bare = []

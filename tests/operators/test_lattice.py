@@ -42,6 +42,7 @@ def gcd(left: pa.Array, right: pa.Array) -> Any:
     return pa.array([of(a, b) for a, b in zip(left.to_pylist(), right.to_pylist(), strict=True)], pa.int64())
 
 
+@pytest.mark.slow
 @given(epochs=RECORDS, how=HOW, kind=st.sampled_from(["or", "gcd"]))
 def test_a_key_has_the_merge_of_its_values_at_each_epoch(epochs, how, kind) -> None:
     flow = ts.Dataflow("merged")
@@ -150,6 +151,7 @@ def test_what_is_derived_from_a_merge_does_not_leave_its_loop() -> None:
         run(flow, {"x": [[(1, 1)]]})
 
 
+@pytest.mark.slow
 @given(epochs=EDGES, how=HOW)
 def test_thresholds_in_a_loop(epochs, how) -> None:
     """Bloom's quorums: a node is on when two of its neighbours are, which may turn on others."""
@@ -317,6 +319,7 @@ def union(one: Any, other: Any) -> Any:
     return sorted({*one, *other})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["array<long>", "array<string>", "array<struct<who: string, n: long>>"])
 @pytest.mark.parametrize("seed", range(3))
 def test_sets_maps_and_counters_are_joined_as_their_type_says(kind: str, seed: int) -> None:

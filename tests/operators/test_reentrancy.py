@@ -92,6 +92,7 @@ def numbers(draw: random.Random) -> list[list[Any]]:
     return [[draw.randrange(9) for _ in range(draw.randrange(4))] for _ in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", [False, True])
 @pytest.mark.parametrize("other", [None, 0, 3])
 def test_outputs_are_the_same_for_each_depth_and_schedule(*, other: int | None, exchange: bool) -> None:
@@ -117,6 +118,7 @@ def test_two_vertices_of_the_greatest_depth_leave_room_on_the_stack() -> None:
     assert run(tree(60, other=60), given)["out"].rows() == run(tree(0, other=0), given)["out"].rows()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_crash_leads_to_the_same_outputs_and_states(seed: int) -> None:
     given = numbers(random.Random(seed))

@@ -148,6 +148,7 @@ def test_a_variable_is_fed_once_and_with_its_own_schema() -> None:
         variable.feed(variable)
 
 
+@pytest.mark.slow
 def test_a_loop_that_never_ends_is_reported_by_the_simulator() -> None:
     flow = ts.Dataflow("endless")
     flow.input("x", "n long").loop(lambda x: x.map(lambda row: row.n + 1, "n long").exchange("n")).capture(

@@ -221,6 +221,7 @@ def results(build: Callable[..., Any], inner: Any, *, collections: bool = False)
     return ts.testing.run(flow, epochs, workers=2)["result"].rows()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", [pytest.param(int, marks=pytest.mark.slow), Descending])
 @pytest.mark.parametrize("name", STREAMS)
 def test_where_all_is_at_one_inner_time_an_operator_does_in_a_scope_what_it_does_outside(
@@ -250,6 +251,7 @@ def test_so_does_one_on_collections(name: str) -> None:
 # -- collections ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_a_collection_in_a_scope_is_right_at_each_pair_of_times(workers: int) -> None:
     """Two event times: what was known when (the epoch), of when (the inner time)."""

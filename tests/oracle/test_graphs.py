@@ -49,6 +49,7 @@ def hops_flow() -> ts.Dataflow:
 SIZES = [(10, 20, 5), (100, 200, 5), (100, 2000, 2), (400, 440, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(("nodes", "edges", "epochs"), SIZES)
 def test_hop_distances(nodes: int, edges: int, epochs: int, workers: int) -> None:

@@ -274,6 +274,7 @@ class Run:
         return tracker
 
 
+@pytest.mark.slow
 @given(nested(), st.data())
 def test_a_frontier_is_never_later_than_the_truth(graph: tuple[list[Any], list[Route]], data: Any) -> None:
     run = Run(*graph)

@@ -108,6 +108,7 @@ def test_each_epoch_is_read_once_by_an_index() -> None:
     assert outputs.read == 5
 
 
+@pytest.mark.slow
 def test_changes_that_nobody_can_tell_apart_are_merged() -> None:
     outputs = Outputs({epoch: [("ann", 1, 1 if epoch % 2 == 0 else -1)] for epoch in range(999)}, {})
     for done in range(0, 999, 10):

@@ -82,6 +82,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
 
 
 # -- the same everywhere -------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_file_has_the_content_written_last(files: Files) -> None:
     for content in (b"first", pa.py_buffer(b"second, longer"), b"3", BIG, b""):
         files.write("a/b/c.json", content, durable=True)
@@ -180,6 +181,7 @@ def _deny(*_: object, **__: object) -> None:
     raise _Denied
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [None, b"before"])
 @pytest.mark.parametrize("step", ["create_multipart_upload", "upload_part", "complete_multipart_upload"])
 def test_an_upload_that_fails_at_any_step_leaves_what_there_was(

@@ -50,6 +50,7 @@ def test_loops_latencies_and_states_have_panels() -> None:
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_only_the_last_epochs_and_the_largest_states_have_lines() -> None:
     many = [progress(e, [Iterations("a", e, 1, 1, 1)], **{f"s{i}": i for i in range(20)}) for e in range(20)]
 

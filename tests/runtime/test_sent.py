@@ -266,6 +266,7 @@ def test_an_audit_tells_what_became_of_all_that_was_sent(begin: Begin) -> None:
     assert str(audit["a"]) == "2 entries, 2 records"
 
 
+@pytest.mark.slow
 def test_threads_that_ask_see_one_epoch_each_and_none_goes_back(begin: Begin) -> None:
     process = begin(manual())
     a, query = process.handles["a"], query_of(process)

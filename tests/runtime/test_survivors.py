@@ -93,6 +93,7 @@ def test_an_older_epoch_never_replaces_the_record_of_a_newer_one(
     assert conditions == ([newer] if diff is None else [f"`s`.`d` < 0 AND {newer}", newer])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", ["clock", "manual"])
 def test_no_file_is_removed_that_a_retained_batch_needs(tmp_path: Path, epochs: Any) -> None:
     """After each batch of a loop, whose messages, states and waiting outputs are all in files."""

@@ -61,6 +61,7 @@ def typed(value: Any) -> Any:
     return type(value).__name__, value
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_plain_values_are_restored_unchanged(value: Any) -> None:
     assert typed(CODEC.read(CODEC.write(value))) == typed(value)

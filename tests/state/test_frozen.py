@@ -178,6 +178,7 @@ def by_definition() -> dict[int, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logged", [False, True], ids=["full", "logged"])
 def test_after_crashes_and_restores_a_vertex_has_what_it_had(
     monkeypatch: pytest.MonkeyPatch,

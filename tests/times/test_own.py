@@ -28,6 +28,7 @@ ALL = {**KINDS, "product": PRODUCT, "Naiad's": LEXICOGRAPHIC}
 # -- the laws ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 @settings(max_examples=200)
 @given(steps=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=3, max_size=3))
@@ -266,6 +267,7 @@ def test_an_output_that_retracts_across_epochs_is_refused() -> None:
 # -- what is kept --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bitemporal", "compact"])
 def test_with_advance_state_does_not_grow_with_the_epochs(name: str) -> None:
     flow = ts.Dataflow("own", times=KINDS[name])

@@ -197,6 +197,7 @@ def test_an_operator_in_a_scope_gives_the_records_of_its_definition(
     agree([(place, kind, name) for place in places for name in OPERATORS], epochs, schedule)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", INNER)
 def test_operators_in_a_scope(kind: str) -> None:
     places = [("in scope", kind, name) for name in OPERATORS]

@@ -114,6 +114,7 @@ def near(edges: set[tuple[int, int]]) -> Iterator[set[int]]:
         reached = {0} | reached | {dst for src, dst in edges if src in reached}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_a_loop_of_collections_counts_the_changes_of_each_iteration(workers: int) -> None:
     flow = ts.Dataflow("near")

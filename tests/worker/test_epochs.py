@@ -103,6 +103,7 @@ def test_an_epoch_waits_for_the_slowest_input_and_is_released_by_it() -> None:
     assert said(simulation) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))]
 )
@@ -206,6 +207,7 @@ def test_one_row_that_jumps_too_far_does_not_stall_the_flow() -> None:
     assert said(simulation)[0] == 1_700_000_000, "none before the first that was seen"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_epochs_in_time_do_not_depend_on_the_order_of_rows(workers: int) -> None:
     """Tasks with different maxima: epochs far apart may be in time, if others lie between them."""
@@ -276,6 +278,7 @@ def test_the_jump_may_change_with_a_restart() -> None:
     assert column(5).plan.fingerprint == column(6).plan.fingerprint
 
 
+@pytest.mark.slow
 def test_many_epochs_of_a_batch_are_packed_by_one_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     """By counts: no row is looked at once per epoch, and there are batches for workers, not for epochs."""
     epochs = 4_000
@@ -343,6 +346,7 @@ def test_closing_a_source_completes_its_last_epoch_and_later_rows_are_late() -> 
     assert {at: len(of) for at, of in simulation.captured["late"].rows().items() if of} == {5: 2, 6: 2}
 
 
+@pytest.mark.slow
 def test_rows_in_the_batch_of_a_close_are_in_time_and_notifications_follow_late_rows() -> None:
     flow = ts.Dataflow("behind")
     source = flow.source("s", "at long, n long", epoch="at")

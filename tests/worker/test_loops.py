@@ -312,6 +312,7 @@ def exploding(**options: Any) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_loop_that_repeats_records_is_told_of_and_fails_in_tests(notices: list[Any], workers: int) -> None:
     with pytest.raises(
@@ -342,6 +343,7 @@ def test_an_iteration_beyond_its_limit_ends_the_epoch_with_the_evidence(limit: A
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [900, "40 KB"])
 def test_a_step_that_multiplies_its_input_ends_the_epoch_with_the_evidence(limit: Any) -> None:
     flow = ts.Dataflow("product")

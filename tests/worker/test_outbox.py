@@ -71,6 +71,7 @@ def combined_apart(plan: Plan, channel: Channel, sent: list[tuple[Any, pa.Table]
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["least", "in a loop", "in a loop, not combined", "not combined", "to all"])
 @settings(max_examples=25)
 @given(
