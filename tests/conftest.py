@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from timely_spark import Dataflow
 
+# Each process that Spark starts imports the package: compile it once, wherever bytecode is usually off.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Before any JVM starts: Spark's Python workers are this interpreter, and its sockets stay on this machine.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
