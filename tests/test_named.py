@@ -298,6 +298,7 @@ WITHOUT = {
         "kafka",
         "table",
         "replay",
+        "import_arrangement",
         "region",
         "handle",
         "compile",

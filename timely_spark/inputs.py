@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
+from timely_spark.differential.collections import check_product_order
+from timely_spark.differential.imported import FILE, imported
 from timely_spark.errors import GraphError
 from timely_spark.graph import (
     Kind,
@@ -22,7 +24,7 @@ from timely_spark.graph import (
     locate_errors,
     refuse,
 )
-from timely_spark.streams import Stream
+from timely_spark.streams import Scope, Stream
 from timely_spark.worker.columns import by_column, check_epoch_column, kind_of
 
 if TYPE_CHECKING:
@@ -34,7 +36,10 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyspark.sql import DataFrame
 
+    from timely_spark.dataflow import Dataflow
+    from timely_spark.differential import Collection
     from timely_spark.runtime.handle.inputs import InputHandle
+    from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.sources.source import JournaledSource
 
 _log = logging.getLogger(__name__)
@@ -508,6 +513,59 @@ class Inputs:
         stream = self._input(Source, name, [as_schema(source.schema())], "manual")
         self.frames[name] = source
         return stream
+
+    @locate_errors
+    def import_arrangement(self, published: str | os.PathLike[str] | Query, name: str) -> Collection:
+        """An arrangement that another flow publishes: its sorted files, and what changes after them.
+
+        The other flow publishes a collection that it has arranged: ``edges.arrange("src").publish(folder)``.
+        The workers of this flow map the newest snapshot, and read the records of their keys in place, sorted
+        as they are: nothing is exchanged, sorted or stored again, and all flows of a machine share the one
+        copy in its page cache. Joins and reductions by the keys use it as an arrangement of their own.
+
+        Law: as `replay`. The import begins with all records at the snapshot's epoch; from there on it has
+        each epoch's changes, exactly once, and the frontier of the other flow. These changes are the
+        workers' own; when they outweigh a worker's records in the snapshot, both are merged, and stored here.
+
+        The flow holds the snapshot, and the epochs that it has not read, by a lease, as any reader of
+        `publish` does. If it was away for longer, and they are removed, it ends with an error, which says to
+        import again with a new checkpoint. The other flow waits for nobody beyond the lease.
+
+        Args:
+            published: the folder, or the query that publishes it.
+            name: the name of this input; of a query also that of its `publish`.
+
+        **Columns:** out those of the published collection.
+
+        Example:
+            >>> import tempfile, timely_spark as ts
+            >>> folder, first, other = tempfile.mkdtemp(), ts.Dataflow("first"), ts.Dataflow("other")
+            >>> edges = first.input("edges", "src long, dst long", epochs="manual").collection()
+            >>> _ = edges.arrange("src").publish(folder, name="by_src")
+            >>> _ = ts.testing.run(first, {"edges": [[(1, 2), (1, 3)], [(2, 3)]]})
+            >>> imported = other.import_arrangement(folder, "edges")
+            >>> _ = imported.count().changes().capture("degrees")
+            >>> ts.snapshot(ts.testing.run(other, {})["degrees"]).to_pylist()
+            [{'src': 1, 'count': 2}, {'src': 2, 'count': 1}]
+
+        Raises:
+            BadFile: nothing is published there, or a collection that is not arranged; at run time also: the
+                lease has run out, files are damaged, or the folder has another collection now.
+            UnknownName: the query publishes nothing of that name.
+            GraphError: the flow has times of its own kind.
+        """
+        from timely_spark.runtime.handle.query import Query, published_folder
+        from timely_spark.runtime.sources.folder import Folder
+        from timely_spark.runtime.sources.replay import ReplaySource
+
+        folder: Any = published_folder(published, name) if isinstance(published, Query) else published
+        of = Folder.of(name, caller(), folder, "arrow", None, versions={})
+        source = ReplaySource(of, maps=True)
+        about, flow = source.arranged(), cast("Dataflow", self)
+        check_product_order("import_arrangement", Scope(flow, self.graph.root))
+        stream = self._input(Source, name, [source.schema()], "manual", own=(FILE,))
+        self.frames[name] = source
+        return imported(stream, about.keys, about.diff, source.opened(about))
 
     def _source(
         self, name: str, schema: pa.Schema, epoch: str | None, max_jump: int, bad: pa.Schema | None = None

@@ -46,16 +46,16 @@ class SimulatedFolders:
         for name, source in list(self._sources.items()):
             published, reader = source.published, f"{self._identity[-12:]}{name}"
             if published is not None and name not in self._since:
-                self._since[name] = published.begin(reader)
+                self._since[name] = source.begin(published, reader)
             found = source.after(self._read[name], self._since.get(name, -1))
             for epoch, file in found.epochs:
                 schema = source.schema()
-                batches = source.folder.read([Part(file.path, 0, file.size)], schema, schema.names)
+                batches = source.read(Part(file.path, 0, file.size), schema, schema.names)
                 inputs.send(name, pa.Table.from_batches(batches, schema), epoch=epoch)
                 inputs.advance_to(name, epoch + 1)
                 self._read[name] = epoch
             if published is not None:
-                published.hold(reader, max(self._read[name], self._since[name]))
+                source.hold(published, reader, max(self._read[name], self._since[name]), self._since[name])
             if found.complete:
                 if published is not None:
                     published.release(reader)

@@ -144,6 +144,12 @@ class Stream(StreamMethods):
             raise GraphError(msg, where=caller(), hint="use Dataflow's default times.")
 
 
+_OTHER_FLOW = (
+    "build all in one flow; or let the other flow hand it over in a folder: arrange(keys).publish(path) "
+    "there, flow.import_arrangement(path, name) here; or capture_to(path) and flow.replay(name, path)."
+)
+
+
 def check_same_scope(operator: str, stream: Stream, others: Sequence[Stream]) -> None:
     """Check that an operator may read `others` beside a stream.
 
@@ -158,7 +164,7 @@ def check_same_scope(operator: str, stream: Stream, others: Sequence[Stream]) ->
         if other.flow is not stream.flow:
             flows = stream.flow.name, other.flow.name
             msg = f"{operator}: {stream.name!r} is of flow {flows[0]!r}, {other.name!r} of {flows[1]!r}"
-            raise GraphError(msg, where=caller(), hint="build all in one flow.")
+            raise GraphError(msg, where=caller(), hint=_OTHER_FLOW)
         if other.stage.scope is not stream.stage.scope:
             scopes = [one.stage.scope.name or "no loop" for one in (stream, other)]
             how = ".scope.enter(...)" if scopes[1] == "no loop" else "enter or leave"

@@ -61,3 +61,45 @@ def test_a_query_attaches_to_one_that_has_long_been_running(
             assert imports.wait_for("size", epoch=4, timeout=60)
             assert ts.snapshot(imports.captured("size")).to_pylist() == [{"n": 2}]
     assert any(path.name.startswith("snapshot-") for path in tmp_path.iterdir())
+
+
+def test_a_query_maps_the_arrangement_of_another_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Published.compact, "__defaults__", (0,))  # snapshots of small epochs, too
+    first = ts.Dataflow("first")
+    x = first.input("x", "k long, v long, diff long", epochs="manual")
+    x.collection(diff="diff").arrange("k").publish(tmp_path / "published", name="by_key")
+    checkpoint = str(tmp_path / "imports")
+
+    def importing() -> tuple[ts.Dataflow, ts.Input]:
+        second = ts.Dataflow("second")
+        asked = second.input("asked", "k long", epochs="manual")
+        rows = second.import_arrangement(publishes, "by_key")
+        asked.collection().join(rows, on="k").changes().capture("found")
+        return second, asked
+
+    with first.start(spark, workers=2, name="publishes") as publishes:
+        x.send([(n, n * n, 1) for n in range(100)])
+        x.advance_to(1)
+        x.send([(7, 49, -1)])
+        x.advance_to(2)
+        assert publishes.wait_for(epoch=1, timeout=60)
+        with pytest.raises(ts.TimelyError, match="no published collection 'other'"):
+            ts.Dataflow("wrong").import_arrangement(publishes, "other")
+        flow, asked = importing()
+        with flow.start(spark, workers=2, name="imports", checkpoint=checkpoint) as imports:
+            asked.send([3, 7])
+            asked.advance_to(2)
+            assert imports.wait_for("found", epoch=1, timeout=60)
+            assert ts.snapshot(imports.captured("found"), at=1).to_pylist() == [{"k": 3, "v": 9}]
+        x.send([(7, 0, 1), (3, 9, -1)])
+        x.advance_to(3)
+        assert publishes.wait_for(epoch=2, timeout=60)
+        flow, asked = importing()  # on other workers, which map the same file
+        with flow.start(spark, workers=3, name="imports", checkpoint=checkpoint) as imports:
+            asked.send([5], epoch=2)
+            asked.advance_to(3)
+            assert imports.wait_for("found", epoch=2, timeout=60)
+            found = ts.snapshot(imports.captured("found"), at=2).to_pylist()
+    assert sorted((row["k"], row["v"]) for row in found) == [(5, 25), (7, 0)]

@@ -6,7 +6,7 @@ found and imported here.
 - `collections`: `Collection`, the user's handle, and loop variables.
 - `linear`: operators that treat each change independently, and `consolidate`.
 - `joins`, `reductions`, `reducers`: operators that keep a trace of changes at partially ordered times.
-- `arranged`: shared arrangements.
+- `arranged`: shared arrangements; `imported`: those of other flows.
 - `skew`: hot keys, which are spread over all workers.
 - `loops`: iteration.
 - `delta_queries`, `prefixes`: `wcoj`, joins of many relations at once.

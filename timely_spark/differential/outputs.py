@@ -80,8 +80,10 @@ def publish(
 
     ``flow.replay(name, path).collection(diff="diff")`` imports the collection. It begins at a consistent
     epoch, that of the newest snapshot, with all records that are there then; from there on it has each
-    epoch's changes, exactly once, and the frontier of this flow. Each importing flow arranges the records for
-    itself, as flows share no memory. Source: differential's `import`; McSherry et al., Shared arrangements.
+    epoch's changes, exactly once, and the frontier of this flow. Each such flow arranges the records for
+    itself. If this collection is arranged (`arrange`), the snapshots are sorted by its keys, and
+    ``flow.import_arrangement(path, name)`` maps them in place: however many flows of a machine import them,
+    it has one copy. Source: differential's `import`; McSherry et al., Shared arrangements.
 
     Compaction waits for readers: each holds what it has not read. A reader that is gone loses its hold, after
     `lease`; if it comes back later, and epochs that it needs are summed up, it ends with an error.
@@ -116,5 +118,6 @@ def publish(
         seconds("lease", lease),
     )
     options: dict[str, Any] = {"path": folder, "overwrite": bool(overwrite), "lease": held, "diff": diff}
+    options["arranged"] = collection.keys or ()
     add_output(changes_of(collection, diff, name), "publish", name, "folder", "epoch", **options)
     return collection

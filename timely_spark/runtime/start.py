@@ -57,6 +57,7 @@ from timely_spark.runtime.session import (
     same_python,
 )
 from timely_spark.runtime.sinks.folder import FolderSink
+from timely_spark.runtime.sinks.outputs import published_by
 from timely_spark.runtime.sinks.sink import MemorySink, Output
 from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.sources.folder import FileSource
@@ -181,6 +182,7 @@ def start(
         query = Query(
             running, context, session=session, inputs=pairs, unset=unset, lock=lock, sources=dataframes,
             ends=bool(arguments.keys() & {"availableNow", "once"}), temporary=checkpoint is None, views=views,
+            published=published_by(outputs),
         )  # fmt: skip
         for handle, journal in pairs:
             undo.callback(handle.unbinding())

@@ -234,12 +234,16 @@ class Batch:
     @cached_property
     def half_past(self) -> int:
         """The median epoch: if it has expired, so have half of the rows."""
+        if EPOCH in self.constants:
+            return self.constants[EPOCH]
         middle = (len(self) - 1) // 2
         return int(np.partition(self.epochs, middle)[middle])
 
     @cached_property
     def earliest(self) -> int:
         """The least epoch."""
+        if EPOCH in self.constants:
+            return self.constants[EPOCH]
         return int(self.epochs.min())
 
 

@@ -157,11 +157,11 @@ def test_a_snapshot_that_is_chosen_while_another_one_is_written_is_not_removed(t
     class Busy(Published):
         """The publisher works between the two looks of a reader."""
 
-        def hold(self, reader: str, at: int) -> None:
+        def hold(self, reader: str, at: int, *, base: int = -1) -> None:
             if at == 0:
                 epoch(1)
                 epoch(2)
-            super().hold(reader, at)
+            super().hold(reader, at, base=base)
 
     held = Busy(files, 600, "diff").begin("me")
     assert held == published.newest() > 0

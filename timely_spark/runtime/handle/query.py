@@ -155,6 +155,7 @@ class Query:
         lock: Lock | None = None,
         temporary: bool = False,
         views: bool = False,
+        published: Mapping[str, str] | None = None,
     ) -> None:
         self._query, self._context, self._watch, self._lock = query, context, LogView(context), lock
         self._inputs = {journal.name: (handle, journal) for handle, journal in inputs}
@@ -164,6 +165,7 @@ class Query:
         journals = [journal for _, journal in inputs]
         self._sent = Sent(context.plan, self._watch, journals, sources or {}, idle)
         self._indexes = Indexes(self._watch.schemas(), self._watch.complete, self._watch.released)
+        self._published = dict(published or {})
         #: The session that runs the query.
         self.session = session
         self._started_after = self._watch.newest().batch
@@ -542,6 +544,11 @@ class Query:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def published_folder(query: Query, name: str) -> str:
+    """The folder in which an output of a query publishes a collection."""
+    return find(query._published, name, kind="published collection", flow=query._context.name)  # noqa: SLF001
 
 
 def _timeout(timeout: Any) -> float:

@@ -31,10 +31,14 @@ class CaptureFolderSink(FolderSink):
     #: Of a published collection: the seconds of a reader's hold, and the column of differences.
     lease: float | None = None
     diff: str = ""
+    #: The columns by which a published collection is arranged; none if it is not.
+    arranged: tuple[str, ...] = ()
 
     @property
     def _published(self) -> Published | None:
-        return None if self.lease is None else Published(Files(self.path), self.lease, self.diff)
+        if self.lease is None:
+            return None
+        return Published(Files(self.path), self.lease, self.diff, self.arranged)
 
     def prepare(self, session: SparkSession | None, output: Output, checkpoint: str, identity: str) -> None:
         """Own the folder, and write the schema, so that a flow that replays can be built at once."""

@@ -31,6 +31,12 @@ def outputs_of(plan: Plan, declared: Iterable[OutputSpec]) -> list[Output]:
     return outputs
 
 
+def published_by(outputs: Iterable[Output]) -> dict[str, str]:
+    """The folders in which outputs publish collections, by the outputs' names."""
+    sinks = ((output.name, output.sink) for output in outputs)
+    return {name: sink.path for name, sink in sinks if isinstance(sink, CaptureFolderSink) and sink.lease}
+
+
 def _sink(spec: OutputSpec) -> Sink:
     options = spec.options
     sink: Sink

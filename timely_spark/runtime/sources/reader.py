@@ -271,7 +271,7 @@ class ReplayReader(Reader):
         since, published = -1, self.source.published
         if published is not None:
             if published.held(self._reader) is None:
-                published.begin(self._reader)  # so that what is there now stays
+                self.source.begin(published, self._reader)  # so that what is there now stays
             since = published.newest()
         self._target = self.source.after(-1, since)
 
@@ -283,10 +283,11 @@ class ReplayReader(Reader):
     def _since(self, start: Offset, published: Published) -> int:
         """The snapshot with which this flow begins; its hold is renewed."""
         if start["epoch"] < 0 and "since" not in start:
-            return published.begin(self._reader)
+            return int(self.source.begin(published, self._reader))
         if time.monotonic() - self._renewed > published.lease / 10:
             held = published.held(self._reader)
-            published.hold(self._reader, start["epoch"] if held is None else held)
+            at = start["epoch"] if held is None else held
+            self.source.hold(published, self._reader, at, start.get("since", -1))
             self._renewed = time.monotonic()
         return int(start.get("since", -1))
 
@@ -296,7 +297,7 @@ class ReplayReader(Reader):
             if end["complete"]:
                 published.release(self._reader)
             else:
-                published.hold(self._reader, end["epoch"])
+                self.source.hold(published, self._reader, end["epoch"], end.get("since", -1))
 
     def _begin(self) -> Offset:
         return {"epoch": -1, "epochs": 0, "complete": 0}
@@ -345,7 +346,7 @@ class ReplayReader(Reader):
         name, context, source = self._name, self.context, self.source
         schema = context.plan.source(name).stage.outputs[0]
         for shard, part in enumerate(partition.parts, partition.value):
-            rows = source.folder.read([part], schema, source.columns)
+            rows = source.read(part, schema, source.columns)
             yield from context.pack(name, rows, shard, epoch=epoch_of(part.path))
         if partition.progress != 0:
             to = partition.progress

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from timely_spark.differential.imported import FILE, Opened
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sinks.capture_folder import SCHEMA
 from timely_spark.runtime.sinks.folder import COMPLETE, OWNER
-from timely_spark.runtime.sources.arrivals import File
+from timely_spark.runtime.sources.arrivals import File, Part
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.storage.files import Files
-from timely_spark.runtime.storage.published import Published, epoch_of, is_snapshot
+from timely_spark.runtime.storage.published import MappedSnapshots, Published, epoch_of, is_snapshot
 
 
 class CapturedEpochs(NamedTuple):
@@ -27,13 +29,51 @@ class CapturedEpochs(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplaySource(FileSource):
-    """A source that replays the epochs that `CaptureFolderSink` writes; errors are `BadFile`."""
+    """A source that replays the epochs that `CaptureFolderSink` writes; errors are `BadFile`.
+
+    Args:
+        maps: whether the workers map the snapshot with which the flow begins: it is read as one row, which
+            has its name in column `FILE`.
+    """
+
+    maps: bool = False
 
     def schema(self) -> pa.Schema:
         """The schema of the captured stream."""
         if (empty := self._files.table(SCHEMA)) is None:
             raise self._none()
-        return empty.schema
+        schema: pa.Schema = empty.schema
+        return schema.append(pa.field(FILE, pa.string())) if self.maps else schema
+
+    def read(self, part: Part, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of an epoch, or of a snapshot."""
+        if self.maps and is_snapshot(part.path):
+            row = pa.table({FILE: [part.path.rpartition("/")[2]]}, schema=pa.schema([schema.field(FILE)]))
+            every = [row[FILE] if name == FILE else pa.nulls(1, schema.field(name).type) for name in columns]
+            return iter(pa.table(every, schema=pa.schema(map(schema.field, columns))).to_batches())
+        return self.folder.read([part], schema, columns)
+
+    def begin(self, published: Published, reader: str) -> int:
+        """Hold the newest snapshot for a reader; see `Published.begin`."""
+        return published.begin(reader, maps=self.maps)
+
+    def hold(self, published: Published, reader: str, epoch: int, since: int) -> None:
+        """Hold what comes after an epoch, and the snapshot `since`, if it is mapped."""
+        published.hold(reader, epoch, base=since if self.maps else -1)
+
+    def arranged(self) -> Published:
+        """The published collection, which must be arranged."""
+        if (found := self.published) is not None and found.keys:
+            return found
+        what = "a stream or collection" if found is None else "a collection that was not arranged"
+        hint = "in the other flow, write collection.arrange(keys).publish(path); or read it by replay()."
+        self.schema()  # raises if there is nothing
+        msg = f"{self.folder.path} has {what}, not an arrangement"
+        raise self.folder.error(msg, hint)
+
+    def opened(self, about: Published) -> Opened:
+        """What maps the snapshots of an arranged collection, in any process."""
+        return MappedSnapshots(self.folder.path, about.diff, self.name, self.where)
 
     def capture(self) -> str:
         """The id of the capture, another one for each checkpoint of the flow that captures."""

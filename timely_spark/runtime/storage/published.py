@@ -6,22 +6,32 @@ removed. A hold that is not renewed expires.
 
 One call of `compact` writes a snapshot, and a later call removes the files that the snapshot replaces, if no
 hold is older. So a snapshot that is still the newest one after a reader has placed its hold stays.
+
+Of an arranged collection each snapshot is sorted by H of the keys, and has H in a column: other flows map the
+file, and look records up in place (`MappedSnapshots`). Such a reader's hold names the snapshot, too.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from sys import maxsize
 
 import pyarrow as pa
 
+from timely_spark.differential.imported import Sorted
 from timely_spark.differential.trace import DIFF, consolidate
-from timely_spark.errors import LogDamaged
+from timely_spark.errors import LogDamaged, Where
+from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.storage.cache import stamp
 from timely_spark.runtime.storage.files import Files
-from timely_spark.state.arrow import from_bytes
+from timely_spark.state.arrow import Hashes, from_bytes, numbers
+from timely_spark.state.grouping import in_order, run_starts
+from timely_spark.state.hashing import hashes
 
 #: Says that a folder is published. Readers of the folder ignore names that begin with an underscore.
 _DECLARED = "_published.json"
@@ -31,6 +41,12 @@ _NAME = re.compile(r"(epoch|snapshot)-(\d{20})\.arrow")
 _MAGIC = 8
 #: Epochs of fewer bytes are not worth a snapshot.
 SMALL = 1 << 20
+#: The column of a sorted snapshot that has H of the keys; and the keys, in the metadata of its schema.
+_HASH, _KEYS = "__timely_hash", b"timely_keys"
+_LAPSED = (
+    "start this flow with a new checkpoint, which imports again; publish(lease=) must be longer than it may "
+    "be away."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +58,33 @@ class Published:
     lease: float
     #: The column of differences.
     diff: str
+    #: The columns by which the collection is arranged; none if it is not.
+    keys: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, files: Files) -> Published | None:
         """The published collection in a folder; None if there is none, or a capture that keeps all epochs."""
         found = files.json(_DECLARED)
-        return None if found is None else cls(files, found["lease"], found["diff"])
+        if found is None:
+            return None
+        return cls(files, found["lease"], found["diff"], tuple(found.get("keys", ())))
 
     def declare(self) -> None:
         """Say that the folder is published."""
-        self.files.write_json(_DECLARED, {"lease": self.lease, "diff": self.diff}, durable=True)
+        about = {"lease": self.lease, "diff": self.diff, "keys": self.keys}
+        self.files.write_json(_DECLARED, about, durable=True)
 
     # -- readers ---------------------------------------------------------------------------------------------
 
-    def begin(self, reader: str) -> int:
-        """Hold the newest snapshot, and what comes after it; returns its epoch, or -1 if there is none."""
+    def begin(self, reader: str, *, maps: bool = False) -> int:
+        """Hold the newest snapshot, and what comes after it; returns its epoch, or -1 if there is none.
+
+        Args:
+            maps: whether the reader keeps the snapshot mapped.
+        """
         while True:
             chosen = self.newest()
-            self.hold(reader, chosen)
+            self.hold(reader, chosen, base=chosen if maps else -1)
             if self.newest() == chosen:
                 return chosen
 
@@ -67,9 +92,14 @@ class Published:
         """The epoch of the newest snapshot; -1: there is none."""
         return max(_numbered(self.files.names("."), "snapshot"), default=-1)
 
-    def hold(self, reader: str, epoch: int) -> None:
-        """Hold all that comes after an epoch, and a snapshot at it; also a sign of life."""
-        self.files.write_json(f"_hold-{reader}.json", {"epoch": epoch, "renewed": time.time()})
+    def hold(self, reader: str, epoch: int, *, base: int = -1) -> None:
+        """Hold all that comes after an epoch, and a snapshot at it; also a sign of life.
+
+        Args:
+            base: the epoch of the snapshot that the reader has mapped; -1: none.
+        """
+        content = {"epoch": epoch, "base": base, "renewed": time.time()}
+        self.files.write_json(f"_hold-{reader}.json", content)
 
     def held(self, reader: str) -> int | None:
         """The epoch of a reader's hold; None if it has none."""
@@ -81,7 +111,11 @@ class Published:
         self.files.remove(f"_hold-{reader}.json")
 
     def holds(self) -> dict[str, int]:
-        """The holds by reader. Those of readers that are gone are removed."""
+        """The epochs of the holds by reader. Those of readers that are gone are removed."""
+        return {reader: epoch for reader, (epoch, _) in self._holds().items()}
+
+    def _holds(self) -> dict[str, tuple[int, int]]:
+        """The holds by reader: the epoch, and the snapshot that is mapped."""
         holds = {}
         for reader in [found[1] for name in self.files.names(".") if (found := _HOLD.fullmatch(name))]:
             if (hold := self.files.json(f"_hold-{reader}.json")) is None:
@@ -89,7 +123,7 @@ class Published:
             if time.time() - hold["renewed"] > self.lease:
                 self.release(reader)
             else:
-                holds[reader] = int(hold["epoch"])
+                holds[reader] = int(hold["epoch"]), int(hold.get("base", -1))
         return holds
 
     # -- compaction ------------------------------------------------------------------------------------------
@@ -101,10 +135,12 @@ class Published:
         """
         names = self.files.names(".")
         epochs, snapshots = _numbered(names, "epoch"), _numbered(names, "snapshot")
-        newest, least = max(snapshots, default=-1), min(self.holds().values(), default=maxsize)
+        holds = self._holds().values()
+        newest, least = max(snapshots, default=-1), min((epoch for epoch, _ in holds), default=maxsize)
         if least >= newest:
+            mapped = {snapshots.get(base) for _, base in holds}
             for epoch, name in [*epochs.items(), *snapshots.items()]:
-                if epoch < newest or (epoch == newest and name in epochs.values()):
+                if (epoch < newest or (epoch == newest and name in epochs.values())) and name not in mapped:
                     self.files.remove(name)
         more = [epoch for epoch in sorted(epochs) if newest < epoch <= least]
         base = [snapshots[newest]] if snapshots else []
@@ -118,18 +154,78 @@ class Published:
     def _table(self, name: str) -> pa.Table:
         content = pa.py_buffer(self.files.found(name, self.files.read(name)))
         try:
-            return from_bytes(content.slice(_MAGIC))
+            table = from_bytes(content.slice(_MAGIC))
         except (pa.ArrowException, ValueError, OSError) as error:
             raise LogDamaged.unreadable(self.files.root, name, error) from error
+        columns = [column for column in table.schema.names if column != _HASH]
+        return table.select(columns).replace_schema_metadata(None)
 
     def _write(self, epoch: int, names: Iterable[str]) -> None:
         table = pa.concat_tables([self._table(name) for name in names])
         columns = table.schema.names
         total = consolidate(table.rename_columns([DIFF if name == self.diff else name for name in columns]))
+        total = total.rename_columns(columns).cast(table.schema)
+        if self.keys:
+            hashed, total = _sorted(total, self.keys)
+            about = {_KEYS: json.dumps(self.keys)}
+            total = total.append_column(_HASH, pa.array(hashed)).replace_schema_metadata(about)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(total.rename_columns(columns).cast(table.schema))
+        with pa.ipc.new_file(sink, total.schema) as writer:
+            writer.write_table(total.combine_chunks())
         self.files.write(f"snapshot-{epoch:020d}.arrow", sink.getvalue(), durable=True)
+
+
+def _sorted(table: pa.Table, keys: Sequence[str]) -> tuple[Hashes, pa.Table]:
+    """The rows in the order of H of the keys, and H of each."""
+    hashed = hashes(table, keys)
+    order = in_order(hashed)
+    return hashed[order], table.take(pa.array(order))
+
+
+@dataclass(frozen=True)
+class MappedSnapshots:
+    """Opens the snapshots of an arranged collection for another flow's workers, in any process."""
+
+    location: str
+    #: The column of differences.
+    diff: str
+    #: The name and the line of the input.
+    source: str
+    where: Where
+
+    def __call__(self, path: str, schema: pa.Schema, keys: tuple[str, ...]) -> Sorted:
+        """The rows of a snapshot, mapped, sorted by H of the keys; once for each process and file."""
+        name = path.rpartition("/")[2]
+        files = Files(self.location)
+        version = stamp(files.path(name)) if files.local else None
+        return _opened(self, name, schema, keys, version)
+
+
+@lru_cache(maxsize=4)
+def _opened(
+    of: MappedSnapshots, name: str, schema: pa.Schema, keys: tuple[str, ...], _version: object
+) -> Sorted:
+    """The rows of one version of a file, validated."""
+    files = Files(of.location)
+    if (content := files.buffer(name)) is None:
+        held = "which it has mapped, and was removed: it gave no sign of life for longer than the lease"
+        msg = f"input {of.source!r}: {files.root} had {name}, {held}"
+        raise BadFile(msg, where=of.where, hint=_LAPSED)
+    try:
+        table = pa.ipc.open_file(content).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise LogDamaged.unreadable(files.root, name, error) from error
+    metadata = table.schema.metadata or {}
+    columns = [of.diff if column == DIFF else column for column in schema.names]
+    rows = table.select(columns).rename_columns(schema.names).cast(schema)
+    if metadata.get(_KEYS) != json.dumps(keys).encode():  # it was published by other keys then
+        hashed, rows = _sorted(rows, keys)
+    else:
+        hashed = numbers(table, _HASH)
+    if (hashed[1:] < hashed[:-1]).any():
+        raise LogDamaged.unreadable(files.root, name, "its rows are not in the order of their hashes")
+    return Sorted(hashed, rows, distinct=len(run_starts(hashed)) == len(hashed))
 
 
 def epoch_of(path: str) -> int:
