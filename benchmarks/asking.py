@@ -7,6 +7,9 @@ hashtag of a user's component: fresh (of all that was sent until the question), 
 none waits for the one before. Latency is from the question to its answer.
 
 The baseline of the stale and the bounded answers are the fresh ones of the same run.
+
+Then one thread looks up a thousand components a second, stale, beside the same posts. The latency of a
+look-up is from the moment at which it was due, so one that waits for those before it counts as long.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 USERS, TAGS = 50_000, 500
 #: Posts a second, and seconds between two sends and between two questions.
 RATE, SEND, ASK = 2_000, 0.25, 0.1
+#: Look-ups a second.
+LOOK_UPS = 1_000
 KINDS: Mapping[str, dict[str, Any]] = {"fresh": {"fresh": True}, "within 1 s": {"within": "1s"}, "stale": {}}
 
 
@@ -49,6 +54,36 @@ def posts(draw: np.random.Generator, count: int) -> pa.Table:
     user, mentioned = (USERS * draw.random((2, count)) ** 2).astype(np.int64)
     tag = (TAGS * draw.random(count) ** 2).astype(np.int64)
     return pa.table({"user": user, "mentioned": mentioned, "tag": tag})
+
+
+def look_ups(
+    report: Report, query: ts.Query, sent: ts.Input, draw: np.random.Generator, seconds: float
+) -> None:
+    """Measure a thousand look-ups a second, beside posts at their rate."""
+    ended = threading.Event()
+    given = [posts(draw, int(RATE * SEND)) for _ in range(int(seconds / SEND))]
+    users = draw.integers(USERS, size=int(seconds * LOOK_UPS))
+
+    def send() -> None:
+        for table in given:
+            sent.send(table)
+            if ended.wait(SEND):
+                return
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    took, began = [], time.perf_counter()
+    for number, user in enumerate(users.tolist()):
+        due = began + number / LOOK_UPS
+        if (early := due - time.perf_counter()) > 0:
+            time.sleep(early)
+        query.ask("component", {"user": [user]})
+        took.append(1000 * (time.perf_counter() - due))
+    ended.set()
+    sender.join()
+    for name, q, aim in (("median", 0.5, ""), ("p99", 0.99, "<=20")):
+        case = f"{LOOK_UPS:,} look-ups a second, {name}"
+        report.add(case, ours=quantile(took, q), aim=aim, questions=len(took))
 
 
 def run(quick: bool) -> Report:
@@ -81,6 +116,7 @@ def run(quick: bool) -> Report:
             time.sleep(0.005)
         for one in asked:
             one.join()
+        look_ups(report, query, sent, draw, seconds / 2)
         batches = [p.duration_ms for p in query.recent_progress if p.duration_ms is not None]
     session.stop()
     fresh = took["fresh"]

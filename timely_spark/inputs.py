@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyspark.sql import DataFrame
 
-    from timely_spark.dataflow import Dataflow
     from timely_spark.differential import Collection
     from timely_spark.runtime.handle.inputs import InputHandle
     from timely_spark.runtime.handle.query import Query
@@ -561,7 +560,8 @@ class Inputs:
         folder: Any = published_folder(published, name) if isinstance(published, Query) else published
         of = Folder.of(name, caller(), folder, "arrow", None, versions={})
         source = ReplaySource(of, maps=True)
-        about, flow = source.arranged(), cast("Dataflow", self)
+        about = source.arranged()
+        flow: Any = self  # a Dataflow
         check_product_order("import_arrangement", Scope(flow, self.graph.root))
         stream = self._input(Source, name, [source.schema()], "manual", own=(FILE,))
         self.frames[name] = source

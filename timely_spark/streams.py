@@ -435,7 +435,9 @@ class Scope:
         """
         if self.graph_scope.parent is None or self.graph_scope.inner is not None:
             msg = f"variable: {f'scope {self.name!r}' if self.name else 'the outermost scope'} is no loop"
-            raise GraphError(msg, where=caller(), hint="make one with scope.inner().")
+            if self.graph_scope.inner is not None:
+                msg += ": its inner times are the records' own, and no feedback increases them"
+            raise GraphError(msg, where=caller(), hint="make one inside of it, with scope.inner().")
         graph, scope = self.flow.graph, self.graph_scope
         with graph.parts(scope, name):
             entered = self.enter(initial) if isinstance(initial, Stream) else None

@@ -82,6 +82,7 @@ def test_joins_and_reductions_are_those_of_the_records_at_each_epoch(seed: int, 
             if draw.random() < 0.6:
                 reader.run()
             if not crashes and draw.random() < 0.3:
+                reader.step()  # what was sent is packed for the workers there were
                 move(reader, importing(tmp_path), draw.choice([1, 2, 3]))
         mapped = mapped or any(b"snapshot-" in (state or b"") for one in readers for state in one.states)
     first.close("x")

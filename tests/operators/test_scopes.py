@@ -375,7 +375,10 @@ REFUSED: dict[str, tuple[Callable[[ts.Stream], Any], str]] = {
         lambda _: ts.Dataflow("own", times=ts.LEXICOGRAPHIC).scope.inner(time=int),
         "flow 'own' has times of its own kind",
     ),
-    "iterations": (lambda x: x.scope.inner(name="s", time=int).variable(x), "scope 's' is no loop"),
+    "iterations": (
+        lambda x: x.scope.inner(name="s", time=int).variable(x),
+        "scope 's' is no loop: its inner times are",
+    ),
     "a text as a number": (lambda x: x.enter(x.scope.inner(time=int), at="text"), "at=text is string"),
     "two numbers": (lambda x: x.enter(x.scope.inner(time=int), at=["n", "n"]), r"at=\['n', 'n'\]"),
     "no column": (lambda x: x.enter(x.scope.inner(time=Descending), at=[]), r"at=\[\]"),
@@ -385,7 +388,7 @@ REFUSED: dict[str, tuple[Callable[[ts.Stream], Any], str]] = {
     "two types of one name": (twice, "'s0' and 's1' have inner times of two types called Least"),
     "a collection made there": (
         lambda x: x.enter(x.scope.inner(name="s", time=Descending), at="n").collection(),
-        "collection: scope 's' has times of its own kind",
+        "collection: scope 's' has times of its own kind, and traces compare",
     ),
     "a collection that enters": (
         lambda x: x.select("n").collection().enter(x.scope.inner(name="s", time=Descending)),
@@ -398,6 +401,15 @@ REFUSED: dict[str, tuple[Callable[[ts.Stream], Any], str]] = {
     "an output": (
         lambda x: x.enter(x.scope.inner(name="s", time=int), at="n").capture("out"),
         "capture: 's.enter_at' is inside scope 's'",
+    ),
+    "an inner time that is to close": (
+        lambda _: (
+            ts.Dataflow("closes")
+            .scope.inner(time=int)
+            .input("y", "n long", at="n", epochs="manual")
+            .advance_to((0, 3))  # type: ignore[arg-type]
+        ),
+        "is no epoch; inner times and iterations end with their epoch",
     ),
     "expire": (lambda x: x.enter(x.scope.inner(name="s", time=Descending), at="n").expire(after=1), "expire"),
 }

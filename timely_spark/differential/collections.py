@@ -351,7 +351,7 @@ def check_product_order(operator: str, scope: Scope) -> None:
     """Check that a scope's times are numbers in product order."""
     if scope.graph_scope.times != PRODUCT:
         where = f"scope {scope.name!r}" if scope.flow.graph.times == PRODUCT else f"flow {scope.flow.name!r}"
-        msg = f"{operator}: {where} has times of its own kind"
+        msg = f"{operator}: {where} has times of its own kind, and traces compare times as columns of numbers"
         hint = (
             "collections need the product order of numbers: Dataflow's default, loops, and inner(time=int)."
         )

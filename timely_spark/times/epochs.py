@@ -34,5 +34,7 @@ def as_epoch(value: Any, of: str, where: Where | None = None) -> int:
     """
     if not is_integer(value):
         msg = f"{of}: {value!r} ({type(value).__name__}) is no epoch"
+        if isinstance(value, tuple):  # also a time
+            msg += "; inner times and iterations end with their epoch, which may bring all of them until then"
         raise InvalidTime(msg, where=where, hint="an epoch is an integer from 0 on and below 2**62")
     return int(value)
