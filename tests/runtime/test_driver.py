@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from tests.support.engine import Frame
 from tests.support.stepper import Begin, Stepper
 from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
@@ -20,7 +21,7 @@ from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States
-from timely_spark.worker import wire
+from timely_spark.worker import ROWS, wire
 from timely_spark.worker.wire import Message
 
 Delivered = list[tuple[int, list[Any]]]
@@ -514,3 +515,20 @@ def test_a_driver_whose_checkpoint_is_taken_while_it_delivers_does_not_commit(be
         process.finish(process.run())
     assert taken
     assert process.world.files.numbers("commits") == []
+
+
+def test_a_resident_micro_batch_without_rows_of_a_taken_checkpoint_does_not_commit(
+    begin: Begin,
+) -> None:
+    flow = ts.Dataflow("taken")
+    flow.input("x", "k long").capture("out")
+    process = begin(flow)
+    process.handles["x"].send([7])
+    process.batches()
+    process.driver.context = dataclasses.replace(process.context, resident=1e-9)
+    process.world.plan_batch(process.next, process.world.offset(process.next - 1))
+    RoundLog(process.context.log.checkpoint).claim({"run": "another"})
+
+    # what Spark commits must be in the manifest that the other run continues from
+    with pytest.raises(LostOwnership):
+        process.finish(Frame(ROWS.empty_table(), process))

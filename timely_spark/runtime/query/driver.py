@@ -99,6 +99,7 @@ class Driver:
             # a micro-batch began so that the driver can stay: that is no batch of the flow
             manifest = replace(before, micro_batch=micro_batch, offsets=offsets, worked=False)
             log.write(manifest, pa.concat_tables([last.rows, states.rows()]))
+            log.check_owner()  # Spark commits the micro-batch when this returns
             return replace(last, manifest=manifest)
         states.enter(rows)
         columns = any(by_column(source.epochs) for source in self.context.plan.inputs)
