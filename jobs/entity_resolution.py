@@ -24,20 +24,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import cli
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from edges import current, dataflow, deliver, run
 
 import timely_spark as ts
 from timely_spark.graph import as_schema
-from timely_spark.state import Arrangement
-from timely_spark.state.buffering import BufferingVertex
 
-DIFF, WEIGHT = "diff", "weight"
+DIFF = "diff"
 #: lines printed per epoch about values that too many records share
 SHOWN = 10
 
@@ -127,167 +123,7 @@ def entities(
     parts = ts.graphs.connected_components(matches.concat(records.select(src=node, dst=node)))
     there = parts.where(pc.starts_with(pc.field("node"), pattern="r"))
     record = pc.utf8_slice_codeunits(pc.field("node"), start=1).cast(kind)
-    return stable(there.select(record=record, label="component")), common
-
-
-# -- stable ids ----------------------------------------------------------------------------------------------
-
-
-def stable(members: ts.Collection) -> ts.Collection:
-    """Stable ids of groups, whose labels may be any and change with the groups.
-
-    A loop of two iterations an epoch: records leave the groups of old labels, with the ids that they hold,
-    and come to those of new labels. Both are partitioned by label, and an epoch costs the members of the
-    groups that it changes.
-
-    Columns: in record, label string; out record, entity string.
-    """
-    kind = members.schema.field("record").type
-    messages = pa.schema(
-        [
-            ("label", pa.string()),
-            ("record", kind),
-            ("to", pa.string()),
-            ("since", pa.int64()),
-            ("founder", kind),
-            ("entity", pa.string()),
-        ]
-    )
-    results = pa.schema([("record", kind), ("entity", pa.string()), (DIFF, pa.int64())])
-    moved = members.changes().unary_notify(partial(moves, messages), messages, by="record", name="moves")
-    loop = moved.scope.inner(name="ids")
-    message = loop.variable(moved, name="messages")
-    back, changes = moved.flow.vertex(Ids(messages), message, [messages, results], by="label", name="holders")
-    message.feed(back)
-    return changes.leave().collection(diff=DIFF)
-
-
-def moves(messages: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
-    """For each record whose label changes, the old one, null if it is new, and the new one, null if gone."""
-    records = changes["record"].unique()
-    of = {}
-    for name, sign in (("label", -1), ("to", 1)):
-        some = changes.filter(pc.equal(changes[DIFF], sign))
-        of[name] = some["label"].take(pc.index_in(records, some["record"]))
-    return filled(messages, record=records, **of)
-
-
-def filled(schema: pa.Schema, **columns: Any) -> pa.Table:
-    """A table of these columns, the others null."""
-    rows = len(next(iter(columns.values())))
-    return pa.table(
-        [columns.get(name, pa.nulls(rows, schema.field(name).type)) for name in schema.names], schema
-    )
-
-
-class Ids(BufferingVertex):
-    """The members of each label, with the id that each holds: that of the eldest is their entity's.
-
-    An id is a founder and an epoch. A record founds one when it comes, and holds it, also in the entities of
-    older records, until it goes; or until it inherits an older one.
-    """
-
-    def __init__(self, messages: pa.Schema) -> None:
-        super().__init__()
-        self.messages = messages
-        self.rows = messages.remove(messages.get_field_index("to"))
-        #: label, record; since, founder: the id that it holds; entity: its entity's, as text; and weights
-        self.members = Arrangement(("label",))
-
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
-        """Records leave in iteration 0, and come in iteration 1."""
-        if not batches[0]:
-            return
-        *_, iteration = time.encode()
-        batch = pa.concat_tables(batches[0])
-        if iteration == 0:
-            self.leave(time, batch)
-        else:
-            self.come(time, batch)
-
-    def leave(self, time: Any, batch: pa.Table) -> None:
-        """Records leave their labels: columns label (null: it is new), record, to (null: it is gone)."""
-        new, leaving = (batch.filter(of) for of in (batch["label"].is_null(), batch["label"].is_valid()))
-        labels = leaving["label"].unique()
-        before, eldest, label = self._members(labels)
-        at = pc.index_in(before["record"], leaving["record"])
-        to = leaving["to"].take(at)
-        leaves, stays_on = np.asarray(at.is_valid()), np.asarray(to.is_valid())
-        gone = leaves & ~stays_on
-
-        alive = np.flatnonzero(~gone)
-        of, heirs = np.unique(label[alive], return_index=True)
-        inherits = gone[eldest[of]]
-        heirs, holder = alive[heirs][inherits], np.arange(len(label))
-        holder[heirs] = eldest[of][inherits]
-        after = before
-        for name in ("since", "founder"):
-            after = replaced(after, name, before[name].take(pa.array(holder)))
-
-        changed = holder != np.arange(len(label))
-        self._store(before.filter(pa.array(leaves | changed)), after.filter(pa.array(changed & ~leaves)))
-        self._send(time, before.filter(pa.array(gone)), -1)
-        moving = replaced(after, "label", to).filter(pa.array(stays_on))
-        since = pa.array(np.full(new.num_rows, time.epoch))
-        come = {"label": new["to"], "record": new["record"], "since": since, "founder": new["record"]}
-        lost = {"label": labels}  # these labels may have another eldest now
-        messages = ({name: moving[name] for name in moving.column_names}, come, lost)
-        self.send_by(0, time, pa.concat_tables(filled(self.messages, **one) for one in messages))
-
-    def come(self, time: Any, batch: pa.Table) -> None:
-        """Records come to labels; in rows without a record the label has lost some."""
-        new = batch.filter(batch["record"].is_valid()).select(self.rows.names)
-        before, eldest, label = self._members(batch["label"].unique(), new)
-        ids = (before[name].take(pa.array(eldest)).cast(pa.string()) for name in ("founder", "since"))
-        after = replaced(before, "entity", pc.binary_join_element_wise(*ids, "@").take(pa.array(label)))
-        changed = pc.fill_null(pc.not_equal(before["entity"], after["entity"]), fill_value=True)
-        came = pc.is_in(before["record"], new["record"].combine_chunks())
-        self._store(before.filter(pc.and_not(changed, came)), after.filter(pc.or_(changed, came)))
-        self._send(time, before.filter(pc.and_(changed, before["entity"].is_valid())), -1)
-        self._send(time, after.filter(changed), 1)
-
-    def _members(self, labels: Any, *new: pa.Table) -> tuple[pa.Table, Any, Any]:
-        """The members of labels, eldest first; for each label its eldest; and for each member its label."""
-        _, rows = self.members.matches(pa.table({"label": labels}), ["label"])
-        known = [summed(rows).drop_columns([WEIGHT])] if rows.num_rows else []
-        rows = pa.concat_tables([self.rows.empty_table(), *known, *new])
-        rows = rows.sort_by([(name, "ascending") for name in ("label", "since", "founder")])
-        _, eldest, label = np.unique(
-            rows["label"].combine_chunks().dictionary_encode().indices, return_index=True, return_inverse=True
-        )
-        return rows, eldest, label
-
-    def _store(self, before: pa.Table, after: pa.Table) -> None:
-        rows = pa.concat_tables([weighed(before, -1), weighed(after, 1)])
-        self.members.insert(rows, compact=compacted)
-
-    def _send(self, time: Any, rows: pa.Table, diff: int) -> None:
-        changes = {"record": rows["record"], "entity": rows["entity"]}
-        self.send_by(1, time, pa.table(changes).append_column(DIFF, pa.array(np.full(rows.num_rows, diff))))
-
-
-def replaced(table: pa.Table, name: str, values: Any) -> pa.Table:
-    """The table with other values in a column."""
-    return table.set_column(table.column_names.index(name), name, values)
-
-
-def weighed(rows: pa.Table, weight: int) -> pa.Table:
-    """The rows with a weight."""
-    return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight)))
-
-
-def summed(rows: pa.Table) -> pa.Table:
-    """Equal rows as one with the sum of their weights, where that is not zero; in any order."""
-    columns = [name for name in rows.column_names if name != WEIGHT]
-    sums = rows.group_by(columns, use_threads=False).aggregate([(WEIGHT, "sum")])
-    sums = sums.rename_columns([*columns, WEIGHT]).select(rows.column_names)
-    return sums.filter(pc.not_equal(sums[WEIGHT], 0))
-
-
-def compacted(hashes: Any, rows: pa.Table) -> tuple[Any, pa.Table]:
-    """`summed` rows with the hashes of their labels, by which they are in order."""
-    both = summed(rows.append_column("hash", pa.array(hashes))).sort_by("hash")
-    return both["hash"].to_numpy(), both.drop_columns(["hash"])
+    return ts.stable_ids(there.select(record=record, group="component")), common
 
 
 # -- the job -------------------------------------------------------------------------------------------------

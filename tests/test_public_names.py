@@ -23,6 +23,7 @@ MOST = {
     "topics, read without Spark's connector: the source and its errors": 3,
     "pointstamps in view": 1,
     "the arrangement of another flow": 1,
+    "entities of scored pairs, and ids that stay": 2,
 }
 
 ROOT = Path(__file__).parents[1]

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from timely_spark import authors, graphs, testing
     from timely_spark.libraries import kafka
     from timely_spark.libraries.all_reduce import all_reduce
+    from timely_spark.libraries.entities import entities, stable_ids
     from timely_spark.libraries.pregel import pregel
     from timely_spark.maintained import maintain
     from timely_spark.runtime.handle.inspection import inspect
@@ -96,6 +97,7 @@ __all__ = [
     "all_reduce",
     "authors",
     "configure",
+    "entities",
     "every",
     "explain_sql",
     "function",
@@ -111,6 +113,7 @@ __all__ = [
     "sessions",
     "snapshot",
     "sql",
+    "stable_ids",
     "testing",
     "tune",
     "wcoj",
@@ -125,6 +128,8 @@ _ON_FIRST_USE = {
     "inspect": "runtime.handle.inspection",
     "maintain": "maintained",
     "opentelemetry_metrics": "runtime.metrics",
+    "entities": "libraries.entities",
+    "stable_ids": "libraries.entities",
     "pregel": "libraries.pregel",
     "progress_of": "runtime.metrics",
     "prometheus_metrics": "runtime.metrics",

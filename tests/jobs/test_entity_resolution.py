@@ -168,11 +168,9 @@ def test_entities_and_their_ids_while_records_come_go_and_change(workers: int, s
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_ids_go_on_with_another_number_of_workers_also_while_records_move(seed: int) -> None:
-    import entity_resolution as job
-
     flow, draw, model = ts.Dataflow("ids"), random.Random(seed), Model()
     changes = flow.input("members", "record long, label string, diff long", epochs="manual")
-    job.stable(changes.collection(diff="diff")).capture("of")
+    ts.stable_ids(changes.collection(diff="diff"), group="label").capture("of")
     simulation, label = Simulation(flow, workers=2), {}
     for epoch in range(12):
         before = dict(label)

@@ -1,0 +1,197 @@
+"""Entities of scored pairs, against networkx and the rules in plain Python."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import networkx as nx
+import pyarrow as pa
+import pytest
+
+import timely_spark as ts
+from timely_spark.testing import run
+
+THRESHOLD, STEP, LARGEST = 0.5, 0.1, 4
+EPOCHS = 4
+Pair = tuple[int, int]
+
+
+def flow_of(**options: Any) -> ts.Dataflow:
+    flow = ts.Dataflow("entities")
+    pairs = flow.input("pairs", "a long, b long, score double, diff long", epochs="manual")
+    more = {
+        name: flow.input(name, "a long, b long, diff long", epochs="manual").collection(diff="diff")
+        for name in ("must_link", "cannot_link")
+    }
+    entities = ts.entities(
+        pairs.collection(diff="diff"), threshold=THRESHOLD, max_size=LARGEST, step=STEP, **more, **options
+    )
+    for part in ("members", "held", "audit"):
+        getattr(entities, part).changes().capture(part)
+    entities.lineage.capture("lineage")
+    return flow
+
+
+def drawn(draw: random.Random, epochs: int) -> dict[str, list[list[Any]]]:
+    """Pairs that come, go and get other scores; and decisions about pairs."""
+    present: dict[str, list[tuple[Any, ...]]] = {"pairs": [], "must_link": [], "cannot_link": []}
+    out: dict[str, list[list[Any]]] = {name: [] for name in present}
+    for epoch in range(epochs):
+        for name, rows in present.items():
+            most = 12 if name == "pairs" and epoch == 0 else 3 if name == "pairs" else 1
+            changes = []
+            for _ in range(draw.randint(0, most)):
+                if rows and draw.random() < 0.5:
+                    changes.append((*rows.pop(draw.randrange(len(rows))), -1))
+                    continue
+                row: tuple[Any, ...] = draw.randrange(12), draw.randrange(12)
+                row += (draw.choice([None, math.nan, *(n / 20 for n in range(7, 21))]),) * (name == "pairs")
+                rows.append(row)
+                changes.append((*row, 1))
+            out[name].append(changes)
+    return out
+
+
+def parts_of(nodes: Iterable[int], links: Iterable[Pair]) -> list[set[int]]:
+    graph = nx.Graph()
+    graph.add_nodes_from(nodes)
+    graph.add_edges_from(links)
+    return list(nx.connected_components(graph))
+
+
+def allowed(links: dict[tuple[int, int, float], int], cannot: set[Pair]) -> set[tuple[int, int, float]]:
+    """The rule: a refused entity holds its links in the lowest step, again and again."""
+    used = set(links)
+    while True:
+        lowest = set()
+        for part in parts_of([], [(a, b) for a, b, _ in used]):
+            if len(part) > LARGEST or any(a in part and b in part for a, b in cannot):
+                own = {link for link in used if link[0] in part and link[2] < math.inf}
+                level = min((math.floor(score / STEP) for *_, score in own), default=None)
+                lowest |= {link for link in own if math.floor(link[2] / STEP) == level}
+        if not lowest:
+            return used
+        used -= lowest
+
+
+def at(captured: ts.testing.Captured, epoch: int) -> list[tuple[Any, ...]]:
+    """The rows of a log of changes up to and with an epoch."""
+    rows: Counter[tuple[Any, ...]] = Counter()
+    for number, changes in captured.rows().items():
+        if number <= epoch:
+            for *row, diff in changes:
+                rows[tuple(row)] += diff
+    assert min(rows.values(), default=0) >= 0
+    return sorted(rows.elements(), key=str)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_held_links_and_figures_are_those_of_the_rule(seed: int) -> None:
+    draw = random.Random(seed)
+    changes = drawn(draw, EPOCHS)
+    out = run(flow_of(), changes, workers=draw.choice([1, 3]), seed=seed, crashes=0.2 * (seed == 3))
+
+    rows: dict[str, Counter[Any]] = {name: Counter() for name in changes}
+    before: dict[int, str] = {}
+    for epoch in range(EPOCHS):
+        for name, epochs in changes.items():
+            for *row, diff in epochs[epoch]:
+                rows[name][tuple(row)] += diff
+        present = {name: {row for row, n in counts.items() if n} for name, counts in rows.items()}
+        links = {row for row in present["pairs"] if row[2] is not None and row[2] >= THRESHOLD}
+        links |= {(*pair, math.inf) for pair in present["must_link"]}
+        used = allowed(dict.fromkeys(links, 1), present["cannot_link"])
+        # a record has an entity while it is in a pair, or somebody decided about it
+        nodes = {end for a, b, _ in present["pairs"] | links for end in (a, b)}
+        members = dict(at(out["members"], epoch))
+
+        entities: dict[str, set[int]] = {}
+        for record, entity in members.items():
+            entities.setdefault(entity, set()).add(record)
+        expected = parts_of(nodes, [(a, b) for a, b, _ in used])
+        assert sorted(map(sorted, entities.values())) == sorted(map(sorted, expected))
+        assert at(out["held"], epoch) == sorted(
+            ((a, b, score) for a, b, score in links if members[a] != members[b]), key=str
+        )
+        figures = {entity: row for entity, *row in at(out["audit"], epoch)}
+        assert figures == {entity: audit(part, links) for entity, part in entities.items() if len(part) > 1}
+        moved = Counter(
+            (before.get(record), members.get(record))
+            for record in before.keys() | members.keys()
+            if before.get(record) != members.get(record)
+        )
+        told = {tuple(row[:2]): row[2] for row in out["lineage"].rows().get(epoch, [])}
+        assert told == dict(moved)
+        before = members
+
+
+def audit(part: set[int], links: set[tuple[int, int, float]]) -> list[Any]:
+    """records, links, weakest, density of an entity."""
+    graph = nx.Graph()
+    for a, b, score in links:
+        if a in part and b in part and a != b:
+            best = max(score, graph.edges[a, b]["score"] if graph.has_edge(a, b) else -math.inf)
+            graph.add_edge(a, b, score=best)
+    strongest = nx.maximum_spanning_tree(graph, weight="score")
+    weakest = min(score for *_, score in strongest.edges.data("score"))
+    size, number = len(part), graph.number_of_edges()
+    return [size, number, weakest, 2 * number / (size * (size - 1))]
+
+
+def test_records_without_pairs_and_ids_as_texts() -> None:
+    flow = ts.Dataflow("texts")
+    pairs = flow.input("pairs", "a string, b string, score double").collection()
+    records = flow.input("records", "record string").collection()
+    ts.entities(pairs, threshold=0.5, records=records, name="people").members.capture("members")
+
+    out = run(flow, {"pairs": [[("x", "y", 0.9)]], "records": [["z", "x"]]})
+
+    members = ts.snapshot(out["members"], at=0).to_pylist()
+    assert {row["record"]: row["entity"] for row in members} == {"x": "x@0", "y": "x@0", "z": "z@0"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "says"),
+    [
+        ("a long, b string, score double", {}, "column 'b' of pairs is string, not int64"),
+        ("a double, b double, score double", {}, "column 'a' of pairs is double, not long or string"),
+        ("a long, b long, score long", {}, "column 'score' of pairs is int64, not double"),
+        ("a long, b long", {}, "'score'"),
+        ("a long, b long, score double", {"max_size": 0}, "max_size=0 is not an integer from 1"),
+        ("a long, b long, score double", {"step": 0.0}, "step=0.0 is not a positive number"),
+        ("a long, b long, score double", {"threshold": "high"}, "threshold='high' is not a number"),
+    ],
+)
+def test_wrong_arguments_are_named(schema: str, options: dict[str, Any], says: str) -> None:
+    pairs = ts.Dataflow("wrong").input("pairs", schema).collection()
+
+    with pytest.raises(ts.TimelyError, match=says) as error:
+        ts.entities(pairs, **{"threshold": 0.5, **options})
+
+    assert "test_entities.py" in str(error.value)
+    assert "Hint:" in str(error.value)
+
+
+def test_pairs_in_a_loop_are_refused() -> None:
+    flow = ts.Dataflow("loop")
+    pairs = flow.input("pairs", "a long, b long, score double").collection()
+
+    with pytest.raises(ts.TimelyError, match="the pairs are in a loop"):
+        pairs.iterate(lambda inner: ts.entities(inner, threshold=0.5).held)
+
+
+def test_the_id_of_a_record_may_be_least_or_greatest() -> None:
+    flow = ts.Dataflow("extreme")
+    groups = flow.input("groups", "record long, group string, diff long").collection(diff="diff")
+    ts.stable_ids(groups).capture("ids")
+    least, greatest = -(2**63), 2**63 - 1
+
+    out = run(flow, {"groups": [[(least, "x", 1), (greatest, "x", 1)], [(least, "x", -1)]]}, workers=3)
+
+    assert ts.snapshot(out["ids"], at=0)["entity"].to_pylist() == [f"{least}@0"] * 2
+    assert ts.snapshot(out["ids"], at=1).equals(pa.table({"record": [greatest], "entity": [f"{least}@0"]}))

@@ -1,0 +1,442 @@
+"""Entities: records that scored pairs connect, with ids that stay while pairs and records come and go.
+
+An entity of many records, or of records that are known to be different, is nearly always a wrong match: so
+weak links of such an entity are not used until nothing is wrong with its parts. Ids are stable: see
+`stable_ids`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.authors import (
+    Arrangement,
+    BufferingVertex,
+    Several,
+    algorithm,
+    caller,
+    check_collection,
+    check_columns,
+    integer,
+)
+from timely_spark.differential import Collection
+from timely_spark.errors import BadArgument, GraphError, SchemaError
+from timely_spark.graphs import connected_components, minimum_spanning_forest
+from timely_spark.streams import Stream
+
+DIFF, WEIGHT, LEVEL = "diff", "weight", "level"
+
+
+@dataclass(frozen=True)
+class Entities(Several):
+    """The result of `entities`."""
+
+    #: record, entity: the entity of each record
+    members: Collection
+    #: a, b, score: links that are not used, between records of different entities
+    held: Collection
+    #: entity, records, links, weakest, density: of each entity of more than one record. Without the pairs of
+    #: score `weakest` it would fall apart; `density` is the share of its pairs of records that are linked.
+    audit: Collection
+    #: from, to, records: at each epoch, how many records moved between two entities; null means a record that
+    #: came or went. Two rows with one `to` are a merge, two with one `from` a split.
+    lineage: Stream
+
+
+@algorithm
+def entities(
+    pairs: Collection,
+    *,
+    threshold: float,
+    records: Collection | None = None,
+    must_link: Collection | None = None,
+    cannot_link: Collection | None = None,
+    max_size: int | None = None,
+    step: float = 0.01,
+    name: str | None = None,
+) -> Entities:
+    """The entities of records whose pairs were scored, for example by Splink; pairs and records come and go.
+
+    A pair with a score of at least `threshold` is a link, and an entity is all records that links connect.
+    With `max_size` or `cannot_link`, an entity that is too large, or has both records of a pair of
+    `cannot_link`, is refused: its links in the lowest step of scores are held, until none is refused. Links
+    of `must_link` are never held. The result depends on the present pairs alone; only the ids depend on the
+    past, by the rule of `stable_ids`.
+
+    An epoch costs the records of the entities that change. Held links cost a loop with an iteration for each
+    step of scores that is held, over the links of refused entities only.
+
+    Args:
+        pairs: scored pairs; a pair with another score is a deletion and an insertion.
+        threshold: the least score of a link.
+        records: all records; one without a pair is an entity of its own. None means the records in pairs.
+        must_link: pairs that are links, whatever their score.
+        cannot_link: pairs of records that are never of one entity.
+        max_size: the most records of an entity.
+        step: the size of the steps of scores.
+
+    **Columns:** in: ``a``, ``b`` (of one type, long or string), ``score`` (double); of `must_link` and
+    `cannot_link` ``a``, ``b``; of `records` ``record``, of the same type. A pair with a null is no link. Out:
+    see `Entities`; ``record``, ``a``, ``b`` of their type, ``entity`` string.
+
+    Raises:
+        GraphError: an argument is not a collection, or the pairs are in a loop.
+        BadArgument: `threshold`, `max_size` or `step` is not a number in its range.
+        SchemaError: a column is missing, or has another type.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("entities")
+        >>> pairs = flow.input("pairs", "a long, b long, score double, diff long").collection(diff="diff")
+        >>> found = ts.entities(pairs, threshold=0.8, max_size=3)
+        >>> _ = found.members.capture("members"), found.held.capture("held")
+        >>> first = [(1, 2, 0.95, 1), (2, 3, 0.99, 1), (3, 4, 0.82, 1), (4, 5, 0.9, 1)]
+        >>> out = ts.testing.run(flow, {"pairs": [first, [(1, 2, 0.95, -1)]]}, workers=2)
+        >>> [sorted(ts.snapshot(out["members"], at=n)["entity"].to_pylist()) for n in (0, 1)]
+        [['1@0', '1@0', '1@0', '4@0', '4@0'], ['1@0', '1@0', '4@0', '4@0']]
+        >>> ts.snapshot(out["held"], at=0).to_pylist()
+        [{'a': 3, 'b': 4, 'score': 0.82}]
+    """
+    kind = _checked("pairs", pairs, ["a", "b"])
+    _checked("pairs", pairs, ["score"], pa.float64())
+    for argument, rows in {"must_link": must_link, "cannot_link": cannot_link, "records": records}.items():
+        if rows is not None:
+            _checked(argument, rows, ["record"] if argument == "records" else ["a", "b"], kind, beside=pairs)
+    if max_size is not None:
+        max_size = integer("max_size", max_size, step="entities")
+    given: list[tuple[str, Any, bool]] = [("threshold", threshold, False), ("step", step, True)]
+    for argument, number, positive in given:
+        if isinstance(number, bool) or not isinstance(number, Real) or not math.isfinite(number):
+            msg = f"entities: {argument}={number!r} is not a number"
+        elif positive and number <= 0:
+            msg = f"entities: {argument}={number!r} is not a positive number"
+        else:
+            continue
+        raise BadArgument(msg, where=caller(), hint="give a score, or a difference of scores, such as 0.9.")
+    if pairs.scope.graph_scope.parent is not None:
+        msg = "entities: the pairs are in a loop, where ids would change with each iteration"
+        raise GraphError(msg, where=caller(), hint="call entities outside, and enter its result.")
+
+    links = pairs.where(pc.field("score") >= threshold).select("a", "b", "score")
+    if must_link is not None:
+        links = links.concat(must_link.select("a", "b", score=pc.scalar(math.inf)))
+    links = links.where(pc.is_valid(pc.field("a")) & pc.is_valid(pc.field("b"))).distinct()
+    used = links
+    if max_size is not None or cannot_link is not None:
+        used = _allowed(links, cannot_link, max_size, step)
+    ends = pairs.select(record="a").concat(pairs.select(record="b"))
+    nodes = ends if records is None else ends.concat(records.select("record"))
+    nodes = nodes.where(pc.is_valid(pc.field("record"))).distinct()
+    groups = connected_components(used.select(src="a", dst="b"), nodes=nodes, node="record")
+    members = stable_ids(groups.select(record="node", group="component"), name=name)
+    return Entities(members, *_held_and_audit(links, members), lineage(members))
+
+
+def _checked(
+    argument: str,
+    rows: Collection,
+    columns: list[str],
+    wanted: pa.DataType | None = None,
+    *,
+    beside: Collection | None = None,
+) -> pa.DataType:
+    """Check that columns of an argument are of a type, by default that of the first one; returns the type."""
+    check_collection("entities", rows, beside=beside)
+    check_columns("entities", rows.schema, columns, of=argument)
+    kinds = [rows.schema.field(column).type for column in columns]
+    if wanted is None and kinds[0] in {pa.int64(), pa.string()}:
+        wanted = kinds[0]
+    for column, kind in zip(columns, kinds, strict=True):
+        if kind != wanted:
+            msg = f"entities: column {column!r} of {argument} is {kind}, not {wanted or 'long or string'}"
+            raise SchemaError(msg, where=caller(), hint="cast the column with select first.")
+    return kinds[0]
+
+
+def _allowed(
+    links: Collection, cannot_link: Collection | None, max_size: int | None, step: float
+) -> Collection:
+    """The links without those that are held. Columns: a, b, score."""
+
+    def refused(groups: Collection) -> Collection:
+        """The groups that are too large, or have two records that are different. Columns: component."""
+        found = []
+        if max_size is not None:
+            sizes = groups.count("records", keys="component")
+            found.append(sizes.where(pc.field("records") > max_size).select("component"))
+        if cannot_link is not None:
+            first = cannot_link.select("a", "b").join(groups, left="a", right="node")
+            both = first.semijoin(groups.select("component", b="node"), on=["component", "b"])
+            found.append(both.select("component"))
+        return found[0].concat(*found[1:]).distinct()
+
+    def weaken(kept: Collection) -> Collection:
+        """The links without those in the lowest step of a refused group."""
+        groups = connected_components(kept.select(src="a", dst="b"))
+        grouped = kept.where(pc.field(LEVEL) < math.inf).join(groups, left="a", right="node")
+        grouped = grouped.semijoin(refused(groups), on="component")
+        lowest = grouped.min(LEVEL, keys="component")
+        held = grouped.semijoin(lowest.select("component", LEVEL), on=["component", LEVEL])
+        return kept.concat(held.select("a", "b", "score", LEVEL).negate())
+
+    groups = connected_components(links.select(src="a", dst="b"))
+    grouped = links.join(groups, left="a", right="node")
+    wrong = refused(groups)
+    fine = grouped.antijoin(wrong, on="component").select("a", "b", "score")
+    leveled = grouped.semijoin(wrong, on="component")
+    leveled = leveled.select("a", "b", "score", {LEVEL: pc.floor(pc.field("score") / pc.scalar(step))})
+    return fine.concat(leveled.iterate(weaken).select("a", "b", "score"))
+
+
+def _held_and_audit(links: Collection, members: Collection) -> tuple[Collection, Collection]:
+    """Links between entities, and the figures of each entity of several records."""
+    first = links.join(members, left="a", right="record")
+    both = first.join(members.select(b="record", other="entity"), on="b")
+    same = pc.field("entity") == pc.field("other")
+    held = both.where(~same).select("a", "b", "score")
+    own = both.where(same).select("a", "b", "score", "entity")
+    weight = pc.field("weight")
+    # the strongest links that connect an entity: the weakest of them is the one that it depends on
+    scores = own.select(src="a", dst="b", weight=pc.negate(_finite(pc.field("score"))))
+    needed = minimum_spanning_forest(scores).join(members, left="src", right="record")
+    weakest = needed.max("weight", keys="entity")
+    weakest = weakest.select("entity", weakest=pc.if_else(weight == -_MUST, math.inf, pc.negate(weight)))
+    sizes = members.count("records", keys="entity").where(pc.field("records") > 1)
+    number = own.where(pc.field("a") != pc.field("b")).select("a", "b", "entity")
+    number = number.map_batches(_in_order, number.schema).distinct().count("links", keys="entity")
+    counted = sizes.join(number, on="entity").join(weakest, on="entity")
+    records, possible = pc.field("records").cast(pa.float64()), pc.scalar(2.0) * pc.field("links")
+    density = possible / (records * (records - pc.scalar(1.0)))
+    return held, counted.select("entity", "records", "links", "weakest", density=density)
+
+
+def _finite(score: pc.Expression) -> pc.Expression:
+    """A score, where links of `must_link` have the highest one."""
+    return pc.if_else(score == math.inf, pc.scalar(_MUST), score)
+
+
+_MUST = float(np.finfo(np.float64).max)
+
+
+def _in_order(pairs: pa.Table) -> pa.Table:
+    """The pairs with the lesser end first."""
+    turned = pc.greater(pairs["a"], pairs["b"])
+    low, high = pc.if_else(turned, pairs["b"], pairs["a"]), pc.if_else(turned, pairs["a"], pairs["b"])
+    return pairs.set_column(0, "a", low).set_column(1, "b", high)
+
+
+def lineage(members: Collection) -> Stream:
+    """How many records move from an entity to another, at each epoch. Columns: see `Entities`."""
+    schema = pa.schema([("from", pa.string()), ("to", pa.string())])
+    moved = members.changes().unary_notify(partial(_moves, schema), schema, by="record")
+    return moved.group_by("from", "to").aggregate(records="count", per="time")
+
+
+def _moves(schema: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
+    _, before, after = _before_and_after(changes, "record", "entity")
+    return pa.table([before, after], schema)
+
+
+def _before_and_after(changes: pa.Table, key: str, value: str) -> tuple[pa.Array, Any, Any]:
+    """The keys of changes, of which each has one row at a time, with their values before and after."""
+    keys = changes[key].unique()
+    rows = (changes.filter(pc.equal(changes[DIFF], sign)) for sign in (-1, 1))
+    before, after = (some[value].take(pc.index_in(keys, some[key])) for some in rows)
+    return keys, before, after
+
+
+# -- stable ids ----------------------------------------------------------------------------------------------
+
+
+@algorithm
+def stable_ids(
+    groups: Collection, *, record: str = "record", group: str = "group", name: str | None = None
+) -> Collection:
+    """Ids of groups that stay while groups merge and split, for groups whose own labels change.
+
+    A group has the id of its oldest record (by the epoch in which it came, then by itself), written
+    ``record@epoch``. So of groups that merge the older one's id stays. Of the parts of a group that splits,
+    the one with that record keeps the id; each other part gets the id of its own oldest record, which is the
+    one that it had if it was a group before. When the oldest record goes, the oldest one left inherits the
+    id.
+
+    A loop of two iterations an epoch, which costs the records of the groups that change.
+
+    Args:
+        groups: the group of each record; one row for each record.
+        record: the column of records.
+        group: the column of groups, of any flat type; their labels may change with each epoch.
+
+    **Columns:** in: `record`, `group`. Out: ``record`` of its type, ``entity`` string.
+
+    Raises:
+        GraphError: `groups` is not a collection, or is in a loop.
+        SchemaError: a column is missing.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("ids")
+        >>> edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+        >>> groups = ts.graphs.connected_components(edges)
+        >>> _ = ts.stable_ids(groups, record="node", group="component").capture("ids")
+        >>> out = ts.testing.run(flow, {"edges": [[(5, 6, 1)], [(2, 5, 1)]]}, workers=2)
+        >>> sorted(ts.snapshot(out["ids"], at=1).to_pylist(), key=str)  # the least node is another one
+        [{'record': 2, 'entity': '5@0'}, {'record': 5, 'entity': '5@0'}, {'record': 6, 'entity': '5@0'}]
+    """
+    check_collection("stable_ids", groups)
+    check_columns("stable_ids", groups.schema, [record, group])
+    if groups.scope.graph_scope.parent is not None:
+        msg = "stable_ids: the groups are in a loop, where an id would change with each iteration"
+        raise GraphError(msg, where=caller(), hint="call stable_ids outside, on the loop's result.")
+    members = groups.select(record=record, group=group)
+    kind, label = (members.schema.field(column).type for column in ("record", "group"))
+    messages = pa.schema(
+        [
+            ("group", label),
+            ("record", kind),
+            ("to", label),
+            ("since", pa.int64()),
+            ("founder", kind),
+            ("entity", pa.string()),
+        ]
+    )
+    results = pa.schema([("record", kind), ("entity", pa.string()), (DIFF, pa.int64())])
+    moved = members.changes().unary_notify(partial(_regrouped, messages), messages, by="record")
+    loop = moved.scope.inner()
+    message = loop.variable(moved)
+    back, changes = moved.flow.vertex(_Ids(messages), message, [messages, results], by="group")
+    message.feed(back)
+    ids: Collection = changes.leave().collection(diff=DIFF).select("record", "entity", name=name)
+    return ids
+
+
+def _regrouped(messages: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
+    """For each record that changes its group, the old one (null: it came) and the new one (null: it went)."""
+    records, before, after = _before_and_after(changes, "record", "group")
+    return _filled(messages, record=records, group=before, to=after)
+
+
+def _filled(schema: pa.Schema, **columns: Any) -> pa.Table:
+    """A table of these columns; the others are null."""
+    rows = len(next(iter(columns.values())))
+    return pa.table(
+        [columns.get(name, pa.nulls(rows, schema.field(name).type)) for name in schema.names], schema
+    )
+
+
+class _Ids(BufferingVertex):
+    """The members of each group, with the id that each holds: the group has that of the oldest one.
+
+    An id is a founder and an epoch. A record founds one when it comes, and holds it, also in the groups of
+    older records, until it goes; or until it inherits an older one. Records leave their old groups with their
+    ids in iteration 0, and come to their new ones in iteration 1: both are partitioned by group.
+    """
+
+    def __init__(self, messages: pa.Schema) -> None:
+        super().__init__()
+        self.messages = messages
+        self.rows = messages.remove(messages.get_field_index("to"))
+        #: group, record; since, founder: the id that it holds; entity: its group's, as text; and weights
+        self.members = Arrangement(("group",))
+
+    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+        if not batches[0]:
+            return
+        *_, iteration = time.encode()
+        batch = pa.concat_tables(batches[0])
+        if iteration == 0:
+            self._leave(time, batch)
+        else:
+            self._come(time, batch)
+
+    def _leave(self, time: Any, batch: pa.Table) -> None:
+        """Records leave their groups: columns group (null: it came), record, to (null: it went)."""
+        new, leaving = (batch.filter(of) for of in (batch["group"].is_null(), batch["group"].is_valid()))
+        groups = leaving["group"].unique()
+        before, oldest, group = self._members(groups)
+        at = pc.index_in(before["record"], leaving["record"])
+        to = leaving["to"].take(at)
+        leaves, remains = np.asarray(at.is_valid()), np.asarray(to.is_valid())
+        removed = leaves & ~remains
+
+        present = np.flatnonzero(~removed)
+        of, heirs = np.unique(group[present], return_index=True)
+        inherits = removed[oldest[of]]
+        heirs, holder = present[heirs][inherits], np.arange(len(group))
+        holder[heirs] = oldest[of][inherits]
+        after = before
+        for name in ("since", "founder"):
+            after = _with_column(after, name, before[name].take(pa.array(holder)))
+
+        changed = holder != np.arange(len(group))
+        self._store(before.filter(pa.array(leaves | changed)), after.filter(pa.array(changed & ~leaves)))
+        self._send(time, before.filter(pa.array(removed)), -1)
+        moving = _with_column(after, "group", to).filter(pa.array(remains))
+        since = pa.array(np.full(new.num_rows, time.epoch))
+        come = {"group": new["to"], "record": new["record"], "since": since, "founder": new["record"]}
+        lost = {"group": groups}  # their oldest record may be another one now
+        messages = ({name: moving[name] for name in moving.column_names}, come, lost)
+        self.send_by(0, time, pa.concat_tables(_filled(self.messages, **one) for one in messages))
+
+    def _come(self, time: Any, batch: pa.Table) -> None:
+        """Records come to groups; in rows without a record the group has lost some."""
+        new = batch.filter(batch["record"].is_valid()).select(self.rows.names)
+        before, oldest, group = self._members(batch["group"].unique(), new)
+        ids = (before[name].take(pa.array(oldest)).cast(pa.string()) for name in ("founder", "since"))
+        after = _with_column(before, "entity", pc.binary_join_element_wise(*ids, "@").take(pa.array(group)))
+        changed = pc.fill_null(pc.not_equal(before["entity"], after["entity"]), fill_value=True)
+        came = pc.is_in(before["record"], new["record"].combine_chunks())
+        self._store(before.filter(pc.and_not(changed, came)), after.filter(pc.or_(changed, came)))
+        self._send(time, before.filter(pc.and_(changed, before["entity"].is_valid())), -1)
+        self._send(time, after.filter(changed), 1)
+
+    def _members(self, groups: Any, *new: pa.Table) -> tuple[pa.Table, Any, Any]:
+        """The members of groups, oldest first; for each group its oldest; and for each member its group."""
+        _, rows = self.members.matches(pa.table({"group": groups}), ["group"])
+        stored = [_summed(rows).drop_columns([WEIGHT])] if rows.num_rows else []
+        rows = pa.concat_tables([self.rows.empty_table(), *stored, *new])
+        rows = rows.sort_by([(name, "ascending") for name in ("group", "since", "founder")])
+        _, oldest, group = np.unique(
+            rows["group"].combine_chunks().dictionary_encode().indices, return_index=True, return_inverse=True
+        )
+        return rows, oldest, group
+
+    def _store(self, before: pa.Table, after: pa.Table) -> None:
+        rows = pa.concat_tables([_weighted(before, -1), _weighted(after, 1)])
+        self.members.insert(rows, compact=_compacted)
+
+    def _send(self, time: Any, rows: pa.Table, diff: int) -> None:
+        changes = {"record": rows["record"], "entity": rows["entity"]}
+        self.send_by(1, time, pa.table(changes).append_column(DIFF, pa.array(np.full(rows.num_rows, diff))))
+
+
+def _with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
+    """The table with other values in a column."""
+    return table.set_column(table.column_names.index(name), name, values)
+
+
+def _weighted(rows: pa.Table, weight: int) -> pa.Table:
+    """The rows with a weight."""
+    return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight)))
+
+
+def _summed(rows: pa.Table) -> pa.Table:
+    """Equal rows as one with the sum of their weights, where that is not zero; in any order."""
+    columns = [name for name in rows.column_names if name != WEIGHT]
+    sums = rows.group_by(columns, use_threads=False).aggregate([(WEIGHT, "sum")])
+    sums = sums.rename_columns([*columns, WEIGHT]).select(rows.column_names)
+    return sums.filter(pc.not_equal(sums[WEIGHT], 0))
+
+
+def _compacted(hashes: Any, rows: pa.Table) -> tuple[Any, pa.Table]:
+    """`_summed` rows with the hashes of their groups, by which they are in order."""
+    both = _summed(rows.append_column("hash", pa.array(hashes))).sort_by("hash")
+    return both["hash"].to_numpy(), both.drop_columns(["hash"])
