@@ -53,7 +53,7 @@ def files(markdown: str) -> dict[str, str]:
 
 
 def printed(markdown: str) -> list[list[str]]:
-    r"""The lines of each block without a language behind a block of Python that ends by printing.
+    r"""The lines of each block without a language behind a block of Python that prints at its end.
 
     >>> printed("```python\nprint(1)\n```\nprints\n```\n1\n```\n```\n$ ls\n```")
     [['1']]
@@ -61,7 +61,8 @@ def printed(markdown: str) -> list[list[str]]:
     found, prints = list[list[str]](), False
     for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", markdown, flags=re.MULTILINE | re.DOTALL):
         if language == "python":
-            *_, last = ast.parse(block).body
+            last = (ast.parse(block).body or [None])[-1]  # none: comments only
+            last = last.body[-1] if isinstance(last, ast.For) else last
             prints = isinstance(last, ast.Expr) and ast.unparse(last).startswith(("print(", "flow.explain("))
         elif prints:
             found.append(block.splitlines())

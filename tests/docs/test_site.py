@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pkgutil
 import re
@@ -81,6 +82,39 @@ def test_a_cell_of_a_table_is_short(page: Path) -> None:
     assert [cell for row in rows for cell in row.split("|") if len(cell) > CELL] == [], (
         "write it below the table"
     )
+
+
+def test_texts_of_errors_are_those_of_the_code() -> None:
+    """The first column of "By symptom": what is in backticks and has several words is in the sources."""
+    section = (
+        (DOCS / "operating.md").read_text(encoding="utf-8").split("\n## By symptom\n")[1].split("\n## ")[0]
+    )
+    first = [row.split(" | ")[0] for row in section.splitlines() if row.startswith("| ")]
+    texts = [text.strip(". ") for cell in first for text in re.findall(r"`([^`]+ [^`]+)`", cell)]
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "timely_spark").rglob("*.py"))
+    )
+
+    assert len(texts) >= 15
+    assert [text for text in texts if text not in sources] == []
+
+
+def test_the_columns_of_graph_algorithms_are_those_of_their_docstrings() -> None:
+    section = (DOCS / "graphs.md").read_text(encoding="utf-8").split("\n## Which columns come out\n")[1]
+    rows = re.findall(r"^\| (`.*?) \| .*? \| (`.*?) \| ", section.split("\n## ")[0], re.MULTILINE)
+    shown = {
+        name: re.findall(r"`(\w+)`", columns)
+        for names, columns in rows
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    documented = {}
+    for name in {*ts.graphs.__all__} - {"motifs"}:  # its columns are named by the pattern
+        out = (inspect.getdoc(getattr(ts.graphs, name)) or "").split("**Columns:**")[1].split(" Out: ")[1]
+        documented[name] = re.findall(
+            r"``(\w+)``", out.replace("\n", " ").split("Example:")[0].split("Raises:")[0]
+        )
+
+    assert shown == documented
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -1,0 +1,76 @@
+"""The cookbook: each page has all its parts, the index has each page, and its programs start on Spark."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import timely_spark as ts
+from tests.docs.test_examples import _program, folder, shared  # noqa: F401 - fixtures
+
+COOKBOOK = Path(__file__).parents[2] / "docs" / "cookbook"
+PAGES = {
+    page.stem: page.read_text(encoding="utf-8") for page in COOKBOOK.glob("*.md") if page.stem != "index"
+}
+#: The tables that a page reads on Spark, its inputs' columns, and the table that it keeps.
+READ = re.compile(r'readStream\.table\("(\w+)"\)')
+INPUT = re.compile(r'flow\.input\("(\w+)", "([^"]+)"')
+KEPT = re.compile(r'"out/(\w+)"')
+STARTED = sorted(page for page, text in PAGES.items() if "def on_spark(" in text and KEPT.search(text))
+#: Those that run always: an algorithm with two inputs, and a query in SQL.
+SOME = {"routes", "bill-of-materials"}
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_a_page_has_input_program_picture_output_and_cost(page: str) -> None:
+    parts = ["\n|---|", "\n```mermaid\n", "\n```python\n", "\n```\n\n```\n", " costs.** ", "**On Spark.** "]
+    missing = [part for part in parts if part not in PAGES[page]]
+
+    assert missing == ([] if page != "migrate" else ["**On Spark.** "])  # all of that page is on Spark
+
+
+def test_the_index_has_every_page() -> None:
+    index = (COOKBOOK / "index.md").read_text(encoding="utf-8")
+
+    assert sorted(re.findall(r"^\| .* \| \[[^\]]+\]\(([\w-]+)\.md\) \|$", index, re.MULTILINE)) == sorted(
+        PAGES
+    )
+
+
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize(
+    "page", [page if page in SOME else pytest.param(page, marks=pytest.mark.campaign) for page in STARTED]
+)
+def test_a_page_keeps_on_spark_the_table_that_it_shows(page: str, spark: SparkSession) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with redirect_stdout(io.StringIO()):
+        exec(compile(_program(PAGES[page]), f"{page}.py", "exec"), names)
+    schemas, read = dict(INPUT.findall(PAGES[page])), READ.findall(PAGES[page])
+    (kept,) = KEPT.findall(PAGES[page])
+    out = names["out"] if not isinstance(names["out"], dict) else names["out"][kept]
+    try:
+        for name in read:
+            rows = [
+                row if isinstance(row, tuple) else (row,) for rows in names["inputs"][name] for row in rows
+            ]
+            spark.createDataFrame(rows, schemas[name]).write.format("delta").saveAsTable(name)
+        query = names["on_spark"](spark)
+        query.process_all_available()
+        query.stop()
+        table = spark.read.format("delta").load(f"out/{kept}").drop("epoch").toArrow()
+    finally:
+        for name in read:
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+    order = [(column, "ascending") for column in table.schema.names]
+    expected = ts.snapshot(out)
+    assert expected.num_rows
+    assert (
+        table.select(expected.schema.names).sort_by(order).to_pylist() == expected.sort_by(order).to_pylist()
+    )
