@@ -46,6 +46,11 @@ def test_select_chooses_renames_and_computes() -> None:
 
     assert out(build, [(1, 10), (None, 20)], "a long, b long") == [(10, 10, 11, "k"), (20, 20, None, "k")]
     assert out(lambda x: x.select(a="b", b="a"), [(1, 2)], "a long, b long") == [(2, 1)]
+    assert out(lambda x: x.select("*", a="b", c="a"), [(1, 2)], "a long, b long") == [(2, 2, 1)]
+    both = out(lambda x: x.collection().select("*", c="a").changes(), [(1, 2)], "a long, b long")
+    assert both == [(1, 2, 1, 1)]
+    with pytest.raises(SchemaError):
+        out(lambda x: x.select(all="*"), [(1, 2)], "a long, b long")
 
 
 def test_where_takes_an_expression_or_a_function_and_null_fails() -> None:

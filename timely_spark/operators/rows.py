@@ -183,12 +183,12 @@ def select(
     """Choose, rename and compute columns.
 
     Args:
-        columns: columns to keep; expressions with a name, ``"a + b AS c"``; or mappings like `named`, for
-            names that cannot be keyword arguments, such as ``name``: ``select({"name": "name"})``.
+        columns: columns to keep, ``"*"`` for all; expressions with a name, ``"a + b AS c"``; or mappings
+            like `named`, for names that cannot be keyword arguments: ``select({"name": "name"})``.
         named: for each new column a column's name, or an expression: a text in Spark's SQL, or one of
             `pyarrow.compute`.
 
-    **Columns:** out: `columns`, then one for each of `named`.
+    **Columns:** out: `columns`, then one for each of `named`; one that is there already stays in its place.
 
     Example:
         >>> import timely_spark as ts

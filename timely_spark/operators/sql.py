@@ -28,7 +28,8 @@ def expression(operator: str, given: Any, schema: pa.Schema) -> Any:
 def named_expressions(operator: str, schema: pa.Schema, *columns: str | Mapping[str, Any]) -> dict[str, Any]:
     """By its name each column to compute: a column's name, or an expression.
 
-    A text that is the name of a column, or could be one, is a name; any other is an expression.
+    A text that is the name of a column, or could be one, is a name; "*" is all columns; any other is an
+    expression.
     """
     chosen: dict[str, Any] = {}
     for column in columns:
@@ -45,6 +46,8 @@ def _of_text(operator: str, given: Any, schema: pa.Schema) -> Any:
 
 
 def _positional(operator: str, given: str, schema: pa.Schema) -> dict[str, str | Expression]:
+    if given == "*" and "*" not in schema.names:
+        return {name: name for name in schema.names}
     made = _of_text(operator, given, schema)
     if isinstance(made, str):
         return {given: made}
