@@ -20,7 +20,7 @@ class Changing:
 
     #: the step, or the loop if nothing changes in it
     step: str
-    #: the oldest epoch in flight, or the last one
+    #: the oldest epoch in flight, or the last one; -1 before the first one
     epoch: int
     #: Columns: iteration long, the records', diff long: by how much a record's multiplicity changes then.
     changes: pa.Table
@@ -64,7 +64,9 @@ class Changing:
     def _lines(self) -> Iterator[str]:
         iterations = self.iterations
         if not iterations:
-            yield f"{self.step} at epoch {self.epoch}: nothing changes"
+            none_yet = "no micro-batch is complete yet; of a loop that grows the log has records"
+            at = f"{self.step} at epoch {self.epoch}: nothing changes"
+            yield at if self.epoch >= 0 else f"{self.step}: {none_yet}"
             return
         cycle = f"the same every {self.cycle}" if self.cycle else "no cycle among them"
         yield f"{self.step} at epoch {self.epoch}, iterations {iterations[0]} to {iterations[-1]}: {cycle}"
