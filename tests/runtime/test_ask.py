@@ -31,12 +31,13 @@ class Outputs:
         self.schemas = {"ages": AGES, "towns": TOWNS}
         self.done = {"ages": -1, "towns": -1}
         self.asked = Indexes(self.schemas, self.complete, self.released)
-        self.read = 0
+        self.read = self.looked = 0
 
     def complete(self, names: Sequence[str]) -> int:
         return min(self.done[name] for name in names)
 
     def released(self, name: str, after: int) -> Iterator[tuple[int, pa.Table]]:
+        self.looked += 1
         for epoch, rows in sorted(self.changes[name].items()):
             if after < epoch <= self.done[name]:
                 self.read += 1
@@ -57,6 +58,15 @@ class Outputs:
 def histories(first: object, second: object) -> st.SearchStrategy[Changes]:
     change = st.tuples(st.sampled_from(first), st.sampled_from(second), st.sampled_from([1, 1, 2, -1]))  # type: ignore[arg-type]
     return st.dictionaries(st.integers(0, 6), st.lists(change, max_size=6), max_size=6)
+
+
+def test_changes_are_looked_for_only_when_an_epoch_has_completed() -> None:
+    outputs = Outputs({0: [("ann", 1, 1)], 2: [("ann", 1, -1)]}, {})
+    for done, looked in ((0, 1), (0, 1), (1, 2), (2, 3), (2, 3)):
+        outputs.done["ages"] = done
+        answer = outputs.ask("ages", question=["ann"], keys=["name"])
+        assert (answer.epoch, outputs.looked) == (done, looked)
+        assert answer.table["age"].to_pylist() == [1 if done < 2 else None]
 
 
 @given(

@@ -74,6 +74,8 @@ class _Index:
     changes: Arrangement
     #: The last epoch whose changes are here.
     last: int = -1
+    #: The epoch up to which changes have been looked for.
+    until: int = -1
 
     def read(self, epochs: Iterator[tuple[int, pa.Table]], diff: str, since: int) -> None:
         """Add epochs; nobody asks for an epoch before `since`."""
@@ -140,16 +142,18 @@ class Indexes:
         table = None if question is None else self._question(names[0], question, keys)
         with self._lock:  # no other question compacts an index beyond this one's epoch
             epoch = self.complete(names) if at is None else at
-            since = self.complete(list(self.schemas)) if at is None else at
             indexes = self._indexes if at is None else {}
             for name in names:
                 schema = self._records(name, diff)
                 on = () if table is None else _shared(name, table.schema, schema)
                 index = indexes.setdefault((name, on, diff), _Index(Arrangement(on or schema.names)))
-                released = self.released(name, index.last)
-                if at is not None:
-                    released = takewhile(lambda each: each[0] <= at, released)
-                index.read(released, diff, since)
+                if index.until < epoch:  # else nothing has been released that this answer needs
+                    released = self.released(name, index.last)
+                    if at is not None:
+                        released = takewhile(lambda each: each[0] <= at, released)
+                    since = self.complete(list(self.schemas)) if at is None else at
+                    index.read(released, diff, since)
+                    index.until = epoch
                 if table is None:
                     table = index.everything(epoch, schema)
                 else:
