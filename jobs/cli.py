@@ -145,7 +145,6 @@ def positive(text: str) -> int:
 
 def session(name: str, *, delta: bool = True, verbose: bool = False) -> SparkSession:
     """A tuned session; under spark-submit, the one that its properties made."""
-    quiet = Path(__file__).resolve().parents[1] / "conf" / "log4j2.properties"
     builder = SparkSession.builder.appName(name)
     builder = builder.config("spark.ui.showConsoleProgress", str(verbose).lower())
     if "SPARK_ENV_LOADED" in os.environ:  # by spark-submit, whose JVM has begun to log
@@ -153,11 +152,8 @@ def session(name: str, *, delta: bool = True, verbose: bool = False) -> SparkSes
     else:  # all runs on this machine, which needs no name then
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-        if quiet.exists() and not verbose:
-            options = f"-Dlog4j2.configurationFile=file:{quiet}"
-            builder = builder.config("spark.driver.extraJavaOptions", options)
     with nullcontext() if verbose else quietly():
-        return ts.configure(builder, delta=delta).getOrCreate()
+        return ts.configure(builder, delta=delta, quiet=not verbose).getOrCreate()
 
 
 def run(job: Callable[[], None]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlparse
 
 import pyspark
 import pytest
@@ -43,8 +45,23 @@ def test_configure_keeps_what_the_user_has_set() -> None:
     options = configure(builder)._options
 
     assert options["spark.ui.enabled"] == "true"
-    assert options["spark.driver.extraJavaOptions"] == "-Xss16m -Djdk.lang.Process.launchMechanism=VFORK"
+    both = "-Xss16m -Djdk.lang.Process.launchMechanism=VFORK"
+    assert options["spark.executor.extraJavaOptions"] == both.split(" ", 1)[1] + " -Xss16m"
+    driver, quiet = options["spark.driver.extraJavaOptions"].rsplit(" ", 1)
+    assert driver == both
+    assert Path(urlparse(quiet.removeprefix("-Dlog4j2.configurationFile=")).path).is_file()
+    assert options["spark.ui.showConsoleProgress"] == "false"
     assert options["spark.hadoop.fs.file.impl"].endswith("RawLocalFileSystem")
+
+
+def test_logging_of_one_s_own_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, own = "spark.driver.extraJavaOptions", "-Dlog4j2.configurationFile=mine.xml"
+    assert "log4j2.properties" not in configure(SparkSession.Builder().config(key, own))._options[key]
+    assert "log4j" not in configure(SparkSession.Builder(), quiet=False)._options[key]
+
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "log4j2.xml").touch()
+    assert "log4j" not in configure(SparkSession.Builder())._options[key]
 
 
 def test_raw_files_are_not_for_rocksdb() -> None:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -57,6 +58,9 @@ _RAW_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSys
 #: Cheaper process starts; and a larger stack for the regular expression with which Spark reads a Python
 #: traceback when a query is stopped in a batch.
 _JAVA = {"launchMechanism": "-Djdk.lang.Process.launchMechanism=VFORK", "-Xss": "-Xss16m"}
+_PROGRESS = "spark.ui.showConsoleProgress"
+#: Warnings and errors, without those that say nothing new of a healthy query.
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 #: What Delta and the Kafka connector need and Spark has: 50 MB, which would be sent to every executor.
@@ -89,6 +93,7 @@ def configure(
     delta: bool = False,
     kafka: bool = False,
     extra_packages: Sequence[str] = (),
+    quiet: bool = True,
 ) -> SparkSession.Builder:
     """A builder with tuned settings; settings that the builder has already do not change.
 
@@ -105,6 +110,8 @@ def configure(
         delta: also set up Delta Lake (needs the extra `delta`; its jars come from Maven).
         kafka: also set up Spark's Kafka connector (its jars come from Maven).
         extra_packages: further Maven coordinates, for example of a JDBC driver.
+        quiet: leave out progress bars, and the warnings that Spark repeats at each start and stop of a
+            healthy query. Logging settings of your own (a `log4j2` file of Spark's, or a Java option) stay.
 
     Raises:
         SparkMissing: PySpark, or with `delta` delta-spark, is not installed; or PySpark is older than 4.2.
@@ -117,7 +124,7 @@ def configure(
     confs = {PARTITIONS: cores, **FILE_MANAGER, **_AT_START}
     if given.get(_STORE, _HDFS_STORE) == _HDFS_STORE:
         confs |= _RAW_FILES
-    builder = _with_java_options(builder, given, _prepared(given))
+    builder = _with_java_options(builder, given, _prepared(given), quiet=quiet)
     if delta:
         confs |= {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -154,13 +161,19 @@ def _prepared(given: Mapping[str, object]) -> Prepared | None:
 
 
 def _with_java_options(
-    builder: SparkSession.Builder, given: Mapping[str, object], ready: Prepared | None
+    builder: SparkSession.Builder, given: Mapping[str, object], ready: Prepared | None, *, quiet: bool
 ) -> SparkSession.Builder:
+    settings = os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME')}/conf"
+    if quiet and _PROGRESS not in given:
+        builder = builder.config(_PROGRESS, "false")
+    quiet = quiet and _LOGGING.is_file() and not any(Path(settings).glob("log4j2.*"))
     for key in _JAVA_OPTIONS:
         options = str(given.get(key, ""))
         more = [option for mark, option in _JAVA.items() if mark not in options]
         if ready is not None and key == _JAVA_OPTIONS[0] and "SharedArchiveFile" not in options:
             more.append(ready.java_options)
+        if quiet and key == _JAVA_OPTIONS[0] and "log4j" not in options:
+            more.append(f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
         if more:
             builder = builder.config(key, " ".join([options, *more]).strip())
     return builder
