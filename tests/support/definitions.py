@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow.compute as pc
+from hypothesis import Phase, settings
 
 import timely_spark as ts
 from timely_spark.times import Antichain
@@ -129,6 +130,11 @@ OPERATORS: dict[str, Operator] = {
     ),
     "exchange": (lambda s: s.exchange("v"), Items),
 }
+#: of tests of flows with all operators: the example alone, and more in a campaign
+FEW = settings(
+    max_examples=settings().max_examples // 10,
+    phases=[*Phase] if settings().max_examples > 100 else [Phase.explicit],
+)
 ITERATIONS = 2
 
 

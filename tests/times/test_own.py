@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.support.definitions import ITERATIONS, OPERATORS, Items, looped, shift, with_time
+from tests.support.definitions import FEW, ITERATIONS, OPERATORS, Items, looped, shift, with_time
 from tests.support.orders import KINDS, Bitemporal, Moment, Moments
 from timely_spark.compiler.summary import PlanSummary, plan_summary
 from timely_spark.errors import GraphError, InvalidTime
@@ -192,7 +192,7 @@ SCHEDULES = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=max(1, settings().max_examples // 10))
+@FEW
 @given(epochs=EPOCHS, schedule=SCHEDULES)
 @example(
     epochs=[[(0, 1, 0), (0, 3, 3), (1, 2, 1)], [(0, 2, 1), (0, 0, 2)], [(0, 4, 0)]],

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.support.definitions import ITERATIONS, OPERATORS, Items, looped, shift, with_time
+from tests.support.definitions import FEW, ITERATIONS, OPERATORS, Items, looped, shift, with_time
 from tests.support.orders import INNER, Label, Version
 from timely_spark.errors import GraphError
 from timely_spark.times import PRODUCT, Descending, RefinedTime, RefinedTimes, Time, refined
@@ -187,7 +187,7 @@ SOME = [[(0, 1), (0, 3), (1, 2)], [(0, 2), (0, 0)], [(0, 4)]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", INNER)
-@settings(max_examples=max(1, settings().max_examples // 10))
+@FEW
 @given(epochs=EPOCHS, schedule=SCHEDULES)
 @example(epochs=SOME, schedule={"workers": 2, "seed": 1, "together": True})
 def test_an_operator_in_a_scope_gives_the_records_of_its_definition(
