@@ -52,7 +52,7 @@ def test_a_page_keeps_on_spark_the_table_that_it_shows(page: str, spark: SparkSe
     with redirect_stdout(io.StringIO()):
         exec(compile(_program(PAGES[page]), f"{page}.py", "exec"), names)
     schemas, read = dict(INPUT.findall(PAGES[page])), READ.findall(PAGES[page])
-    (kept,) = KEPT.findall(PAGES[page])
+    kept = KEPT.findall(PAGES[page].split("def on_spark(")[1])[0]
     out = names["out"] if not isinstance(names["out"], dict) else names["out"][kept]
     try:
         for name in read:
