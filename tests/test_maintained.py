@@ -72,6 +72,33 @@ def test_a_further_frame_is_a_collection(spark: SparkSession, checkpoint: str, t
     assert {(row.node, row.distance) for row in shown} == {(1, 0), (2, 1), (3, 2)}
 
 
+def test_a_query_in_sql_is_kept_and_takes_deletions(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "degrees")
+    for edges, degrees in (
+        ([(1, 2, 1), (1, 3, 1), (2, 3, 1)], {(1, 2), (2, 1)}),
+        ([(1, 2, -1), (2, 3, -1)], {(1, 1)}),
+    ):
+        arrive(tmp_path / "edges", *edges)
+        frame = spark.readStream.schema("a long, b long, diff long").parquet(str(tmp_path / "edges"))
+        query = ts.maintain(
+            sql="SELECT a, count(*) AS n FROM edges GROUP BY a",
+            tables={"edges": frame},
+            table=table,
+            checkpoint=checkpoint,
+            keys="a",
+            workers=2,
+            trigger="available_now",
+        )
+        query.await_termination()
+        shown = spark.read.format("delta").load(table).collect()
+        assert {(row.a, row.n) for row in shown} == degrees
+
+    with pytest.raises(ts.TimelyError, match=r"(?s)no column x, in line 1.*Hint: "):
+        ts.maintain(sql="SELECT x FROM edges", tables={"edges": frame}, table=table, checkpoint=checkpoint)
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -103,3 +103,12 @@ def test_tables_of_several_schemas() -> None:
 def test_many_rows_are_not_reordered() -> None:
     table = pa.table({"n": range(200_000)})
     assert ColumnProjection({"n": F("n") + 0, "one": pc.scalar(1)})(table).column(0).equals(table.column(0))
+
+
+def test_a_long_name_is_read_whole() -> None:
+    name = "a name of many words " * 20
+    table = pa.table({name: [1, 2]})
+    assert ColumnProjection({"n": pc.field(name), "m": pc.add(pc.field(name), 1)})(table).to_pydict() == {
+        "n": [1, 2],
+        "m": [2, 3],
+    }

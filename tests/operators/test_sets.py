@@ -109,11 +109,10 @@ def test_other_columns_are_refused_when_the_graph_is_built(operation: str, other
 
 
 @pytest.mark.parametrize("operation", ["union", "intersect", "subtract"])
-def test_nested_columns_and_other_things_are_refused(operation: str) -> None:
+def test_other_things_than_streams_are_refused(operation: str) -> None:
     flow = ts.Dataflow("bad")
     x = flow.input("x", "k long, v array<long>")
 
-    with pytest.raises(SchemaError, match=rf"(?s){operation}.*nested columns.*Hint: "):
-        getattr(x, operation)(x)
+    assert getattr(x, operation)(x).schema == x.schema
     with pytest.raises(GraphError, match=rf"(?s){operation} got a str.*Hint: "):
         getattr(x, operation)("y")

@@ -186,6 +186,11 @@ def test_a_limit_ends_the_recursion_or_is_an_error():
             "write UNION",
         ),
         (
+            "WITH RECURSIVE r AS (SELECT src FROM edges UNION ALL SELECT src + 1 FROM r) SELECT 1",
+            "whose step keeps each row never ends",
+            "write a condition",
+        ),
+        (
             "WITH RECURSIVE r AS (SELECT src FROM edges UNION ALL SELECT DISTINCT src FROM r) SELECT 1",
             "a distinct over the recursive name",
             "write UNION",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
@@ -78,16 +82,32 @@ REFUSED = [
     ("SELECT src, count(*) FROM edges", "src is neither in GROUP BY", "any_value(src)"),
     ("SELECT src FROM edges WHERE count(*) > 1", "where no aggregate may be", "HAVING"),
     ("SELECT src FROM edges WHERE src", "is bigint, not boolean", "write a condition"),
+    ("SELECT grouping(src) FROM edges GROUP BY src", "without grouping sets", "ROLLUP"),
+    ("SELECT src FROM edges LATERAL VIEW explode(src) AS x", "explode of bigint", "array or a map"),
+    ("SELECT * FROM range(1000000)", "range of 1,000,000 rows", "table"),
+    (
+        "SELECT a.src FROM edges a LEFT JOIN edges b ON a.src = b.src AND b.w IN (SELECT w FROM edges)",
+        "a subquery in ON of a LEFT JOIN",
+        "subquery of FROM",
+    ),
     ("SELECT mode(src) FROM edges", "mode is not kept up to date", "reduce_batches"),
+    ("SELECT src FROM edges ORDER BY srcc", "no column srcc", "did you mean src?"),
+    ("SELECT src FROM edges UNION SELECT dst FROM edges ORDER BY 2", "ORDER BY 2", "number"),
     ("SELECT src FROM edges SORT BY src", "SORT BY is not supported", "no order"),
     ("SELECT * FROM edges TABLESAMPLE (10 PERCENT)", "TABLESAMPLE", "hash"),
     ("SELECT src FROM edges UNION SELECT src, dst FROM edges", "1 and 2 columns", "as many"),
     ("SELECT row_number() OVER () FROM edges", "without ORDER BY", "ordered"),
-    ("SELECT src FROM edges WHERE (src, dst) NOT IN (SELECT dst, src FROM edges)", "NOT IN", "NOT EXISTS"),
     ("SELECT (SELECT src, dst FROM edges) FROM edges", "2 columns where one value belongs", "one column"),
     ("SELECT * FROM edges LIMIT -1", "LIMIT is -1", "whole number"),
     ("SELECT src FROM edges; SELECT dst FROM edges", "2 statements", "flow.sql"),
-    ("SELECT src FROM edges PIVOT (sum(w) FOR dst IN (1, 2))", "PIVOT is not supported", "FILTER"),
+    ("SELECT src FROM edges UNPIVOT (v FOR k IN (src, dst))", "UNPIVOT", "UNION ALL"),
+    ("SELECT session_window(w, '5 minutes') FROM edges", "session_window is not kept", "lag(time) OVER"),
+    ("SELECT window(w, '5 parsecs') FROM edges", "a window of '5 parsecs'", "minute"),
+    (
+        "SELECT sum(w) OVER (ORDER BY src, dst RANGE 1 PRECEDING) FROM edges",
+        "RANGE with a distance of other than one number",
+        "ROWS",
+    ),
 ]
 
 
@@ -165,6 +185,25 @@ def test_a_kept_view_with_equal_rows_is_refused(tmp_path):
     kept = text.replace("LOCATION '/y'", "LOCATION '/y' TBLPROPERTIES ('keys' = 'src')")
     flow, _ = read_sql(kept.replace("/x", str(tmp_path))).flow()
     assert "table r" in repr(flow)
+
+
+def test_a_function_of_the_user_is_called_in_queries():
+    ts.function("twice_of_it", "bigint", lambda n: pc.multiply(n, 2))
+    flow = ts.Dataflow("functions")
+    edges = flow.input("edges", EDGES).collection()
+    query = "SELECT src, sum(twice_of_it(w)) AS w FROM edges GROUP BY src HAVING twice_of_it(src) > 2"
+    ts.sql(query, edges=edges).changes().capture("out")
+    assert ts.testing.run(flow, {"edges": [[(1, 2, 3), (2, 2, 3), (2, 1, 4)]]})["out"].rows() == {
+        0: [(2, 14, 1)]
+    }
+
+
+def test_the_package_of_expressions_does_not_hide_the_function_sql():
+    code = (
+        "import timely_spark.sql.functions; from timely_spark.sql import bind; import timely_spark as ts;"
+        "from timely_spark import sql; assert sql is ts.sql and callable(sql), sql"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_table_is_found_by_its_view():

@@ -121,3 +121,39 @@ def test_mixing_is_a_bijection_as_far_as_one_sees() -> None:
 
     assert len(np.unique(mix(x))) == len(x)
     assert np.bincount((mix(x) % np.uint64(8)).astype(int)).min() > 12_000, "and deals evenly"
+
+
+NESTED = [
+    (pa.list_(pa.int32()), st.lists(st.none() | st.integers(0, 1), max_size=2)),
+    (pa.large_list(pa.float64()), st.lists(st.sampled_from([0.0, -0.0, math.nan]), max_size=2)),
+    (
+        pa.list_(pa.list_(pa.string())),
+        st.lists(st.none() | st.lists(st.sampled_from(["", "a"]), max_size=2), max_size=2),
+    ),
+    (
+        pa.map_(pa.string(), pa.int8()),
+        st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.just(1)), max_size=2),
+    ),
+    (
+        pa.struct([("a", pa.int8()), ("b", pa.list_(pa.string()))]),
+        st.fixed_dictionaries({"a": st.none() | st.integers(0, 1), "b": st.none() | st.just(["x"])}),
+    ),
+]
+
+
+def canonical(value: Any) -> str:
+    return repr(value).replace("-0.0", "0.0")
+
+
+@pytest.mark.parametrize(("kind", "values"), NESTED, ids=[str(kind) for kind, _ in NESTED])
+@given(data=st.data())
+def test_nested_values_are_one_key_if_all_their_parts_are_equal(
+    kind: pa.DataType, values: Any, data: Any
+) -> None:
+    listed = data.draw(st.lists(st.none() | values, min_size=2, max_size=8))
+    a = pa.array([None, *listed], kind)[1:]
+    b = pa.array([*listed[1:], listed[0]], kind)
+    equal = [canonical(x) == canonical(y) for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)]
+    left, right = pa.table({"k": a}), pa.table({"k": b})
+    assert same(left, right, ["k"], ["k"]).tolist() == equal
+    assert (hashes(left, ["k"]) == hashes(right, ["k"])).tolist() == equal

@@ -61,7 +61,7 @@ def map_reduce(
 
     Raises:
         GraphError: a function cannot be called.
-        SchemaError: a key is missing, nested, or in `reduced`.
+        SchemaError: a key is missing, or in `reduced`.
         VertexError: at run time: a function raises, or returns other columns.
     """
     check_function("map_reduce", mapper, "row")

@@ -157,7 +157,7 @@ def count(
         {0: [('be', 1, 1), ('to', 2, 1)], 1: [('to', 1, 1), ('to', 2, -1)]}
 
     Raises:
-        SchemaError: a key is missing, nested, or named twice; or `column` is a key.
+        SchemaError: a key is missing, or named twice; or `column` is a key.
     """
     collection, listed = _grouped("count", collection, keys, None)
     _check_free("count", column, listed)
@@ -187,7 +187,7 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
         {0: [('a', 9, 1)], 1: [('a', 7, 1), ('a', 9, -1)]}
 
     Raises:
-        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or no number.
+        SchemaError: a key is missing, or named twice; `value` is missing, a key, or no number.
     """
     collection, listed = _grouped("sum", collection, keys, value)
     logic, kind = _total("sum", collection, listed, value)
@@ -229,7 +229,7 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
         {0: [('a', 3.0, 1)], 1: [('a', 2.0, 1), ('a', 3.0, -1)]}
 
     Raises:
-        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or no number.
+        SchemaError: a key is missing, or named twice; `value` is missing, a key, or no number.
     """
     collection, listed = _grouped("mean", collection, keys, value)
     logic = Mean(listed, _total("mean", collection, listed, value)[0])
@@ -266,7 +266,7 @@ def min(
         {0: [('a', 2, 1)], 1: [('a', 2, -1), ('a', 5, 1)]}
 
     Raises:
-        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or nested; or `skew`
+        SchemaError: a key is missing, or named twice; `value` is missing, a key, or nested; or `skew`
             lists no keys.
     """
     return _extreme("min", collection, value, keys, skew=skew, name=name)
@@ -300,7 +300,7 @@ def max(
         {0: [('a', 5, 1)]}
 
     Raises:
-        SchemaError: a key is missing, nested, or named twice; `value` is missing, a key, or nested; or `skew`
+        SchemaError: a key is missing, or named twice; `value` is missing, a key, or nested; or `skew`
             lists no keys.
     """
     return _extreme("max", collection, value, keys, skew=skew, name=name)

@@ -234,17 +234,39 @@ def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:
     return result
 
 
+def has_equality(kind: pa.DataType) -> bool:
+    """Whether values of a type have equality and a hash, as arrays, maps and structs of such have.
+
+    >>> has_equality(pa.list_(pa.float64())), has_equality(pa.list_(pa.month_day_nano_interval()))
+    (True, False)
+    """
+    if pa.types.is_union(kind) or not pa.types.is_nested(kind):
+        return is_key_type(kind)
+    return all(has_equality(kind.field(n).type) for n in range(kind.num_fields))
+
+
 def check_columns(
-    step: str, schema: pa.Schema, columns: Sequence[str], *, keys: bool = False, of: str = "its input"
+    step: str,
+    schema: pa.Schema,
+    columns: Sequence[str],
+    *,
+    keys: bool = False,
+    nested: bool = False,
+    of: str = "its input",
 ) -> None:
-    """Check that a schema, by default of the step's input, has the columns, and that they can be keys."""
+    """Check that a schema, by default of the step's input, has the columns, and that they can be keys.
+
+    Args:
+        nested: whether keys may be nested, as they need no order.
+    """
     present = set(schema.names)
     missing = [column for column in names(step, columns) if column not in present]
     if missing:
         msg = f"step {step!r} asks for columns {missing}, {of} has {columns_of(schema)}"
         raise SchemaError(msg, where=caller(), hint="check the spelling, or select the column first.")
     refused = {column: schema.field(column).type for column in columns if keys}
-    refused = {column: kind for column, kind in refused.items() if not is_key_type(kind)}
+    fits = has_equality if nested else is_key_type
+    refused = {column: kind for column, kind in refused.items() if not fits(kind)}
     if refused:
         what = (
             "nested columns" if all(map(pa.types.is_nested, refused.values())) else "columns without equality"

@@ -145,7 +145,9 @@ class LogicalGraph:
         needs = tuple(need and replace(need, workers=self.workers) for need in needs)
         for (source, port), need in zip(inputs, needs, strict=False):
             if need is not None:
-                check_columns(title.full, source.outputs[port], need.columns, keys=not need.computed)
+                check_columns(
+                    title.full, source.outputs[port], need.columns, keys=not need.computed, nested=True
+                )
         known = {*own, *(name for source, port in inputs for name in source.outputs[port].names)}
         for schema in outputs:
             check_names(title.full, where, schema, known=known)

@@ -103,7 +103,11 @@ class Subexpression:
         with pa.ipc.open_file(serialised) as file:
             batch = file.get_batch(0)
         # a mapping of the metadata would drop repeated keys
-        _, _, text = batch.schema.to_string(truncate_metadata=False).partition("-- schema metadata --\n")
+        try:  # newer versions cut long names off
+            shown = batch.schema.to_string(truncate_metadata=False, element_size_limit=serialised.size)
+        except TypeError:
+            shown = batch.schema.to_string(truncate_metadata=False)
+        _, _, text = shown.partition("-- schema metadata --\n")
         return cls(batch, re.findall(r"(?ms)^(\w+): '(.*?)'$(?=\n\w+: '|\Z)", text), read)
 
     @property

@@ -289,7 +289,7 @@ def _parse_decimal(tokens: _Tokens) -> pa.DataType:
 
 
 def is_key_type(kind: pa.DataType) -> bool:
-    """Whether a column of this type may be a key: any flat type, which has equality and a hash.
+    """Whether a column of this type may be a key: any flat type, which has equality, an order and a hash.
 
     >>> is_key_type(pa.float64()), is_key_type(pa.list_(pa.int8())), is_key_type(pa.month_day_nano_interval())
     (True, False, False)

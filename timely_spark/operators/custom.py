@@ -235,7 +235,12 @@ def custom(
     promised = names(operator, guarantees) if guarantees is not None else None
     if promised is not None:
         check_columns(
-            name or operator, schemas[0] if schemas else pa.schema([]), promised, keys=True, of="output 0"
+            name or operator,
+            schemas[0] if schemas else pa.schema([]),
+            promised,
+            keys=True,
+            nested=True,
+            of="output 0",
         )
     paths = _summaries(name or operator, streams, vertex, len(schemas), summaries or {})
     given = (

@@ -131,7 +131,7 @@ class Grouped(Suggests):
 
         Raises:
             GraphError: `function` cannot be called.
-            SchemaError: a key is missing, nested, or in `schema`.
+            SchemaError: a key is missing, or in `schema`.
             VertexError: at run time: the function fails, or returns other columns.
         """
         return _grouped(self.stream, "reduce", self.keys, function, schema, name=name)
@@ -162,7 +162,7 @@ class Grouped(Suggests):
 
         Raises:
             GraphError: `function` cannot be called.
-            SchemaError: a key is missing, nested, or in `schema`.
+            SchemaError: a key is missing, or in `schema`.
             VertexError: at run time: the function fails, or returns other columns, or keys that it did not
                 get.
         """

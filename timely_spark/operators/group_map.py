@@ -306,7 +306,7 @@ def stateful_map(
         state: the schema of the state, without the keys.
         expire: forget a key when more than `expire` epochs pass without a record of it.
 
-    **Columns:** out: `keys`, then `schema`. Keys and state may not be nested.
+    **Columns:** out: `keys`, then `schema`. State may not be nested.
 
     Example:
         The difference of each reading to the last one:
@@ -362,7 +362,7 @@ def stateful_map_batches(
         expire: forget a key when more than `expire` epochs pass without a record of it.
 
     **Columns:** the function gets the stream's, and `keys` and `state`; returns `keys` and `schema`, and
-    `keys` and `state`. Out: `keys`, then `schema`. Keys and state may not be nested.
+    `keys` and `state`. Out: `keys`, then `schema`. State may not be nested.
 
     Example:
         Each record once, and how often its key has been seen:

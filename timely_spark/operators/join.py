@@ -350,8 +350,8 @@ def matching_keys(
         msg = f"{operator}: keys {list(keys[0])} and {list(keys[1])}"
         hint = "give on=[...], or left=[...] and right=[...] of equal length."
         raise SchemaError(msg, where=where, hint=hint)
-    check_columns(operator, ours, keys[0], keys=True)
-    check_columns(operator, theirs, keys[1], keys=True)
+    check_columns(operator, ours, keys[0], keys=True, nested=True)
+    check_columns(operator, theirs, keys[1], keys=True, nested=True)
     for a, b in zip(*keys, strict=True):
         kinds = ours.field(a).type, theirs.field(b).type
         if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):

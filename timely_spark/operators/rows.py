@@ -264,7 +264,7 @@ def keys_and_value(
 ) -> tuple[str, ...]:
     """The key columns, checked: `value` is another column, which may be `nested`."""
     listed = names(operator, keys)
-    check_columns(operator, schema, listed, keys=True)
+    check_columns(operator, schema, listed, keys=True, nested=True)
     check_columns(operator, schema, [value], keys=not nested)
     if value in listed:
         msg = f"{operator}: {value!r} is a key and the value"
@@ -277,7 +277,7 @@ def keys_and_value(
 def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) -> tuple[str, ...]:
     """Check and normalise key columns."""
     listed = names(operator, columns)
-    check_columns(operator, schema, listed, keys=True)
+    check_columns(operator, schema, listed, keys=True, nested=True)
     if not listed or len(set(listed)) < len(listed):
         msg = f"{operator}: keys {list(listed)}"
         raise SchemaError(msg, where=caller(), hint="name the key columns, each once.")

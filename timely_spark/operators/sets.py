@@ -52,12 +52,12 @@ class SetOperation(BufferingVertex):
 
 
 def check_same_schema(operator: str, names: tuple[str, str], left: pa.Schema, right: pa.Schema) -> None:
-    """Check that two sides have the same flat columns."""
+    """Check that two sides have the same columns, which have equality."""
     if left != right:
         msg = f"{operator}: {names[0]!r} has ({describe(left)}), {names[1]!r} has ({describe(right)})"
         hint = "select the same columns, in the same order and of the same types, on both sides."
         raise SchemaError(msg, where=caller(), hint=hint)
-    check_columns(operator, left, left.names, keys=True)
+    check_columns(operator, left, left.names, keys=True, nested=True)
 
 
 @operator(Stream)
@@ -70,7 +70,7 @@ def union(stream: Stream, other: Stream, *, all: bool = False, name: str | None 
     or use ``concat(other).distinct()``. Give two inputs ``epochs="manual"``: by the clock, what is sent to
     both together may fall into two micro-batches, which have two times. Source: Union of Naiad section 4.2.
 
-    **Columns:** out as in, the same on both sides; none may be nested.
+    **Columns:** out as in, the same on both sides.
 
     Example:
         >>> import timely_spark as ts
@@ -81,7 +81,7 @@ def union(stream: Stream, other: Stream, *, all: bool = False, name: str | None 
         {0: [(1,), (2,)], 1: [(1,)]}
 
     Raises:
-        SchemaError: the columns differ, or one is nested.
+        SchemaError: the columns differ, or one has no equality.
         GraphError: `other` is of another kind or flow, or in another scope (collections: an unrelated one).
     """
     return _compared("union", stream, other, multiset=all, name=name)
@@ -94,7 +94,7 @@ def intersect(stream: Stream, other: Stream, *, all: bool = False, name: str | N
     Each goes out once per time, when the time is complete; with `all` as often as both sides have it.
     Otherwise as `union`.
 
-    **Columns:** out as in, the same on both sides; none may be nested.
+    **Columns:** out as in, the same on both sides.
 
     Example:
         >>> import timely_spark as ts
@@ -105,7 +105,7 @@ def intersect(stream: Stream, other: Stream, *, all: bool = False, name: str | N
         {0: [(1,)], 1: [(3,)]}
 
     Raises:
-        SchemaError: the columns differ, or one is nested.
+        SchemaError: the columns differ, or one has no equality.
         GraphError: `other` is of another kind or flow, or in another scope (collections: an unrelated one).
     """
     return _compared("intersect", stream, other, multiset=all, name=name)
@@ -118,7 +118,7 @@ def subtract(stream: Stream, other: Stream, *, all: bool = False, name: str | No
     Each goes out once per time, when the time is complete; with `all` as often as the stream has it more
     often than the other (PySpark's `exceptAll`). Otherwise as `union`.
 
-    **Columns:** out as in, the same on both sides; none may be nested.
+    **Columns:** out as in, the same on both sides.
 
     Example:
         >>> import timely_spark as ts
@@ -130,7 +130,7 @@ def subtract(stream: Stream, other: Stream, *, all: bool = False, name: str | No
         ({0: [(2,)]}, {0: [(1,), (2,), (2,)]})
 
     Raises:
-        SchemaError: the columns differ, or one is nested.
+        SchemaError: the columns differ, or one has no equality.
         GraphError: `other` is of another kind or flow, or in another scope (collections: an unrelated one).
     """
     return _compared("subtract", stream, other, multiset=all, name=name)

@@ -2,7 +2,8 @@
 
 - `relations`: the relational operators, each with how it is built from collections.
 - `scopes`: which column a name means.
-- `blocks`, `calls`, `subqueries`, `recursion`: from a syntax tree to relations.
+- `blocks`, `sources`, `joins`, `calls`, `subqueries`, `recursion`: from a syntax tree to relations.
+- `generators`: functions that make rows.
 - `aggregates`, `windows`: reductions by aggregates and by functions of windows.
 - `narrowing`: which columns each relation needs.
 - `sql`: what users call.

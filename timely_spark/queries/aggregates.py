@@ -23,6 +23,7 @@ from timely_spark.differential.trace import products
 from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import ALL, beyond_longs, too_large_sum
 from timely_spark.queries.sorting import Order, ranks, rows_in_order, whole
+from timely_spark.sql.plain import decimals, rounded_quotient, unscaled, wide
 from timely_spark.state.arrow import replaced
 from timely_spark.state.grouping import run_starts
 
@@ -220,11 +221,9 @@ def _half(column: str, half: str) -> str:
 
 def as_decimal(high: Longs, low: Longs, kind: pa.DataType, missing: Any) -> pa.Array:
     """Sums in halves, whose value is ``high * 2**32 + low``, as decimals with these digits."""
-    wide = (pa.array(high).cast(pa.decimal128(19, 0)), pa.array(low).cast(pa.decimal128(19, 0)))
-    factor = pa.scalar(1 << 32).cast(pa.decimal128(10, 0))
-    digits = pc.add(pc.multiply(wide[0], factor), wide[1]).cast(pa.decimal128(38, 0))
-    whole_numbers = pa.Array.from_buffers(pa.decimal128(38, kind.scale), len(digits), digits.buffers())
-    return pc.if_else(pa.array(missing), pa.scalar(None, kind), whole_numbers.cast(kind))
+    pairs = np.column_stack([(high << 32) | low, high >> 32])
+    made = pa.Array.from_buffers(pa.decimal128(38, kind.scale), len(high), [None, pa.py_buffer(pairs)])
+    return pc.if_else(pa.array(missing), pa.scalar(None, kind), made.cast(kind))
 
 
 # -- each function -------------------------------------------------------------------------------------------
@@ -290,7 +289,7 @@ def _average(call: AggregateFunction, of: GroupRecords) -> pa.Array:
     if pa.types.is_decimal(call.type):
         scale = call.type.scale - 4 if given is None else given.scale
         total = _sum(replace(call, type=pa.decimal128(38, scale)), of)
-        return _quotient(total, some, call.type)
+        return quotient(total, some, call.type)
     if given is None or pa.types.is_integer(given):
         return _mean_of_longs(call, of, some)
     return pc.divide(_sum(replace(call, type=pa.float64()), of), some.cast(pa.float64()))
@@ -311,18 +310,12 @@ def _mean_of_longs(call: AggregateFunction, of: GroupRecords, counts: pa.Array) 
     return pc.divide(total, counts.cast(pa.float64()))
 
 
-def _quotient(total: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
+def quotient(total: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Decimals divided by counts, rounded half up, as Spark's averages."""
-    from decimal import ROUND_HALF_UP, Decimal, localcontext
-
-    unit = Decimal(1).scaleb(-kind.scale)
-    with localcontext() as context:
-        context.prec = 76
-        made = [
-            None if a is None or not n else (a / n).quantize(unit, ROUND_HALF_UP)
-            for a, n in zip(total.to_pylist(), counts.to_pylist(), strict=True)
-        ]
-    return pa.array(made, kind)
+    by = wide(counts.fill_null(1).to_numpy(zero_copy_only=False))
+    digits = wide(unscaled(total)) * 10 ** (kind.scale - total.type.scale)
+    missing = pc.or_(counts.is_null(), total.is_null())
+    return pc.if_else(missing, pa.scalar(None, kind), decimals(rounded_quotient(digits, by), kind))
 
 
 def _extreme(call: AggregateFunction, of: GroupRecords) -> pa.Array:

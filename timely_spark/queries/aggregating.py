@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from timely_spark.queries import calls
 from timely_spark.queries.aggregates import TYPES, AggregateFunction
-from timely_spark.queries.binder import UNIT, Binder, Domain, cast_to, ordering
+from timely_spark.queries.binder import UNIT, Binder, Domain, cast_to, column_node, ordering
 from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation
 from timely_spark.queries.scopes import Fresh, VisibleColumns
+from timely_spark.sql import parse
 from timely_spark.sql.types import name_of
 
 
@@ -29,7 +30,10 @@ class Aggregating:
     names: VisibleColumns
     relation: Relation
     computed: dict[Any, str] | None
+    keys_of_queries: dict[Any, str]
+    grouped: tuple[str, list[Any]] | None
     _before: VisibleColumns | None
+    _listed: list[Any]
     _aliases: dict[str, Any]
 
     if TYPE_CHECKING:  # of the block
@@ -37,6 +41,8 @@ class Aggregating:
         def final(self, node: Any) -> Any: ...  # noqa: D102
         def final_name(self, column: str) -> str: ...  # noqa: D102
         def plain(self, node: Any, names: VisibleColumns) -> Any: ...  # noqa: D102
+        def rewritten(self, node: Any) -> Any: ...  # noqa: D102
+        def is_named(self, node: Any, names: VisibleColumns) -> bool: ...  # noqa: D102
         def add(self, node: Any, wanted: str) -> str: ...  # noqa: D102
         def window_clauses(self) -> dict[str, Any]: ...  # noqa: D102
 
@@ -53,9 +59,10 @@ class Aggregating:
         if group is None and not found:
             return False
         self._before = replace(self.names)
+        self._listed = []
         sets = self._grouping_sets(group, items)
         self._before = replace(self.names)
-        by = list(dict.fromkeys(one for each in sets for one in each))
+        by = list(dict.fromkeys([*self._listed, *(one for each in sets for one in each)]))
         keys = [self._key(one) for one in by]
         outer = [self.final_name(entry.column) for _, entry in self.names.outer]
         made: dict[Any, str] = {}
@@ -79,7 +86,7 @@ class Aggregating:
                 relation, listed, sets, dict(zip(by, keys, strict=True)), columns
             )
         always = None
-        if group is None:
+        if group is None or (group.args.get("all") and not by):
             always = UNIT if self.domain is None else self.domain.relation
         if not specs:
             # only keys are asked for
@@ -116,7 +123,7 @@ class Aggregating:
         from sqlglot import exp
 
         sets = exp.Rollup | exp.Cube | exp.GroupingSets
-        return bool(group.args.get("rollup") or group.args.get("cube")) or any(
+        return any(group.args.get(one) for one in ("rollup", "cube", "grouping_sets")) or any(
             isinstance(one, sets) for one in group.expressions
         )
 
@@ -133,6 +140,9 @@ class Aggregating:
             return _prefixes([[one] for one in sets[0]])
         if group.args.get("cube"):
             return _subsets([[one] for one in sets[0]])
+        for one in group.args.get("grouping_sets") or ():  # GROUP BY a, b GROUPING SETS (...)
+            self._listed = sets[0]
+            return self._sets_of(one, items)
         return sets
 
     def _sets_of(self, node: Any, items: Sequence[tuple[str | None, Any]]) -> list[list[Any]]:
@@ -164,19 +174,21 @@ class Aggregating:
             if not 0 <= place < len(items):
                 raise self.binder.refuse(node, f"GROUP BY {node.this}", f"there are {len(items)} columns.")
             node = items[place][1]
+        alias = self._alias_expanded(node)
+        if calls.has_query(alias) and not self.is_named(node, self.names):
+            node = alias
         if any(calls.aggregates_in(node)):
             raise self.binder.refuse(node, "GROUP BY of an aggregate", "group by a column of the input.")
         if calls.has_query(node):
-            raise self.binder.refuse(node, "GROUP BY of a subquery", "select it in a subquery of FROM first.")
+            made = self.final(self.rewritten(node))
+            self.keys_of_queries[node] = self.add(made, "key")
+            return column_node(self.keys_of_queries[node])
         return self.final(self.plain(node, self.names))
 
     def _call_key(self, node: Any) -> Any:
         """What makes two aggregates one: the same tree over the same columns."""
         assert self._before is not None
-        if calls.has_query(node):
-            hint = "select the subquery's value in a subquery of FROM first."
-            raise self.binder.refuse(node, "a subquery in an aggregate", hint)
-        return self.final(self.plain(node, self._before))
+        return node if calls.has_query(node) else self.final(self.plain(node, self._before))
 
     def _call(
         self, node: Any, arguments: dict[Any, str], columns: list[tuple[str, Any]]
@@ -191,17 +203,20 @@ class Aggregating:
             hint = "compute it before the flow, or with Collection.reduce_batches."
             raise binder.refuse(node, f"{shown} is not kept up to date", hint)
 
+        def plain(tree: Any) -> Any:
+            return self.rewritten(tree) if calls.has_query(tree) else self.plain(tree, before)
+
         def argument(tree: Any) -> str:
             if one.filter is not None:
-                tree = exp.Case(ifs=[exp.If(this=self.plain(one.filter, before), true=tree)])
+                tree = exp.Case(ifs=[exp.If(this=plain(one.filter), true=tree)])
             tree = self.final(tree)
             if tree not in arguments:
                 arguments[tree] = self.fresh.name("argument")
                 columns.append((arguments[tree], binder.column(tree, self.relation.schema)))
             return arguments[tree]
 
-        given, kind = self._typed(node, one, [self.plain(of, before) for of in one.arguments])
-        order = tuple(ordering(argument(self.plain(by.this, before)), by) for by in one.order)
+        given, kind = self._typed(node, one, [plain(of) for of in one.arguments])
+        order = tuple(ordering(argument(plain(by.this)), by) for by in one.order)
         return AggregateFunction(
             one.function,
             tuple(argument(of) for of in given),
@@ -267,10 +282,13 @@ class Aggregating:
         from sqlglot import exp
 
         schema, group_id = relation.schema, self.fresh.name("grouping_id")
+        self.grouped = group_id, list(named)
         mine = set(named.values())
         order = list(named.values())
+        # a set that is listed twice is there twice
+        place = self.fresh.name("grouping_set")
         parts = []
-        for each in sets:
+        for at, each in enumerate(sets):
             present = {named[one] for one in each}
             number = sum(1 << (len(order) - 1 - n) for n, key in enumerate(order) if key not in present)
             kept = [
@@ -282,9 +300,34 @@ class Aggregating:
                 )
                 for key in keys
             ]
-            identity = self.binder.bound(cast_to(exp.Literal.number(number), pa.int64()), schema)
-            parts.append(Projection(relation, (*kept, *((n, n) for n, _ in columns), (group_id, identity))))
-        return Concat(tuple(parts)), [*keys, group_id]
+            values = [
+                (name, self.binder.bound(cast_to(exp.Literal.number(of), pa.int64()), schema))
+                for name, of in ((group_id, number), (place, at))
+            ]
+            parts.append(Projection(relation, (*kept, *((n, n) for n, _ in columns), *values)))
+        return Concat(tuple(parts)), [*keys, group_id, place]
+
+    def grouping(self, node: Any) -> Any:
+        """`grouping(key)` and `grouping_id(keys)`: which keys a grouping set lacks."""
+        from sqlglot import exp
+
+        shown = calls.function_name(node)
+        if self.grouped is None or self._before is None:
+            hint = "group by ROLLUP, CUBE or GROUPING SETS."
+            raise self.binder.refuse(node, f"{shown} without grouping sets", hint)
+        column, keys = self.grouped
+        given = [self.final(self.plain(one, self._before)) for one in node.expressions]
+        unknown = [one for one, tree in zip(node.expressions, given, strict=True) if tree not in keys]
+        if unknown or (isinstance(node, exp.Grouping) and len(given) != 1):
+            where = unknown[0] if unknown else node
+            raise self.binder.refuse(where, f"{shown} of what is no key", "name one that is in GROUP BY.")
+        places = [len(keys) - 1 - keys.index(one) for one in given or keys]
+        bits = [
+            f"shiftleft(shiftright(`{column}`, {of}) & 1, {len(places) - 1 - n})"
+            for n, of in enumerate(places)
+        ]
+        kind = "tinyint" if isinstance(node, exp.Grouping) else "bigint"
+        return parse.parse_expression(f"CAST({' | '.join(bits)} AS {kind})")
 
 
 def _prefixes(parts: Sequence[list[Any]]) -> list[list[Any]]:

@@ -24,6 +24,7 @@ from timely_spark.queries.scopes import Fresh, NamedColumn, VisibleColumns
 from timely_spark.queries.sorting import Order
 from timely_spark.sql import bind, parse, types
 from timely_spark.sql.types import name_of
+from timely_spark.sql.users import USER_FUNCTIONS
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -88,7 +89,7 @@ class Binder:
     """
 
     text: str
-    functions: Mapping[str, Any] = field(default_factory=dict)
+    functions: Mapping[str, Any] = field(default_factory=lambda: USER_FUNCTIONS)
     zone: str = "UTC"
     #: what is worth knowing and no mistake, for `explain_sql`
     notes: list[str] = field(default_factory=list)
@@ -165,7 +166,7 @@ class Binder:
         columns = []
         for kind, column in zip(kinds, zip(*rows, strict=True), strict=True):
             cast = [self.bound(cast_to(value, kind), one).evaluate(table) for value in column]
-            columns.append([value[0].as_py() for value in cast])
+            columns.append([frozen(value[0].as_py()) for value in cast])
         names = [f"col{n}" for n in range(1, len(kinds) + 1)]
         schema = pa.schema(list(zip(names, kinds, strict=True)))
         made: Relation = ConstantRows(tuple(zip(*columns, strict=True)), schema)
@@ -237,10 +238,6 @@ class Binder:
 
         count, offset = self.limits(node)
         order = node.args.get("order")
-        if count is None and not offset:
-            if order is not None:
-                self.notes.append(ORDERED)
-            return answer
         by = []
         for one in order.expressions if order is not None else ():
             if isinstance(one.this, exp.Literal) and not one.this.is_string:
@@ -251,6 +248,10 @@ class Binder:
             if not 0 <= place < len(answer.columns):
                 raise self.refuse(one, f"ORDER BY {one.this}", "name a column of the result, or its number.")
             by.append(ordering(answer.columns[place], one))
+        if count is None and not offset:
+            if order is not None:
+                self.notes.append(ORDERED)
+            return answer
         relation = Limit(answer.relation, answer.outer, tuple(by), count, offset)
         return replace(answer, relation=relation, single=False)
 
@@ -262,7 +263,7 @@ class Binder:
         limit, skip = node.args.get("limit"), node.args.get("offset")
         if limit is not None:
             value = limit.args.get("count") if isinstance(limit, exp.Fetch) else limit.expression
-            if not (isinstance(value, exp.Column) and value.name.lower() == "all"):
+            if not (isinstance(value, exp.Column | exp.Var) and value.name.lower() == "all"):
                 count = self._whole(value, "LIMIT")
         if skip is not None:
             offset = self._whole(skip.expression, "OFFSET")
@@ -273,6 +274,13 @@ class Binder:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise self.refuse(node, f"{what} is {value!r}", "write a whole number.")
         return value
+
+
+def frozen(value: Any) -> Any:
+    """A value with tuples instead of lists and dictionaries, so that equal relations are one."""
+    if isinstance(value, dict):
+        return tuple(map(frozen, value.values()))
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def column_node(name: str, like: Any = None) -> exp.Column:

@@ -21,6 +21,7 @@ from timely_spark.queries.binder import (
     ordering,
 )
 from timely_spark.queries.frames import frame_of
+from timely_spark.queries.generators import is_generator
 from timely_spark.queries.joins import Sources, conjuncts
 from timely_spark.queries.relations import (
     Distinct,
@@ -32,6 +33,7 @@ from timely_spark.queries.relations import (
 )
 from timely_spark.queries.scopes import Ambiguous, Fresh, VisibleColumns, close_name
 from timely_spark.queries.subqueries import Subqueries
+from timely_spark.queries.time_windows import with_time_windows
 from timely_spark.sql import parse
 from timely_spark.sql.types import name_of
 
@@ -59,15 +61,22 @@ class Block(Sources, Aggregating, Subqueries):
     def __init__(
         self, binder: Binder, node: Any, views: Views, around: VisibleColumns | None, domain: Domain | None
     ) -> None:
-        self.binder, self.node, self.views, self.around, self.domain = binder, node, views, around, domain
+        self.binder, self.views, self.around, self.domain = binder, views, around, domain
+        self.node, self.window = with_time_windows(binder, node)
         self.fresh = Fresh()
         self.names = VisibleColumns([], [], around)
         self.relation: Relation = UNIT
         #: columns that a join has made one
         self.same: dict[str, str] = {}
+        #: conditions of inner joins that have subqueries: they are tested after all joins
+        self.asked_by_on: list[Any] = []
         #: after the aggregates: their columns, and those of the keys, by what they compute
         self.computed: dict[Any, str] | None = None
         self.windows: dict[Any, str] = {}
+        #: the keys of groups that have subqueries
+        self.keys_of_queries: dict[Any, str] = {}
+        #: with grouping sets, the column that tells them apart, and the keys that its bits stand for
+        self.grouped: tuple[str, list[Any]] | None = None
         self._before: VisibleColumns | None = None
         self._aliases: dict[str, Any] = {}
         self._variables: set[str] = set()
@@ -83,6 +92,8 @@ class Block(Sources, Aggregating, Subqueries):
         self.read_sources()
         items = self._items()
         self._aliases = {alias.lower(): of for alias, of in items if alias is not None}
+        if self.window is not None:
+            self._aliases.setdefault("window", self.window)
         aggregate_records = self.aggregate(items)
         if (having := node.args.get("having")) is not None:
             if not aggregate_records:
@@ -136,6 +147,11 @@ class Block(Sources, Aggregating, Subqueries):
 
         names = names or self.names
         parts = [one.name for one in node.parts]
+        if node.meta.get("resolved"):
+            column = self.final_name(node.name)
+            if names is self.names and self.computed is not None and column not in self.relation.schema.names:
+                raise self._unknown(node, parts, names)
+            return column_node(column, node)
         try:
             found = names.find(parts)
         except Ambiguous as error:
@@ -144,8 +160,11 @@ class Block(Sources, Aggregating, Subqueries):
                 node, f"{'.'.join(parts)} is ambiguous", f"write one of {tables}."
             ) from None
         if found is None:
-            if len(parts) == 1 and (alias := self._aliases.get(parts[0].lower())) is not None:
-                return self._of_alias(node, alias, names)
+            if (alias := self._aliases.get(parts[0].lower())) is not None:
+                of: exp.Expression = self._of_alias(node, alias, names)
+                for part in parts[1:]:
+                    of = exp.Dot(this=of, expression=exp.to_identifier(part))
+                return of
             raise self._unknown(node, parts, names)
         entry, used = found
         made: exp.Expression = column_node(self.final_name(entry.column), node)
@@ -155,7 +174,7 @@ class Block(Sources, Aggregating, Subqueries):
 
     def _of_alias(self, node: Any, alias: Any, names: VisibleColumns) -> Any:
         """The expression of another column of the result, as Spark lets names of its aliases be used."""
-        name = node.name.lower()
+        name = node.parts[0].name.lower()
         kept, self._aliases = self._aliases, {n: of for n, of in self._aliases.items() if n != name}
         try:
             return self.rewritten(alias) if names is self.names else self.plain(alias, names)
@@ -184,7 +203,7 @@ class Block(Sources, Aggregating, Subqueries):
             return node if self._is_variable(node) else self.named(node, names)
         return self._rebuilt(node, lambda one: self.plain(one, names))
 
-    def rewritten(self, node: Any) -> Any:
+    def rewritten(self, node: Any) -> Any:  # noqa: PLR0911 - a table
         """A tree with the columns of the relation: those of aggregates, windows and subqueries, too.
 
         A subquery extends the relation.
@@ -192,9 +211,12 @@ class Block(Sources, Aggregating, Subqueries):
         from sqlglot import exp
 
         if self.is_subquery(node):
-            return self.of_subquery(node)
+            key = self.keys_of_queries.get(node)
+            return self.of_subquery(node) if key is None else column_node(self.final_name(key), node)
         if isinstance(node, exp.Window):
             return column_node(self.windows[node], node)
+        if isinstance(node, exp.Grouping | exp.GroupingId):
+            return self.grouping(node)
         if calls.is_aggregate(node):
             if self.computed is None:
                 shown = node.sql(dialect=parse.dialect())
@@ -214,6 +236,8 @@ class Block(Sources, Aggregating, Subqueries):
         """The key of the groups that an expression is."""
         assert self._before is not None
         assert self.computed is not None
+        if node in self.keys_of_queries:
+            return self.keys_of_queries[node]
         if calls.has_query(node) or any(calls.aggregates_in(node)) or any(calls.windows_in(node)):
             return None
         try:
@@ -263,10 +287,15 @@ class Block(Sources, Aggregating, Subqueries):
             star = one.this if isinstance(one, exp.Column) and isinstance(one.this, exp.Star) else one
             if isinstance(star, exp.Star):
                 items += self._starred(one, star)
+            elif isinstance(one, exp.Alias | exp.Aliases) and is_generator(one.this):
+                names = [one.alias] if isinstance(one, exp.Alias) else [x.name for x in one.expressions]
+                items += self.generated_items(one.this, names, one)
+            elif is_generator(one):
+                items += self.generated_items(one, (), one)
             elif isinstance(one, exp.Alias):
                 items.append((one.alias, one.this))
             elif isinstance(one, exp.Aliases):
-                raise self.binder.refuse(one, "several aliases of one expression", "write LATERAL VIEW.")
+                raise self.binder.refuse(one, "several aliases of one expression", "give it one.")
             else:
                 items.append((None, one))
         return items
@@ -286,13 +315,7 @@ class Block(Sources, Aggregating, Subqueries):
                 node, f"no table {node.table}" if table else "* without FROM", "list columns."
             )
         kept = [one for one in entries if one.name.lower() not in dropped]
-        made: list[tuple[str | None, Any]] = []
-        for one in kept:
-            column = exp.column(exp.to_identifier(one.name, quoted=True), table=one.table or None)
-            if (start := parse.start_of(node)) is not None:
-                column.this.meta["start"] = start
-            made.append((one.name, column))
-        return made
+        return [(one.name, column_node(one.column, node)) for one in kept]
 
     def _projected(self, items: Sequence[tuple[str | None, Any]], *, single: bool) -> BoundQuery:
         node, binder = self.node, self.binder
@@ -305,9 +328,11 @@ class Block(Sources, Aggregating, Subqueries):
         order = node.args.get("order")
         count, offset = binder.limits(node)
         limits = count is not None or offset > 0
-        by = self._order_of(order, items, trees) if order is not None and limits else []
-        if order is not None and not limits:
+        before = self.relation
+        by = self._order_of(order, items, trees) if order is not None else []
+        if order is not None and not limits:  # its names were checked, and it orders nothing
             binder.notes.append(ORDERED)
+            by, self.relation = [], before
         schema = self.relation.schema
         fresh = Fresh()
         names = [alias or _name_of(of) for alias, of in items]
@@ -388,13 +413,16 @@ class Block(Sources, Aggregating, Subqueries):
         found += [
             w for w in (w for a in self._aliases.values() for w in calls.windows_in(a)) if w not in found
         ]
+        # functions of one window are computed together: they must see equal rows in one order
+        together: dict[Any, list[Any]] = {}
         for one in found:
             partition, by, call = frame_of(self, one, self.window_clauses())
-            name = self.fresh.name(call.function)
+            name = self.windows[one] = self.fresh.name(call.function)
             outer = [self.final_name(entry.column) for _, entry in self.names.outer]
             keys = tuple(dict.fromkeys([*outer, *partition]))
-            self.relation = Window(self.relation, keys, tuple(by), ((name, call),))
-            self.windows[one] = name
+            together.setdefault((keys, tuple(by)), []).append((name, call))
+        for (keys, order_by), functions in together.items():
+            self.relation = Window(self.relation, keys, order_by, tuple(functions))
 
 
 def _name_of(node: Any) -> str:

@@ -76,7 +76,7 @@ NAMED = {
 KNOWN_AGGREGATES = {
     *("corr", "covar_pop", "covar_samp", "kurtosis", "skewness", "regr_slope", "regr_intercept", "regr_r2"),
     *("bit_and", "bit_or", "bit_xor", "mode", "histogram_numeric", "count_min_sketch", "hll_sketch_agg"),
-    *("try_sum", "try_avg", "product", "grouping", "grouping_id", "max_by_key", "schema_of_json_agg"),
+    *("try_sum", "try_avg", "product", "max_by_key", "schema_of_json_agg"),
 }
 #: Functions that only windows have, by sqlglot's classes and by name.
 RANKINGS = {
@@ -99,7 +99,8 @@ RANKING_NAMES = set(RANKINGS.values())
 
 def function_name(node: Any) -> str:
     """The name of a call in small letters: that in the text, or that of its class."""
-    return str(node.name if type(node).__name__ == "Anonymous" else node.sql_name()).lower()
+    named = getattr(node, "sql_name", None)
+    return str(node.name if type(node).__name__ == "Anonymous" or named is None else named()).lower() or "any"
 
 
 def aggregate_of(node: Any) -> str | None:
@@ -116,7 +117,7 @@ def aggregate_of(node: Any) -> str | None:
         if name in NAMED:
             return NAMED[name]
         return "" if name in KNOWN_AGGREGATES else None
-    if kind in RANKINGS:
+    if kind in RANKINGS or isinstance(node, exp.Grouping | exp.GroupingId):
         return None
     return "" if isinstance(node, exp.AggFunc) else None
 

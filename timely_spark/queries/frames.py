@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -12,7 +14,8 @@ from timely_spark.queries.aggregates import TYPES
 from timely_spark.queries.binder import Binder, cast_to, ordering
 from timely_spark.queries.relations import Relation
 from timely_spark.queries.sorting import Order
-from timely_spark.queries.windows import FUNCTIONS, Frame
+from timely_spark.queries.windows import FUNCTIONS, Bound, Frame
+from timely_spark.sql import types
 from timely_spark.sql.types import name_of
 
 
@@ -35,6 +38,8 @@ class GrowingBlock(Protocol):
         ...
 
 
+#: of a decimal that is a long
+_MOST_DIGITS = 18
 _COUNTS = {"row_number", "rank", "dense_rank", "ntile"}
 _SHARES = {"percent_rank", "cume_dist"}
 _PLACES = {"first_value", "last_value", "nth_value"}
@@ -64,11 +69,11 @@ def frame_of(
     if name in calls.RANKING_NAMES and name not in _PLACES and not by:
         raise binder.refuse(node, f"{name} OVER without ORDER BY", "say by what rows are ordered.")
     given, options = _arguments(block, call, name, condition)
-    if ignores and name not in _PLACES:
+    if ignores and name not in {*_PLACES, "lag", "lead"}:
         raise binder.refuse(node, f"{name} IGNORE NULLS", "drop the nulls in a subquery first.")
     columns = tuple(block.add(block.final(one), "argument") for one in given)
     result = _result(block, node, name, columns)
-    unit, low, high = _frame(block, node, spec, ordered=bool(by))
+    unit, low, high = _frame(block, node, spec, by)
     return tuple(partition), by, Frame(name, columns, result, options, unit, low, high, ignores)
 
 
@@ -82,7 +87,7 @@ def _result(block: GrowingBlock, node: Any, name: str, columns: tuple[str, ...])
     if name not in TYPES:
         return first
     result = TYPES[name][1](first)
-    if result is None or (name == "avg" and pa.types.is_decimal(first)):
+    if result is None:
         raise block.binder.refuse(node, f"{name} of {name_of(first)} OVER", "cast the argument to double.")
     return result
 
@@ -152,20 +157,43 @@ def _of_aggregate(block: GrowingBlock, call: Any, name: str, given: list[Any], c
     return trees
 
 
-def _frame(block: GrowingBlock, node: Any, spec: Any, *, ordered: bool) -> tuple[str, int | None, int | None]:
+def _frame(block: GrowingBlock, node: Any, spec: Any, by: Sequence[Order]) -> tuple[str, Bound, Bound]:
     """The unit, the first and the last row of a frame."""
     if spec is None:
-        return "range", None, 0 if ordered else None
+        return "range", None, 0 if by else None
     unit = str(spec.args.get("kind") or "RANGE").upper()
     if unit not in {"ROWS", "RANGE"} or spec.args.get("exclude"):
         raise block.binder.refuse(node, f"a frame of {unit}", "write ROWS or RANGE, without EXCLUDE.")
-    low = _edge(block, node, spec.args.get("start"), spec.args.get("start_side"), unit)
-    end = spec.args.get("end")
-    high = _edge(block, node, end, spec.args.get("end_side"), unit) if end is not None else 0
-    return unit.lower(), low, high
+    ends = [
+        (spec.args.get("start"), spec.args.get("start_side")),
+        (spec.args.get("end"), spec.args.get("end_side")),
+    ]
+    kind = None if unit == "ROWS" else _by_distance(block, node, [of for of, _ in ends], by)
+    low = _edge(block, node, *ends[0], kind)
+    high = _edge(block, node, *ends[1], kind) if ends[1][0] is not None else 0
+    return "distance" if kind is not None else unit.lower(), low, high
 
 
-def _edge(block: GrowingBlock, node: Any, of: Any, side: Any, unit: str) -> int | None:
+def _by_distance(
+    block: GrowingBlock, node: Any, ends: Sequence[Any], by: Sequence[Order]
+) -> pa.DataType | None:
+    """The type of the values whose distance a frame of RANGE is about; None if it names no distance."""
+    from sqlglot import exp
+
+    if not any(isinstance(one, exp.Expression) for one in ends):
+        return None
+    kind = block.relation.schema.field(by[0].column).type if len(by) == 1 else None
+    if (
+        kind is None
+        or not (types.is_number(kind) or types.is_date_or_time(kind))
+        or (types.is_decimal(kind) and kind.precision > _MOST_DIGITS)
+    ):
+        hint = "order by one number, date or time; or write ROWS."
+        raise block.binder.refuse(node, "RANGE with a distance of other than one number or time", hint)
+    return kind
+
+
+def _edge(block: GrowingBlock, node: Any, of: Any, side: Any, kind: pa.DataType | None) -> Bound:
     from sqlglot import exp
 
     text = str(of).upper() if not isinstance(of, exp.Expression) else ""
@@ -173,8 +201,23 @@ def _edge(block: GrowingBlock, node: Any, of: Any, side: Any, unit: str) -> int 
         return None
     if text in {"CURRENT ROW", ""} and not isinstance(of, exp.Expression):
         return 0
-    if unit == "RANGE":
-        hint = "write ROWS, or join the rows that are near enough."
-        raise block.binder.refuse(node, "RANGE with a distance", hint)
-    rows = int(block.binder.constant(of, "a frame"))
+    value = block.binder.constant(of, "a frame")
+    rows = value if kind is None else _as_distance(value, kind)
+    if rows is None or isinstance(rows, float) != (kind is not None and pa.types.is_floating(kind)):
+        shown = "rows" if kind is None else name_of(kind)
+        hint = "give a whole number of rows, a number, or INTERVAL '1' DAY of dates and times."
+        raise block.binder.refuse(node, f"a frame of {value!r} {shown}", hint)
     return -rows if str(side).upper() == "PRECEDING" else rows
+
+
+def _as_distance(value: Any, kind: pa.DataType) -> int | float | None:
+    """A distance in the unit in which values are stored; None if it has none."""
+    if isinstance(value, timedelta):
+        unit = timedelta(days=1) if pa.types.is_date32(kind) else timedelta(microseconds=1)
+        return None if value % unit or not types.is_date_or_time(kind) else value // unit
+    if pa.types.is_floating(kind):
+        return float(value)
+    if types.is_decimal(kind):
+        scaled = Decimal(value).scaleb(kind.scale)
+        return int(scaled) if scaled == int(scaled) else None
+    return value if isinstance(value, int) and not pa.types.is_timestamp(kind) else None

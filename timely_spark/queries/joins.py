@@ -16,8 +16,8 @@ from timely_spark.queries.scopes import (
     FromItem,
     NamedColumn,
     VisibleColumns,
-    close_name,
 )
+from timely_spark.queries.sources import FromItems
 from timely_spark.sql import parse, types
 
 
@@ -65,7 +65,7 @@ def factored(node: Any) -> list[Any]:
     return [*(one for one in sides[0] if all(one in other for other in sides[1:])), node]
 
 
-class Sources:
+class Sources(FromItems):
     """The part of a block that binds `FROM`, `JOIN` and `WHERE`."""
 
     binder: Binder
@@ -77,6 +77,7 @@ class Sources:
     names: VisibleColumns
     relation: Relation
     same: dict[str, str]
+    asked_by_on: list[Any]
 
     if TYPE_CHECKING:  # of the block
 
@@ -84,6 +85,7 @@ class Sources:
         def final_name(self, column: str) -> str: ...  # noqa: D102
         def named(self, node: Any, names: VisibleColumns | None = None) -> Any: ...  # noqa: D102
         def plain(self, node: Any, names: VisibleColumns) -> Any: ...  # noqa: D102
+        def add(self, node: Any, wanted: str) -> str: ...  # noqa: D102
         def filter(self, condition: Any) -> None: ...  # noqa: D102
         def condition(self, node: Any) -> Any: ...  # noqa: D102
         def answer_for_each(self, query: Any) -> tuple[BoundQuery, list[str]]: ...  # noqa: D102
@@ -96,7 +98,8 @@ class Sources:
             parts.append(self._of_domain(self.domain))
         first = node.args.get("from_") or node.args.get("from")
         if first is not None:
-            parts.append(self._source(first.this))
+            made = self.source(first.this)
+            parts = [made] if made.outer else [*parts, made]
         elif not parts:
             parts.append(FromItem(UNIT, [], []))
         where = node.args.get("where")
@@ -112,19 +115,20 @@ class Sources:
         )
         laterals = [*(first.this.args.get("laterals") or ())] if first is not None else []
         for one in joins:
-            parts, early, later = self._joined(one, parts, early, later)
+            (parts, early), later = self.joined(one, parts, early, later)
             joins += one.this.args.get("joins") or ()
         for one in [*laterals, *(node.args.get("laterals") or ())]:
-            parts = [self._lateral_view(one, self._connected(parts, early))]
+            parts = [self.lateral_view(one, self.connected(parts, early))]
             early = []
         plain = [one for one in later if not calls.has_query(one)]
-        made = self._connected(parts, [*early, *plain])
-        self._take(made)
+        made = self.connected(parts, [*early, *plain])
+        self.take(made)
         for one in later:
             if calls.has_query(one):
                 self.filter(one)
 
-    def _take(self, made: FromItem) -> None:
+    def take(self, made: FromItem) -> None:
+        """Go on with a source as the block's relation."""
         self.relation = made.relation
         self.names = VisibleColumns(made.entries, made.outer, self.around)
 
@@ -137,69 +141,11 @@ class Sources:
         ]
         return FromItem(relation, [], outer)
 
-    # -- one relation ----------------------------------------------------------------------------------------
-
-    def _source(self, node: Any) -> FromItem:
-        """A table, view or subquery, with new names for its columns."""
-        from sqlglot import exp
-
-        if node.args.get("pivots"):
-            raise self.binder.refuse(
-                node, "PIVOT is not supported", "write aggregates with FILTER (WHERE ...)."
-            )
-        if node.args.get("sample"):
-            hint = "keep rows by a hash of a key: WHERE pmod(hash(id), 100) < 10."
-            raise self.binder.refuse(node, "TABLESAMPLE is not supported", hint)
-        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
-            view = self._view(node)
-            answer = BoundQuery(view.relation, view.names, view.columns)
-            alias = node.alias or node.name
-        elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Join):
-            hint = "join the tables one after another, or name the pair in WITH."
-            raise self.binder.refuse(node, "joins in parentheses", hint)
-        elif isinstance(node, exp.Subquery | exp.Values | exp.Query):
-            query = node.this if isinstance(node, exp.Subquery) and not _has_more(node) else node
-            answer = self.binder.query(query, self.views)
-            alias = node.alias
-        else:
-            text = node.sql(dialect=parse.dialect())
-            hint = "read a table, a view, a subquery, VALUES or LATERAL VIEW explode(...)."
-            raise self.binder.refuse(node, f"{text} in FROM", hint)
-        return self.source_of(node, answer, alias)
-
-    def source_of(self, node: Any, answer: BoundQuery, alias: str) -> FromItem:
-        """An answer with new names for its columns, and the aliases of a node for them."""
-        given = node.args.get("alias")
-        columns = [one.name for one in given.columns] if given is not None else []
-        if columns and len(columns) != len(answer.columns):
-            problem = f"{len(columns)} names for {len(answer.columns)} columns"
-            raise self.binder.refuse(given.columns[0], problem, "name each column.")
-        names = columns or list(answer.names)
-        new = [self.fresh.name(name) for name in names]
-        schema = answer.relation.schema
-        entries = [
-            NamedColumn(alias, name, column, schema.field(old).type)
-            for name, column, old in zip(names, new, answer.columns, strict=True)
-        ]
-        relation: Relation = answer.relation
-        if list(answer.columns) != new or relation.schema.names != new:
-            relation = Projection(relation, tuple(zip(new, answer.columns, strict=True)))
-        return FromItem(relation, entries, [])
-
-    def _view(self, node: Any) -> Any:
-        name = node.name if not node.db else f"{node.db}.{node.name}"
-        views = {one.lower(): view for one, view in self.views.items()}
-        if name.lower() in views:
-            return views[name.lower()]
-        known = sorted(self.views)
-        hint = close_name(name, known) or f"the tables are {', '.join(known) or 'none'}."
-        raise self.binder.refuse(node, f"no table {name}", hint)
-
     # -- joins -----------------------------------------------------------------------------------------------
 
-    def _joined(
+    def joined(  # noqa: C901 - a table
         self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]
-    ) -> tuple[list[FromItem], list[Any], list[Any]]:
+    ) -> tuple[tuple[list[FromItem], list[Any]], list[Any]]:
         """The parts with one more, or joined with it; the conditions that wait, and those of `WHERE`."""
         from sqlglot import exp
 
@@ -208,34 +154,59 @@ class Sources:
             raise self.binder.refuse(node.this, f"{kind or node.method} JOIN", "use Collection.asof_join.")
         right = node.this
         if isinstance(right, exp.Lateral) or (isinstance(right, exp.Subquery) and right.args.get("lateral")):
-            made = self._lateral(right, self._connected(parts, early), side, node)
-            return [made], [], later
-        if isinstance(right, exp.Unnest | exp.Explode):
+            made = self.lateral(right, self.connected(parts, early), side, node)
+            return ([made], []), later
+        if isinstance(right, exp.Unnest):
             hint = "write LATERAL VIEW explode(...) t AS column."
-            raise self.binder.refuse(right, "a function of rows in FROM", hint)
-        other = self._source(right)
+            raise self.binder.refuse(right, "UNNEST in FROM", hint)
+        other = self.source(right)
         on = node.args.get("on")
         using = [one.name for one in node.args.get("using") or ()]
         if (node.method or "").upper() == "NATURAL":
-            mine = {one.name.lower() for part in parts for one in part.entries if not one.hidden}
-            using = [one.name for one in other.entries if one.name.lower() in mine]
+            known = {one.name.lower() for part in parts for one in part.entries if not one.hidden}
+            using = [one.name for one in other.entries if one.name.lower() in known]
+        inner = not side and kind in {"", "INNER", "CROSS"}
         if on is not None and calls.has_query(on):
-            raise self.binder.refuse(on, "a subquery in ON", "write it in WHERE, or join its rows first.")
-        if not side and kind in {"", "INNER", "CROSS"}:
+            if not inner:
+                hint = "select in a subquery of FROM first the rows that the condition is true of."
+                raise self.binder.refuse(on, f"a subquery in ON of a {side or kind} JOIN", hint)
+            # of inner joins ON is WHERE
+            every = conjuncts(on)
+            asked = [one for one in every if calls.has_query(one)]
+            self.asked_by_on += asked
+            later = [*later, *asked]
+            on = exp.and_(exp.true(), *(one for one in every if one not in asked), copy=False)
+        if inner:
             conditions = conjuncts(on) if on is not None else []
             conditions += [self._using(node, name, parts, other) for name in using]
-            resolved = [self._resolved(one, [*parts, other]) for one in conditions]
-            same = {name.lower() for name in using}
-            other.entries = [replace(e, hidden=e.hidden or e.name.lower() in same) for e in other.entries]
-            return [*parts, other], [*early, *resolved], later
+            waiting = [*early, *(self._resolved(one, [*parts, other]) for one in conditions)]
+            return (self._side_by_side(parts, other, using), waiting), later
         if kind not in {"", "OUTER", "SEMI", "ANTI"} or side not in {"", "LEFT", "RIGHT", "FULL"}:
             raise self.binder.refuse(
                 node.this, f"{side} {kind} JOIN", "write INNER, LEFT, RIGHT, FULL, SEMI or ANTI."
             )
+        if other.outer or (side in {"RIGHT", "FULL"} and self.asked_by_on):
+            what = "of a correlated subquery" if other.outer else "after a subquery in ON"
+            hint = "write LEFT JOIN LATERAL, or the pair in a subquery of FROM."
+            raise self.binder.refuse(node.this, f"{side} {kind} JOIN {what}", hint)
         # what WHERE says of the left side alone may be said before, if the join keeps left rows as they are
         if side in {"", "LEFT"}:
             early, later = self._sooner(parts, early, later)
-        left = self._connected(parts, early)
+        made = self._beside(node, self.connected(parts, early), other, on, using)
+        return ([made], []), later
+
+    def _side_by_side(self, parts: list[FromItem], other: FromItem, using: Sequence[str]) -> list[FromItem]:
+        """The parts, and one more that an inner join adds."""
+        same = {name.lower() for name in using}
+        other.entries = [replace(e, hidden=e.hidden or e.name.lower() in same) for e in other.entries]
+        if other.outer and (mine := [one for one in parts if one.outer]):
+            rest = [one for one in parts if one not in mine]
+            return [*rest, self._of_one_domain(self.connected(mine, []), other)]
+        return [*parts, other]
+
+    def _beside(self, node: Any, left: FromItem, other: FromItem, on: Any, using: Sequence[str]) -> FromItem:
+        """An outer, semi or anti join."""
+        side, kind = (node.side or "").upper(), (node.kind or "").upper()
         conditions = (
             conjuncts(on) if on is not None else [self._using(node, name, [left], other) for name in using]
         )
@@ -244,16 +215,23 @@ class Sources:
         made = self._outer(how, left, other, resolved, node)
         if using and how in {"left", "right", "full"}:
             made = self._merged(made, using, how)
-        return [made], [], later
+        return made
+
+    def _of_one_domain(self, left: FromItem, right: FromItem) -> FromItem:
+        """Two sources with columns of the domain, joined for each row of it."""
+        keys = tuple(self.final_name(entry.column) for _, entry in left.outer)
+        theirs = tuple(entry.column for _, entry in right.outer)
+        made = RelationJoin(left.relation, right.relation, "inner", keys, theirs, null_safe=True)
+        return FromItem(made, [*left.entries, *right.entries], left.outer)
 
     def _sooner(
         self, parts: Sequence[FromItem], early: list[Any], later: list[Any]
     ) -> tuple[list[Any], list[Any]]:
-        names = self._names_of(parts)
+        names = self.names_of(parts)
         kept = []
         for one in later:
             mine = not calls.has_query(one) and all(
-                self._is_named(column, names) for column in one.find_all(*_column_types())
+                self.is_named(column, names) for column in one.find_all(*_column_types())
             )
             if mine:
                 early = [*early, self.plain(one, names)]
@@ -261,18 +239,21 @@ class Sources:
                 kept.append(one)
         return early, kept
 
-    def _is_named(self, node: Any, names: VisibleColumns) -> bool:
+    def is_named(self, node: Any, names: VisibleColumns) -> bool:
+        """Whether a name is that of a column here; False of expressions that are no names."""
         try:
-            return names.find([one.name for one in node.parts]) is not None
+            parts = [one.name for one in node.parts] if isinstance(node, _column_types()) else []
+            return bool(parts) and names.find(parts) is not None
         except (Ambiguous, Correlated):
             return False
 
-    def _names_of(self, parts: Sequence[FromItem]) -> VisibleColumns:
+    def names_of(self, parts: Sequence[FromItem]) -> VisibleColumns:
+        """The names that conditions over several sources can use."""
         entries = [one for part in parts for one in part.entries]
         return VisibleColumns(entries, [one for part in parts for one in part.outer], self.around)
 
     def _resolved(self, node: Any, parts: Sequence[FromItem]) -> Any:
-        return self.plain(node, self._names_of(parts))
+        return self.plain(node, self.names_of(parts))
 
     def _using(self, node: Any, name: str, left: Sequence[FromItem], right: FromItem) -> Any:
         """The condition of a column of `USING`."""
@@ -312,9 +293,9 @@ class Sources:
             entries.insert(place, NamedColumn("", mine.name, column, bound.type))
         return FromItem(relation, entries, made.outer)
 
-    def _connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem:
+    def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem:
         """The parts joined, each with one that it shares a key with if there is one; conditions hold."""
-        names = self._names_of(parts)
+        names = self.names_of(parts)
         left: list[Any] = []
         for one in conditions:
             tree = one if _is_resolved(one) else self.plain(one, names)
@@ -488,46 +469,6 @@ class Sources:
             )
         return Concat(tuple(parts))
 
-    # -- lateral ---------------------------------------------------------------------------------------------
-
-    def _lateral(self, node: Any, left: FromItem, side: str, join: Any) -> FromItem:
-        """A subquery that reads the tables before it."""
-        from sqlglot import exp
-
-        query = node.this if isinstance(node, exp.Lateral) else node
-        query = query.this if isinstance(query, exp.Subquery) and not _has_more(query) else query
-        if not isinstance(query, exp.Query):
-            return self._lateral_view(node, left)
-        if side not in {"", "LEFT"} or (join.args.get("on") is not None and side):
-            on = join.args.get("on")
-            if not (isinstance(on, exp.Boolean) and on.this):
-                raise self.binder.refuse(
-                    node, f"{side} JOIN LATERAL ... ON", "write the condition in the subquery, and ON true."
-                )
-        self._take(left)
-        answer, keys = self.answer_for_each(query)
-        source = self.source_of(node, answer, node.alias)
-        theirs = [self.fresh.name(one) for one in answer.outer]
-        columns = [
-            *zip(source.relation.schema.names, answer.columns, strict=True),
-            *zip(theirs, answer.outer, strict=True),
-        ]
-        right = Projection(answer.relation, tuple(columns))
-        how: Any = "left" if side == "LEFT" else "inner"
-        if how == "left" and not keys:
-            raise self.binder.refuse(
-                node, "LEFT JOIN LATERAL that reads no table before it", "write LEFT JOIN."
-            )
-        relation = RelationJoin(self.relation, right, how, tuple(keys), tuple(theirs), null_safe=bool(keys))
-        made = FromItem(relation, [*left.entries, *source.entries], left.outer)
-        on = join.args.get("on")
-        if on is not None and not (isinstance(on, exp.Boolean) and on.this):
-            made = self._connected([made], [on])
-        return made
-
-    def _lateral_view(self, node: Any, left: FromItem) -> FromItem:
-        raise self.binder.refuse(node, "LATERAL VIEW is not supported", "use Collection.flat_map before.")
-
 
 def _only(relation: Relation, names: Sequence[str]) -> Relation:
     return (
@@ -537,11 +478,6 @@ def _only(relation: Relation, names: Sequence[str]) -> Relation:
     )
 
 
-def _has_more(node: Any) -> bool:
-    """Whether a subquery in parentheses has clauses of its own."""
-    return any(node.args.get(one) for one in ("limit", "offset", "order", "with_"))
-
-
 def _is_resolved(tree: Any) -> bool:
     """Whether the columns of a tree are those of relations."""
     from sqlglot import exp
@@ -549,7 +485,7 @@ def _is_resolved(tree: Any) -> bool:
     return all(one.meta.get("resolved") for one in tree.find_all(exp.Column))
 
 
-def _column_types() -> tuple[type, ...]:
+def _column_types() -> Any:
     from sqlglot import exp
 
     return (exp.Column,)

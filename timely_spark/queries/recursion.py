@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from timely_spark.queries.aggregates import AggregateFunction
 from timely_spark.queries.binder import Binder, BoundQuery, View, Views
+from timely_spark.queries.generators import Generated
 from timely_spark.queries.relations import (
     Aggregation,
     Compared,
@@ -30,10 +31,11 @@ from timely_spark.queries.relations import (
     Selection,
 )
 from timely_spark.queries.scopes import Fresh
+from timely_spark.queries.time_windows import WINDOW
 from timely_spark.sql import parse
 from timely_spark.sql.types import casts_itself, name_of
 
-LINEAR = (Projection, Selection, RelationJoin, Concat)
+LINEAR = (Projection, Selection, RelationJoin, Concat, Generated)
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def take_clauses(text: str) -> tuple[str, list[Clause]]:
             inside = text[tokens[n + 2].end + 1 : tokens[at - 1].start]
             found.append(Clause(token.start, "key", inside))
             blank.append((token.start, tokens[at - 1].end + 1))
+        if has(n, "WINDOW", "("):  # a function, where sqlglot takes it for the clause behind GROUP BY
+            text = text[: token.start] + WINDOW + text[token.end + 1 :]
     for start, end in blank:
         text = text[:start] + "".join("\n" if c == "\n" else " " for c in text[start:end]) + text[end:]
     return text, found
@@ -350,8 +354,16 @@ class Loop:
         if len(read) > 1:
             problem = f"UNION ALL with {len(read)} recursive references in one part"
             raise self.binder.refuse(node, problem, "write UNION, which is the least fixed point of sets.")
-        for one in _readers(relation, self.loop):
+        plain = all(isinstance(one, (Projection, Concat)) for one in _readers(relation, self.loop))
+        if plain and len(self.nodes) == 1 and self._limit()[0] is None:
+            problem = "UNION ALL whose step keeps each row never ends"
+            hint = "write a condition in the step, UNION, or RETURN AT RECURSION LIMIT n before AS."
+            raise self.binder.refuse(node, problem, hint)
+        for one, number in _paths(relation, self.loop):
+            alone = isinstance(one, (RelationJoin, Matched)) and number == 0  # a left row stays or goes
             if not isinstance(one, LINEAR) or (isinstance(one, RelationJoin) and one.how != "inner"):
+                if alone and not (isinstance(one, RelationJoin) and one.how == "full"):
+                    continue
                 what = type(one).__name__.lower()
                 hint = "write UNION, or as the whole body SELECT k, MIN(v) FROM (...) GROUP BY k."
                 raise self.binder.refuse(
@@ -437,6 +449,7 @@ def takes_back(one: Relation, number: int) -> str | None:
             RelationJoin(how="inner" | "semi")
             | Projection()
             | Selection()
+            | Generated()
             | Concat()
             | Distinct()
             | Recursion()

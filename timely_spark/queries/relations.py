@@ -344,8 +344,9 @@ class Aggregation(Relation):
 
     def needs(self, columns: Needs) -> list[Needs]:
         """The keys, and the arguments of the needed aggregates."""
-        read = frozenset(one for _, call in self._kept(columns) for one in call.columns)
-        mine = read | frozenset(self.keys)
+        kept = self._kept(columns)
+        read = {one for _, call in kept for one in (*call.columns, *(by.column for by in call.order))}
+        mine = frozenset(read) | frozenset(self.keys)
         return [mine] if self.always is None else [mine, frozenset(self.always.schema.names)]
 
     def narrowed(self, columns: Needs) -> Relation:

@@ -17,6 +17,7 @@ from timely_spark.differential.reducers import present_records
 from timely_spark.operators.aggregate import ALL
 from timely_spark.state.arrow import replaced
 from timely_spark.state.grouping import run_starts
+from timely_spark.state.hashing import hashes
 
 _OTHER = f"{DIFF}_other"
 Ranks = npt.NDArray[np.int64]
@@ -50,6 +51,9 @@ def ranks(column: Any) -> Ranks:
         return np.zeros(len(values), np.int64)
     if pa.types.is_boolean(values.type):
         found = values.cast(pa.int8()).fill_null(0).to_numpy().astype(np.int64) + 1
+    elif pa.types.is_nested(values.type):  # any order, the same one everywhere
+        _, found = np.unique(hashes(pa.table({"value": values}), ["value"]), return_inverse=True)
+        found = found.reshape(-1).astype(np.int64) + 1
     elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
         zero = pa.scalar(0, values.type)
         _, found = np.unique(values.fill_null(zero).to_numpy(zero_copy_only=False), return_inverse=True)
@@ -142,6 +146,7 @@ def limited(
     collection: Collection, keys: tuple[str, ...], order: tuple[Order, ...], count: int | None, offset: int
 ) -> Collection:
     """The first records of each key by an order, after an offset."""
+    order = tuple(one for one in order if one.column not in keys)
     detail = f"{'all' if count is None else count} by {', '.join(map(str, order))}"
     return by_keys(
         "limit",

@@ -236,8 +236,7 @@ class Subqueries:
         mine, theirs, compared = self._compared(node, answer)
         answer = replace(answer, relation=compared)
         if len(mine) > 1:
-            hint = "write NOT EXISTS, or compare one column."
-            raise self.binder.refuse(node, "NOT IN, or IN as a value, of several columns", hint)
+            return self._membership_of_rows(keys, answer.outer, mine, theirs, compared)
         counts = (
             ("rows", AggregateFunction("count", (), pa.int64())),
             ("valid", AggregateFunction("count", (theirs[0],), pa.int64())),
@@ -263,6 +262,48 @@ class Subqueries:
             exp.If(this=exp.Or(this=null, expression=fewer), true=exp.Null()),
         ]
         return exp.Case(ifs=cases, default=exp.Boolean(this=False))
+
+    def _membership_of_rows(
+        self,
+        keys: Sequence[str],
+        outer: Sequence[str],
+        mine: Sequence[str],
+        theirs: Sequence[str],
+        answer: Relation,
+    ) -> exp.Expression:
+        """`IN` of several columns as a value: null if no row is equal, and one may be, as a value is null.
+
+        All pairs of distinct rows that do not differ are counted, so no equality of values can be a key.
+        """
+        from sqlglot import exp
+
+        fresh = Fresh()
+        asked = [(fresh.name(f"ours_{one}"), one) for one in dict.fromkeys((*keys, *mine))]
+        ours = Distinct(Projection(self.relation, tuple(asked)))
+        given = [(fresh.name(f"theirs_{one}"), one) for one in dict.fromkeys((*outer, *theirs))]
+        other = Distinct(Projection(answer, tuple(given)))
+        new, old = {of: name for name, of in asked}, {of: name for name, of in given}
+        by = tuple(new[one] for one in keys), tuple(old[one] for one in outer)
+        # a join drops the right keys, which may be compared, too
+        pairs: Relation = RelationJoin(ours, other, "inner", *by, null_safe=bool(keys))
+        equal: list[Any] = [
+            exp.EQ(this=column_node(new[a]), expression=column_node(old[b]))
+            for a, b in zip(mine, theirs, strict=True)
+        ]
+        for one in equal:
+            maybe = exp.Not(this=exp.Is(this=exp.Paren(this=one), expression=exp.Boolean(this=False)))
+            pairs = Selection(pairs, self.binder.bound(maybe, pairs.schema))
+        every: Any = exp.and_(*equal)
+        same = self.binder.bound(every, pairs.schema)
+        names = tuple(new.values())
+        marked = Projection(pairs, (*((name, name) for name in names), ("same", same)))
+        best = AggregateFunction("bool_or", ("same",), pa.bool_())
+        some = AggregateFunction("count", (), pa.int64())
+        found = Aggregation(marked, names, (("found", best), ("rows", some)))
+        values = self._joined_with(found, tuple(new), names, ["found", "rows"], "left")
+        known = exp.Is(this=column_node(values[1]), expression=exp.Null())
+        true = exp.If(this=column_node(values[0]), true=exp.Boolean(this=True))
+        return exp.Case(ifs=[exp.If(this=known, true=exp.Boolean(this=False)), true], default=exp.Null())
 
 
 def _query(node: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -20,12 +21,14 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import MOST_RECORDS, present_records
 from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import too_large_sum
+from timely_spark.queries.aggregates import digits_of, quotient
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
+from timely_spark.sql.plain import decimals, unscaled, wide
 from timely_spark.state.grouping import changes
 
 Longs = npt.NDArray[np.int64]
-#: an end of a frame: a number of rows (negative: before the row), or None for the partition's end
-Bound = int | None
+#: an end of a frame: a number of rows, or a distance (negative: before the row); None: the partition's end
+Bound = int | float | None
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Frame:
     columns: tuple[str, ...]
     type: pa.DataType
     options: tuple[Any, ...] = ()
-    #: "rows" or "range"; a range has the peers of its first and last row, too
+    #: "rows"; "range", which has the peers of its first and last row, too; or "distance" of values
     unit: str = "range"
     low: Bound = None
     high: Bound = 0
@@ -54,6 +57,7 @@ class Partitions:
     table: pa.Table
     #: whether each row is not equal to the one before in the order
     new_peers: npt.NDArray[np.bool_]
+    order: tuple[Order, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -92,9 +96,56 @@ class Partitions:
             low = self.begin if of.low is None else self.first_peer
             high = self.end if of.high is None else self.peers_end
             return low, high
+        if of.unit == "distance":
+            low = self.begin if of.low is None else self.near(of.low, behind=False)
+            high = self.end if of.high is None else self.near(of.high, behind=True)
+            return low, np.maximum(low, high)
         low = self.begin if of.low is None else np.clip(self.place + of.low, self.begin, self.end)
         high = self.end if of.high is None else np.clip(self.place + of.high + 1, self.begin, self.end)
         return low, np.maximum(low, high)
+
+    @cached_property
+    def values(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Numbers by which rows are ordered, ascending in each partition; and which rows have one."""
+        (by,) = self.order
+        column = flat(self.table.column(by.column))
+        given = column.is_valid().to_numpy(zero_copy_only=False)
+        values = as_number(column)
+        values = -values if by.descending else values
+        limits: Any = (np.finfo if values.dtype == np.float64 else np.iinfo)(values.dtype)
+        return np.where(given, values, limits.min if by.nulls_first else limits.max), given
+
+    def near(self, distance: float, *, behind: bool) -> Longs:
+        """For each row the first row of its partition at a distance or more; or the row behind the last."""
+        values, given = self.values
+        if values.dtype == np.float64:
+            wanted = values + distance
+        else:  # without overflow, and never as far as null is
+            limits = np.iinfo(np.int64)
+            room = limits.max - 1 - values if distance > 0 else limits.min + 1 - values
+            far = values + np.where(abs(distance) > abs(room), room, distance) if distance else values
+            wanted = np.where(given, far, values)
+        groups = np.cumsum(changes(numbers(self.table, GROUP)))
+        asked = np.repeat([False, True], self.rows)
+        flag = asked if behind else ~asked
+        order = np.lexsort([flag, np.concatenate([values, wanted]), np.concatenate([groups, groups])])
+        before = np.cumsum(order < self.rows)
+        made = np.empty(self.rows, np.int64)
+        mine = order >= self.rows
+        made[order[mine] - self.rows] = before[mine]
+        peers = self.peers_end if behind else self.first_peer
+        return np.where(given, made, peers)
+
+
+def as_number(column: pa.Array) -> npt.NDArray[Any]:
+    """Numbers, dates (days), times (microseconds) and short decimals (their digits); 0 for null."""
+    if pa.types.is_floating(column.type):
+        return column.cast(pa.float64()).fill_null(0.0).to_numpy()  # type: ignore[no-any-return]
+    if pa.types.is_decimal(column.type):
+        return digits_of(column)
+    if pa.types.is_temporal(column.type):
+        column = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+    return column.cast(pa.int64()).fill_null(0).to_numpy()  # type: ignore[no-any-return]
 
 
 def _ends(new: npt.NDArray[np.bool_]) -> Longs:
@@ -160,6 +211,12 @@ def _shifted(call: Frame, of: Partitions) -> pa.Array:
     by = int(call.options[0]) * (-1 if call.function == "lag" else 1)
     rows = of.place + by
     inside = (rows >= of.begin) & (rows < of.end)
+    if call.ignore_nulls and by:
+        some = np.flatnonzero(flat(values).is_valid().to_numpy(zero_copy_only=False))
+        at = np.searchsorted(some, of.place, "left" if by < 0 else "right") + by - (by > 0)
+        there = (at >= 0) & (at < len(some))
+        rows = some[np.where(there, at, 0)] if len(some) else of.place
+        inside = there & (rows >= of.begin) & (rows < of.end)
     made = _taken(values, rows, inside, call.type)
     if len(call.columns) > 1:
         default = flat(of.table.column(call.columns[1])).cast(call.type)
@@ -188,7 +245,7 @@ def _placed(call: Frame, of: Partitions) -> pa.Array:
     return _taken(values, rows, there, call.type)
 
 
-def _aggregated(call: Frame, of: Partitions) -> pa.Array:
+def _aggregated(call: Frame, of: Partitions) -> pa.Array:  # noqa: PLR0911 - a table
     low, high = of.frame(call)
     if not call.columns:
         return pa.array(high - low)
@@ -206,7 +263,10 @@ def _aggregated(call: Frame, of: Partitions) -> pa.Array:
             return _least(values, low, high, counts, call.type, least=least)
         case "sum":
             return _summed(values, low, high, counts, call.type)
-    total = _summed(values, low, high, counts, pa.float64(), exact=False)  # avg
+    if pa.types.is_decimal(call.type):  # avg
+        total = _summed(values, low, high, counts, pa.decimal128(38, values.type.scale))
+        return quotient(total, pa.array(counts, mask=counts == 0), call.type)
+    total = _summed(values, low, high, counts, pa.float64(), exact=False)
     return pc.divide(total, pa.array(np.maximum(counts, 1)).cast(pa.float64()))
 
 
@@ -234,9 +294,9 @@ def _summed(
             raise too_large_sum()
         return pa.array((top << 32) | (halves[0] & ((1 << 32) - 1)), mask=counts == 0)
     if exact and pa.types.is_decimal(kind):
-        each = values.fill_null(0).to_numpy(zero_copy_only=False)
-        made = fold(each, low, high, np.add, 0) if len(each) else each
-        return pa.array([None if n == 0 else one for one, n in zip(made, counts, strict=True)], kind)
+        digits = wide(unscaled(values.fill_null(pa.scalar(Decimal(0), values.type))))
+        whole = decimals(fold(digits, low, high, np.add, 0), pa.decimal128(38, values.type.scale))
+        return pc.if_else(pa.array(counts == 0), pa.scalar(None, kind), whole.cast(kind))
     doubles = values.cast(pa.float64()).fill_null(0.0).to_numpy()
     return pa.array(fold(doubles, low, high, np.add, 0.0), mask=counts == 0)
 
@@ -263,6 +323,10 @@ class WindowFunctions(Logic):
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """Each record, as often as it is there, with its functions."""
         inputs = present_records(inputs)
+        columns = inputs.schema.names
+        read = [one.column for one in self.order] + [name for _, call in self.calls for name in call.columns]
+        for name in dict.fromkeys(one for one in read if one not in columns):  # keys of the partition
+            inputs = inputs.append_column(name, keys.column(name).take(inputs.column(GROUP)))
         rows, order = rows_in_order(inputs, self.order)
         counts = numbers(inputs, DIFF)[rows]
         if int(counts.sum()) > MOST_RECORDS:
@@ -273,8 +337,8 @@ class WindowFunctions(Logic):
         new = changes(numbers(table, GROUP))
         for one in order:
             new = new | changes(one[many])
-        of = Partitions(table.combine_chunks(), new)
-        made = table.drop_columns([DIFF])
+        of = Partitions(table.combine_chunks(), new, self.order)
+        made = table.select([one for one in columns if one != DIFF])
         for name, call in self.calls:
             made = made.append_column(pa.field(name, call.type), FUNCTIONS[call.function](call, of))
         return consolidate(made.append_column(DIFF, pa.array(np.ones(made.num_rows, np.int64))))

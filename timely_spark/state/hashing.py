@@ -78,6 +78,8 @@ def _hash_column(column: pa.Array) -> Hashes:
         result = _hash_bytes(column)
     elif pa.types.is_null(kind):
         return np.full(len(column), mix(np.array([_NULL]))[0], _U)
+    elif pa.types.is_nested(kind):
+        result = _hash_nested(column)
     elif pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
         result = _hash_bytes(column.cast(pa.string() if pa.types.is_decimal(kind) else pa.binary()))
     else:
@@ -85,6 +87,29 @@ def _hash_column(column: pa.Array) -> Hashes:
     if nulls:
         result[column.is_null().to_numpy(zero_copy_only=False)] = mix(np.array([_NULL]))[0]
     return result
+
+
+def _hash_nested(column: pa.Array) -> Hashes:
+    """The hashes of structs by those of their fields, and of lists and maps by those of their elements."""
+    if pa.types.is_struct(column.type):
+        result = np.zeros(len(column), _U)
+        for part in column.flatten():
+            result = mix(result * _PRIME ^ _hash_column(part))
+        return result
+    elements, starts, lengths = _elements(column)
+    place = np.arange(len(elements)) - np.repeat(starts, lengths)
+    hashed = mix(_hash_column(elements) * _PRIME ^ mix(place.astype(_U)))
+    sums = np.concatenate([np.zeros(1, _U), np.cumsum(hashed, dtype=_U)])
+    return mix((sums[starts + lengths] - sums[starts]) ^ mix(lengths.astype(_U)))
+
+
+def _elements(column: pa.Array) -> tuple[pa.Array, Indices, Indices]:
+    """The elements of lists or the entries of maps; for each row its first element, and how many it has."""
+    if pa.types.is_fixed_size_list(column.type):
+        column = column.cast(pa.large_list(column.type.value_type))
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    elements = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+    return elements, offsets[:-1] - offsets[0], np.diff(offsets)
 
 
 def words(column: pa.Array) -> Hashes:
@@ -157,15 +182,40 @@ def same(left: pa.Table, right: pa.Table, left_on: Sequence[str], right_on: Sequ
             a, b = a.cast(pa.int64(), safe=False), b.cast(pa.int64(), safe=False)
             if unsigned:  # values from 2**63 on became negative in the cast, and equal no signed value
                 result &= pc.fill_null(pc.greater_equal(a, 0), fill_value=True).to_numpy(zero_copy_only=False)
-        if pa.types.is_null(a.type):
-            continue
-        equal = pc.equal(a, b)
-        if equal.null_count:
-            equal = pc.if_else(equal.is_valid(), equal, pc.and_(a.is_null(), b.is_null()))
-        if pa.types.is_floating(a.type):
-            both = pc.and_(pc.is_nan(a), pc.is_nan(b)).fill_null(fill_value=False)
-            equal = pc.or_(equal, both)
-        result &= equal.to_numpy(zero_copy_only=False)
+        result &= _same_values(a, b)
+    return result
+
+
+def _same_values(a: pa.Array, b: pa.Array) -> Mask:
+    if pa.types.is_null(a.type):
+        return np.ones(len(a), np.bool_)
+    if pa.types.is_nested(a.type):
+        return _same_nested(a, b)
+    equal = pc.equal(a, b)
+    if equal.null_count:
+        equal = pc.if_else(equal.is_valid(), equal, pc.and_(a.is_null(), b.is_null()))
+    if pa.types.is_floating(a.type):
+        both = pc.and_(pc.is_nan(a), pc.is_nan(b)).fill_null(fill_value=False)
+        equal = pc.or_(equal, both)
+    found: Mask = equal.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _same_nested(a: pa.Array, b: pa.Array) -> Mask:
+    valid, other = (one.is_valid().to_numpy(zero_copy_only=False) for one in (a, b))
+    result: Mask = valid == other
+    if pa.types.is_struct(a.type):
+        for one, two in zip(a.flatten(), b.flatten(), strict=True):
+            result &= _same_values(one, two)
+        return result
+    (mine, starts, sizes), (theirs, others, lengths) = _elements(a), _elements(b)
+    result &= ~valid | (sizes == lengths)
+    rows = np.flatnonzero(result & valid)
+    many = sizes[rows]
+    place = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+    first, second = (pa.array(np.repeat(of[rows], many) + place) for of in (starts, others))
+    wrong = ~_same_values(mine.take(first), theirs.take(second))
+    result[np.repeat(rows, many)[wrong]] = False
     return result
 
 

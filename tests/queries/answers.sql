@@ -1,0 +1,399 @@
+-- Queries over the tables of test_answers.py, each with its rows in Spark.
+
+-- grouping sets: one that is listed twice is there twice
+
+SELECT a, b, count(*) FROM u GROUP BY a, b, ROLLUP(a, b)
+----
+1 2 1
+1 2 1
+1 2 1
+2 3 1
+2 3 1
+2 3 1
+2 NULL 1
+2 NULL 1
+2 NULL 1
+
+SELECT a, b, count(*), grouping(a), grouping_id(a, b), grouping_id(b), grouping_id() FROM t GROUP BY CUBE(a, b) HAVING grouping(b) = 1
+----
+1 NULL 2 0 1 1 1
+2 NULL 1 0 1 1 1
+NULL NULL 1 0 1 1 1
+NULL NULL 4 1 3 1 3
+
+SELECT a, b, count(*) FROM t GROUP BY a, b GROUPING SETS ((a), ())
+----
+1 NULL 2
+2 NULL 1
+NULL NULL 1
+NULL NULL 4
+
+SELECT a, count(*) FROM t WHERE a > 100 GROUP BY ROLLUP(a)
+----
+
+SELECT count(*) FROM t WHERE a > 100 GROUP BY ALL
+----
+0
+
+-- keys and arguments that are subqueries
+
+SELECT (SELECT max(e) FROM u) AS s, count(*) FROM t GROUP BY s
+----
+7 4
+
+SELECT a, a IN (SELECT a FROM u), count(*) FROM t GROUP BY a, a IN (SELECT a FROM u)
+----
+1 true 2
+2 true 1
+NULL NULL 1
+
+SELECT sum((SELECT max(e) FROM u WHERE u.a = t.a)) FROM t
+----
+17
+
+SELECT c, count(*) FILTER (WHERE a IN (SELECT a FROM u WHERE b = 3)) FROM t GROUP BY c
+----
+NULL 0
+x 1
+y 0
+
+-- decimals, lists, maps
+
+SELECT any(a > 1), every(a > 0) FROM t
+----
+true true
+
+SELECT sum(p), avg(p), sum(DISTINCT p), avg(-p) FROM t
+----
+6.75 2.250000 6.75 -2.250000
+
+SELECT a, sum(p), avg(CAST(p AS decimal(30, 10))) FROM t GROUP BY a
+----
+1 3.75 1.87500000000000
+2 NULL NULL
+NULL 3.00 3.00000000000000
+
+SELECT a, size(collect_list(b)), array_join(collect_set(c), '-') FROM t GROUP BY a
+----
+1 2 x-y
+2 1 x
+NULL 0
+
+SELECT count(*) FROM (SELECT DISTINCT l, m FROM t)
+----
+4
+
+SELECT l[0], count(*) FROM (SELECT l FROM t UNION ALL SELECT l FROM t WHERE a = 1) WHERE size(l) > 0 GROUP BY l
+----
+1 2
+3 1
+
+SELECT x.b FROM t x JOIN t y ON x.l = y.l
+----
+1
+2
+NULL
+
+SELECT s.f, s.g[1] FROM VALUES (named_struct('f', 1, 'g', array(1, 2))), (NULL) v(s)
+----
+1 2
+NULL NULL
+
+-- functions that make rows
+
+SELECT a, x FROM t LATERAL VIEW explode(l) e AS x
+----
+1 1
+1 2
+NULL 3
+
+SELECT b, x FROM t LATERAL VIEW OUTER explode(l) AS x WHERE a IS NOT NULL
+----
+1 1
+1 2
+2 NULL
+3 NULL
+
+SELECT b, k, v FROM t LATERAL VIEW OUTER explode(m) e AS k, v
+----
+1 k 1
+2 j 3
+2 k 2
+3 NULL NULL
+NULL NULL NULL
+
+SELECT x, y FROM t LATERAL VIEW explode(l) AS x LATERAL VIEW explode(array(x, x + 1)) AS y WHERE a = 1
+----
+1 1
+1 2
+2 2
+2 3
+
+SELECT a, explode(l) FROM t
+----
+1 1
+1 2
+NULL 3
+
+SELECT a, posexplode(l) AS (p, x) FROM t
+----
+1 0 1
+1 1 2
+NULL 0 3
+
+SELECT * FROM explode(array(1, 2)) AS q(z)
+----
+1
+2
+
+SELECT a, q.z FROM t, LATERAL explode(l) AS q(z)
+----
+1 1
+1 2
+NULL 3
+
+SELECT b, q.z FROM t LEFT JOIN LATERAL explode(l) AS q(z)
+----
+1 1
+1 2
+2 NULL
+3 NULL
+NULL 3
+
+SELECT inline(array(named_struct('x', 1, 'y', 'a'), named_struct('x', 2, 'y', 'b')))
+----
+1 a
+2 b
+
+SELECT * FROM range(3), range(1, 7, 3) r
+----
+0 1
+0 4
+1 1
+1 4
+2 1
+2 4
+
+-- joins in parentheses, conditions with subqueries, names that are there twice
+
+SELECT t.b, u.e, z.e FROM (t JOIN u ON t.a = u.a) LEFT JOIN u z ON z.b = u.b
+----
+1 5 5
+2 5 5
+3 6 6
+3 7 NULL
+
+SELECT j.a, e FROM ((SELECT a FROM t) ss JOIN (SELECT a AS q, e FROM u) uu ON ss.a = uu.q) j
+----
+1 5
+1 5
+2 6
+2 7
+
+SELECT count(*) FROM ((u x CROSS JOIN u y) CROSS JOIN u z) JOIN u w ON w.a = x.a
+----
+45
+
+SELECT t.b, u.e FROM t JOIN u ON t.a = u.a AND u.e IN (SELECT max(e) FROM u)
+----
+3 7
+
+SELECT * FROM (SELECT e FROM u) x JOIN (SELECT e FROM u) x ON true WHERE true
+----
+5 5
+5 6
+5 7
+6 5
+6 6
+6 7
+7 5
+7 6
+7 7
+
+-- subqueries of FROM that read the tables around
+
+SELECT t.b, s.* FROM t, LATERAL (SELECT sum(n) FROM (SELECT count(*) n FROM u WHERE u.a = t.a)) s
+----
+1 1
+2 1
+3 2
+NULL 0
+
+SELECT t.b, s.* FROM t, LATERAL (SELECT x.n, y.m FROM (SELECT count(*) n FROM u WHERE u.a = t.a) x, (SELECT max(e) m FROM u WHERE u.b = t.b) y) s
+----
+1 1 NULL
+2 1 5
+3 2 6
+NULL 0 NULL
+
+SELECT t.b, s.e FROM t LEFT JOIN LATERAL (SELECT e, b FROM u WHERE u.a = t.a) s ON s.b = t.b + 1
+----
+1 5
+2 NULL
+3 NULL
+NULL NULL
+
+SELECT t.b, s.a FROM t, LATERAL (SELECT a) s
+----
+1 1
+2 1
+3 2
+NULL NULL
+
+-- a step that keeps left rows is linear
+
+WITH RECURSIVE r(a, n) AS (SELECT a, 0 FROM u UNION ALL SELECT r.a, n + 1 FROM r LEFT JOIN t ON t.b = r.a WHERE n < 2) SELECT n, count(*) FROM r GROUP BY n
+----
+0 3
+1 3
+2 3
+
+WITH RECURSIVE r(a, n) AS (SELECT a, 0 FROM u UNION ALL SELECT r.a + 1, n + 1 FROM r LEFT SEMI JOIN t ON t.b = r.a) SELECT * FROM r
+----
+1 0
+2 0
+2 0
+2 1
+3 1
+3 1
+3 2
+4 2
+4 2
+4 3
+
+-- IN of several columns: null where a row may be equal
+
+SELECT a, b FROM t WHERE (a, b) NOT IN (SELECT a, b FROM u)
+----
+1 1
+
+SELECT a, b, (a, b) IN (SELECT a, b FROM u) FROM t
+----
+1 1 false
+1 2 true
+2 3 true
+NULL NULL NULL
+
+SELECT b, (a, b) IN (SELECT a, b FROM u WHERE b IS NOT NULL AND u.a = t.a), (a, a) NOT IN (SELECT a, b FROM u WHERE e < 0) FROM t
+----
+1 false true
+2 true true
+3 true true
+NULL false true
+
+-- windows: distances, nulls that are passed over, decimals
+
+SELECT b, sum(b) OVER (ORDER BY b RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) FROM t
+----
+1 1
+2 3
+3 5
+NULL NULL
+
+SELECT d, count(*) OVER (ORDER BY d RANGE BETWEEN 3.0 PRECEDING AND 1 FOLLOWING), count(*) OVER (ORDER BY d DESC RANGE BETWEEN 3 PRECEDING AND CURRENT ROW) FROM t
+----
+1.0 2 2
+2.0 2 2
+5.0 2 1
+9.0 1 1
+
+SELECT day(x), count(*) OVER (ORDER BY x RANGE INTERVAL '1' DAY PRECEDING) FROM (SELECT make_date(2024, 1, b) AS x FROM t)
+----
+1 1
+2 2
+3 2
+NULL 1
+
+SELECT p, count(*) OVER (ORDER BY p RANGE BETWEEN 0.75 PRECEDING AND 0.75 FOLLOWING), avg(p) OVER (ORDER BY p ROWS 1 PRECEDING), sum(p) OVER () FROM t
+----
+1.50 2 1.500000 6.75
+2.25 3 1.875000 6.75
+3.00 2 2.625000 6.75
+NULL 1 NULL 6.75
+
+SELECT d, lag(b) IGNORE NULLS OVER (ORDER BY d), lead(b) IGNORE NULLS OVER (ORDER BY d), lag(c, 2) IGNORE NULLS OVER (ORDER BY d) FROM t
+----
+1.0 NULL 3 NULL
+2.0 1 2 NULL
+5.0 3 NULL x
+9.0 2 NULL x
+
+-- windows of time
+
+SELECT minute(window.start), minute(window.end), count(*) FROM (SELECT to_timestamp(concat('2024-01-01 00:0', b, ':30')) AS ts FROM t) GROUP BY window(ts, '2 minutes')
+----
+0 2 1
+2 4 2
+
+SELECT minute(window.start), n FROM (SELECT window, count(*) AS n FROM (SELECT to_timestamp(concat('2024-01-01 00:0', b, ':30')) AS ts FROM t) GROUP BY window(ts, '2 minutes', '1 minute'))
+----
+0 1
+1 2
+2 2
+3 1
+
+-- PIVOT
+
+SELECT * FROM (SELECT a, c, b FROM t) PIVOT (sum(b) AS s, count(*) AS n FOR c IN ('x', 'y'))
+----
+1 1 1 2 1
+2 3 1 NULL NULL
+NULL NULL NULL NULL NULL
+
+SELECT why, p.x FROM (SELECT c, b FROM t) PIVOT (max(b) FOR c IN ('x', 'y' AS why)) p
+----
+2 3
+
+SELECT * FROM (SELECT c, b FROM t) PIVOT (max(b) FOR (c, b) IN (('x', 1) AS q, ('y', 5)))
+----
+1 NULL
+
+-- a step that only renames, in a loop that ends elsewhere
+
+WITH RECURSIVE x(n) AS (SELECT 0 UNION ALL SELECT n FROM y), y(n) AS (SELECT 10 UNION ALL SELECT n + 1 FROM x WHERE n < 2) SELECT n, count(*) FROM x GROUP BY n
+----
+0 1
+1 1
+2 1
+10 1
+
+-- windows by their own keys, limits by columns around, names as long as their expressions
+
+SELECT a, rank() OVER (PARTITION BY a ORDER BY a), sum(a) OVER (PARTITION BY a ORDER BY a RANGE 2 PRECEDING), lag(a) OVER (PARTITION BY a ORDER BY b) FROM t
+----
+1 1 2 NULL
+1 1 2 1
+2 1 2 NULL
+NULL 1 NULL NULL
+
+SELECT b, (SELECT e FROM u WHERE u.a = t.a ORDER BY t.a, e DESC LIMIT 1) FROM t
+----
+1 5
+2 5
+3 7
+NULL NULL
+
+SELECT CASE WHEN a IN (1, 0) THEN coalesce(c, 'a long text for a long name') ELSE nullif(c, coalesce(c, 'another long text')) END FROM t EXCEPT ALL SELECT c FROM t WHERE b = 1
+----
+NULL
+NULL
+y
+
+-- aggregates by an order
+
+SELECT first(c ORDER BY d DESC), last(c ORDER BY d DESC), array_join(collect_list(c ORDER BY d DESC), '-') FROM t WHERE c IS NOT NULL
+----
+y x y-x-x
+
+SELECT listagg(c, '+') WITHIN GROUP (ORDER BY d DESC), string_agg(DISTINCT c) FROM t
+----
+y+x+x x,y
+
+-- two functions of one window see equal rows in one order
+
+SELECT lag(n) OVER (ORDER BY k), lead(n, 1, 0) OVER (ORDER BY k) FROM (SELECT 1 AS k, 4 AS n UNION ALL SELECT 1, 4 UNION ALL SELECT 0, 9 UNION ALL SELECT 2, 3)
+----
+NULL 4
+9 4
+4 3
+4 0

@@ -1,0 +1,53 @@
+"""Queries with their answers in Spark: rows come in random epochs, and some go and come again."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.support.duck import SEEDS
+from tests.support.outside import last_epoch, spark_text
+
+ARRAY = pa.list_(pa.field("element", pa.int32()))
+TABLES = {
+    "t": pa.table(
+        {
+            "a": pa.array([1, 1, 2, None], pa.int32()),
+            "b": pa.array([1, 2, 3, None], pa.int32()),
+            "c": ["x", "y", "x", None],
+            "l": pa.array([[1, 2], [], None, [3]], ARRAY),
+            "m": pa.array([[("k", 1)], [("k", 2), ("j", 3)], None, []], pa.map_(pa.string(), pa.int32())),
+            "p": pa.array([Decimal("1.50"), Decimal("2.25"), None, Decimal("3.00")], pa.decimal128(5, 2)),
+            "d": [1.0, 5.0, 2.0, 9.0],
+        }
+    ),
+    "u": pa.table(
+        {
+            "a": pa.array([1, 2, 2], pa.int32()),
+            "b": pa.array([2, 3, None], pa.int32()),
+            "e": pa.array([5, 6, 7], pa.int64()),
+        }
+    ),
+}
+
+
+def cases() -> dict[str, list[str]]:
+    """The queries of the file, each with its rows as texts."""
+    text = (Path(__file__).parent / "answers.sql").read_text(encoding="utf-8")
+    blocks = [one.strip() for one in text.split("\n\n") if not one.startswith("-- ")]
+    split = [one.partition("\n----") for one in blocks]
+    return {query: sorted(rows.split("\n")[1:]) for query, _, rows in split}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_query_has_the_answer_of_spark(seed: int) -> None:
+    made = last_epoch([*cases()], TABLES, seed=seed)
+    got = {
+        query: sorted(row.replace("\t", " ") for row in spark_text(table).elements())
+        for query, table in zip(cases(), made, strict=True)
+    }
+    assert got == cases()

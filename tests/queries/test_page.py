@@ -1,0 +1,39 @@
+"""Each line of the page's list is kept up to date."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.support.duck import answers, at, expected, history
+
+PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
+
+
+def examples() -> dict[str, str]:
+    """What the list has, each with its query."""
+    _, _, text = PAGE.read_text(encoding="utf-8").partition("## What is kept up to date")
+    return dict(re.findall(r"(?m)^\| (.*) \| `(.*)` \|$", text.partition("## Recursion")[0]))
+
+
+@pytest.mark.slow
+def test_each_line_of_the_list_is_what_a_new_run_and_duckdb_answer() -> None:
+    queries, changes = [*examples().values()], history(5, epochs=3)
+    assert len(queries) > 50
+    ours = answers(queries, changes, seed=5)
+    last = {name: [[(*row, 1) for row in at(each, 2)]] for name, each in changes.items()}
+    assert [epochs[-1] for epochs in ours] == [epochs[0] for epochs in answers(queries, last, workers=1)]
+    compared = 0
+    for query, epochs in zip(queries, ours, strict=True):
+        try:
+            theirs = [expected([query], changes, epoch)[0] for epoch in range(3)]
+        except duckdb.Error:
+            continue  # it has another syntax
+        assert epochs == theirs, query
+        compared += 1
+    assert compared > 30
+    assert all(isinstance(one, Counter) for epochs in ours for one in epochs)

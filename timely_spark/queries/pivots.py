@@ -1,0 +1,77 @@
+"""`PIVOT` as aggregates of the rows of each value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from timely_spark.queries import calls
+from timely_spark.sql import parse
+
+if TYPE_CHECKING:
+    from timely_spark.queries.binder import Binder
+
+
+def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
+    """The query that a table with `PIVOT` is.
+
+    Its groups are the columns that neither the aggregates nor `FOR` read.
+
+    Args:
+        binder: for mistakes.
+        node: the table or subquery.
+        columns: the names of its columns.
+    """
+    from sqlglot import exp
+
+    (pivot, *more) = node.args["pivots"]
+    if more or pivot.args.get("unpivot") or len(pivot.args["fields"]) != 1:
+        hint = (
+            "write UNION ALL of one SELECT for each column, or LATERAL VIEW explode of an array of structs."
+        )
+        raise binder.refuse(node, "UNPIVOT" if pivot.args.get("unpivot") else "several PIVOT", hint)
+    (field,) = pivot.args["fields"]
+    keys = field.this.expressions if isinstance(field.this, exp.Tuple) else [field.this]
+    read = {one.name.lower() for of in (*pivot.expressions, *keys) for one in of.find_all(exp.Column)}
+    groups = [exp.column(exp.to_identifier(one, quoted=True)) for one in columns if one.lower() not in read]
+    names = iter(pivot.args.get("columns") or ())
+    selected: list[Any] = [*groups]
+    for value in field.expressions:
+        of = value.this if isinstance(value, exp.PivotAlias | exp.Alias) else value
+        values = of.expressions if isinstance(of, exp.Tuple) else [of]
+        pairs = zip(keys, values, strict=True)
+        here = exp.and_(*(exp.NullSafeEQ(this=a.copy(), expression=b.copy()) for a, b in pairs), copy=False)
+        for aggregate in pivot.expressions:
+            tree = aggregate.this if isinstance(aggregate, exp.Alias) else aggregate
+            filtered = _filtered(exp.Paren(this=tree.copy()), here)
+            count = _filtered(exp.Paren(this=exp.Count(this=exp.Star())), here)
+            some = exp.GT(this=count, expression=exp.Literal.number(0))
+            made = exp.Case(ifs=[exp.If(this=some, true=filtered)])
+            named = next(names, None)
+            name = named.name if named is not None else ""
+            if not name:
+                name = value.alias or f"{{{', '.join(one.name for one in values)}}}"
+                more_than_one = len(pivot.expressions) > 1
+                name += (
+                    f"_{aggregate.alias or tree.sql(dialect=parse.dialect()).lower()}"
+                    if more_than_one
+                    else ""
+                )
+            selected.append(exp.alias_(made, name, quoted=True))
+    source = node.copy()
+    source.set("pivots", None)
+    query = exp.select(*selected, dialect=parse.dialect()).from_(source)
+    if not any(any(calls.aggregates_in(one)) for one in pivot.expressions):
+        raise binder.refuse(
+            pivot.expressions[0], "PIVOT without an aggregate", "write sum(...), or max(...)."
+        )
+    return query.group_by(*groups) if groups else query
+
+
+def _filtered(tree: Any, condition: Any) -> Any:
+    """A tree whose aggregates read the rows of a condition."""
+    from sqlglot import exp
+
+    for one in list(calls.aggregates_in(tree)):
+        one.replace(exp.Filter(this=one.copy(), expression=exp.Where(this=condition.copy())))
+    return tree

@@ -1,0 +1,249 @@
+"""What stands in `FROM`: tables, subqueries, joins in parentheses, and functions that make rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from timely_spark.queries import calls
+from timely_spark.queries.binder import UNIT, Binder, BoundQuery, Domain, Views, column_node
+from timely_spark.queries.generators import GENERATORS, Generated, is_generator, parts_of, rows_of_range
+from timely_spark.queries.pivots import pivoted
+from timely_spark.queries.relations import Projection, Relation, RelationJoin
+from timely_spark.queries.scopes import (
+    Correlated,
+    Fresh,
+    FromItem,
+    NamedColumn,
+    VisibleColumns,
+    close_name,
+)
+from timely_spark.sql import parse
+
+
+class FromItems:
+    """The part of a block that binds one table or subquery of `FROM`."""
+
+    binder: Binder
+    views: Views
+    around: VisibleColumns | None
+    domain: Domain | None
+    fresh: Fresh
+    names: VisibleColumns
+    relation: Relation
+
+    if TYPE_CHECKING:  # of the block
+
+        def plain(self, node: Any, names: VisibleColumns) -> Any: ...  # noqa: D102
+        def add(self, node: Any, wanted: str) -> str: ...  # noqa: D102
+        def answer_for_each(self, query: Any) -> tuple[BoundQuery, list[str]]: ...  # noqa: D102
+        def take(self, made: FromItem) -> None: ...  # noqa: D102
+        def names_of(self, parts: Sequence[FromItem]) -> VisibleColumns: ...  # noqa: D102
+        def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem: ...  # noqa: D102
+        def joined(self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]) -> Any: ...  # noqa: D102
+
+    def source(self, node: Any) -> FromItem:
+        """A table, view or subquery, with new names for its columns."""
+        from sqlglot import exp
+
+        if node.args.get("pivots"):
+            plain = node.copy()
+            plain.set("pivots", None)
+            plain.set("joins", None)
+            names = [one.name for one in self.source(plain).entries if not one.hidden]
+            alias = node.args["pivots"][0].args.get("alias")
+            query = pivoted(self.binder, node, names)
+            named = exp.Subquery(
+                this=query, alias=alias or exp.TableAlias(this=exp.to_identifier(node.alias))
+            )
+            return self.derived(named)
+        if node.args.get("sample"):
+            hint = "keep rows by a hash of a key: WHERE pmod(hash(id), 100) < 10."
+            raise self.binder.refuse(node, "TABLESAMPLE is not supported", hint)
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+            view = self._view(node)
+            answer = BoundQuery(view.relation, view.names, view.columns)
+            alias = node.alias or node.name
+        elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
+            return self._in_parentheses(node)
+        elif isinstance(node, exp.Subquery | exp.Values | exp.Query):
+            return self.derived(node)
+        elif isinstance(node, exp.Table) and is_generator(node.this):
+            return self._generated(node, node.this, FromItem(UNIT, [], []))
+        elif (
+            isinstance(node, exp.Table) and isinstance(node.this, exp.Anonymous) and node.this.name == "range"
+        ):
+            answer = BoundQuery(rows_of_range(self.binder, node.this), ("id",), ("id",))
+            alias = node.alias
+        else:
+            text = node.sql(dialect=parse.dialect())
+            hint = "read a table, a view, a subquery, VALUES, range(...) or explode(...)."
+            raise self.binder.refuse(node, f"{text} in FROM", hint)
+        return self.source_of(node, answer, alias)
+
+    def derived(self, node: Any) -> FromItem:
+        """A subquery in `FROM`. It reads tables, and in a subquery columns of the blocks around that."""
+        from sqlglot import exp
+
+        query = node.this if isinstance(node, exp.Subquery) and not _has_more(node) else node
+        try:
+            return self.source_of(node, self.binder.query(query, self.views, self.around), node.alias)
+        except Correlated:
+            if self.domain is None:
+                raise
+        answer = self.binder.query(query, self.views, self.around, self.domain)
+        made = self.source_of(node, answer, node.alias)
+        outer = [self.fresh.name(one) for one in answer.outer]
+        columns = dict(zip(made.relation.schema.names, answer.columns, strict=True))
+        relation = Projection(answer.relation, (*columns.items(), *zip(outer, answer.outer, strict=True)))
+        names = [
+            (depth, replace(entry, column=name))
+            for (depth, entry), name in zip(self.domain.entries, outer, strict=True)
+        ]
+        return FromItem(relation, made.entries, names)
+
+    def _in_parentheses(self, node: Any) -> FromItem:
+        """Joins in parentheses, which may have a name."""
+        inner = node.this
+        parts, early = [self.source(inner)], list[Any]()
+        joins = [*(inner.args.get("joins") or ())]
+        for one in joins:
+            (parts, early), _ = self.joined(one, parts, early, [])
+            joins += one.this.args.get("joins") or ()
+        made = self.connected(parts, early)
+        for one in inner.args.get("laterals") or ():
+            made = self.lateral_view(one, made)
+        if not node.alias:
+            return made
+        given = [one.name for one in node.args["alias"].columns]
+        shown = [one for one in made.entries if not one.hidden]
+        if given and len(given) != len(shown):
+            problem = f"{len(given)} names for {len(shown)} columns"
+            raise self.binder.refuse(node.args["alias"].columns[0], problem, "name each column.")
+        names = given or [one.name for one in shown]
+        entries = [replace(one, table=node.alias, name=name) for one, name in zip(shown, names, strict=True)]
+        return FromItem(made.relation, entries, made.outer)
+
+    def source_of(self, node: Any, answer: BoundQuery, alias: str) -> FromItem:
+        """An answer with new names for its columns, and the aliases of a node for them."""
+        given = node.args.get("alias")
+        columns = [one.name for one in given.columns] if given is not None else []
+        if columns and len(columns) != len(answer.columns):
+            problem = f"{len(columns)} names for {len(answer.columns)} columns"
+            raise self.binder.refuse(given.columns[0], problem, "name each column.")
+        names = columns or list(answer.names)
+        new = [self.fresh.name(name) for name in names]
+        schema = answer.relation.schema
+        entries = [
+            NamedColumn(alias, name, column, schema.field(old).type)
+            for name, column, old in zip(names, new, answer.columns, strict=True)
+        ]
+        relation: Relation = answer.relation
+        if list(answer.columns) != new or relation.schema.names != new:
+            relation = Projection(relation, tuple(zip(new, answer.columns, strict=True)))
+        return FromItem(relation, entries, [])
+
+    def _view(self, node: Any) -> Any:
+        name = node.name if not node.db else f"{node.db}.{node.name}"
+        views = {one.lower(): view for one, view in self.views.items()}
+        if name.lower() in views:
+            return views[name.lower()]
+        known = sorted(self.views)
+        hint = close_name(name, known) or f"the tables are {', '.join(known) or 'none'}."
+        raise self.binder.refuse(node, f"no table {name}", hint)
+
+    def lateral(self, node: Any, left: FromItem, side: str, join: Any) -> FromItem:
+        """A subquery that reads the tables before it."""
+        from sqlglot import exp
+
+        query = node.this if isinstance(node, exp.Lateral) else node
+        query = query.this if isinstance(query, exp.Subquery) and not _has_more(query) else query
+        on = join.args.get("on")
+        if isinstance(on, exp.Boolean) and on.this:
+            on = None
+        if not isinstance(query, exp.Query):
+            made = self.lateral_view(node, left, outer=side == "LEFT")
+            if on is not None and side:
+                raise self.binder.refuse(node, f"{side} JOIN LATERAL ... ON", "write the condition in WHERE.")
+            return made if on is None else self.connected([made], [on])
+        if side not in {"", "LEFT"}:
+            raise self.binder.refuse(node, f"{side} JOIN LATERAL", "write JOIN or LEFT JOIN.")
+        if on is not None and side:
+            # the condition belongs to the subquery, which reads the tables before it as well
+            inside = exp.Subquery(this=query, alias=node.args.get("alias"))
+            query, on = exp.select("*").from_(inside, copy=False).where(on, copy=False), None
+        self.take(left)
+        answer, keys = self.answer_for_each(query)
+        source = self.source_of(node, answer, node.alias)
+        theirs = [self.fresh.name(one) for one in answer.outer]
+        columns = [
+            *zip(source.relation.schema.names, answer.columns, strict=True),
+            *zip(theirs, answer.outer, strict=True),
+        ]
+        right = Projection(answer.relation, tuple(columns))
+        how: Any = "left" if side == "LEFT" else "inner"
+        if how == "left" and not keys:
+            raise self.binder.refuse(
+                node, "LEFT JOIN LATERAL that reads no table before it", "write LEFT JOIN."
+            )
+        relation = RelationJoin(self.relation, right, how, tuple(keys), tuple(theirs), null_safe=bool(keys))
+        made = FromItem(relation, [*left.entries, *source.entries], left.outer)
+        return made if on is None else self.connected([made], [on])
+
+    def lateral_view(self, node: Any, left: FromItem, *, outer: bool = False) -> FromItem:
+        """A source with the rows that `LATERAL VIEW` makes of each of its rows."""
+        if not is_generator(node.this):
+            hint = "the functions that make rows are explode, posexplode and inline."
+            raise self.binder.refuse(node, f"LATERAL {node.this.sql(dialect=parse.dialect())}", hint)
+        return self._generated(node, node.this, left, outer=outer or bool(node.args.get("outer")))
+
+    def _generated(self, node: Any, call: Any, left: FromItem, *, outer: bool = False) -> FromItem:
+        """A source, and for each row the rows that a function makes of it."""
+        argument = call.this if type(call).__name__ != "Anonymous" else call.expressions[0]
+        tree = self.plain(argument, self.names_of([left]))
+        kept, self.relation = self.relation, left.relation
+        column = self.add(tree, "elements")
+        relation, self.relation = self.relation, kept
+        made = parts_of(self.binder, call, relation.schema.field(column).type)
+        alias = node.args.get("alias")
+        given = [one.name for one in alias.columns] if alias is not None else []
+        if given and len(given) != len(made):
+            problem = f"{len(given)} names for {len(made)} columns"
+            raise self.binder.refuse(node, problem, "name each column.")
+        names = given or [name for name, _, _ in made]
+        parts = tuple(
+            (self.fresh.name(name), kind, part) for name, (_, kind, part) in zip(names, made, strict=True)
+        )
+        kind_of = type(call).__name__ if type(call).__name__ != "Anonymous" else call.name.lower()
+        relation = Generated(relation, column, outer or GENERATORS[kind_of][1], parts)
+        entries = [
+            NamedColumn(node.alias, name, column, kind)
+            for name, (column, kind, _) in zip(names, parts, strict=True)
+        ]
+        return FromItem(relation, [*left.entries, *entries], left.outer)
+
+    def generated_items(self, call: Any, names: Sequence[str], node: Any) -> list[tuple[str | None, Any]]:
+        """The columns of a function that makes rows in `SELECT`, whose relation gets the rows."""
+        if any(calls.aggregates_in(call)) or calls.has_query(call):
+            hint = "select its argument in a subquery of FROM first."
+            raise self.binder.refuse(node, f"{calls.function_name(call)} of an aggregate or a subquery", hint)
+        left = FromItem(self.relation, self.names.entries, self.names.outer)
+        alias = exp_alias(names)
+        made = self._generated(alias, call, left)
+        self.relation = made.relation
+        new = made.entries[len(left.entries) :]
+        return [(one.name, column_node(one.column, node)) for one in new]
+
+
+def exp_alias(names: Sequence[str]) -> Any:
+    """The tree of a source with names for its columns."""
+    from sqlglot import exp
+
+    columns = [exp.to_identifier(one) for one in names]
+    return exp.Table(alias=exp.TableAlias(columns=columns))
+
+
+def _has_more(node: Any) -> bool:
+    """Whether a subquery in parentheses has clauses of its own."""
+    return any(node.args.get(one) for one in ("limit", "offset", "order", "with_"))
