@@ -349,6 +349,7 @@ _SCALED = {
     "words": "word count",
     "pagerank": "PageRank, 5 iterations",
     "forests": "components, `graphs.connected_components`",
+    "spread": "components, `connected_components(spread=True)`",
     "components": "components, by a loop of labels",
 }
 _PREDICTED = re.compile(r"(\w+), ([\d,]+) records (in all|for each), (\d+) workers, predicted")

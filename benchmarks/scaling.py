@@ -1,7 +1,8 @@
 """Scaling: with workers, with executors, and with the data.
 
-Four flows: "components", of random edges, a loop with an exchange in each hop; "forests", the same by the
-library's `connected_components`, two exchanges and no loop; "words", counted by word and then by count, two
+Five flows: "components", of random edges, a loop with an exchange in each hop; "forests", the same by the
+library's `connected_components`, two exchanges and no loop; "spread", with `spread=True`, against one worker
+of "forests"; "words", counted by word and then by count, two
 exchanges and no loop; "pagerank", five iterations over a collection. Epochs are alike and apart: each has
 nodes of its own.
 
@@ -75,6 +76,14 @@ def forests() -> ts.Dataflow:
     return flow
 
 
+def spread() -> ts.Dataflow:
+    """The same with the nodes spread over all workers."""
+    flow = ts.Dataflow("spread")
+    links = flow.input("edges", "src long, dst long").collection()
+    ts.graphs.connected_components(links, spread=True).changes().capture("out")
+    return flow
+
+
 def words() -> ts.Dataflow:
     flow = ts.Dataflow("words")
     counted = flow.input("x", "word long").group_by("word").count("n")
@@ -102,10 +111,14 @@ Data = Callable[[int, int], pa.Table]
 FLOWS: dict[str, tuple[Callable[[], ts.Dataflow], Data]] = {
     "components": (components, edges),
     "forests": (forests, edges),
+    "spread": (spread, edges),
     "words": (words, some_words),
     "pagerank": (pagerank, edges),
 }
 
+
+#: What one worker does instead, which needs no places.
+ALONE = {"spread": "forests"}
 
 # -- predicted -----------------------------------------------------------------------------------------------
 
@@ -116,6 +129,7 @@ SERIES: tuple[Series, ...] = (
     ("words", 100_000_000, (1, 16, 64, 256)),
     ("pagerank", 10_000_000, (1, 16, 64)),
     ("forests", 10_000_000, (1, 4, 16, 64, 256)),
+    ("spread", 10_000_000, (1, 16, 64)),
     ("components", 3_200_000, (1, 16, 64)),
 )
 WEAK = (1, 4, 16, 64)
@@ -157,7 +171,7 @@ def by_counts(report: Report, prices: Prices, *, quick: bool) -> None:
 
 def predicted(name: str, records: int, workers: int) -> Path:
     """The path of an epoch, after a small one."""
-    build, data = FLOWS[name]
+    build, data = FLOWS[ALONE.get(name, name) if workers == 1 else name]
     return simulated(build, [data(min(records, 20_000), 0), data(records, 1)], workers)[0]
 
 

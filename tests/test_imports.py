@@ -226,7 +226,7 @@ def test_an_import_inside_a_function_has_its_reason(imports: dict[str, list[Impo
 
 #: What the modules of `graphs` and `libraries` may import of this package: these, and public names of others.
 AUTHORS = ("authors", "errors", "graphs", "libraries")
-PUBLIC = {"Collection", "Stream", "Timestamp", "wcoj"}
+PUBLIC = {"Collection", "Stream", "Time", "Timestamp", "wcoj"}
 
 
 def test_algorithms_and_libraries_are_made_of_public_names(written: dict[str, list[Import]]) -> None:

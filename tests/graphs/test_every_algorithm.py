@@ -63,6 +63,7 @@ EVERY: dict[str, Build] = {
         send_msg_to_dst="src_least",
         agg_msgs="min",
     ).nodes,
+    "connected_components spread": lambda edges, _: graphs.connected_components(edges, spread=True),
     "wcoj": lambda edges, _: ts.wcoj([(edges, {"src": a, "dst": b}) for a, b in ("ab", "bc", "ca")]),
 }  # fmt: skip
 NODES = [[(1, 1), (3, 1)], [(1, -1), (77, 1)], [(1, 1)]]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.authors import Hashes, Indices, Mask, changes, flat, hashes, in_order
+from timely_spark.authors import DIFF, Hashes, Indices, Mask, changes, flat, hashes, in_order
 
 NO_NODE = -1
 
@@ -124,6 +124,17 @@ class Affected:
         changed: Mask = (self.parent != self.old_parent) | (self.label != self.old_label)
         changed |= self.rank != self.old_rank
         return changed
+
+    def relabelled(self, name: str) -> pa.Table:
+        """The changes of nodes' labels, as columns "node", `name` and `DIFF`."""
+        moved = np.flatnonzero(self.label != self.old_label)
+        leave, join = moved[self.old_label[moved] != NO_NODE], moved[self.label[moved] != NO_NODE]
+        changes = {
+            "node": self.of(np.concatenate([leave, join])),
+            name: self.of(np.concatenate([self.old_label[leave], self.label[join]])),
+            DIFF: np.repeat([-1, 1], [len(leave), len(join)]),
+        }
+        return pa.table(changes)
 
 
 def ordered(a: pa.Array, b: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -9,6 +9,7 @@ from timely_spark.authors import algorithm
 from timely_spark.differential import Collection
 from timely_spark.graphs.edges import edges_of, ends_of, magnitude, reversed_of, with_nodes
 from timely_spark.graphs.forest import components, spanning_forest
+from timely_spark.graphs.placed import spread_components
 
 
 @algorithm
@@ -19,6 +20,7 @@ def connected_components(
     src: str = "src",
     dst: str = "dst",
     node: str = "node",
+    spread: bool = False,
     name: str | None = None,
 ) -> Collection:
     """For each node of an undirected graph the least node of its component.
@@ -33,6 +35,10 @@ def connected_components(
     Args:
         edges: the edges, in either direction or both.
         nodes: further nodes; one without edges is a component of its own.
+        spread: whether all workers have equal shares of the nodes, for graphs that outgrow one worker: nodes
+            that are near each other when they come get one place, and each place has a forest of its own.
+            The results are the same. An epoch takes up to 9 exchanges, one with many new nodes about 35.
+            Worth it from about 16 workers and a million edges on. No effect inside loops.
 
     **Columns:** in: `src`, `dst`, of any key type; `node`, of theirs. Nulls are ignored. Out: ``node``,
     ``component``, of their type.
@@ -54,6 +60,8 @@ def connected_components(
     graph = edges_of("connected_components", edges, src, dst)
     graph = with_nodes("connected_components", graph, nodes, node)
     if graph.scope.graph_scope.parent is None:
+        if spread:
+            return graph.like(spread_components(graph.stream, name=name), once=True)
         return graph.like(components(spanning_forest(graph.stream), name=name), once=True)
     links = graph.concat(reversed_of(graph)).distinct()
     return least_reaching(ends_of(links), links, name=name)

@@ -62,7 +62,7 @@ _ALL = "__timely_all"
 _REMOVED = -1
 
 
-class _Ordered(Stateless):
+class Ordered(Stateless):
     """Order the ends of each edge, so that both directions of an edge are equal.
 
     A stage of its own: a stream that is partitioned by one end as given is not so by the ends in order.
@@ -81,7 +81,7 @@ class _Ordered(Stateless):
         return (pa.table({**ends, **{name: batch.column(name) for name in batch.schema.names[2:]}}),)
 
 
-class _Forest(BufferingVertex):
+class Forest(BufferingVertex):
     """A rooted spanning forest of the present edges; an update writes only the affected nodes.
 
     Invariant: the root of each tree is its least node, and the label of all its nodes; every other node has
@@ -347,7 +347,7 @@ class _Forest(BufferingVertex):
         return rooted_forest(len(nodes), of[x], of[y], nodes.ranks())
 
 
-class _SpanningForest(_Forest):
+class _SpanningForest(Forest):
     """Send the edges that a worker's forest gains and loses, and all self-loops, which also keep nodes."""
 
     announces = True
@@ -417,7 +417,7 @@ class _SpanningForest(_Forest):
         return self._table(low, high, numbers(edges, DIFF).astype(np.int64)).filter(pa.array(from_low))
 
 
-class _Components(_Forest):
+class _Components(Forest):
     """Send the changes of each node's component. All edges are on one worker."""
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
@@ -425,15 +425,9 @@ class _Components(_Forest):
         if not batches[0]:
             return
         nodes, _ = self.update(pa.concat_tables(batches[0]))
-        moved = np.flatnonzero(nodes.label != nodes.old_label)
-        leave, join = moved[nodes.old_label[moved] != NO_NODE], moved[nodes.label[moved] != NO_NODE]
-        if len(moved):
-            changes = {
-                "node": nodes.of(np.concatenate([leave, join])),
-                "component": nodes.of(np.concatenate([nodes.old_label[leave], nodes.label[join]])),
-                DIFF: np.repeat([-1, 1], [len(leave), len(join)]),
-            }
-            self.send_by(0, time, pa.table(changes))
+        changes = nodes.relabelled("component")
+        if changes.num_rows:
+            self.send_by(0, time, changes)
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Move the one worker's state to the worker that now gets all edges."""
@@ -509,7 +503,7 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
         {0: [(1, 2, 1), (2, 3, 1)], 1: [], 2: [(1, 2, -1), (1, 3, 1)]}
     """
     ends, kind = _checked("spanning_forest", stream)
-    in_order = stream.then("ordered", [stream.schema], vertex=_Ordered(ends, kind))[0]
+    in_order = stream.then("ordered", [stream.schema], vertex=Ordered(ends, kind))[0]
     return in_order.then(
         "spanning_forest",
         [stream.schema],
@@ -545,7 +539,7 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
         {0: [(1, 1, 1), (2, 1, 1), (3, 1, 1)], 1: [(1, 1, -1), (2, 1, -1), (2, 2, 1), (3, 1, -1), (3, 2, 1)]}
     """
     ends, kind = _checked("components", stream)
-    stream = stream.then("ordered", [stream.schema], vertex=_Ordered(ends, kind))[0]
+    stream = stream.then("ordered", [stream.schema], vertex=Ordered(ends, kind))[0]
     schema = pa.schema([("node", kind), ("component", kind), (DIFF, pa.int64())])
     together = {_ALL: pc.scalar(pa.scalar(0, pa.int8()))}
     return computed(stream, *stream.schema.names, together, own=(_ALL,)).then(

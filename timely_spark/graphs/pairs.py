@@ -29,7 +29,7 @@ def insert_pairs(
         for column in (h, first, second, diff):
             column[rows] = column[order]
     pairs = pa.table({names[0]: nodes.of(first), names[1]: nodes.of(second), DIFF: diff})
-    index.insert(pairs, h, _compact)
+    index.insert(pairs, h, compact)
 
 
 def _unordered(h: Hashes) -> Indices | None:
@@ -63,7 +63,7 @@ def pairs_of(index: Arrangement, nodes: Affected, first: Indices) -> tuple[Indic
     return first[totals > 0], second[totals > 0]
 
 
-def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+def compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
     """Consolidate: sum the weights of equal pairs. Most pairs are unique and are not copied."""
     repeats = hashed[1:] == hashed[:-1]
     if not repeats.any():

@@ -1,0 +1,268 @@
+"""Components spread over all workers by places: against networkx, whatever the places are."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import timely_spark as ts
+from tests.graphs.test_components import LONGS
+from tests.support.rescaling import answers, move
+from timely_spark.authors import DIFF, computed
+from timely_spark.graphs import contraction, places
+from timely_spark.graphs.placed import components_by_place
+from timely_spark.graphs.places import PLACE, PLACES, with_places
+from timely_spark.testing import Simulation
+
+Changes = list[tuple[Any, Any, int]]
+
+
+def connected(edges: list[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
+    for one in nx.connected_components(nx.Graph(edges)):
+        least = min(one)
+        yield from ((node, least) for node in one)
+
+
+def spread_components(edges: ts.Collection) -> ts.Collection:
+    return ts.graphs.connected_components(edges, spread=True)
+
+
+def spread_flow(kind: str = "long") -> ts.Dataflow:
+    flow = ts.Dataflow("spread")
+    edges = flow.input("edges", f"src {kind}, dst {kind}, diff long").collection(diff="diff")
+    spread_components(edges).changes().capture("out")
+    return flow
+
+
+class Live:
+    """A simulation whose accumulated answer is checked after each epoch."""
+
+    def __init__(self, flow: ts.Dataflow, workers: int) -> None:
+        self.flow, self.simulation = flow, Simulation(flow, workers=workers)
+        self.edges, self.labels, self.seen = Counter[tuple[Any, Any]](), Counter[tuple[Any, Any]](), 0
+
+    def send(self, changes: Changes) -> int:
+        """The number of rounds that an epoch takes."""
+        before = self.simulation.rounds
+        for a, b, diff in changes:
+            self.edges[min(a, b), max(a, b)] += diff
+        self.simulation.send("edges", changes)
+        self.simulation.run()
+        tables = list(self.simulation.captured["out"].epochs.values())
+        for table in tables[self.seen :]:
+            for node, label, diff in zip(*(column.to_pylist() for column in table.columns), strict=True):
+                self.labels[node, label] += diff
+        self.seen = len(tables)
+        self.labels = Counter({pair: n for pair, n in self.labels.items() if n})
+        present = [edge for edge, n in self.edges.items() if n > 0]
+        assert self.labels == Counter(connected(present))
+        return self.simulation.rounds - before
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Hubs of few edges, and contraction of few nodes."""
+
+    def set_(degree: int, many: int) -> None:
+        monkeypatch.setattr(places, "_DEGREE", degree)
+        monkeypatch.setattr(places, "_MANY", many)
+
+    return set_
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.campaign) for n in range(3, 60))]
+)
+def test_components_follow_edges_that_come_and_go(seed, follows, changing, few) -> None:
+    few([1, 2, 1000][seed % 3], [1, 3, 100][seed // 2 % 3])
+    edges = changing(*[(8, 10, 4), (14, 20, 4), (40, 60, 3)][seed % 3], seed=seed, changes=[4, 12][seed % 2])
+    how = [{}, {"crashes": 0.2}, {"together": True}][seed % 3]
+
+    follows(spread_components, connected, {"edges": (LONGS, edges)}, workers=1 + seed % 4, seed=seed, **how)
+
+
+@pytest.mark.slow
+@settings(max_examples=settings().max_examples // 10)
+@given(
+    place=st.sampled_from(["one", "random", "each"]),
+    workers=st.integers(1, 3),
+    draw=st.randoms(use_true_random=False),
+)
+def test_any_places_give_the_same_components(place: str, workers: int, draw: random.Random) -> None:
+    flow = ts.Dataflow("given")
+    edges = flow.input("edges", "a long, b long, place long, diff long").collection(diff="diff").stream
+    named = computed(edges, "a", "b", {PLACE: pc.field("place"), DIFF: DIFF}, own=(PLACE, DIFF))
+    components_by_place(named).capture("out")
+    at: dict[tuple[int, int], int] = {}
+    counts, epochs, expected = Counter[tuple[int, int]](), [], []
+    for _ in range(4):
+        rows = []
+        for _ in range(8):
+            gone = counts and draw.random() < 0.5
+            edge = draw.choice(sorted(counts)) if gone else tuple(sorted(draw.choices(range(9), k=2)))
+            at.setdefault(edge, {"one": 5, "random": draw.randrange(4), "each": len(at)}[place])
+            rows.append((*edge, at[edge], -counts[edge] if gone else 1))
+            counts[edge] += rows[-1][-1]
+            counts = +counts
+        epochs.append(rows)
+        expected.append(Counter(connected(list(counts))))
+
+    rows = ts.testing.run(flow, {"edges": epochs}, workers=workers)["out"].rows()
+
+    found = Counter[tuple[int, int]]()
+    for epoch, right in enumerate(expected):
+        for node, component, diff in rows.get(epoch, []):
+            found[node, component] += diff
+        assert {pair: n for pair, n in found.items() if n} == right
+
+
+def test_a_hub_of_texts_loses_half_of_its_edges_and_gets_them_back(few) -> None:
+    few(20, 10)
+    live = Live(spread_flow("string"), 5)
+    rays = [("hub", f"n{i}", 1) for i in range(60)]
+    live.send([*rays, ("hub", "hub", 1), *((f"n{i}", f"n{i + 1}", 1) for i in range(0, 60, 6))])
+    live.send([(b, a, -1) for a, b, _ in rays[::2]])
+    live.send(rays[::2])
+    live.send([(a, b, -n) for (a, b), n in live.edges.items()])
+    assert not live.labels
+
+
+def sizes(simulation: Simulation) -> list[int]:
+    return [len(state or b"") for state in simulation.states]
+
+
+def test_a_path_is_cut_in_the_middle_and_joined_again() -> None:
+    n, workers = 5_000, 4
+    node = np.random.default_rng(0).permutation(n).tolist()
+    live = Live(spread_flow(), workers)
+    live.send(list(zip(node[:-1], node[1:], [1] * (n - 1), strict=True)))
+    cut = (node[n // 2], node[n // 2 + 1])
+    assert live.send([(*cut, -1)]) <= 10
+    assert live.send([(*cut, 1)]) <= 10
+    assert live.send([(node[0], n, 1), (n + 1, n + 2, 1)]) <= 11
+
+
+def test_a_window_slides_and_leaves_no_state() -> None:
+    live, kept = Live(spread_flow(), 2), []
+    for epoch in range(16):
+        first = 20 * epoch
+        come = [(first + i, first + i + 7, 1) for i in range(20)]
+        gone = [(a - 60, b - 60, -1) for a, b, _ in come] if epoch >= 3 else []
+        live.send(come + gone)
+        kept.append(sum(sizes(live.simulation)))
+    assert max(kept[12:]) < 1.2 * max(kept[3:8])
+
+
+@pytest.mark.parametrize("shape", ["path", "random", "star"])
+def test_workers_have_equal_shares(shape: str) -> None:
+    n, draw = 20_000, np.random.default_rng(1)
+    node = draw.permutation(n)
+    a, b = {
+        "path": (node[:-1], node[1:]),
+        "random": draw.integers(0, n, (2, 2 * n)),
+        "star": (np.full(n - 1, node[0]), node[1:]),
+    }[shape]
+    simulation = Simulation(spread_flow(), workers=16)
+    simulation.send("edges", pa.table({"src": a, "dst": b, "diff": np.ones(len(a), np.int64)}))
+    simulation.run()
+
+    each = sizes(simulation)
+    assert max(each) < 1.5 * np.mean(each)
+    (found,) = simulation.captured["out"].epochs.values()
+    assert Counter(zip(found["node"].to_pylist(), found["component"].to_pylist(), strict=True)) == Counter(
+        connected(list(zip(a.tolist(), b.tolist(), strict=True)))
+    )
+
+
+@pytest.mark.slow
+def test_another_number_of_workers_changes_no_answer(few) -> None:
+    few(5, 10)
+    draw, live = random.Random(3), Live(spread_flow(), 3)
+    for workers in (3, 7, 2, 1, 4):
+        if workers != 3:
+            move(live.simulation, live.flow, workers)
+        come = [(draw.randrange(60), draw.randrange(60), 1) for _ in range(50)]
+        gone = [(*edge, -n) for edge, n in draw.sample(sorted(live.edges.items()), len(live.edges) // 3) if n]
+        live.send(come + gone)
+
+
+@pytest.mark.slow
+def test_workers_change_while_an_epoch_gets_its_places(few) -> None:
+    """Up to the labels' broadcast, which must have arrived."""
+    few(5, 1)
+    edges = [
+        [(a, (7 * a + 3) % 40, 1) for a in range(40)],
+        [(a, (7 * a + 3) % 40, -1) for a in range(0, 40, 3)],
+    ]
+    expected, batches = answers(spread_flow(), {"edges": edges}, [2])
+    assert batches > 20
+    for stop in range(1, 26, 6):
+        got, _ = answers(spread_flow(), {"edges": edges}, [2, 3], stops=lambda at, stop=stop: at == stop)
+        assert got == expected
+
+
+def test_positions_are_distinct_and_near_each_other() -> None:
+    """One worker's contraction of a path: nearly all neighbours are in one of 16 intervals."""
+    n = 4096
+    nodes = np.sort(np.random.default_rng(2).integers(0, 1 << 63, n).astype(np.uint64))
+    path = np.random.default_rng(3).permutation(nodes)
+    both = np.append(path[:-1], path[1:]), np.append(path[1:], path[:-1])
+    graph = contraction.linked(nodes, np.ones(n, np.int64), *both)
+    levels = []
+    for number in range(contraction.LEVELS):
+        level, told = contraction.choose(graph, number)
+        level, graph, told = contraction.settle(level, told)
+        levels.append(level)
+        graph = contraction.relinked(graph, told)
+    starts = np.cumsum(graph.weight) - graph.weight
+    clusters = graph.nodes
+    for level in reversed(levels):
+        told = contraction.divide(level, clusters, starts)
+        starts, clusters = contraction.starts_of(level, clusters, starts, told), level.nodes
+
+    assert sorted(starts.tolist()) == list(range(n))
+    place = starts[np.searchsorted(nodes, path)] * 16 // n
+    assert (place[1:] != place[:-1]).sum() < 160
+
+
+def test_an_edge_keeps_its_place_while_it_exists(few) -> None:
+    few(3, 4)
+    flow = ts.Dataflow("places")
+    edges = flow.input("edges", "a long, b long, diff long").collection(diff="diff").stream
+    with_places(edges).capture("out")
+    draw, counts = random.Random(1), Counter[tuple[int, int]]()
+    epochs: list[Changes] = []
+    for _ in range(12):
+        rows: Changes = []
+        for _ in range(10):
+            gone = counts and draw.random() < 0.5
+            a, b = draw.choice(sorted(counts)) if gone else sorted(draw.choices(range(15), k=2))
+            rows.append((a, b, -1 if gone else 1))
+            counts[a, b] += rows[-1][2]
+            counts = +counts
+        epochs.append(rows)
+
+    made = ts.testing.run(flow, {"edges": epochs}, workers=3)["out"]
+
+    total, before = Counter[tuple[int, int, int]](), Counter[tuple[int, int]]()
+    for epoch, rows in enumerate(epochs):
+        for a, b, place, diff in made.rows().get(epoch, []):
+            assert 0 <= place < PLACES
+            total[a, b, place] += diff
+        before.update({(a, b): 0 for a, b, _ in rows})
+        for a, b, diff in rows:
+            before[a, b] += diff
+        present = {key: n for key, n in total.items() if n}
+        assert {(a, b): n for (a, b, _), n in present.items()} == {e: n for e, n in before.items() if n}
+        assert len({key[:2] for key in present}) == len(present)

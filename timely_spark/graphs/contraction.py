@@ -1,0 +1,156 @@
+"""Positions for the nodes of a graph that is spread over workers: near nodes get near positions.
+
+In each level a node becomes the least of itself and a few of its neighbours, in an order that differs from
+level to level; nodes that became the same one are a cluster, and a node of the next level. Then, from the
+last level back to the first, each cluster divides its interval of positions among its members. So intervals
+of one length have equally many nodes, and nested clusters lie together wherever intervals are cut.
+
+Nodes are 64-bit hashes. Each function is one step of one worker, between two exchanges of `Messages`: two for
+a level, one for the totals, and one for each level back. What a message to an unknown node says is ignored.
+
+Source: Łącki, Mirrokni and Włodarczyk, Connected Components at Scale via Local Contractions, 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from timely_spark.authors import Hashes, Indices, changes
+
+#: how often a graph is contracted
+LEVELS = 8
+#: neighbours of a node that are looked at
+_SAMPLE = 4
+#: odd numbers order hashes anew, by products; the first is the order of the hashes themselves
+_ORDERS = tuple(pow(0x9E3779B97F4A7C15, level, 1 << 64) for level in range(LEVELS))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """Numbers for nodes, each with the node that it comes from or tells of."""
+
+    to: Hashes
+    of: Hashes
+    number: Indices
+    amount: Indices
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A worker's nodes, in order, and some of their neighbours."""
+
+    nodes: Hashes
+    #: of how many nodes of the first level each consists
+    weight: Indices
+    #: for each link the node here, in order, and its neighbour
+    node: Hashes
+    other: Hashes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """The clusters that a worker's nodes became."""
+
+    nodes: Hashes
+    weight: Indices
+    #: what each node became
+    became: Hashes
+    #: nodes that became one of those here, in its order, and their weights
+    cluster: Hashes
+    member: Hashes
+    amount: Indices
+
+
+def linked(nodes: Hashes, weight: Indices, node: Hashes, other: Hashes) -> Graph:
+    """A graph of these nodes, with at most a few of the links of each."""
+    order = np.lexsort((other, node))
+    node, other = node[order], other[order]
+    fresh = changes(node) | changes(other)
+    node, other = node[fresh], other[fresh]
+    starts = np.flatnonzero(changes(node))
+    rank = np.arange(len(node)) - np.repeat(starts, np.diff(starts, append=len(node)))
+    few = rank < _SAMPLE
+    return Graph(nodes, weight, node[few], other[few])
+
+
+def choose(graph: Graph, level: int) -> tuple[Level, Messages]:
+    """What each node becomes; its cluster and its neighbours are told."""
+    order, nodes = np.uint64(_ORDERS[level]), graph.nodes
+    back = np.uint64(pow(_ORDERS[level], -1, 1 << 64))
+    least = nodes * order
+    starts = np.flatnonzero(changes(graph.node))
+    if len(starts):
+        at = found(nodes, graph.node[starts])
+        least[at] = np.minimum(least[at], np.minimum.reduceat(graph.other * order, starts))
+    became = least * back
+    left = np.flatnonzero(became != nodes)
+    none = np.zeros(0, np.int64)
+    level_ = Level(nodes, graph.weight, became, nodes[:0], nodes[:0], none)
+    return level_, Messages(
+        np.append(became[left], graph.other),
+        np.append(nodes[left], became[found(nodes, graph.node)]),
+        np.zeros(len(left) + len(graph.other), np.int64),
+        np.append(graph.weight[left], np.zeros(len(graph.other), np.int64)),
+    )
+
+
+def settle(level: Level, told: Messages) -> tuple[Level, Graph, Messages]:
+    """The members of each cluster; the clusters; and the links, which go to the clusters of their nodes."""
+    nodes = level.nodes
+    present = found(nodes, told.to) >= 0
+    joins = np.flatnonzero(present & (told.amount > 0))
+    joins = joins[np.lexsort((told.of[joins], told.to[joins]))]
+    cluster, amount = told.to[joins], told.amount[joins]
+    weight = np.where(level.became == nodes, level.weight, 0)
+    np.add.at(weight, found(nodes, cluster), amount)
+    links = np.flatnonzero(present & (told.amount == 0))
+    to, of = level.became[found(nodes, told.to[links])], told.of[links]
+    to, of = to[to != of], of[to != of]
+    zeros = np.zeros(len(to), np.int64)
+    level = replace(level, cluster=cluster, member=told.of[joins], amount=amount)
+    left = weight > 0
+    graph = Graph(nodes[left], weight[left], nodes[:0], nodes[:0])
+    return level, graph, Messages(to, of, zeros, zeros)
+
+
+def relinked(graph: Graph, told: Messages) -> Graph:
+    """The graph of clusters, with their links."""
+    present = found(graph.nodes, told.to) >= 0
+    return linked(graph.nodes, graph.weight, told.to[present], told.of[present])
+
+
+def divide(level: Level, clusters: Hashes, start: Indices) -> Messages:
+    """The start of each member's interval; clusters whose own is unknown, -1, say nothing."""
+    own = np.where(level.became == level.nodes, level.weight, 0)
+    base, at = start[found(clusters, level.cluster)], found(level.nodes, level.cluster)
+    before = np.cumsum(level.amount) - level.amount
+    first = np.flatnonzero(changes(level.cluster))
+    before -= np.repeat(before[first], np.diff(first, append=len(before)))
+    known = base >= 0
+    number = (base + own[at] + before)[known]
+    return Messages(level.member[known], level.member[known], number, np.zeros(len(number), np.int64))
+
+
+def starts_of(level: Level, clusters: Hashes, start: Indices, told: Messages) -> Indices:
+    """The start of each node's interval: of a cluster's own node its start, of others as told."""
+    starts = np.full(len(level.nodes), -1)
+    own = np.flatnonzero(level.became == level.nodes)
+    starts[own] = start[found(clusters, level.nodes[own])]
+    at = found(level.nodes, told.to)
+    starts[at[at >= 0]] = told.number[at >= 0]
+    return starts
+
+
+def found(nodes: Hashes, which: Hashes) -> Indices:
+    """The numbers of nodes among others, in order; -1 of one that is not there.
+
+    Example:
+        >>> found(np.array([2, 5], np.uint64), np.array([5, 3, 2], np.uint64)).tolist()
+        [1, -1, 0]
+    """
+    if not len(nodes):
+        return np.full(len(which), -1)
+    at = np.minimum(np.searchsorted(nodes, which), len(nodes) - 1)
+    return np.where(nodes[at] == which, at, -1)

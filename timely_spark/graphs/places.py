@@ -1,0 +1,435 @@
+"""Places of edges: nodes that are near each other get one place, and each edge the place of one of its ends.
+
+A node gets its place once, and keeps it while it has edges: that of a neighbour, or by contraction. Nodes are
+known by their hashes here; two nodes of one hash share a place. *Any* place is right: it only decides how
+many trees the forests of all places have, and so what a change costs.
+
+An epoch is one run through a loop, whose iterations are numbered from 0:
+
+0. At the *home* of each edge, its end of greater hash: known homes give their edges places, new ones wait.
+   Each home tells its place to the other end.
+1. New ends take the place of a neighbour, and tell those that wait.
+2. New homes do the same,
+3. and so do their new neighbours. If few are left, each takes a place by the least hash around it. If they
+   are as many as in a load, the other iterations contract them (`contraction`). Then pieces of few nodes,
+   connected by the edges of their place, move to where a neighbour is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.authors import (
+    DIFF,
+    Arrangement,
+    BufferingVertex,
+    Hashes,
+    Indices,
+    Mask,
+    Partition,
+    Partitioner,
+    States,
+    hashes,
+    numbers,
+)
+from timely_spark.graphs.affected import summed
+from timely_spark.graphs.contraction import (
+    LEVELS,
+    Graph,
+    Level,
+    Messages,
+    choose,
+    divide,
+    found,
+    linked,
+    relinked,
+    settle,
+    starts_of,
+)
+from timely_spark.graphs.forest import Ordered
+from timely_spark.graphs.pairs import compact
+from timely_spark.graphs.spanning import rooted_forest
+from timely_spark.streams import Stream
+from timely_spark.times import Time, Timestamp
+
+#: the column with the place of an edge
+PLACE = "__timely_place"
+#: The number of places, whatever the number of workers is: worker w has the places p with p % workers == w.
+PLACES = 64
+#: the node at which an edge or message arrives; the other end, or the sender
+TO, OF = "__timely_to", "__timely_of"
+#: in place of a place: the node has none yet; it is a hub, whose edges have the places of their other ends
+NEW, HUB = -2, -1
+#: a node that comes with more homed edges is a hub
+_DEGREE = 1024
+#: a worker contracts its new nodes if they are at least as many
+_MANY = 256
+#: how often pieces of few nodes move to a neighbour's place
+_MOVES, _FEW = 3, 32
+#: Epoch e begins at iteration e * _SPAN, so that epochs pass one after the other.
+_SPAN = 64
+_U = np.uint64
+
+
+class _Homed(Ordered):
+    """Order the ends of each edge, and add their hashes: that of its home, the greater, and the other one."""
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """The edges in order, with both hashes."""
+        (edges,) = super().apply(batch)
+        a, b = (hashes(edges, [end]) for end in self.ends)
+        columns = {TO: np.maximum(a, b), OF: np.minimum(a, b)}
+        return (pa.table({**{name: edges.column(name) for name in edges.schema.names}, **columns}),)
+
+
+class _Places(BufferingVertex):
+    """Give edges places. A worker has the nodes whose hashes are its number, modulo the workers.
+
+    Inputs: edges, and messages. Outputs: edges with places, edges to their other ends, and messages.
+    """
+
+    def __init__(self, ends: tuple[str, str]) -> None:
+        super().__init__(inputs=2)
+        self.ends = ends
+        #: the place of each node, as often as it is an end of an edge
+        self.places = Arrangement((TO,), within=(PLACE,))
+        #: the epoch that is in the loop
+        self.epoch = -1
+        #: the changes of `places` in that epoch
+        self.changes: list[pa.Table] = []
+        #: edges whose homes have no places yet
+        self.waiting: list[pa.Table] = []
+        #: the nodes that are new in the epoch, in order; their places, and of how many edges each is an end
+        self.nodes = np.zeros(0, np.uint64)
+        self.place = self.ends_of = np.zeros(0, np.int64)
+        #: links of new nodes
+        self.links = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+        self.levels: list[Level] = []
+        self.graph: Graph | None = None
+        #: the first position of each node of `graph`, then its place; and the number of all positions
+        self.starts = np.zeros(0, np.int64)
+        self.positions = 0
+
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
+        """Buffer the batch; edges that enter, until all earlier epochs have left the loop."""
+        first = Time(time.epoch, time.epoch * _SPAN)
+        super().on_recv(edge, time if time.order_key() > first else first, batch)
+
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
+        """One iteration."""
+        iteration = time.order_key()[1] - time.epoch * _SPAN
+        if begins := time.epoch != self.epoch:
+            self._end()
+            self.epoch = time.epoch
+        left = np.count_nonzero(self.place == NEW)
+        edges, told = (pa.concat_tables(of) if of else None for of in batches)
+        messages = _received(told)
+        if iteration == 0 and edges is not None:
+            self._enter(time, edges)
+        elif iteration == 1:
+            self._meet(time, messages)
+        elif iteration in {2, 3}:
+            self._adopt(time, messages, answer=iteration == 2)
+        if iteration >= 3:
+            self._contract(time, iteration - 3, messages)
+        if edges is not None and iteration:
+            self._place(time, edges)
+        if begins or left != np.count_nonzero(self.place == NEW):
+            waiting, self.waiting = self.waiting, []
+            for part in waiting:
+                self._place(time, part)
+        if (self.place == NEW).any():
+            self.notify_at(Time(time.epoch, time.order_key()[1] + 1))
+
+    # -- edges ---------------------------------------------------------------------------------------------
+
+    def _enter(self, time: Timestamp, edges: pa.Table) -> None:
+        """Look up the homes of the epoch's edges, and tell the other ends."""
+        home, other, diff = (numbers(edges, name) for name in (TO, OF, DIFF))
+        nodes, of = np.unique(home, return_inverse=True)
+        place = self._known(nodes)
+        new = place == NEW
+        place[new & (np.bincount(of, minlength=len(nodes)) > _DEGREE)] = HUB
+        count = np.bincount(of, weights=diff, minlength=len(nodes)).astype(np.int64)
+        self._count(nodes, place, count, new)
+        link = place[of] == NEW
+        self._link(home[link], other[link])
+        order = np.lexsort((home, other))
+        first = np.flatnonzero(np.append(True, (np.diff(other[order]) != 0) | (np.diff(home[order]) != 0)))
+        one = order[first]
+        self._send(time, Messages(other[one], home[one], place[of[one]], np.add.reduceat(diff[order], first)))
+        self.waiting.append(edges)
+
+    def _place(self, time: Timestamp, edges: pa.Table) -> None:
+        """Send edges whose homes have places; those of hubs to their other ends; let the others wait.
+
+        An edge between two hubs has a place by its hash.
+        """
+        home, other = numbers(edges, TO), numbers(edges, OF)
+        place = self._now(home)
+        hub = place == HUB
+        place = np.where(hub & (home <= other), ((home ^ other) % _U(PLACES)).astype(np.int64), place)
+        hub &= home > other
+        placed = place >= 0
+        if placed.any():
+            ready = edges.select([*self.ends, DIFF]).append_column(PLACE, pa.array(place))
+            self.send_by(0, time, _where(ready, placed).select([*self.ends, PLACE, DIFF]))
+        if hub.any():
+            swapped = _where(edges, hub)
+            ends = {TO: swapped.column(OF), OF: swapped.column(TO)}
+            columns = {name: ends.get(name, swapped.column(name)) for name in edges.schema.names}
+            self.send_by(1, time, pa.table(columns))
+        if (rest := ~placed & ~hub).any():
+            self.waiting.append(_where(edges, rest))
+
+    # -- nodes ---------------------------------------------------------------------------------------------
+
+    def _known(self, nodes: Hashes) -> Indices:
+        """The places of distinct nodes before the epoch; `NEW` of those that have none."""
+        place = np.full(len(nodes), NEW)
+        if len(self.places) and len(nodes):
+            probe, rows = self.places.lookup(pa.table({TO: nodes}), [TO])
+            which, at, _ = summed(probe, numbers(rows, PLACE) - HUB, numbers(rows, DIFF))
+            place[which] = at + HUB
+        return place
+
+    def _now(self, nodes: Hashes) -> Indices:
+        """The places of nodes; `NEW` of those that have none yet."""
+        at = found(self.nodes, nodes)
+        place = np.full(len(nodes), NEW)
+        place[at >= 0] = self.place[at[at >= 0]]
+        if (at < 0).any():
+            different, of = np.unique(nodes[at < 0], return_inverse=True)
+            place[at < 0] = self._known(different)[of]
+        return place
+
+    def _count(self, nodes: Hashes, place: Indices, ends: Indices, new: Mask) -> None:
+        """Count the ends of edges at nodes, of which some are new."""
+        known = pa.table({TO: nodes, PLACE: place, DIFF: ends})
+        self.changes.append(_where(known, ~new))
+        nodes, place, ends = nodes[new], place[new], ends[new]
+        every = np.union1d(self.nodes, nodes)
+        places, counts = np.full(len(every), NEW), np.zeros(len(every), np.int64)
+        for some, at, number in ((self.nodes, self.place, self.ends_of), (nodes, place, ends)):
+            here = found(every, some)
+            places[here] = np.maximum(places[here], at)
+            counts[here] += number
+        self.nodes, self.place, self.ends_of = every, places, counts
+
+    def _link(self, node: Hashes, other: Hashes) -> None:
+        self.links = np.append(self.links[0], node), np.append(self.links[1], other)
+
+    def _meet(self, time: Timestamp, told: Messages) -> None:
+        """New ends of edges take the place of a home that has one; answer homes that have none."""
+        nodes, of = np.unique(told.to, return_inverse=True)
+        at = found(self.nodes, nodes)
+        place = np.where(at >= 0, self.place[at] if len(self.place) else NEW, NEW)
+        place[at < 0] = self._known(nodes[at < 0])
+        new = (at >= 0) | (place == NEW)
+        hub = new & (np.bincount(of, minlength=len(nodes)) > _DEGREE)
+        place[hub] = HUB
+        count = np.bincount(of, weights=told.amount, minlength=len(nodes)).astype(np.int64)
+        self._count(nodes, place, count, new)
+        offered = (told.number >= 0) & (place[of] == NEW)
+        self._take(told.to[offered], told.of[offered], told.number[offered])
+        place = self._now(told.to)
+        link = (place == NEW) & (told.number == NEW)
+        self._link(told.to[link], told.of[link])
+        answer = (place != NEW) & (told.number == NEW)
+        self._tell(time, told.of[answer], told.to[answer], place[answer])
+
+    def _adopt(self, time: Timestamp, told: Messages, *, answer: bool) -> None:
+        """New nodes take the place of a neighbour; their neighbours without a place are told."""
+        offered = told.number >= 0
+        before = self.place.copy()
+        self._take(told.to[offered], told.of[offered], told.number[offered])
+        hubs = np.unique(told.of[told.number == HUB])
+        node, other = self.links
+        keep = ~np.isin(other, hubs)
+        self.links = node[keep], other[keep]
+        if answer and (settled := self.nodes[(before == NEW) & (self.place >= 0)]).size:
+            node, other = self.links
+            tells = np.isin(node, settled) & ~np.isin(other, told.of)
+            self._tell(time, other[tells], node[tells], self._now(node[tells]))
+
+    def _take(self, nodes: Hashes, of: Hashes, place: Indices) -> None:
+        """Give new nodes without a place that of the neighbour of least hash."""
+        at = found(self.nodes, nodes)
+        at, of, place = at[at >= 0], of[at >= 0], place[at >= 0]
+        order = np.argsort(of, kind="stable")[::-1]
+        taken = np.full(len(self.nodes), NEW)
+        taken[at[order]] = place[order]  # the last write is that of the least
+        self.place = np.where(self.place == NEW, taken, self.place)
+
+    def _end(self) -> None:
+        """Store the nodes of the epoch."""
+        rows = pa.table({TO: self.nodes, PLACE: self.place, DIFF: self.ends_of})
+        rows = pa.concat_tables([*self.changes, rows])
+        rows = _where(rows, numbers(rows, DIFF) != 0)
+        self.places.insert(rows, None, compact)
+        self.changes, self.nodes = [], self.nodes[:0]
+        self.place, self.ends_of = self.place[:0], self.ends_of[:0]
+        self.links = self.nodes, self.nodes
+
+    # -- contraction ---------------------------------------------------------------------------------------
+
+    def _contract(self, time: Timestamp, step: int, told: Messages) -> None:
+        """One step of the contraction of the nodes that are left; few nodes take places by hashes."""
+        left = self.place == NEW
+        nodes = self.nodes[left]
+        if step == 0:
+            linked_ = found(nodes, self.links[0]) >= 0
+            node, other = self.links[0][linked_], self.links[1][linked_]
+            self.graph, self.links = None, (node, other)
+            if len(nodes) < _MANY:
+                least = nodes.copy()
+                np.minimum.at(least, found(nodes, node), other)
+                self.place[left] = (least % _U(PLACES)).astype(np.int64)
+                return
+            self.graph = linked(nodes, np.ones(len(nodes), np.int64), node, other)
+        if step > 3 * LEVELS + 1 and step % 3 == 0:
+            self._move(time, told)
+        if not len(nodes):
+            return
+        if self.graph is None:  # another number of workers since
+            self.place[left] = (nodes % _U(PLACES)).astype(np.int64)
+            return
+        level, odd = divmod(step, 2)
+        if step < 2 * LEVELS and odd:
+            self.levels[-1], self.graph, messages = settle(self.levels[-1], told)
+            self._send(time, messages)
+        elif step <= 2 * LEVELS:
+            self.graph = relinked(self.graph, told) if step else self.graph
+            if step < 2 * LEVELS:
+                last, messages = choose(self.graph, level)
+                self.levels.append(last)
+                self._send(time, messages)
+            else:
+                total = np.full(self.workers, self.graph.weight.sum())
+                to = np.arange(self.workers, dtype=np.uint64)
+                self._send(time, Messages(to, np.full_like(to, self.worker), total, total))
+        elif step <= 3 * LEVELS + 1:
+            self._divide(time, told, first=step == 2 * LEVELS + 1)
+        else:
+            self._follow(time, step - 3 * LEVELS - 1, told)
+
+    def _divide(self, time: Timestamp, told: Messages, *, first: bool) -> None:
+        """From the last level back to the first."""
+        assert self.graph is not None
+        if first:
+            weight = self.graph.weight
+            self.positions = int(told.number.sum())
+            self.starts = int(told.number[told.of < self.worker].sum()) + np.cumsum(weight) - weight
+        else:
+            level = self.levels.pop()
+            self.starts = starts_of(level, self.graph.nodes, self.starts, told)
+            self.graph = Graph(level.nodes, level.weight, level.nodes[:0], level.nodes[:0])
+        if self.levels:
+            self._send(time, divide(self.levels[-1], self.graph.nodes, self.starts))
+            return
+        nodes = self.graph.nodes
+        by_hash = (nodes % _U(PLACES)).astype(np.int64)
+        place = np.where(self.starts >= 0, self.starts * PLACES // max(1, self.positions), by_hash)
+        self.starts = np.minimum(place, PLACES - 1)  # places, from now on
+        self._follow(time, 0, told)
+
+    def _follow(self, time: Timestamp, step: int, told: Messages) -> None:
+        """Let the pieces of few nodes move, several times; then the places are final.
+
+        Every third step other ends tell homes their places; in the next the homes send them on to their own
+        places, which in the one after that tell the homes where to move (`_move`).
+        """
+        assert self.graph is not None
+        nodes, place, (node, other) = self.graph.nodes, self.starts, self.links
+        if step % 3 == 0:
+            at = found(nodes, told.to)
+            if step:
+                place[at[at >= 0]] = told.number[at >= 0]
+            if step == 3 * _MOVES:
+                self.place[found(self.nodes, nodes)] = place
+                self.graph, self.starts, self.links = None, place[:0], (nodes[:0], nodes[:0])
+                return
+            tells = node < other
+            self._tell(time, other[tells], node[tells], place[found(nodes, node[tells])])
+        elif step % 3 == 1:
+            at = found(nodes, told.to)
+            home, of, number = told.to[at >= 0], told.of[at >= 0], told.number[at >= 0]
+            to = place[at[at >= 0]].astype(np.uint64)
+            self._send(time, Messages(to, home, of.view(np.int64), number))
+
+    def _move(self, time: Timestamp, told: Messages) -> None:
+        """Find the connected pieces of the places here, and tell the homes of small ones where to move."""
+        if not len(told.to):
+            return
+        home, other, place = told.of, told.number.view(np.uint64), told.to.astype(np.int64)
+        salt = told.to * _U(0x9E3779B97F4A7C15)  # a node is another one in each place
+        nodes, number = np.unique(np.append(home + salt, other + salt), return_inverse=True)
+        x, y = number[: len(home)], number[len(home) :]
+        root = rooted_forest(len(nodes), x, y).root
+        homes, first = np.unique(x, return_index=True)
+        size = np.bincount(root[homes], minlength=len(nodes))
+        elsewhere = (told.amount >= 0) & (told.amount != place)
+        to = np.full(len(nodes), NEW)
+        to[root[y[elsewhere]]] = told.amount[elsewhere]
+        target = to[root[homes]]
+        moves = (target >= 0) & (size[root[homes]] <= _FEW)
+        self._tell(time, home[first[moves]], home[first[moves]], target[moves])
+
+    def _tell(self, time: Timestamp, to: Hashes, of: Hashes, number: Indices) -> None:
+        self._send(time, Messages(to, of, number, np.zeros(len(to), np.int64)))
+
+    def _send(self, time: Timestamp, told: Messages) -> None:
+        if len(told.to):
+            columns = (told.to, told.of, told.number, told.amount)
+            self.send_by(2, time, pa.table([*columns], schema=_MESSAGES))
+
+    def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
+        """Move nodes and edges by their hashes. Those that are being contracted take places by these."""
+        names = ("buffered", "places", "changes", "waiting")
+        parts = []
+        for state in states:
+            new = {name: state[name] for name in ("nodes", "place", "ends_of")}
+            place = np.where(new["place"] == NEW, (new["nodes"] % _U(PLACES)).astype(np.int64), new["place"])
+            known = pa.table({TO: new["nodes"], PLACE: place, DIFF: new["ends_of"]})
+            parts.append({name: state[name] for name in names} | {"changes": [*state["changes"], known]})
+        return super().repartition(parts, workers, partition)
+
+
+_MESSAGES = pa.schema(
+    [("to", pa.uint64()), ("of", pa.uint64()), ("number", pa.int64()), ("amount", pa.int64())]
+)
+
+
+def _received(told: pa.Table | None) -> Messages:
+    table = _MESSAGES.empty_table() if told is None else told
+    to, of, number, amount = (numbers(table, name) for name in table.schema.names)
+    return Messages(to, of, number, amount)
+
+
+def _where(table: pa.Table, rows: Mask) -> pa.Table:
+    return table if rows.all() else table.filter(pa.array(rows))
+
+
+def with_places(edges: Stream) -> Stream:
+    """Changes of edges, the lesser end first, with a column `PLACE`: an edge keeps its place."""
+    ends, kind = (edges.schema.names[0], edges.schema.names[1]), edges.schema.field(0).type
+    plain = [(ends[0], kind), (ends[1], kind)]
+    homed = pa.schema([*plain, (DIFF, pa.int64()), (TO, pa.uint64()), (OF, pa.uint64())])
+    edges = edges.then("home", [homed], vertex=_Homed(ends, kind), own=(TO, OF))[0]
+    loop = edges.scope.inner()
+    at_ends, messages = loop.variable(edges), loop.variable(_MESSAGES)
+    by = [Partition((end,), computed=end, expression=pc.field(end)) for end in (TO, "to")]
+    placed, to_ends, told = at_ends.then(
+        "place",
+        [pa.schema([*plain, (PLACE, pa.int64()), (DIFF, pa.int64())]), homed, _MESSAGES],
+        others=[messages],
+        vertex=_Places(ends),
+        requires=by,
+        guarantees=(),
+        own=(PLACE,),
+    )
+    at_ends.feed(to_ends)
+    messages.feed(told)
+    return placed.leave()
