@@ -99,6 +99,15 @@ LINES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         "latency, median",
         {"plain streaming query": "a plain streaming query"},
     ),
+    *(
+        (what, "resident", case, {"a micro-batch an epoch": "each epoch a micro-batch"})
+        for what, case in (
+            ("one change through a search of 500 k edges, median", "one change, median"),
+            ("one change through a search of 500 k edges, p99", "one change, p99"),
+            ("1,000 inserts and 1,000 deletes there", "1,000 inserts and deletes, median"),
+            ("from a file to the Delta commit, without waiting for others", "file to Delta commit, median"),
+        )
+    ),
     (
         "reachability in a tree of 100 k nodes: 1,000 inserts",
         "alternatives",
@@ -143,11 +152,16 @@ SHOWN: dict[str, tuple[tuple[str, str], ...]] = {
     "Streams": (
         ("running counts, an epoch of a million rows, 10 million keys", "`groupBy().count()`"),
         ("running counts, an epoch of a million rows, 10 thousand keys", "`groupBy().count()`"),
-        ("from the arrival of a file to the Delta commit, median", "a plain streaming query"),
         (
             "a Python function per key, 10 thousand keys, an epoch of 200 k rows",
             "`transformWithState`",
         ),
+    ),
+    "Latencies": (
+        ("one change through a search of 500 k edges, median", "each epoch a micro-batch"),
+        ("one change through a search of 500 k edges, p99", "each epoch a micro-batch"),
+        ("1,000 inserts and 1,000 deletes there", "each epoch a micro-batch"),
+        ("from a file to the Delta commit, without waiting for others", "each epoch a micro-batch"),
     ),
     "Graphs": (
         ("components of 1 M nodes, 5 M edges: load", "GraphX"),
@@ -161,7 +175,7 @@ SHOWN: dict[str, tuple[tuple[str, str], ...]] = {
 _ELSEWHERE = frozenset({"differential (Rust)", "scipy"})
 
 #: Benchmarks whose baseline is this library as well, under another condition.
-_OF_OURS = frozenset({"state", "skew"})
+_OF_OURS = frozenset({"state", "skew", "resident"})
 
 
 class Line(NamedTuple):

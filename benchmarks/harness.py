@@ -269,6 +269,7 @@ def spark(
     cores: int = 2,
     tuned: bool = True,
     delta: bool = False,
+    kafka: bool = False,
     confs: Mapping[str, str] = MappingProxyType({}),
 ) -> SparkSession:
     """A session on this machine, `timely_spark.configure`d or with Spark's defaults.
@@ -294,7 +295,7 @@ def spark(
     }
     builder = SparkSession.builder.master(f"local[{cores}]").appName(name).config(map=local)
     if tuned:
-        builder = timely_spark.configure(builder, delta=delta)
+        builder = timely_spark.configure(builder, delta=delta, kafka=kafka)
     else:
         from timely_spark.runtime.session import require_spark
 

@@ -2,14 +2,20 @@
 
 Breadth-first search of a random graph, kept by a handle of edges: one insert or delete at a time, then 1,000
 of each. The same flow, session and changes, resident and not; each change waits for its answer. Resident, the
-changes go on over several micro-batches, so that the gaps between them are in the figures. Then: from the
-rename of a file to the Delta commit of its epoch (`commit_every=0`), and small epochs one after the other.
+changes go on over several micro-batches, so that the gaps between them are in the figures; the first, tenth
+and thousandth are also rows of their own. Then: from the rename of a file to the Delta commit of its epoch
+(`commit_every=0`); from a message to the one that answers it, through a running count and through a loop;
+fresh questions; small epochs one after the other, with what grows meanwhile; an idle query; and one change
+where executors are processes of their own: of a local-cluster, whose driver hosts the workers, and of a
+standalone cluster, where tasks that stay do.
 """
 
 from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +25,11 @@ import pyarrow.parquet as pq
 
 import timely_spark as ts
 from benchmarks import harness
+from benchmarks.executors import session as session_of
 from benchmarks.harness import Report, median, quantile
+from benchmarks.resources import Resources, files, processors, size
+from tests.support.broker import Broker
+from tests.support.standalone import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +38,10 @@ WORKERS = 2
 AGAINST = "a micro-batch an epoch"
 QUANTILES = {"median": 0.5, "p99": 0.99, "p99.9": 0.999}
 AIMS = {"median": 12.0, "p99": 40.0, "p99.9": 200.0}
+#: What `start` gets for each side.
+SIDES: dict[bool, dict[str, Any]] = {False: {"resident": False}, True: {}}
+#: Seconds after which a flow at rest runs no micro-batch any more, and seconds that it is looked at then.
+RESTS, LOOKS = 75.0, 60.0
 
 
 @dataclass
@@ -37,7 +51,7 @@ class Search:
     session: SparkSession
     nodes: int
     edges: int
-    resident: bool = field(kw_only=True)
+    options: dict[str, Any] = field(kw_only=True)
     told: queue.Queue[float] = field(default_factory=queue.Queue)
 
     def __post_init__(self) -> None:
@@ -51,9 +65,7 @@ class Search:
         roots.send([(0,)])
         self.sent.send(self.changed(self.src, self.dst, 1))
         checkpoint = str(harness.folder() / "checkpoint")
-        self.query = flow.start(
-            self.session, checkpoint=checkpoint, workers=WORKERS, resident=None if self.resident else False
-        )
+        self.query = flow.start(self.session, checkpoint=checkpoint, workers=WORKERS, **self.options)
         self.told.get(timeout=600)
         self.query.wait_for(timeout=600)
 
@@ -78,7 +90,7 @@ def one_change(report: Report, session: SparkSession, *, nodes: int, edges: int,
     single: dict[bool, list[float]] = {}
     many: dict[bool, list[float]] = {}
     for resident in (False, True):
-        search = Search(session, nodes, edges, resident=resident)
+        search = Search(session, nodes, edges, options=SIDES[resident])
         times, until = single.setdefault(resident, []), time.monotonic() + seconds
         while time.monotonic() < until:
             times.append(search.change(*((1, 0) if len(times) % 2 else (0, 1)), at=len(times)))
@@ -91,6 +103,15 @@ def one_change(report: Report, session: SparkSession, *, nodes: int, edges: int,
             f"one change, {name}", ours=quantile(single[True], q), baseline=quantile(single[False], q),
             against=AGAINST, aim=f"<={AIMS[name]}", epochs=len(single[True]),
         )  # fmt: skip
+    for number in (1, 10, 1000):
+        near = [single[side][max(0, number - 3) : number + 2] for side in (True, False)]
+        if number == 1:
+            near = [single[side][:1] for side in (True, False)]
+        if all(near):
+            report.add(
+                f"change {number:,} after the load", ours=median(near[0]), baseline=median(near[1]),
+                against=AGAINST,
+            )  # fmt: skip
     ours, baseline = median(many[True]), median(many[False])
     report.add("1,000 inserts and deletes, median", ours=ours, baseline=baseline, against=AGAINST)
 
@@ -105,9 +126,8 @@ def file_to_delta(report: Report, session: SparkSession, *, files: int) -> None:
         read = flow.files("read", root / "in", schema="word string")
         read.group_by("word").count().to_delta(str(root / "table"))
         query = flow.start(
-            session, checkpoint=str(root / "checkpoint"), workers=WORKERS, commit_every=0,
-            resident=None if resident else False,
-        )  # fmt: skip
+            session, checkpoint=str(root / "checkpoint"), workers=WORKERS, commit_every=0, **SIDES[resident]
+        )
         for number in range(files + 3):
             pq.write_table(pa.table({"word": [f"w{number % 7}"] * 200}), root / "part")
             began = time.time()
@@ -121,38 +141,165 @@ def file_to_delta(report: Report, session: SparkSession, *, files: int) -> None:
     report.add("file to Delta commit, median", ours=ours, baseline=baseline, against=AGAINST, aim="<=60")
 
 
+@contextmanager
+def counting(session: SparkSession, *, resident: bool) -> Iterator[tuple[Any, Any, queue.Queue[int]]]:
+    """A query that counts words and tells of each epoch, and its input; it has run an epoch."""
+    told: queue.Queue[int] = queue.Queue()
+    flow = ts.Dataflow("counts")
+    words = flow.input("words", "word string")
+    counts = words.group_by("word").count()
+    counts.subscribe(lambda epoch, _: told.put(epoch))
+    words.collection().count("n", keys="word").capture("counts")
+    checkpoint = str(harness.folder() / "checkpoint")
+    query = flow.start(session, checkpoint=checkpoint, workers=WORKERS, **SIDES[resident])
+    words.send(["a"])
+    told.get(timeout=120)
+    yield query, words, told
+    query.stop()
+
+
 def sustained(report: Report, session: SparkSession, *, seconds: float) -> None:
-    """Small epochs, each sent when the one before has been told."""
+    """Small epochs, each sent when the one before has been told; ours ten times as long, and what grows."""
     rates = {}
     for resident in (False, True):
-        told: queue.Queue[int] = queue.Queue()
-        flow = ts.Dataflow("counts")
-        words = flow.input("words", "word string")
-        words.group_by("word").count().subscribe(lambda epoch, _, told=told: told.put(epoch))
-        query = flow.start(
-            session, checkpoint=str(harness.folder() / "checkpoint"), workers=WORKERS,
-            resident=None if resident else False,
-        )  # fmt: skip
-        words.send(["a"])
-        told.get(timeout=120)
-        epochs, until = 0, time.monotonic() + seconds
-        while time.monotonic() < until:
-            words.send([f"w{epochs % 100}"])
-            told.get(timeout=120)
-            epochs += 1
-        query.stop()
-        rates[resident] = epochs / seconds
+        with counting(session, resident=resident) as (query, words, told):
+            lasts = seconds * (10 if resident else 1)
+            counts = {
+                "files": lambda at=query.checkpoint: files(at),
+                "MB on disk": lambda at=query.checkpoint: size(at) / 1e6,
+            }
+            with Resources(counts) as resources:
+                epochs, until = 0, time.monotonic() + lasts
+                while time.monotonic() < until:
+                    words.send([f"w{epochs % 100}"])
+                    told.get(timeout=120)
+                    epochs += 1
+            rates[resident] = epochs / lasts
     report.add(
         "small epochs, one after the other", ours=rates[True], baseline=rates[False], against=AGAINST,
         unit="epochs/s", aim=">=60",
     )  # fmt: skip
+    for name in ("driver", "JVM", "Python workers", *counts):
+        growth, level = resources.growth(name)
+        half = f"the last {lasts / 2:.0f} s of small epochs"
+        report.note(f"{name} during {half}: {level:,.1f}, {growth:+,.2f} a minute.")
+
+
+def questions(report: Report, session: SparkSession, *, asked: int) -> None:
+    """A send, and the answer to a fresh question about it."""
+    took: dict[bool, list[float]] = {}
+    for resident in (False, True):
+        with counting(session, resident=resident) as (query, words, _):
+            for number in range(asked + 3):
+                began = time.perf_counter()
+                words.send([f"w{number}"])
+                found = query.ask("counts", [f"w{number}"], keys="word", fresh=True)
+                took.setdefault(resident, []).append(1000 * (time.perf_counter() - began))
+                assert found.table.num_rows == 1, found
+                time.sleep(0.02)
+    ours, baseline = (median(took[resident][3:]) for resident in (True, False))
+    report.add("a fresh question, median", ours=ours, baseline=baseline, against=AGAINST, aim="<=15")
+
+
+def rests(report: Report, session: SparkSession) -> None:
+    """The share of a core that a query with nothing to do takes, all processes: in a stay, and afterwards."""
+    with counting(session, resident=True) as (_, words, told):
+        words.send(["b"])
+        told.get(timeout=120)
+        for name, waits, looks in (("in a stay", 2.0, 20.0), ("at rest", RESTS, LOOKS)):
+            time.sleep(waits)
+            before = processors()
+            time.sleep(looks)
+            shares = {who: 100 * (taken - before[who]) / looks for who, taken in processors().items()}
+            report.add(f"an idle query, {name}", ours=sum(shares.values()), unit="% of a core", aim="<=1")
+            report.note(f"{name}: {', '.join(f'{who} {share:.2f} %' for who, share in shares.items())}.")
+
+
+def topics(report: Report, session: SparkSession, *, messages: int) -> None:
+    """From a message to the one that answers it: through a running count by key, and through a loop."""
+    from confluent_kafka import Consumer, Producer
+
+    (folder := harness.folder()).mkdir(exist_ok=True)
+    with Broker(folder) as broker:
+        for case, aim in (("count by key", "<=25"), ("hops of a loop", "<=40")):
+            took: dict[bool, list[float]] = {}
+            for resident in (False, True):
+                name = f"{case.partition(' ')[0]}-{resident}".lower()
+                producer = Producer({"bootstrap.servers": broker.servers, "linger.ms": 0})
+                producer.produce(f"in-{name}", b'{"k": 0}')
+                producer.flush()
+                flow = ts.Dataflow(name)
+                read = flow.kafka("read", f"in-{name}", broker.servers, schema="k long")
+                if case == "count by key":
+                    answer = read.group_by("k").count()
+                else:
+                    answer = read.where("k >= 0").loop(_fewer, name="hops").where("k = 0")
+                answer.to_kafka(f"out-{name}", broker.servers, name="out")
+                consumer = Consumer(
+                    {"bootstrap.servers": broker.servers, "group.id": name, "auto.offset.reset": "earliest"}
+                )
+                consumer.subscribe([f"out-{name}"])
+                query = flow.start(
+                    session,
+                    checkpoint=str(harness.folder() / "checkpoint"),
+                    workers=WORKERS,
+                    **SIDES[resident],
+                )
+                for number in range(messages + 3):
+                    began = time.perf_counter()
+                    producer.produce(f"in-{name}", b'{"k": %d}' % (number % 5))
+                    producer.flush()
+                    until = time.monotonic() + 120
+                    while (got := consumer.poll(0.005)) is None or got.error():
+                        if time.monotonic() > until:
+                            msg = f"{case}: no answer to message {number}: {query.exception()}"
+                            raise TimeoutError(msg)
+                    took.setdefault(resident, []).append(1000 * (time.perf_counter() - began))
+                    time.sleep(0.02)
+                query.stop()
+                consumer.close()
+            ours, baseline = (median(took[resident][3:]) for resident in (True, False))
+            report.add(f"Kafka to Kafka, {case}", ours=ours, baseline=baseline, against=AGAINST, aim=aim)
+
+
+def _fewer(near: ts.Stream) -> ts.Stream:
+    """A message counts down to 0."""
+    return near.where("k > 0").map(lambda row: row.k - 1, "k long")
+
+
+def on_clusters(report: Report, *, nodes: int, edges: int, seconds: float) -> None:
+    """One change, where executors are processes."""
+    with Cluster(harness.folder() / "cluster", workers=3) as cluster:
+        for name, master in (("a local-cluster", "local-cluster[3,1,1024]"), ("a cluster", cluster.url)):
+            took: dict[bool, list[float]] = {}
+            for resident in (False, True):
+                with session_of(master, 3) as session:
+                    options = {"resident": resident} if master == cluster.url else SIDES[resident]
+                    search, until = Search(session, nodes, edges, options=options), time.monotonic() + seconds
+                    times = took.setdefault(resident, [])
+                    while time.monotonic() < until:
+                        times.append(search.change(*((1, 0) if len(times) % 2 else (0, 1)), at=len(times)))
+                    search.query.stop()
+            ours, baseline = median(took[True][1:]), median(took[False][1:])
+            report.add(f"one change on {name}", ours=ours, baseline=baseline, against=AGAINST, aim="<=40")
 
 
 def run(quick: bool) -> None:
     report = Report("resident", "Epochs inside a micro-batch that stays", quick=quick)
-    session = harness.spark("resident", delta=True)
+    session = harness.spark("resident", delta=True, kafka=True)
     nodes, edges = (10_000, 50_000) if quick else (100_000, 500_000)
     one_change(report, session, nodes=nodes, edges=edges, seconds=10 if quick else 100)
     file_to_delta(report, session, files=5 if quick else 40)
-    sustained(report, session, seconds=5 if quick else 60)
+    questions(report, session, asked=10 if quick else 200)
+    topics(report, session, messages=5 if quick else 200)
+    sustained(report, session, seconds=2 if quick else 60)
+    if not quick:
+        rests(report, session)
+    session.stop()
+    on_clusters(
+        report,
+        nodes=nodes // 10 if quick else nodes,
+        edges=edges // 10 if quick else edges,
+        seconds=5 if quick else 60,
+    )
     report.write()

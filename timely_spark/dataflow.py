@@ -279,7 +279,8 @@ class Dataflow(Inputs, Suggests):
                 property ``timely_spark.lacks`` of Delta tables say so.
             resident: whether a micro-batch stays: the driver goes on with what handles, files, Delta tables
                 and captures have next, epoch after epoch in milliseconds, and Spark commits twice a minute.
-                None: wherever it is possible (`flow.explain()` and `status` of the query say why not).
+                None: wherever it is possible on one machine (`status` of the query says why not). True: on a
+                cluster, too, where tasks stay and hold one of Spark's slots each.
                 False: each epoch is a micro-batch. Ownership, exactly-once outputs and restarts are the same.
             commit_every: while a micro-batch stays, the least time between two commits of one output to a
                 Delta table or a folder of files, which then have the epochs since the last one; by default

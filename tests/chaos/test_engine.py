@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import timely_spark as ts
 from tests.support import engine
 from tests.support.engine import World, check_seed, difference, files
+from timely_spark.runtime.storage import entries
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
@@ -89,6 +91,48 @@ def test_files_and_bytes_stay_bounded_over_ten_thousand_rounds(tmp_path: Path) -
     world = endless(tmp_path, 10_500)
     bounded(world)
     assert world.count["batches"] > 10_000
+
+
+def resident_bounded(checkpoint: Path, epochs: int) -> None:
+    """Runs so many epochs in micro-batches that stay, and looks at files and objects now and then."""
+    flow = ts.Dataflow("staying")
+    sums = flow.input("x", "k long, v long").group_by("k").aggregate(v=("sum", "v"))
+    sums.subscribe(lambda *_: None, name="heard")
+    calls = [("send", ([(n % 7, n % 5)],)) for n in range(epochs)]
+    world = World(flow, str(checkpoint), {"x": calls}, resident=True, rounds=100, workers=2)
+    world.leaves = 0.05
+    counts: list[tuple[int, int, int]] = []
+
+    def look(_: int) -> None:
+        world.taken.clear()  # what the world itself remembers of each batch
+        world.read.clear()
+        kept = [path for path in Path(RoundLog(world.checkpoint).files.root).rglob("*") if path.is_file()]
+        gc.collect()
+        counts.append((len(kept), sum(path.stat().st_size for path in kept), len(gc.get_objects())))
+
+    world.committed = look
+    world.live()
+    assert world.count["resident batches"] > epochs / 3, world.count
+    half = len(counts) // 2
+    for what in range(3):
+        early, late = (max(each[what] for each in part) for part in (counts[3:half], counts[half:]))
+        assert late <= 1.1 * early, (what, early, late)
+
+
+@pytest.mark.slow
+def test_epochs_inside_a_micro_batch_leave_neither_files_nor_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entries, "_SENDS", 8)  # a handle remembers when it sent so many entries
+    resident_bounded(tmp_path, 800)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(6 * 3600)
+def test_a_hundred_thousand_epochs_inside_micro_batches_leave_neither_files_nor_objects(
+    tmp_path: Path,
+) -> None:
+    resident_bounded(tmp_path, 300_000)
 
 
 @pytest.mark.slow

@@ -222,6 +222,29 @@ def test_a_loop_whose_executors_exchange_directly_while_one_is_killed(
     assert len(executors) == 3, "two took part, and a third one took the place of the killed one"
 
 
+@pytest.mark.campaign  # three executors, and a fourth; tests/spark has the same with one task
+def test_tasks_that_stay_go_on_when_an_executor_is_killed(
+    submit: Any, cluster: Any, package: Path, tmp_path: Path
+) -> None:
+    missing = 3 - sum(name.startswith("worker") for name in cluster.processes)
+    cluster.add(*(f"worker-{12 + number}" for number in range(missing)))
+    (noted := tmp_path / "noted").mkdir()
+    job = Path(__file__).with_name("staying.py")
+
+    printed = finished(
+        submit(job, noted, shipped=["--py-files", package, "--conf", "spark.cores.max=3"]), tmp_path
+    )
+
+    found = dict(line.split(" ", 1) for line in printed.splitlines() if "runs again" not in line)
+    assert (found["reached"], found["epochs"]) == ("all True", "25")
+    assert "a task that hosts workers was lost" in printed
+    assert "tasks of Spark's that stay" in found["residency"]
+    assert int(found["micro-batches"]) <= 5, "Spark has planned far fewer than there were epochs"
+    assert (noted / "killed").exists()
+    executors = [file.name for file in noted.iterdir() if file.name.startswith("executor-")]
+    assert len(executors) >= 2, "two took part"
+
+
 @pytest.mark.campaign
 def test_components_from_an_archive_while_a_worker_is_killed(
     submit: Any, cluster: Any, package: Path, tmp_path: Path

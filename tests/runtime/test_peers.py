@@ -94,6 +94,23 @@ def test_empty_tables_and_tables_of_several_batches_arrive_whole() -> None:
     assert at_once(work, them) == [[[], [1, 2, 3]]] * 2
 
 
+def test_the_first_tasks_exchange_while_the_last_one_speaks_with_each() -> None:
+    them = peers(3)
+
+    def work(own: Peers) -> list[int]:
+        own.connect(lambda rank: them[rank].address)
+        if own.rank == 2:
+            for rank in (0, 1):
+                own.send(rank, table(100 + rank))
+            return [own.receive(rank)["n"][0].as_py() for rank in (0, 1)]
+        given = own.receive(2)["n"][0].as_py()
+        found = [each["n"][0].as_py() for each in own.swap([table(given), table(given + 10)])]
+        own.send(2, table(sum(found)))
+        return found
+
+    assert at_once(work, them) == [[100, 101], [110, 111], [201, 221]]
+
+
 def test_a_peer_that_ends_is_lost_at_once() -> None:
     them = peers(3)
 

@@ -53,6 +53,7 @@ def main(url: str, folder: str) -> None:
     SEEN["foreach"] = sorted(path.name for path in Path(f"{folder}/foreach").iterdir())
     SEEN["inspected"] = ts.inspect(f"{folder}/checkpoint").flow
     of_frames(spark, folder)
+    of_epochs(spark, folder)
     print(json.dumps(SEEN))
 
 
@@ -77,6 +78,20 @@ def of_frames(spark: Any, folder: str) -> None:
     SEEN["own"] = query.last_progress is not None
     for name in (*sources, "outer", "upserts", "scope", "pipe", "state", "asof", "window"):
         SEEN[name] = sorted(row[0] for rows in query.captured(f"of {name}").rows().values() for row in rows)
+
+
+def of_epochs(spark: Any, folder: str) -> None:
+    """Epochs inside a micro-batch that stays, in the server."""
+    flow = ts.Dataflow("staying")
+    words = flow.input("words", "word string")
+    words.group_by("word").count().capture("counts")
+    with flow.start(spark, checkpoint=f"{folder}/staying", workers=2, resident=True) as query:
+        for _ in range(10):
+            words.send(["a"])
+            query.wait_for(timeout=120)
+        SEEN["counts"] = [row for rows in query.captured("counts").rows().values() for row in rows][-1]
+        SEEN["epochs"] = query.last_progress.epoch + 1
+        SEEN["micro-batches"] = len(list(Path(f"{folder}/staying/offsets").glob("[0-9]*")))
 
 
 #: A program that gives back what it gets.

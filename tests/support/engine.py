@@ -515,6 +515,11 @@ def _points(world: World) -> Iterator[None]:
     def batch_id(_: RoundLog) -> int:
         return here()[0].next
 
+    def leaves(_: RunContext) -> bool:
+        process = here()[0]
+        leaves, process.leaves = process.leaves, False  # the next micro-batch stays again
+        return leaves
+
     def at_points(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             mine = here()
@@ -532,7 +537,7 @@ def _points(world: World) -> Iterator[None]:
         for name in ("write", "remove"):
             patches.enter_context(mock.patch.object(Files, name, at_points(getattr(Files, name))))
         patches.enter_context(mock.patch.object(query, "batch_id", batch_id))
-        patches.enter_context(mock.patch.object(driver, "yields", side_effect=lambda _: here()[0].leaves))
+        patches.enter_context(mock.patch.object(driver, "yields", leaves))
         patches.enter_context(mock.patch.object(feedback, "yields", return_value=False))
         patches.enter_context(mock.patch.object(driver, "LONGEST_LOOK", 0.0))
         # all of these small, so that much is kept in files

@@ -47,6 +47,8 @@ CALLS = (
     Call("align", "storage.log", "RoundLog.align", lambda log: log.checkpoint),
     Call("sweep", "storage.log", "RoundLog.sweep", lambda log: log.checkpoint),
     Call("batch", "query.driver", "Driver.__call__", lambda driver, *_: driver.context.checkpoint),
+    Call("begin", "storage.log", "RoundLog.begin", lambda log, *_: log.checkpoint),
+    Call("hosted", "query.hosted", "Hosted.run", lambda it, *_, **__: it.context.checkpoint),
     Call("manifest", "storage.log", "RoundLog.write", lambda log, *_: log.checkpoint),
     Call("outputs", "storage.log", "RoundLog.write_outputs", lambda log, *_: log.checkpoint),
     Call("prune", "storage.log", "RoundLog.prune", lambda log, *_, **__: log.checkpoint),
@@ -84,6 +86,7 @@ FOLDERS = {
     "outputs": DRIVER,
     "captured": DRIVER,
     "inputs": DRIVER,
+    "epochs": DRIVER,
     "files": SOURCE,
     "blobs": TASK,
 }
@@ -116,7 +119,7 @@ INSIDE = frozenset(
     for point in points()
     if point.partition(".")[0]
     in {"operator", "localrounds", "round", "blob", "blobs", "manifest", "outputs", "rounds", "capture"}
-    | {"delta", "deltalog", "store"}
+    | {"delta", "deltalog", "store", "begin", "hosted", "epochs"}
 )
 #: A look every millisecond may come too late for these.
 FLEETING = frozenset(f"{name}.temp" for name in WATCHED)

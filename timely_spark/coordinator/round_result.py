@@ -109,13 +109,14 @@ class RoundResult:
         )
 
     def encode(self) -> dict[str, Any]:
-        """The result as plain JSON, without rows, outputs, and refused rows."""
+        """The result as plain JSON, without rows and outputs."""
         counts = ("late", "read", "quarantined", "cut_off", "stats")
         plain = ("awake", "released", "frontier", "complete", "pointstamps", *counts)
         return {name: getattr(self, name) for name in plain} | {
             "header": self.header.encode(),
             "notices": [asdict(notice) for notice in self.notices],
             "convergence": self.convergence.encode(),
+            "refused": {name: asdict(rows) for name, rows in self.refused.items()},
         }
 
     @classmethod
@@ -126,5 +127,6 @@ class RoundResult:
             "released": [(sink, epoch) for sink, epoch in encoded["released"]],
             "notices": [Notice(**notice) for notice in encoded["notices"]],
             "convergence": Convergence.decode(encoded["convergence"]),
+            "refused": {name: Refused(**counts) for name, counts in encoded["refused"].items()},
         }
         return cls(**encoded | own, rows=rows, outputs=outputs)

@@ -96,6 +96,8 @@ class RunContext:
     #: Seconds that a micro-batch stays resident; 0: never, and why not.
     resident: float = 0.0
     not_resident: str = ""
+    #: Whether tasks that stay host the workers then; else the driver does.
+    in_tasks: bool = False
     #: Seconds between two commits of an output to a table or to files, while a micro-batch stays resident.
     commit_every: float = 0.25
     #: Whether an output delivers records when they arrive.
@@ -125,12 +127,16 @@ class RunContext:
         _asked[self.run] = now
         return not is_active()
 
-    @property
-    def residency(self) -> str:
-        """Whether a micro-batch stays resident, and why not, in words."""
-        if self.resident:
-            return f"each micro-batch stays for {self.resident:g} s"
-        return f"each epoch is a micro-batch: {self.not_resident}"
+    def residency(self, no_longer: str = "") -> str:
+        """Whether a micro-batch stays resident, and why not, in words.
+
+        Args:
+            no_longer: `Manifest.not_resident`.
+        """
+        if self.resident and not no_longer:
+            where = ", its workers in tasks of Spark's that stay" * self.in_tasks
+            return f"each micro-batch stays for {self.resident:g} s{where}"
+        return f"each epoch is a micro-batch: {no_longer or self.not_resident}"
 
     def to_option(self) -> str:
         """Encode as the text of a data source's option."""

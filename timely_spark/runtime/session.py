@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -343,6 +344,14 @@ def on_one_machine(session: SparkSession) -> bool:
         return False
 
 
+def is_local_server(session: SparkSession) -> bool:
+    """Whether a Spark Connect server runs its driver and executors in one process."""
+    try:
+        return on_one_machine(session) is False and str(session.conf.get("spark.master")).startswith("local")
+    except Exception:  # noqa: BLE001 - a server may hide its settings
+        return False
+
+
 def cores(session: SparkSession) -> int | None:
     """The number of tasks that run at once; None means unknown (Connect)."""
     try:
@@ -380,6 +389,13 @@ def slots(session: SparkSession) -> int:
         return max(1, int(context.maxNumConcurrentTasks(profile)))
     except Exception:  # noqa: BLE001 - no context under Connect
         return 0
+
+
+def await_slots(session: SparkSession, tasks: int, within: float) -> None:
+    """Wait until a barrier stage may have so many tasks, for so many seconds at most."""
+    until = time.monotonic() + within
+    while slots(session) < tasks and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 def partitions_for(session: SparkSession, workers: int) -> int:

@@ -49,6 +49,7 @@ from timely_spark.runtime.session import (
     active_session,
     applied,
     has_stopped,
+    is_local_server,
     no_parallel_rounds,
     on_one_machine,
     partitions_for,
@@ -453,9 +454,10 @@ def _claimed(context: RunContext, *, empty: bool = False) -> tuple[RunContext, M
         The context of the run that owns the checkpoint; and the epoch of each input, None for a closed one.
     """
     plan = context.plan
-    run = {"run": context.run, "host": platform.node(), "pid": os.getpid(), "residency": context.residency}
+    run = {"run": context.run, "host": platform.node(), "pid": os.getpid()}
     try:
-        log = RoundLog(context.checkpoint).claim(run | {"started": datetime.now(timezone.utc).isoformat()})
+        now = datetime.now(timezone.utc).isoformat()
+        log = RoundLog(context.checkpoint).claim(run | {"started": now, "residency": context.residency()})
     except FileExistsError:
         raise CheckpointInUse.by(context.checkpoint, RoundLog(context.checkpoint).owner()) from None
     context = dataclasses.replace(context, term=log.term)
@@ -510,15 +512,20 @@ def _residency(
     """
     stay = STAY if staleness is None else min(STAY, seconds("max_staleness", staleness, above=True))
     foreign = [name for name, frame in dataframes.items() if not isinstance(frame, JournaledSource)]
-    reason = ""
+    one, server = on_one_machine(session), is_local_server(session)
+    reason, in_tasks = "", not (one or server)
     if trigger:
         reason = f"the trigger is {next(iter(trigger))}"
     elif rounds == 1:
         reason = "rounds_per_batch=1 makes each round a micro-batch"
     elif record is not None:
         reason = "record= writes the rounds of tasks"
-    elif not on_one_machine(session):
-        reason = "the executors may be on other machines than the driver"
+    elif in_tasks and (impossible := no_parallel_rounds(session)):
+        reason = f"the executors may be on other machines, where tasks cannot stay: {impossible}"
+    elif in_tasks and not asked:
+        reason = "the executors may be on other machines; resident=True lets tasks stay there"
+    elif server and not asked:
+        reason = "a Spark Connect server runs the flow; resident=True lets its micro-batches stay"
     elif foreign and staleness is None:
         reason = f"source {foreign[0]!r} is a DataFrame of Spark, and max_staleness is not given"
     if asked and reason:
@@ -526,7 +533,8 @@ def _residency(
         raise BadArgument(msg, where=caller(), hint=hint)
     if asked is False:
         reason = "resident=False"
-    return {"resident": 0.0 if reason else stay if foreign else STAY, "not_resident": reason}
+    stays = 0.0 if reason else stay if foreign else STAY
+    return {"resident": stays, "not_resident": reason, "in_tasks": in_tasks and not reason}
 
 
 def _retention(session: SparkSession) -> int:

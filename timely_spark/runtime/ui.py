@@ -143,7 +143,7 @@ def _flow(checkpoint: str) -> Iterator[str]:
         f"{counted(manifest.rounds, 'round')}{', complete' * manifest.complete}; "
         f"{messages} in flight ({size}), {notifications}.</p>"
     )
-    yield f"<p>{escaped(str(status.owner.get('residency', '')))}; {manifest.took}.</p>"
+    yield f"<p>{escaped(status.residency)}; {manifest.took}.</p>"
     yield f"<h2>Epochs in flight: {listed(manifest.open_epochs) or 'none'}</h2>"
     if (open_ := status.why or status.now) is not None:  # `why` tells of the running micro-batch, too
         yield f"<pre>{escaped(str(open_))}</pre>"

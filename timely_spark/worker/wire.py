@@ -61,8 +61,9 @@ class RowKind(str, Enum):
     OUTPUT = "output"
     REPORT = "report"
     FAILURE = "failure"
-    #: of the runtime: `storage.states.State`, and `TaskResult` and `Unreachable` of `query.rounds`
+    #: of the runtime: `storage.states.State`, and what the driver and tasks that run rounds send each other
     STATE = "state"
+    WORK = "work"
     RESULT = "result"
     UNREACHABLE = "unreachable"
 

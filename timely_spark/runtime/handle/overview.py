@@ -69,7 +69,7 @@ class Overview:
             negatives=[text for _, text in manifest.negatives.values()],
             recent=recent,
             took=manifest.took,
-            residency=watch.context.residency,
+            residency=watch.context.residency(manifest.not_resident),
         )
 
     def line(self) -> str:

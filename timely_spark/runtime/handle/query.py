@@ -212,7 +212,7 @@ class Query:
             "rounds": manifest.rounds,
             "frontier": manifest.frontier,
             "held_back_by": self._watch.held_back_by(),
-            "residency": self._context.residency,
+            "residency": self._context.residency(manifest.not_resident),
             "batch_ms": manifest.took.encode(),
         }
 

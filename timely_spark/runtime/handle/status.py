@@ -86,6 +86,7 @@ class Status:
             "now": self.now and asdict(self.now),
             "batch": manifest.batch,
             "rounds": manifest.rounds,
+            "residency": self.residency,
             "batch_ms": manifest.took.encode(),
             "complete": manifest.complete,
             "epochs": manifest.open_epochs,
@@ -125,6 +126,12 @@ class Status:
         ]
 
     @property
+    def residency(self) -> str:
+        """Whether each micro-batch of the last run stays, and why not."""
+        no_longer = self.after.manifest.not_resident
+        return f"each epoch is a micro-batch: {no_longer}" if no_longer else self.owner.get("residency", "")
+
+    @property
     def workers(self) -> int:
         """The number of workers."""
         return int(self.after.description["described"]["workers"])
@@ -140,8 +147,7 @@ class Status:
         owner = f"process {self.owner.get('pid')} on {self.owner.get('host')}"
         yield f"flow {after.flow!r}, {counted(self.workers, 'worker')}, {after.log.checkpoint}"
         yield f"  {self.state}; started {self.owner.get('started')} by {owner}"
-        if "residency" in self.owner:
-            yield f"  {self.owner['residency']}"
+        yield from [f"  {self.residency}"] * bool(self.residency)
         if self.failure is not None:
             yield f"failed at {self.failure['when']}: {self.failure['error']}"
             yield f"  {AGAIN}"

@@ -73,7 +73,7 @@ class Driver:
         """Finish one micro-batch."""
         last, self._last = self._last, None  # after an error the coordinator may be half a round on
         started = time.perf_counter()
-        with self.context.reporting(), self.context.finishing():
+        with self.context.reporting(), self.context.finishing(), self._rounds.staying():
             session = batch_df.sparkSession
             self._describe(session, micro_batch, None if last is None else last.manifest)
             # the one action: a second would run the stateful stage again
@@ -122,14 +122,17 @@ class Driver:
         *,
         repeated: bool = False,
     ) -> _BatchState:
-        """A further batch of a micro-batch, run in this process."""
+        """A further batch of a micro-batch, run in this process or by tasks that stay."""
         before, coordinator, states = last.manifest, last.coordinator, last.states
         started = time.perf_counter()
         rows = pa.concat_tables([last.rows, self._inputs.rows(Ends.of(before), ends)])
         start = RoundResult.of_input(Header.decode(before.header), self.context.blobs.resolve(rows))
-        result, ran = self._rounds.from_input(coordinator, before.batch + 1, start, states, repeated=repeated)
+        bound = Bound(**before.bound)
+        coordinator, result, ran = self._rounds.from_input(
+            session, coordinator, before.batch + 1, start, states, bound=bound, repeated=repeated
+        )
         read = last.sent | files_of(result.rows)
-        if (bound := Bound(**before.bound)).allows(result):  # larger rounds, which begin with the states
+        if bound.allows(result):  # larger rounds, which begin with the states
             self._rounds.write(coordinator.batch, ran, states)
             coordinator, result = self._rounds.run(session, coordinator, result, states, bound)
             ran = {}
@@ -181,7 +184,7 @@ class Driver:
             captured=captured,
             released=pending.released(result.released),
             frontier=manifest.frontier | self._held_back(pending.due),
-            large=self._rounds.is_large(states),
+            not_resident=self._rounds.no_longer(states),
             milliseconds=milliseconds,
             latencies=dict(earlier.plus(milliseconds).counts),
             **place,
@@ -208,7 +211,9 @@ class Driver:
         """Run further batches as their input arrives, until Spark is to have the micro-batch back."""
         until, pause = time.monotonic() + self.context.resident, SHORTEST_LOOK
         looked = 0.0
-        while (now := time.monotonic()) < until and not (last.manifest.complete or last.manifest.large):
+        while (now := time.monotonic()) < until and not (
+            last.manifest.complete or last.manifest.not_resident
+        ):
             if now - looked >= LONGEST_LOOK:
                 looked = now
                 if yields(self.context) or self.context.has_stopped():
@@ -217,6 +222,8 @@ class Driver:
             if not small:
                 break
             if ends != Ends.of(last.manifest) or self._has_work(last.manifest):
+                if not self._rounds.can_stay(session, last.manifest.batch + 1):
+                    break
                 ends = Ends(**self.context.log.begin(last.manifest.batch + 1, ends.encode()))
                 last, pause = self._next(session, last, micro_batch, ends), SHORTEST_LOOK
             else:
@@ -226,6 +233,8 @@ class Driver:
             ends = Ends(**self.context.log.begin(last.manifest.batch + 1, Ends.of(last.manifest).encode()))
             self._delivered.clear()
             last = self._next(session, last, micro_batch, ends)
+        if time.monotonic() < until:  # else the next micro-batch goes on with the tasks that are there
+            self._rounds.leave()
         return last
 
     def _wait(self, seconds: float) -> None:

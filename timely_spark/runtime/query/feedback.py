@@ -138,7 +138,12 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self.context.resident or self._available_now or start.get("wake") == self._newest:
             return False
         manifest = self._manifest
-        if manifest is None or self._newest == FIRST or manifest.large or not (size or manifest.worked):
+        if (
+            manifest is None
+            or self._newest == FIRST
+            or manifest.not_resident
+            or not (size or manifest.worked)
+        ):
             return False
         return size <= SMALL_BYTES and not yields(self.context)
 

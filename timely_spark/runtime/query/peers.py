@@ -156,6 +156,8 @@ class Peers:
     def swap(self, parts: list[pa.Table], within: float | None = None) -> list[pa.Table]:
         """Send a table to each task, and receive one from each; by rank, this task's own among them.
 
+        With fewer parts than tasks, only the first ones take part.
+
         A peer's table is in memory before the next `swap` of that peer, so at most two wait. Without `within`
         this waits for as long as the peers give signs of life.
 
@@ -163,18 +165,29 @@ class Peers:
             PeerLost: a peer has ended, or has been silent for too long.
             queue.Empty: a table has not arrived in time.
         """
-        for other in self._others:
-            try:
-                self._sending[other].send(parts[other])
-            except (OSError, ValueError) as error:  # noqa: PERF203 - names the peer
-                raise self._lost(other, error) from error
-        found = {self.rank: parts[self.rank]}
-        for other in self._others:
-            table = self._received[other].get(timeout=within)
-            if isinstance(table, Exception):
-                raise self._lost(other, table) from table
-            found[other] = table
-        return [found[rank] for rank in range(self.tasks)]
+        others = [other for other in self._others if other < len(parts)]
+        for other in others:
+            self.send(other, parts[other])
+        found = {self.rank: parts[self.rank]} | {other: self.receive(other, within) for other in others}
+        return [found[rank] for rank in range(len(parts))]
+
+    def send(self, other: int, table: pa.Table) -> None:
+        """Send a table to a task.
+
+        Raises:
+            PeerLost: the task has ended, or has been silent for too long.
+        """
+        try:
+            self._sending[other].send(table)
+        except (OSError, ValueError) as error:
+            raise self._lost(other, error) from error
+
+    def receive(self, other: int, within: float | None = None) -> pa.Table:
+        """The next table of a task; raises as `swap`."""
+        table = self._received[other].get(timeout=within)
+        if isinstance(table, Exception):
+            raise self._lost(other, table) from table
+        return table
 
     def _lost(self, other: int, error: Exception) -> PeerLost:
         reason = (

@@ -14,28 +14,38 @@ import itertools
 import logging
 import secrets
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, merged_snapshot, run_local_rounds
-from timely_spark.coordinator.round_result import OUTPUTS, as_outputs
+from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, run_local_rounds
+from timely_spark.coordinator.round_result import OUTPUTS
 from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import PeerLost, PeersUnreachable
 from timely_spark.runtime.query.cut_off import CutOff
-from timely_spark.runtime.query.live import Live, live
-from timely_spark.runtime.query.peers import Address, Peers, address_in, signed
+from timely_spark.runtime.query.hosted import (
+    SENT,
+    Addresses,
+    Hosted,
+    answer_of,
+    decoded,
+    exchange,
+    garbage_of,
+    host_of,
+    written,
+)
+from timely_spark.runtime.query.live import live
+from timely_spark.runtime.query.peers import Peers
+from timely_spark.runtime.query.staying import StayingTasks, Work
 from timely_spark.runtime.run_context import ROWS_DDL, RunContext
-from timely_spark.runtime.session import on_one_machine, slots
-from timely_spark.runtime.storage.blobs import files_of
-from timely_spark.runtime.storage.states import State, States, write_state
+from timely_spark.runtime.session import await_slots, on_one_machine, slots
+from timely_spark.runtime.storage.states import States
 from timely_spark.worker import ROWS, Worker, wire
-from timely_spark.worker.wire import Failure, Header, Item, Message, RowKind, SinkRows
+from timely_spark.worker.wire import Failure, Item, RowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,20 +56,6 @@ SMALL = Bound(exchanged=1 << 20, delivered=4 << 20)
 BEGIN, ATTEMPTS = 60.0, 4
 #: Seconds to wait until another executor replaces a lost one; Spark looks only every 15 seconds.
 REPLACED = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class TaskResult(Item):
-    """The result of a task's rounds, without rows: the encoded coordinator and `RoundResult`.
-
-    Of all tasks but the first, what `merged_snapshot` needs of the coordinator.
-    """
-
-    kind = RowKind.RESULT
-    coordinator: dict[str, Any]
-    result: dict[str, Any]
-    #: files that only this batch has read
-    garbage: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +73,20 @@ class Rounds:
     context: RunContext
     #: whether parallel tasks run large rounds
     parallel: bool
-    #: workers that stay in this process, each with the reference of its state
-    _hosted: dict[int, tuple[bytes | None, Worker]] = field(default_factory=dict, repr=False)
-    #: the progress of batches that begin in this process
-    _live: Live | None = field(default=None, repr=False)
+    #: why this process can no longer let micro-batches stay; empty: it can
+    not_resident: str = ""
+
+    def __post_init__(self) -> None:
+        #: the workers of this process; and the tasks that host them instead, if this process may not
+        self._hosted = Hosted(self.context)
+        self._tasks = StayingTasks(self.context) if self.context.in_tasks else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_hosted": {}, "_live": None}
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     @property
     def bound(self) -> Bound:
@@ -110,6 +113,7 @@ class Rounds:
             job = _Job(self.context, coordinator.batch, start, small, references)
             large = not (small.allows(result) and read <= small.states)
             if large:
+                self.leave()  # the stage needs their slots
                 tasks = min(self.context.plan.workers, slots(session)) if self.parallel else 1
                 job = replace(job, bound=bound, tasks=max(1, tasks))
             if not large and on_one_machine(session):
@@ -120,9 +124,9 @@ class Rounds:
                     answer = self._on_spark(session, job, again=attempt <= ATTEMPTS)
                 if answer is None:
                     continue
-                coordinator, last = _decoded(job, answer)
+                coordinator, last = decoded(self.context.plan, job.batch, answer)
                 rows = answer
-                states.garbage += [name for _, item in wire.read(answer, TaskResult) for name in item.garbage]
+                states.garbage += garbage_of(answer)
             states.enter(rows)
             result = replace(
                 last,
@@ -132,44 +136,106 @@ class Rounds:
         return coordinator, result
 
     def from_input(
-        self, coordinator: Coordinator, batch: int, start: RoundResult, states: States, *, repeated: bool
-    ) -> tuple[RoundResult, dict[int, Worker]]:
-        """Run the rounds of a batch from its input on, in this process; `write` then writes their states.
+        self,
+        session: SparkSession,
+        coordinator: Coordinator,
+        batch: int,
+        start: RoundResult,
+        states: States,
+        *,
+        bound: Bound,
+        repeated: bool,
+    ) -> tuple[Coordinator, RoundResult, dict[int, Worker]]:
+        """Run the small rounds of a batch from its input on, and in tasks that stay all of them.
 
-        Returns the result, and the workers that have run.
+        The workers, of this process or of the tasks, are in memory for the next call. The tasks write their
+        states, which are entered in `states`; `write` does so for workers of this process.
 
         Args:
             start: `RoundResult.of_input`.
+            bound: how far tasks go, where they are parallel.
             repeated: whether the batch may have begun before.
+
+        Returns:
+            The coordinator, which may be another one; the result of the rounds; the workers of this process
+            that have run.
         """
-        context, blobs = self.context, self.context.blobs
         references = {worker: state.reference for worker, state in states.by_worker.items()}
-        workers = {at: own for at, (was, own) in self._hosted.items() if was == references.get(at)}
-        self._hosted.clear()  # after an error they may be half a round on
-        encoded = {at: blobs.get(each) for at, each in references.items() if at not in workers}
-        if self._live is None:
-            self._live = Live(context.log, "resident", bool(context.plan.feedbacks))
-        with self._live.during(batch) as progress:
-            result, ran = run_local_rounds(
-                coordinator, start, encoded, replace(SMALL, rounds=context.rounds), batch=batch,
-                workers=workers, blobs=blobs, report=progress.round,
-                ends=CutOff(context, batch, progress, first=not repeated),
-            )  # fmt: skip
-        self._hosted = {at: (references.get(at), own) for at, own in workers.items() if at not in ran}
-        return result, ran
+        bounds = [replace(SMALL, rounds=self.context.rounds)]
+        if self._tasks is not None:
+            wide = [*bounds, bound] if bound.states == maxsize else bounds
+            work = Work.of(coordinator, batch, start, wide, repeated=repeated)
+            if (answer := self._by_tasks(session, work, start.rows, references)) is not None:
+                coordinator, result = decoded(self.context.plan, batch, answer)
+                states.enter(answer)
+                states.garbage += garbage_of(answer)
+                return coordinator, result, {}
+            repeated = True
+        result, ran = self._hosted.run(
+            coordinator, batch, start, references, bounds, share=Share(), repeated=repeated
+        )
+        return coordinator, result, ran
 
     def write(self, batch: int, ran: Mapping[int, Worker], states: States) -> None:
-        """Write the states of workers that have run, and enter them in `states`.
+        """Write the states of workers of this process that have run, and enter them in `states`."""
+        references = {worker: state.reference for worker, state in states.by_worker.items()}
+        states.enter(self._hosted.write(batch, ran, references))
 
-        The workers stay in memory for the next batch, unless something else changes their states before it.
+    def can_stay(self, session: SparkSession, batch: int) -> bool:
+        """Whether further batches can run without a micro-batch; takes tasks for it where they host workers.
+
+        If not, `not_resident` says why.
         """
-        before = {at: state.reference for at, state in states.by_worker.items()}
-        states.enter(wire.table(_written(self.context, ran, batch, before)))
-        self._hosted |= {at: (states.by_worker[at].reference, worker) for at, worker in ran.items()}
+        if self._tasks is not None and not self.not_resident:
+            try:
+                self._tasks.begin(session, batch)
+            except PeersUnreachable as error:
+                self.not_resident = str(error)
+                text = "from now on each epoch is a micro-batch: %s"
+                self.context.log_message(logging.WARNING, text, error)
+        return not self.not_resident
 
-    def is_large(self, states: States) -> bool:
-        """Whether the states are too large for this process."""
-        return self._read(states) > SMALL.states
+    @contextmanager
+    def staying(self) -> Iterator[None]:
+        """While the body runs, tasks may stay; after an error they are given back."""
+        try:
+            yield
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Give the tasks that stay back."""
+        if self._tasks is not None:
+            self._tasks.end()
+
+    def _by_tasks(
+        self, session: SparkSession, work: Work, rows: pa.Table, references: Mapping[int, bytes]
+    ) -> pa.Table | None:
+        """What the tasks that stay return for a batch; None: there are none, and they have run no round."""
+        assert self._tasks is not None
+        for attempt in itertools.count(1):
+            if not self.can_stay(session, work.batch):
+                return None
+            try:
+                return self._tasks.run(work, rows, references)
+            except PeerLost as error:
+                self._tasks.end()
+                if attempt == ATTEMPTS:
+                    raise
+                text = "batch %d runs again, because a task that hosts workers was lost: %s"
+                self.context.log_message(logging.WARNING, text, work.batch, error)
+                await_slots(session, self._tasks.tasks + 1, REPLACED)
+            work = replace(work, repeated=True)
+        raise AssertionError
+
+    def no_longer(self, states: States) -> str:
+        """Why no micro-batch can stay after a batch with these states; empty: one can."""
+        tasks = 1 if self._tasks is None else max(1, self._tasks.tasks)
+        if (read := self._read(states)) > SMALL.states * tasks:
+            limit = f"{SMALL.states >> 20} MB" + f" for each of {tasks} tasks" * (tasks > 1)
+            return f"the states that a batch may read have {read >> 20} MB, more than {limit}"
+        return self.not_resident
 
     def _read(self, states: States) -> int:
         mapped = self.context.blobs.files.local
@@ -193,12 +259,10 @@ class Rounds:
                 raise
             text = "the parallel rounds of batch %d run again: %s"
             self.context.log_message(logging.WARNING, text, job.batch, _reason(error))
-            until = time.monotonic() + REPLACED
-            while slots(session) < job.tasks and time.monotonic() < until:
-                time.sleep(0.1)
+            await_slots(session, job.tasks, REPLACED)
             return None
         finally:
-            job.forget_addresses()
+            job.addresses.forget(job.tasks)
         if unreachable := [item.reason for _, item in wire.read(answer, Unreachable)]:
             self._stop_parallel(min(unreachable))
             return None
@@ -265,7 +329,7 @@ class _Job:
     coordinator: dict[str, Any] = field(default_factory=dict)
     tasks: int = 1
     #: bytes that a task sends its peers in one exchange; larger tables go by files
-    sent: int = 256 << 20
+    sent: int = SENT
     #: names the stage, and is known to its tasks only
     token: bytes = field(default_factory=functools.partial(secrets.token_bytes, 32))
 
@@ -275,24 +339,10 @@ class _Job:
         loops = [latest[:3] for latest in self.result.convergence.latest()]
         return description(self.context.name, self.batch, self.result.stats["rounds"], loops, self.tasks)
 
-    def publish(self, rank: int, address: Address) -> None:
-        """Let the other tasks know the address of a task."""
-        place = self._place(rank)
-        self.context.log.files.write_json(place, signed(self.token, place, address))
-
-    def address_of(self, rank: int) -> Address | None:
-        """The address of a task; None: not known yet, or not written by a task of this stage."""
-        place = self._place(rank)
-        content = self.context.log.files.json(place)
-        return None if content is None else address_in(self.token, place, content)
-
-    def forget_addresses(self) -> None:
-        """Remove the files of `publish`."""
-        for rank in range(self.tasks):
-            self.context.log.files.remove(self._place(rank))
-
-    def _place(self, rank: int) -> str:
-        return f"peers/{self.context.term}-{self.batch}-{self.result.stats['rounds']}-{rank}.json"
+    @property
+    def addresses(self) -> Addresses:
+        """The addresses of the stage's tasks."""
+        return Addresses(self.context, f"{self.batch}-{self.result.stats['rounds']}", self.token)
 
 
 @contextmanager
@@ -306,7 +356,7 @@ def _given_up(session: SparkSession, job: _Job) -> Iterator[threading.Event]:
     tag = f"timely-{job.context.run}-{job.batch}"
 
     def check() -> None:
-        if job.address_of(0) is None:
+        if job.addresses.of(0) is None:
             given_up.set()
             with suppress(Exception):  # the session has ended
                 spark.cancelJobsWithTag(tag)
@@ -333,13 +383,7 @@ def _task(job: _Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         try:
             with _share(job) as (share, garbage):
                 result, rows = _run(job, coordinator, share)
-                known, encoded = coordinator.encode(), result.encode()
-                if share.rank:  # all tasks know the same, but for their workers
-                    known, encoded = {name: known[name] for name in ("pending", "left")}, {}
-                own = TaskResult(known, encoded, garbage)
-            out = pa.concat_tables([result.rows, _as_rows(result.outputs)])
-            out = job.context.blobs.refer(f"rounds-{job.batch}-{share.rank}", out)
-            out = pa.concat_tables([out, rows, wire.table([(share.rank, own)])])
+                out = answer_of(job.context, coordinator, result, rows, share=share, garbage=garbage)
         except PeersUnreachable as error:
             out = wire.table([(0, Unreachable(str(error)))])
         except VertexError as error:
@@ -356,22 +400,11 @@ def _share(job: _Job) -> Iterator[tuple[Share, list[str]]]:
     from pyspark import BarrierTaskContext
 
     task = BarrierTaskContext.get()
-    rank, blobs, garbage = task.partitionId(), job.context.blobs, list[str]()
-    host = task.getTaskInfos()[rank].address.rpartition(":")[0].strip("[]")
-    rounds = itertools.count()
-
-    def swap(parts: Sequence[pa.Table]) -> list[pa.Table]:
-        number, sent = next(rounds), []
-        for to, part in enumerate(parts):
-            large = to != rank and part.nbytes > job.sent // job.tasks
-            sent.append(blobs.refer(f"peers-{job.batch}-{number}-{rank}-{to}", part) if large else part)
-            if large:
-                garbage.extend(files_of(sent[-1]))
-        return [blobs.resolve(part) for part in peers.swap(sent)]
-
-    with Peers(rank, job.tasks, host, job.token, ROWS) as peers:
-        job.publish(rank, peers.address)
-        peers.connect(job.address_of)
+    rank = task.partitionId()
+    with Peers(rank, job.tasks, host_of(task), job.token, ROWS) as peers:
+        job.addresses.publish(rank, peers.address)
+        peers.connect(job.addresses.of)
+        swap, garbage = exchange(job.context, peers, job.batch, job.tasks, job.sent)
         yield Share(rank, job.tasks, swap), garbage
 
 
@@ -389,35 +422,4 @@ def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult
             coordinator, start, states, job.bound, share=share, blobs=blobs, watch=watch,
             report=progress.round, ends=CutOff(context, job.batch, progress),
         )  # fmt: skip
-    return result, wire.table(_written(context, workers, job.batch, job.states))
-
-
-def _written(
-    context: RunContext, workers: Mapping[int, Worker], batch: int, before: Mapping[int, bytes]
-) -> list[tuple[int, State]]:
-    """The states of workers that have run in a batch, which are written."""
-    changed = []
-    for index, worker in workers.items():
-        milliseconds, worker.seconds = 1000 * worker.seconds, 0.0
-        state = write_state(context.blobs, worker, batch, before.get(index), ms=milliseconds)
-        changed.append((index, state))
-    return changed
-
-
-def _as_rows(outputs: pa.Table) -> pa.Table:
-    """Outputs as rows of schema `ROWS`."""
-    columns = (outputs[name].to_pylist() for name in ("worker", "sink", "epoch", "payload"))
-    return wire.table(
-        (worker, SinkRows(sink=sink, epoch=epoch, payload=payload))
-        for worker, sink, epoch, payload in zip(*columns, strict=True)
-    )
-
-
-def _decoded(job: _Job, answer: pa.Table) -> tuple[Coordinator, RoundResult]:
-    for _, failure in wire.read(answer, Failure):
-        failure.throw(f"batch {job.batch}")
-    results = [item for _, item in sorted(wire.read(answer, TaskResult), key=itemgetter(0))]
-    rows, outputs = wire.only(answer, Message, Header), as_outputs(answer)
-    result = RoundResult.decode(results[0].result, rows=rows, outputs=outputs)
-    snapshot = merged_snapshot([each.coordinator for each in results])
-    return Coordinator.decode(job.context.plan, snapshot), result
+    return result, wire.table(written(context, workers, job.batch, job.states))

@@ -33,8 +33,8 @@ class Manifest:
     resident: bool = False
     #: Whether a batch ran since the last micro-batch began without one.
     worked: bool = True
-    #: Whether the states are too large for the driver, so that no micro-batch stays.
-    large: bool = False
+    #: Why no micro-batch stays any more; empty: they may.
+    not_resident: str = ""
     #: By input the last entry that was read; of other inputs the offset up to which they were read.
     entries: dict[str, int] = field(default_factory=dict)
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -1,0 +1,219 @@
+"""`Hosted`: workers that one process hosts; and what tasks that run rounds together have in common."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from timely_spark.compiler import Plan
+from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, merged_snapshot, run_local_rounds
+from timely_spark.coordinator.round_result import as_outputs
+from timely_spark.runtime.query.cut_off import CutOff
+from timely_spark.runtime.query.live import Live
+from timely_spark.runtime.query.peers import Address, Peers, address_in, signed
+from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.storage.blobs import files_of
+from timely_spark.runtime.storage.states import State, write_state
+from timely_spark.worker import Worker, wire
+from timely_spark.worker.wire import Failure, Header, Item, Message, RowKind, SinkRows
+
+if TYPE_CHECKING:
+    from pyspark import BarrierTaskContext
+
+#: bytes that a task sends its peers in one exchange; larger tables go by files
+SENT = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult(Item):
+    """The result of a task's rounds, without rows: the encoded coordinator and `RoundResult`.
+
+    Of all tasks but the first, what `merged_snapshot` needs of the coordinator.
+    """
+
+    kind = RowKind.RESULT
+    coordinator: dict[str, Any]
+    result: dict[str, Any]
+    #: files that only this batch has read
+    garbage: list[str]
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The addresses of a stage's tasks, in files of the round log; one that another has written is none."""
+
+    context: RunContext
+    #: names the stage among those of the run
+    stage: str
+    #: known to the tasks of the stage only
+    token: bytes
+
+    def publish(self, rank: int, address: Address) -> None:
+        """Let the other tasks know the address of a task."""
+        place = self._place(rank)
+        self.context.log.files.write_json(place, signed(self.token, place, address))
+
+    def of(self, rank: int) -> Address | None:
+        """The address of a task; None: not known yet, or not written by a task of this stage."""
+        place = self._place(rank)
+        content = self.context.log.files.json(place)
+        return None if content is None else address_in(self.token, place, content)
+
+    def forget(self, tasks: int) -> None:
+        """Remove the files of `publish`."""
+        for rank in range(tasks):
+            self.context.log.files.remove(self._place(rank))
+
+    def _place(self, rank: int) -> str:
+        return f"peers/{self.context.term}-{self.stage}-{rank}.json"
+
+
+@dataclass
+class Hosted:
+    """Workers that stay in this process from batch to batch, each with the reference of its state."""
+
+    context: RunContext
+    _workers: dict[int, tuple[bytes | None, Worker]] = field(default_factory=dict, repr=False)
+    #: the progress of batches that begin in this process
+    _live: Live | None = field(default=None, repr=False)
+
+    def run(
+        self,
+        coordinator: Coordinator,
+        batch: int,
+        result: RoundResult,
+        references: Mapping[int, bytes],
+        bounds: Iterable[Bound],
+        *,
+        share: Share,
+        repeated: bool,
+    ) -> tuple[RoundResult, dict[int, Worker]]:
+        """Run the rounds of a batch from its input on; `write` then writes the workers' states.
+
+        Args:
+            result: `RoundResult.of_input`.
+            references: those of the workers' states before the batch.
+            bounds: one after the other limits the rounds.
+            repeated: whether the batch may have begun before.
+
+        Returns:
+            The result, and the workers that have run.
+        """
+        context, blobs = self.context, self.context.blobs
+        workers = {at: own for at, (was, own) in self._workers.items() if was == references.get(at)}
+        self._workers.clear()  # after an error they may be half a round on
+        encoded = {
+            at: blobs.get(each) for at, each in references.items() if share.hosts(at) and at not in workers
+        }
+        ran: dict[int, Worker] = {}
+        if self._live is None:
+            loops, name = bool(context.plan.feedbacks), f"resident-{share.rank}"
+            self._live = Live(context.log, name, loops, reports=share.rank == 0)
+        with self._live.during(batch) as progress:
+            for bound in bounds:
+                if not bound.allows(result):
+                    continue
+                result, more = run_local_rounds(
+                    coordinator, result, encoded, bound, batch=batch, workers=workers, share=share,
+                    blobs=blobs, report=progress.round,
+                    ends=CutOff(context, batch, progress, first=not repeated),
+                )  # fmt: skip
+                ran |= more
+        self._workers = {at: (references.get(at), own) for at, own in workers.items() if at not in ran}
+        return result, ran
+
+    def write(self, batch: int, ran: Mapping[int, Worker], references: Mapping[int, bytes]) -> pa.Table:
+        """Write the states of workers that have run; returns rows of them.
+
+        The workers stay in memory for the next batch, unless something else changes their states before it.
+        """
+        states = written(self.context, ran, batch, references)
+        self._workers |= {at: (state.reference, ran[at]) for at, state in states}
+        return wire.table(states)
+
+
+def written(
+    context: RunContext, workers: Mapping[int, Worker], batch: int, before: Mapping[int, bytes]
+) -> list[tuple[int, State]]:
+    """The states of workers that have run in a batch, which are written."""
+    changed = []
+    for index, worker in workers.items():
+        milliseconds, worker.seconds = 1000 * worker.seconds, 0.0
+        state = write_state(context.blobs, worker, batch, before.get(index), ms=milliseconds)
+        changed.append((index, state))
+    return changed
+
+
+def exchange(
+    context: RunContext, peers: Peers, batch: int, tasks: int, sent: int
+) -> tuple[Callable[[Sequence[pa.Table]], list[pa.Table]], list[str]]:
+    """What `Share.swap` is in a task, and the files through which it sends what is too large for memory."""
+    rank, blobs, garbage, rounds = peers.rank, context.blobs, list[str](), itertools.count()
+
+    def swap(parts: Sequence[pa.Table]) -> list[pa.Table]:
+        number, tables = next(rounds), []
+        for to, part in enumerate(parts):
+            large = to != rank and part.nbytes > sent // tasks
+            tables.append(blobs.refer(f"peers-{batch}-{number}-{rank}-{to}", part) if large else part)
+            if large:
+                garbage.extend(files_of(tables[-1]))
+        return [blobs.resolve(part) for part in peers.swap(tables)]
+
+    return swap, garbage
+
+
+def answer_of(
+    context: RunContext,
+    coordinator: Coordinator,
+    result: RoundResult,
+    states: pa.Table,
+    *,
+    share: Share,
+    garbage: list[str],
+) -> pa.Table:
+    """The rows that a task returns for a batch: messages, outputs, states, and a `TaskResult`."""
+    known, encoded = coordinator.encode(), result.encode()
+    if share.rank:  # all tasks know the same, but for their workers
+        known, encoded = {name: known[name] for name in ("pending", "left")}, {}
+    out = pa.concat_tables([result.rows, _as_rows(result.outputs)])
+    out = context.blobs.refer(f"rounds-{coordinator.batch}-{share.rank}", out)
+    return pa.concat_tables([out, states, wire.table([(share.rank, TaskResult(known, encoded, garbage))])])
+
+
+def decoded(plan: Plan, batch: int, answer: pa.Table) -> tuple[Coordinator, RoundResult]:
+    """The coordinator and the result that the tasks return together.
+
+    Raises:
+        VertexError: a step has failed.
+    """
+    for _, failure in wire.read(answer, Failure):
+        failure.throw(f"batch {batch}")
+    results = [item for _, item in sorted(wire.read(answer, TaskResult), key=itemgetter(0))]
+    rows, outputs = wire.only(answer, Message, Header), as_outputs(answer)
+    result = RoundResult.decode(results[0].result, rows=rows, outputs=outputs)
+    snapshot = merged_snapshot([each.coordinator for each in results])
+    return Coordinator.decode(plan, snapshot), result
+
+
+def garbage_of(answer: pa.Table) -> list[str]:
+    """The files that only the batch of an answer has read."""
+    return [name for _, item in wire.read(answer, TaskResult) for name in item.garbage]
+
+
+def host_of(task: BarrierTaskContext) -> str:
+    """The address of the executor that runs a task of a barrier stage."""
+    return task.getTaskInfos()[task.partitionId()].address.rpartition(":")[0].strip("[]")
+
+
+def _as_rows(outputs: pa.Table) -> pa.Table:
+    """Outputs as rows of schema `ROWS`."""
+    columns = (outputs[name].to_pylist() for name in ("worker", "sink", "epoch", "payload"))
+    return wire.table(
+        (worker, SinkRows(sink=sink, epoch=epoch, payload=payload))
+        for worker, sink, epoch, payload in zip(*columns, strict=True)
+    )
