@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import and_
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-from pyarrow import csv, fs, json
+from pyarrow import fs, json
 
 from timely_spark.compiler.pushdown import Needed
 from timely_spark.errors import Where
@@ -33,24 +32,15 @@ from timely_spark.runtime.sources.casts import (
     with_instants,
     zones,
 )
+from timely_spark.runtime.sources.formats import Format, kind_of, with_options
 from timely_spark.runtime.sources.listing import walk
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
 
-Format: TypeAlias = Literal["parquet", "csv", "json", "arrow"]
-FORMATS: dict[str, Callable[[], ds.FileFormat]] = {
-    # Spark writes timestamps as INT96, in microseconds
-    "parquet": lambda: ds.ParquetFileFormat(coerce_int96_timestamp_unit="us"),
-    # as Spark: only an empty field without quotes is null
-    "csv": lambda: ds.CsvFileFormat(
-        convert_options=csv.ConvertOptions(
-            null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-        )
-    ),
-    "json": ds.JsonFileFormat,
-    "arrow": ds.IpcFileFormat,
-}
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
 #: Null as the name of a folder.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 #: Errors of pyarrow about the content of a file.
@@ -66,7 +56,8 @@ class Folder:
     where: Where
     #: a path or URI; with `filesystem`, a path in it
     path: str
-    format: ds.FileFormat
+    #: one of `Format`, or a format with options
+    form: str | ds.FileFormat
     filesystem: fs.FileSystem | None = None
     #: the values of columns in files that lack them
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -96,10 +87,8 @@ class Folder:
             BadLocation: the path cannot be reached.
         """
         text = path_text(path, "give the folder; files below it are read, too")
-        if form in list(FORMATS):
-            form = FORMATS[form]()
-        if not isinstance(form, ds.FileFormat):
-            expected = f"one of {', '.join(map(repr, FORMATS))}, or a pyarrow.dataset.FileFormat"
+        if form not in list(get_args(Format)) and not kind_of(form):
+            expected = f"one of {', '.join(map(repr, get_args(Format)))}, or a pyarrow.dataset.FileFormat"
             hint = "read other formats with flow.source(name, spark.readStream...)"
             refuse(form, what="format", expected=expected, hint=hint)
         if filesystem is not None and not isinstance(filesystem, fs.FileSystem):
@@ -110,10 +99,20 @@ class Folder:
         path = text if filesystem is not None else location(text)
         return cls(source, where, path, form, filesystem, dict(defaults or {}), versions=versions)
 
+    @cached_property
+    def kind(self) -> str:
+        """The format without its options."""
+        return self.form if isinstance(self.form, str) else kind_of(self.form)
+
+    @cached_property
+    def format(self) -> ds.FileFormat:
+        """The format with its options."""
+        return with_options(self.form) if isinstance(self.form, str) else self.form
+
     @property
     def divisible(self) -> bool:
         """Whether tasks can read parts of a file."""
-        return isinstance(self.format, ds.ParquetFileFormat)
+        return self.kind == "parquet"
 
     @cached_property
     def place(self) -> tuple[fs.FileSystem, str]:
@@ -281,7 +280,7 @@ class Folder:
     def _inferred(self, path: str, field: pa.Field) -> pa.DataType:
         """The type of a column; Arrow infers that no time in JSON has a zone, so its first block is read."""
         kind = plain(field.type)
-        if not (isinstance(self.format, ds.JsonFileFormat) and pa.types.is_timestamp(kind)):
+        if not (self.kind == "json" and pa.types.is_timestamp(kind)):
             return kind
         zoned = {field.name: pc.field(field.name)}
         try:
@@ -302,7 +301,7 @@ class Folder:
 
     def _validated(self, path: str) -> Any:
         """A file of Arrow's in memory, whose offsets and texts are checked: its reader checks neither."""
-        if not isinstance(self.format, ds.IpcFileFormat):
+        if self.kind != "arrow":
             return path
         with self.place[0].open_input_file(path) as file:
             content = file.read_buffer()
@@ -347,9 +346,7 @@ class Folder:
         other_case = {name.lower() for name in missing} & {name.lower() for name in own}
         if not other_case:
             missing = [name for name in missing if name not in self.defaults]
-        lacks = not isinstance(self.format, ds.JsonFileFormat) and (
-            all_of_them or {*own}.isdisjoint(schema.names)
-        )
+        lacks = self.kind != "json" and (all_of_them or {*own}.isdisjoint(schema.names))
         if missing and (lacks or other_case):
             found = sorted({*own, *values})
             has = f"source {self.source!r} has columns ({describe(schema)})"
@@ -361,7 +358,7 @@ class Folder:
     def _check_types(self, path: str, own: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> None:
         """Check that a file has no types, also inside of others, whose values Arrow would change or miss."""
         # texts are read as the types given, or are an error
-        typed = not isinstance(self.format, ds.CsvFileFormat | ds.JsonFileFormat)
+        typed = self.kind not in {"csv", "json"}
         spans = intervals(own)
         for name in sorted({*columns} & {*own.names} & {*schema.names}):
             of, to = own.field(name).type, schema.field(name).type
@@ -397,6 +394,8 @@ class Folder:
         Raises:
             BadFile: a file is missing, damaged, or has other columns.
         """
+        import pyarrow.dataset as ds
+
         for path, start, end, known in parts:
             values = self._values(path, known)
             with self.reading(path):
@@ -412,7 +411,7 @@ class Folder:
                 elsewhere = {**computed, **dict(values)}
                 self._check(path, own.names, schema, columns, elsewhere, all_of_them=False)
                 self._check_types(path, own, schema, columns)
-                if isinstance(self.format, ds.JsonFileFormat):
+                if self.kind == "json":
                     yield from self._json(path, schema, of, dict(values))
                     continue
                 if self.divisible:
@@ -436,6 +435,8 @@ class Folder:
 
         Arrow's reader of data sets makes nulls of columns that the file's first block lacks.
         """
+        import pyarrow.dataset as ds
+
         options = self.format.default_fragment_scan_options
         wanted = pa.schema([field for field in schema if field.name in of and field.name not in values])
         texts, of = _with_times_as_texts(wanted, of)

@@ -1,0 +1,36 @@
+"""The formats of files, by name; pyarrow's own are loaded when one is used.
+
+They load pandas, which takes longer than all else that the process of a source imports to list its files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from pyarrow import csv
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+Format: TypeAlias = Literal["parquet", "csv", "json", "arrow"]
+
+
+def kind_of(form: object) -> str:
+    """Which of `Format` a format of pyarrow is; empty if it is something else."""
+    import pyarrow.dataset as ds
+
+    kinds = (ds.ParquetFileFormat, ds.CsvFileFormat, ds.JsonFileFormat, ds.IpcFileFormat, ds.FileFormat)
+    names = (*get_args(Format), "other")
+    return next((name for name, kind in zip(names, kinds, strict=True) if isinstance(form, kind)), "")
+
+
+def with_options(name: str) -> ds.FileFormat:
+    """A format with the options that Spark's files need."""
+    import pyarrow.dataset as ds
+
+    if name == "parquet":  # Spark writes timestamps as INT96, in microseconds
+        return ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+    if name == "csv":  # as Spark: only an empty field without quotes is null
+        nulls = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+        return ds.CsvFileFormat(convert_options=csv.ConvertOptions(**nulls))
+    return ds.JsonFileFormat() if name == "json" else ds.IpcFileFormat()
