@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import io
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext, redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -116,28 +114,32 @@ def shared(spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -
             spark.conf.set(key, kept[key]) if key in kept else spark.conf.unset(key)
 
 
-#: Those whose programs ask for a session; and those with files, which Spark's processes import, too.
+#: Those whose programs ask for a session.
 RUN = {document: program for document, program in SHOWN.items() if program.strip()}
 ON_SPARK = {document for document, program in RUN.items() if "getOrCreate()" in program}
-WITH_FILES = {document for document in RUN if files((ROOT / document).read_text(encoding="utf-8"))}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", sorted(RUN.keys() - ON_SPARK - WITH_FILES))
+@pytest.mark.parametrize("document", sorted(RUN.keys() - ON_SPARK))
 def test_the_blocks_of_a_document_run(document: str, folder: Path) -> None:
     check_printed(document, _run(RUN[document], f"{Path(document).name}.py", folder))
 
 
 @pytest.mark.timeout(480)
 @pytest.mark.usefixtures("shared")
-@pytest.mark.parametrize("document", sorted(ON_SPARK - WITH_FILES))
+@pytest.mark.parametrize("document", sorted(ON_SPARK))
 def test_the_blocks_of_a_document_run_on_spark(
-    document: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    document: str, spark: SparkSession, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ExitStack() as stack:
         if document in KAFKA:
             broker = stack.enter_context(Broker(tmp_path))
             monkeypatch.setenv("KAFKA", broker.servers)
+        for name, text in files((ROOT / document).read_text(encoding="utf-8")).items():
+            (folder / name).write_text(text, encoding="utf-8")
+            monkeypatch.syspath_prepend(folder)
+            spark.sparkContext.addPyFile(str(folder / name))  # Spark's processes import them, too
+            stack.callback(sys.modules.pop, Path(name).stem, None)
         check_printed(document, _run(RUN[document], f"{Path(document).name}.py", folder))
 
 
@@ -157,37 +159,6 @@ def test_documents_show_what_programs_print() -> None:
     assert {"docs/why.md", "docs/thinking.md"} <= shown
     with pytest.raises(AssertionError, match=r"docs/why\.md shows .*node=3"):
         check_printed("docs/why.md", "(node=4) is in 'near'")
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(480)
-@pytest.mark.parametrize("document", sorted(WITH_FILES))
-def test_a_document_with_files_runs_in_a_process_of_its_own(
-    document: str, folder: Path, tmp_path: Path
-) -> None:
-    for name, text in files((ROOT / document).read_text(encoding="utf-8")).items():
-        (folder / name).write_text(text, encoding="utf-8")
-    script = tmp_path / f"{Path(document).name}.py"
-    script.write_text(RUN[document], encoding="utf-8")
-
-    with Broker(tmp_path) if document in KAFKA else nullcontext() as broker:
-        done = subprocess.run(
-            [sys.executable, script],
-            cwd=folder,
-            env=os.environ
-            | ({"KAFKA": broker.servers} if broker else {})
-            | {
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                "PYSPARK_PYTHON": sys.executable,
-                "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.timeout(480)

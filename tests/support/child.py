@@ -20,12 +20,13 @@ from pyspark.sql import SparkSession
 import timely_spark as ts
 from tests.support import points
 from tests.support.flows import SCENARIOS, Scenario
+from tests.support.sessions import SHORT
 from timely_spark.coordinator import Bound
 from timely_spark.errors import Where
 from timely_spark.runtime.query import rounds
 from timely_spark.runtime.sources.folder import FileSource, Folder
 
-CONFS = {
+CONFS = SHORT | {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.log.level": "ERROR",
