@@ -16,7 +16,8 @@ import pytest
 
 import timely_spark as ts
 from tests.support import engine
-from tests.support.engine import Process, World, files
+from tests.support.engine import Killed, Process, World, files
+from tests.support.feeds import FolderFeed
 from timely_spark.__main__ import main
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.handle.inputs import InputHandle
@@ -307,6 +308,105 @@ def test_a_file_that_the_system_refuses_to_read_is_named(checkpoint: Path) -> No
             with pytest.raises(LogDamaged, match=rf"(?s){name}.*Input/output error.*Hint"):
                 look("flow.json" if name == "flow.json" else "blobs", checkpoint, name)
     assert log.identity() is not None
+
+
+# -- a resident batch that has begun -------------------------------------------------------------------------
+
+
+class Dies(Process):
+    """Is killed when a resident batch has written where it reads its inputs to."""
+
+    def point(self, what: str) -> None:
+        if what == "after write epochs/3.json":
+            raise Killed
+        super().point(what)
+
+
+def killed(there: World) -> World:
+    with engine._points(there):
+        process = Dies(there)
+        there.processes = [process]
+        while not process.ended:
+            process.go_on()
+    assert process.ended == "Killed"
+    return there
+
+
+def resident(folder: Path, leaves: float = 0.0) -> World:
+    made = ts.Dataflow("resident")
+    made.input("x", "n long").group_by("n").count(name="counts").capture("out")
+    calls = [("send", ([(n % 3,)],)) for n in range(12)]
+    there = World(made, str(folder), {"x": calls}, workers=2, resident=1.0, points=5_000, keep=50)
+    there.leaves = leaves
+    return there
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> World:
+    """A checkpoint in which a resident batch has begun, and nothing of it is written."""
+    return killed(resident(tmp_path / "checkpoint"))
+
+
+def test_a_batch_that_has_begun_is_run_again_with_its_record(begun: World) -> None:
+    begun.live()
+    assert engine.difference(begun) is None
+
+
+@pytest.mark.parametrize("stays", [0.0, 1.0])
+def test_files_of_a_batch_that_has_begun_are_read_once_whether_the_next_run_stays(
+    tmp_path: Path, stays: float
+) -> None:
+    feed = FolderFeed(tmp_path / "in", random.Random(1), ("k", "v"))
+    feed.left = [[(n, n)] for n in range(8)]
+    made = ts.Dataflow("files")
+    made.files("folder", tmp_path / "in", schema="k long, v long").capture("out")
+    there = World(
+        made, str(tmp_path / "checkpoint"), {}, feeds={"folder": feed}, resident=1.0, points=5_000, keep=50
+    )
+    there.leaves = 0.0
+    killed(there)
+
+    there.resident = stays
+    there.live()
+
+    assert engine.difference(there) is None
+    assert sum(len(files["folder"]) for files in there.read.values()) == 8
+
+
+@pytest.mark.parametrize("harm", [one for one in HARMS if one is not deleted], ids=lambda harm: harm.__name__)
+def test_a_damaged_record_of_a_batch_that_has_begun_is_named(begun: World, harm: Any) -> None:
+    folder = Path(begun.checkpoint) / "timely" / "epochs"
+    harm(folder / "3.json", [folder / "2.json"])
+    with pytest.raises(LogDamaged, match=r"(?s)epochs/3\.json.*Hint"):
+        begun.live()
+
+
+@pytest.mark.parametrize("entries", [{"x": -1}, {"x": 0}, {}])
+def test_a_record_that_goes_back_is_not_followed(begun: World, entries: dict[str, int]) -> None:
+    """As one of a backup, or of another checkpoint: what was read would be read again."""
+    there = Files(begun.checkpoint).below("timely")
+    record = there.json("epochs/3.json")
+    assert record["ends"]["entries"]["x"] > 0
+    there.write_json("epochs/3.json", {**record, "ends": {"entries": entries, "sources": {}}})
+    with pytest.raises(LogDamaged, match=r"(?s)epochs/3\.json.*before what was read of 'x'.*Hint"):
+        begun.live()
+
+
+def test_a_resident_flow_that_is_rolled_back_reads_each_entry_once(tmp_path: Path) -> None:
+    """Its later batches begin anew: the records of those that there were say where others end."""
+    there = resident(tmp_path / "checkpoint", leaves=0.4)
+    there.live()
+    last = there.last_batches()
+    first, *others = sorted(last.keys() & {*there.files.numbers("commits")})
+    assert others
+    assert there.files.numbers("timely/epochs")[-1] > last[first] + 1
+
+    there.roll_back(first)
+    there.sends["x"] += [("send", ([(n,)],)) for n in range(6)]
+    there.leaves = 0.0
+    there.live()
+
+    assert engine.difference(there) is None
 
 
 # -- what a checksum does not tell ---------------------------------------------------------------------------

@@ -125,6 +125,7 @@ class Driver:
         """A further batch of a micro-batch, run in this process or by tasks that stay."""
         before, coordinator, states = last.manifest, last.coordinator, last.states
         started = time.perf_counter()
+        self._inputs.check(before.batch + 1, Ends.of(before), ends)
         rows = pa.concat_tables([last.rows, self._inputs.rows(Ends.of(before), ends)])
         start = RoundResult.of_input(Header.decode(before.header), self.context.blobs.resolve(rows))
         bound = Bound(**before.bound)

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.errors import LogDamaged
 from timely_spark.runtime.query.feedback import MAX_ENTRIES, SMALL_BYTES, packed_entries, wakeup_of
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.polling import Reader
@@ -86,6 +87,21 @@ class ResidentInputs:
                 sources[name] = end
                 size += sum(share.size for share in reader.partitions(before, end))
         return Ends(entries, sources), size <= SMALL_BYTES
+
+    def check(self, batch: int, read: Ends, ends: Ends) -> None:
+        """Check the recorded ends of a batch: they are not before what was `read`, or it would be read again.
+
+        Raises:
+            LogDamaged: the record is one of another checkpoint, or of another time.
+        """
+        behind = [name for name, last in read.entries.items() if ends.entries.get(name, -1) < last]
+        for name, start in read.sources.items():
+            if (reader := self._readers.get(name)) is not None:
+                end = ends.sources.get(name) or reader.initialOffset()
+                behind += [name] if reader.position(dict(end)) < reader.position(dict(start)) else []
+        if behind:
+            reason = f"it ends before what was read of {', '.join(map(repr, behind))}"
+            raise LogDamaged.unreadable(self.context.log.files.root, f"epochs/{batch}.json", reason)
 
     def rows(self, read: Ends, ends: Ends) -> pa.Table:
         """The packed rows between two positions, by worker."""

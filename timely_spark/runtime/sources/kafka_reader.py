@@ -148,7 +148,8 @@ class KafkaReader(Reader):
                 write_names(self.context.log.files, "lost", self._name, gone)
         return {t: [max(a, b) for a, b in zip(begun[t], first[t], strict=True)] for t in begun}
 
-    def _count(self, offset: Offset) -> int:
+    def position(self, offset: Offset) -> int:
+        """How many messages an offset has read."""
         return sum(sum(at) for at in offset["offsets"].values())
 
     def _unanswered(self, error: Any) -> None:

@@ -24,6 +24,7 @@ from timely_spark.runtime.sources.account import write_names
 from timely_spark.runtime.sources.arrivals import File, Part, quarantined, split_files
 from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.sources.wakeup import Wakeup
+from timely_spark.runtime.storage.log import FIRST
 from timely_spark.runtime.storage.spark_log import INPUT
 from timely_spark.worker import pack_quarantined
 
@@ -103,12 +104,14 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = [start, *([start["after"]] if "after" in start else [])]
         if self._name in context.read_offsets:
             found.append(dict(context.read_offsets[self._name]))
-        if context.resident and (newest := context.log.newest(self._newest)) is not None:
+        # a run in which no micro-batch stays repeats what an earlier run has begun, too
+        stays = context.resident or context.continued != FIRST
+        if stays and (newest := context.log.newest(self._newest)) is not None:
             if newest != self._newest:
                 manifest = context.log.read(newest)
                 self._newest, self._resident = newest, {} if manifest is None else manifest.sources
             found += [dict(self._resident[self._name])] if self._name in self._resident else []
-        return max(found, key=self._count)
+        return max(found, key=self.position)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """The offset before the first batch."""
@@ -170,9 +173,10 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begins(self, start: Offset, end: Offset) -> Offset:
         """The offset after which the batch up to `end` begins."""
         own = self.context.read_offsets.get(self._name, start)
-        return min(end, max(start, end.get("after", start), dict(own), key=self._count), key=self._count)
+        return min(end, max(start, end.get("after", start), dict(own), key=self.position), key=self.position)
 
-    def _count(self, offset: Offset) -> int:
+    def position(self, offset: Offset) -> int:
+        """How far an offset has read: later ones have larger numbers."""
         return int(offset[self.counts])
 
     @cached_property

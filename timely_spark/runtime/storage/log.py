@@ -350,6 +350,11 @@ class RoundLog:
             for batch in batches:
                 if term < kept.get(batch, maxsize):
                     self.files.remove(f"rounds/{term}/{batch}.arrow")
+        # only a micro-batch that runs again has begun a batch that has no manifest
+        runs_again = manifest.micro_batch > self.committed()
+        for batch in self.files.numbers("epochs"):
+            if batch > manifest.batch + runs_again:
+                self.files.remove(f"epochs/{batch}.json")
         same = self._micro_batch(manifest.batch) == manifest.micro_batch and not manifest.resident
         self._earlier = kept
         self.first = manifest.batch + same
