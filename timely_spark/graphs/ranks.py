@@ -74,6 +74,8 @@ def pagerank(
     tolerances with a damping of 0.85, and by far less than that in practice. What is left over is known
     exactly and counts later, so errors do not add up over epochs. Ranks then depend on how the changes come
     in epochs, but neither on the number of workers nor, if epochs come one after the other, on the schedule.
+    While an earlier epoch is in flight, a worker starts the next one later than others may, and computes in
+    one iteration what they compute in two: such ranks differ from these, within the same bound.
 
     Takes ``iterations`` iterations; each costs the ranks that change in it, and their edges. An edge changes
     all ranks in which it makes a difference of one: of 10,000 nodes with 50,000 edges nearly all with the
