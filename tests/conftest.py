@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from tests.support.stand_ins import CheckedPatch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -247,6 +249,13 @@ def pytest_runtest_setup() -> Iterator[None]:
 
 
 pytest_runtest_call = pytest_runtest_setup
+
+
+@pytest.fixture
+def monkeypatch() -> Iterator[pytest.MonkeyPatch]:
+    """Pytest's, whose functions fail the test when they are called otherwise than they can be."""
+    with CheckedPatch.context() as patch:
+        yield patch
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,11 @@ EQUIVALENT = {
     "progress/reachability.py::Reachability.order::leave out a branch::1": (
         "what follows gives the same tuple, more slowly"
     ),
+    "runtime/sources/messages.py::Json.parse::turn a truth::1": "the lines are one block, of one thread",
+    "runtime/sources/skipped.py::_version::change a function::1": "skipped versions have no order",
+    "runtime/sources/wakeup.py::Wakeup.__init__::change a function::1": ("folders are watched in any order"),
+    "runtime/sources/wakeup.py::Wakeup.wait::change a function::1": "how often folders are compared",
+    "runtime/sources/wakeup.py::Wakeup.wait::never take a value::1": "how often nothing is compared",
     "state/arrangement.py::Arrangement._cut::always take a branch::2": "a batch without rows is no batch",
     "state/codec.py::unpack_parts::leave out a branch::1": "the first part is found to end too late",
     "times/frontier.py::MutableAntichain.update_iter::leave out a branch::3": (

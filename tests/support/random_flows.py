@@ -37,6 +37,10 @@ class World:
     frontiers: dict[str, Any] = field(default_factory=dict)
     replaying: bool = False
 
+    def clear(self) -> None:
+        """Begin anew; others have the same world by its name."""
+        self.trace, self.frontiers, self.replaying = Counter(), {}, False
+
     def happened(self, *event: Any) -> None:
         if not self.replaying:
             self.trace[event] += 1
@@ -241,8 +245,7 @@ def run(  # noqa: C901 - one schedule, from input to close
     rounds_per_batch: int | None = None,
 ) -> Counter[Any]:
     """One schedule of a case; what happened."""
-    global WORLD  # noqa: PLW0603
-    WORLD = World()
+    WORLD.clear()
     plan = random_flow(salt).compile(workers)
     simulation = Checked(plan, workers=workers, seed=seed, budget=budget, rounds_per_batch=rounds_per_batch)
     if seed is None:

@@ -273,7 +273,7 @@ class Case:
 
     def play(self, *, crashes: bool) -> Run:
         """Run it to its end."""
-        WORLD.trace = Counter()
+        WORLD.clear()
         run = (CheckedRun if self.plan.name == "random" else Run)(
             self.plan,
             **self.options,

@@ -165,6 +165,16 @@ def test_folders_are_columns_and_hidden_files_do_not_count(tmp_path: Path) -> No
     assert read == [{"n": 1, "day": 3, "k": "x/y"}, {"n": 2, "day": 4, "k": "z"}]
 
 
+@pytest.mark.parametrize("place", ["n", "=3", "n/=4"])
+def test_a_folder_without_a_name_or_a_value_is_no_column(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    pq.write_table(pa.table({"n": [7]}), tmp_path / place / "a.parquet")
+    folder = folder_of(tmp_path)
+
+    assert folder.inspect(None)[0].names == ["n"]
+    assert rows(folder) == [{"n": 7}]
+
+
 def test_types_that_spark_lacks_are_those_that_its_reader_gives(tmp_path: Path) -> None:
     table = pa.table(
         {

@@ -141,6 +141,20 @@ def test_a_reader_that_is_gone_loses_its_hold(tmp_path: Path, monkeypatch: pytes
         reader.run()
 
 
+def test_epochs_that_became_a_sum_are_missed_by_who_began_before_any_sum(tmp_path: Path) -> None:
+    first = Simulation(publishing(tmp_path))
+    for epoch in range(8):
+        first.send("x", [(epoch, 1, 1)], epoch=epoch)
+        first.advance_to("x", epoch + 1)
+        first.run()
+    source: Any = importing(tmp_path).frames["given"]
+
+    for since in (-1, 0):
+        with pytest.raises(BadFile, match=r"as a sum only, 1 was read last"):
+            source.after(1, since)
+    assert source.after(7, -1).epochs == []
+
+
 def test_a_snapshot_that_is_chosen_while_another_one_is_written_is_not_removed(tmp_path: Path) -> None:
     files = Files(tmp_path)
     published = Published(files, 600, "diff")

@@ -130,8 +130,28 @@ def test_every_file_is_read_or_quarantined_once_however_often_the_process_is_kil
     assert sorted(read) == sorted(file.path for file in world.arrived if file.path not in bad)
 
 
-def _killed(world: World, step: str, after: int) -> None:
-    """Kill the process: after a batch was planned, or begun, or when it has removed so many merged files."""
+@pytest.mark.parametrize("after", range(3))
+def test_a_process_killed_while_it_removes_merged_files_has_lost_none(after: int) -> None:
+    killed = 0
+    with mock.patch.object(journal, "EVERY", 2):
+        world = World(None)
+        for number in range(9):
+            world.arrive(number)
+            killed += _killed(world, "merging", after)
+        while world.batch():
+            pass
+
+    assert killed > 1
+    assert [path for files in world.read.values() for path in files] == [file.path for file in world.arrived]
+
+
+def _killed(world: World, step: str, after: int) -> bool:
+    """Kill the process: after a batch was planned, or begun, or when it has removed so many merged files.
+
+    Returns:
+        Whether it was killed while it removed files.
+    """
+    merging = False
     if step == "planned":
         world.poll()
     if step == "begun" and (end := world.poll()) != world.offsets[-1]:
@@ -141,7 +161,9 @@ def _killed(world: World, step: str, after: int) -> None:
         remove, removed = Files.remove, []
 
         def until(files: Files, name: str) -> None:
+            nonlocal merging
             if len(removed) == after:
+                merging = True
                 raise Killed
             removed.append(name)
             remove(files, name)
@@ -151,6 +173,7 @@ def _killed(world: World, step: str, after: int) -> None:
     world.start()
     if len(world.offsets) > 1:
         world.run(len(world.offsets) - 1)  # Spark runs the last batch again
+    return merging
 
 
 def test_under_available_now_what_arrives_later_is_left() -> None:

@@ -58,6 +58,38 @@ def test_a_folder_that_is_made_or_made_again_is_watched(
                 pass
 
 
+def test_a_folder_that_is_gone_is_not_taken_for_one_that_inotify_watches(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    with closing(Wakeup([str(top)], tell=lambda _: None)) as wakeup:
+        assert wakeup._watch(str(top))
+        top.rmdir()
+        while wakeup.wait(0.1):
+            pass
+        assert not wakeup._watch(str(top))
+
+
+def test_a_hidden_file_hides_no_other_one(tmp_path: Path) -> None:
+    with closing(Wakeup([str(tmp_path)], tell=lambda _: None)) as wakeup:
+        (tmp_path / ".a").touch()
+        (tmp_path / "b").touch()
+        assert wakeup.wait(0)
+
+
+def test_where_events_were_lost_something_may_be_new_and_folders_are_watched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inotify_simple import Event, flags
+
+    with closing(Wakeup([str(tmp_path)], tell=lambda _: None)) as wakeup:
+        (tmp_path / "below").mkdir()
+        lost = [Event(-1, flags.Q_OVERFLOW, 0, "")]
+        with monkeypatch.context() as patch:
+            patch.setattr(type(wakeup._inotify), "read", lambda _, timeout: lost)
+            assert wakeup._read()
+        assert str(tmp_path / "below") in wakeup._folders.values()
+
+
 def test_any_thread_ends_a_wait(watching: Callable[..., Wakeup], tmp_path: Path) -> None:
     with closing(watching(tmp_path)) as wakeup:
         for _ in range(100_000):  # more than a pipe holds
