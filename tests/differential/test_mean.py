@@ -38,6 +38,7 @@ def test_at_every_epoch_it_is_the_mean_of_the_present_values(
 
     found = ts.testing.run(flow, {"x": epochs}, workers=workers, seed=1)["out"]
 
+    assert [*found.rows()] == [*range(6)]
     held: dict[Any, int] = {}
     for epoch, changes in found.rows().items():
         for key, mean, diff in changes:

@@ -15,7 +15,7 @@ import timely_spark as ts
 from tests.support import engine
 from tests.support.engine import Process, World
 from timely_spark.runtime.session import refuse_wheel
-from timely_spark.runtime.sinks import delivery
+from timely_spark.runtime.sinks import delivery, delta
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import Writer
@@ -90,7 +90,10 @@ def test_an_older_epoch_never_replaces_the_record_of_a_newer_one(
     monkeypatch.setattr(sink, "_table", lambda _: Merge())
     sink._merge(None, SimpleNamespace(alias=lambda _: None))  # type: ignore[arg-type]
     newer = "`s`.`epoch` >= coalesce(`t`.`epoch`, `s`.`epoch`)"
-    assert conditions == ([newer] if diff is None else [f"`s`.`d` < 0 AND {newer}", newer])
+    more = f"`s`.`{delta._MORE}` > 0"
+    assert conditions == (
+        [newer] if diff is None else [f"{more} AND {newer}", f"`s`.`d` < 0 AND {newer}", newer]
+    )
 
 
 @pytest.mark.slow

@@ -28,10 +28,13 @@ def prepared(spark: SparkSession, path: Path) -> DeltaSink:
     return sink
 
 
-def deliver(spark: SparkSession, sink: DeltaSink, epoch: int, *rows: tuple[Any, ...]) -> None:
+def part(epoch: int, *rows: tuple[Any, ...]) -> Delivery:
     table = pa.Table.from_pylist([dict(zip(CHANGES.names, row, strict=True)) for row in rows], CHANGES)
-    part = Delivery(epoch, [to_bytes(table)], Blobs(Files("/nowhere")), Vertex(CHANGES))
-    sink.deliver(spark, epoch, [part])
+    return Delivery(epoch, [to_bytes(table)], Blobs(Files("/nowhere")), Vertex(CHANGES))
+
+
+def deliver(spark: SparkSession, sink: DeltaSink, epoch: int, *rows: tuple[Any, ...]) -> None:
+    sink.deliver(spark, epoch, [part(epoch, *rows)])
 
 
 def rows(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
@@ -57,6 +60,20 @@ def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, t
         what = f'{sink.target}: {{"k":{second[0][0]}}} are the keys of more than one record'
         assert str(error.value) == f"{what}\nHint: give keys that tell the records apart."
     assert rows(spark, tmp_path / "now") == [(0, 1, "a")]
+
+
+def test_keys_are_checked_at_each_epoch_of_a_commit_of_several(spark: SparkSession, tmp_path: Path) -> None:
+    """The later epoch removes one of two records: its row alone says nothing of the other one."""
+    sink = prepared(spark, tmp_path / "now")
+    deliver(spark, sink, 0, (1, "a", 1))
+
+    for first, second in (([(1, "b", 1)], (1, "a", -1)), ([(2, "b", 1), (2, "c", 1)], (2, "b", -1))):
+        with pytest.raises(SchemaError, match="are the keys of more than one record"):
+            sink.deliver(spark, 2, [part(1, *first), part(2, second)])
+    assert rows(spark, tmp_path / "now") == [(0, 1, "a")]
+    gone, moved = part(1, (1, "a", -1), (3, "x", 1)), part(3, (1, "b", -1), (1, "c", 1), (3, "x", -1))
+    sink.deliver(spark, 3, [gone, part(2, (1, "b", 1)), moved])
+    assert rows(spark, tmp_path / "now") == [(3, 1, "c")]
 
 
 def test_odd_names_are_names(spark: SparkSession, tmp_path: Path) -> None:

@@ -184,29 +184,32 @@ class DeltaSink(Sink):
         # with release="arrival", an older epoch may come after a newer one
         newer = f"{_s(EPOCH)} >= coalesce({identifier('t', EPOCH)}, {_s(EPOCH)})"
         if self.diff is not None:
+            two: dict[str, str | Column] = {identifier(EPOCH): self._two_records()}
+            merge = merge.whenMatchedUpdate(f"{_s(_MORE)} > 0 AND {newer}", two)
             merge = merge.whenMatchedDelete(f"{_s(self.diff)} < 0 AND {newer}")
-            merge = merge.whenMatchedUpdate(newer, values | self._epoch_unless_more_than(0))
-            return merge.whenNotMatchedInsert(
-                f"{_s(self.diff)} > 0", values | self._epoch_unless_more_than(1)
-            )
+            merge = merge.whenMatchedUpdate(newer, values)
+            merge = merge.whenNotMatchedInsert(f"{_s(_MORE)} > 1", values | two)
+            return merge.whenNotMatchedInsert(f"{_s(self.diff)} > 0", values)
         return merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(values=values)
 
-    def _epoch_unless_more_than(self, most: int) -> dict[str, str | Column]:
-        """The epoch of a row, or an error if its key would have a second record."""
+    def _two_records(self) -> str:
+        """In place of the epoch of a row: an error, since its key has a second record."""
         key = ", ".join(map(_s, self.keys))
-        two = f"raise_error(concat(to_json(struct({key})), ' {_MANY}'))"
-        return {identifier(EPOCH): f"CASE WHEN {_s(_MORE)} > {most} THEN {two} ELSE {_s(EPOCH)} END"}
+        return f"CAST(raise_error(concat(to_json(struct({key})), ' {_MANY}')) AS BIGINT)"
 
     def _last_per_key(self, frame: DataFrame) -> DataFrame:
         """The last row of each key; of a -1 of the old and a +1 of the new record, the +1."""
         from pyspark.sql import Window
-        from pyspark.sql.functions import col, row_number, sum
+        from pyspark.sql.functions import col, max, row_number, sum
 
         ranked = [EPOCH, *([self.diff] if self.diff is not None else []), _PLACE]
         keys = Window.partitionBy(*map(identifier, self.keys))
         last = keys.orderBy(*(col(identifier(column)).desc() for column in ranked))
         if self.diff is not None:
-            frame = frame.withColumn(_MORE, sum(identifier(self.diff)).over(keys))
+            # an epoch in which a key has two records is an error, also if a later one removes the first
+            until = keys.orderBy(identifier(EPOCH)).rangeBetween(Window.unboundedPreceding, Window.currentRow)
+            frame = frame.withColumn(_MORE, sum(identifier(self.diff)).over(until))
+            frame = frame.withColumn(_MORE, max(_MORE).over(keys))
         return frame.withColumn(_RANK, row_number().over(last)).where(f"{_RANK} = 1")
 
     def _check_own(self, session: SparkSession) -> None:
