@@ -767,6 +767,8 @@ def world_of(seed: int, folder: Path, points: int | None = 20_000) -> World:
         odds = replace(odds, rescale=draw.choice([0, 0.2]))
     workers, keep = draw.choice([1, 2, 3, 5]), draw.choice([2, 5])
     resident = draw.choice([0.0, 0.0, 0.5, 1.0])
+    if resident:  # an older micro-batch's manifests are removed after so many batches
+        odds = replace(odds, rollback=0)
     return World(
         flow, str(folder / "checkpoint"), sends, seed=seed, delivered=delivered, odds=odds, workers=workers,
         keep=keep, feeds=feeds, resident=resident, points=points,
