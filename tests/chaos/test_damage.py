@@ -336,8 +336,8 @@ def resident(folder: Path, leaves: float = 0.0) -> World:
     made = ts.Dataflow("resident")
     made.input("x", "n long").group_by("n").count(name="counts").capture("out")
     calls = [("send", ([(n % 3,)],)) for n in range(12)]
-    there = World(made, str(folder), {"x": calls}, workers=2, resident=1.0, points=5_000, keep=50)
-    there.leaves = leaves
+    there = World(made, str(folder), {"x": calls}, workers=2, resident=True, points=5_000, keep=50)
+    there.leaves, there.stays_again = leaves, True
     return there
 
 
@@ -361,12 +361,12 @@ def test_files_of_a_batch_that_has_begun_are_read_once_whether_the_next_run_stay
     made = ts.Dataflow("files")
     made.files("folder", tmp_path / "in", schema="k long, v long").capture("out")
     there = World(
-        made, str(tmp_path / "checkpoint"), {}, feeds={"folder": feed}, resident=1.0, points=5_000, keep=50
+        made, str(tmp_path / "checkpoint"), {}, feeds={"folder": feed}, resident=True, points=5_000, keep=50
     )
     there.leaves = 0.0
     killed(there)
 
-    there.resident = stays
+    there.resident = bool(stays)
     there.live()
 
     assert engine.difference(there) is None
@@ -404,7 +404,7 @@ def test_a_resident_flow_that_is_rolled_back_reads_each_entry_once(tmp_path: Pat
     there.roll_back(first)
     there.leaves = 0.0
     for stays in (0.0, 1.0):  # the first batch reads what several did
-        there.resident = stays
+        there.resident = bool(stays)
         there.sends["x"] += [("send", ([(n,)],)) for n in range(6)]
         there.live()
 
