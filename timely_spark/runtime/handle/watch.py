@@ -194,10 +194,10 @@ class LogView:
         """The summary of the flow's plan."""
         return PlanSummary.of(self.context.plan)
 
-    def frontier(self, name: str) -> Antichain[Any]:
-        """The frontier of an output or probe."""
-        plan = self.context.plan
-        frontier = find(self.newest().frontier, name, kind="output or probe", flow=plan.name)
+    def frontier(self, name: str, manifest: Manifest | None = None) -> Antichain[Any]:
+        """The frontier of an output or probe; `manifest`: by default the newest one."""
+        plan, known = self.context.plan, self.newest() if manifest is None else manifest
+        frontier = find(known.frontier, name, kind="output or probe", flow=plan.name)
         return Antichain(map(plan.times.decode, frontier))
 
     def names(self) -> list[str]:
@@ -335,8 +335,9 @@ class LogView:
 
         Once no epoch can follow, and with clock epochs, it is at most the last one that has begun.
         """
-        begun: int = self.newest().coordinator["begun"]
-        ended = [int(at.epoch) - 1 for name in names for at in self.frontier(name)]
+        manifest = self.newest()
+        begun: int = manifest.coordinator["begun"]
+        ended = [int(at.epoch) - 1 for name in names for at in self.frontier(name, manifest)]
         return min(ended) if ended and not self.context.plan.clocked else min([begun, *ended])
 
     def released(self, name: str, after: int) -> Iterator[tuple[int, pa.Table]]:
