@@ -189,6 +189,22 @@ def test_a_key_with_half_of_all_rows_leaves_the_others_in_lanes(monkeypatch: pyt
     assert all(part.hashes[0] > 1 for lane in others for part in lane)
 
 
+@pytest.mark.parametrize("fewer", [0, 16, 1 << 40])
+def test_many_probe_rows_find_what_few_rows_have(fewer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrangement, "_FEWER", fewer)
+    draw = np.random.default_rng(1)
+    keys = draw.integers(0, 2_000, 3_000)
+    state, here = Arrangement(("k",)), list[tuple[int, int]]()
+    for size in (40, 9, 3):
+        rows = draw.integers(0, 60, size)
+        state.insert(pa.table({"k": rows, "n": np.arange(size)}))
+        here += zip(rows.tolist(), range(size), strict=True)
+    for probe in (keys, np.sort(keys)):
+        at, found = state.lookup(pa.table({"k": probe}), ["k"])
+        pairs = sorted(zip(at.tolist(), found["n"].to_pylist(), strict=True))
+        assert pairs == sorted((i, n) for i, key in enumerate(probe.tolist()) for k, n in here if k == key)
+
+
 def test_an_empty_arrangement_finds_nothing() -> None:
     assert found(Arrangement(["k"]), ["a"]) == [[]]
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from timely_spark.state.arrow import FEW, Hashes, Indices, Mask
 from timely_spark.state.batch import Batch
-from timely_spark.state.grouping import in_order, ranges
+from timely_spark.state.grouping import in_order, ranges, run_starts
 from timely_spark.state.hashing import exact, hashes, same
 from timely_spark.state.history import EPOCH, TIME, Compact, Coordinates
 
@@ -28,6 +28,8 @@ LIMIT = 1 << 21
 """Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""
 _LARGE = LIMIT >> 4
 _LEVELS = 16
+#: So many times fewer are far fewer.
+_FEWER = 16
 _U = np.uint64
 _HALF = _U(32)
 _REST = _U((1 << 32) - 1)
@@ -306,14 +308,22 @@ class Arrangement:
         rest = self._rest(on)
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
         # searching in sorted order walks each batch once, from end to end
-        lanes = len(self.lanes) > 1
-        by_hash = in_order(h, exactly=lanes) if len(h) >= FEW or lanes else None
+        lanes, parts = len(self.lanes) > 1, self._parts(before)
+        # of a batch with far fewer hashes than are asked for, these are searched among them
+        few = {id(part) for part in parts if not rest and _FEWER * len(part.hashes) < len(h) >= FEW}
+        by_hash = in_order(h, exactly=lanes or bool(few)) if len(h) >= FEW or lanes else None
         ordered = h if by_hash is None else h[by_hash]
         rows: list[Indices] = []
         found: list[tuple[Batch, Indices]] = []
-        parts, sure = self._parts(before), not self.within and exact(probe, on)
+        sure = not self.within and exact(probe, on)
         for part in parts:
-            low, at = _runs(part, ordered, by_hash, rest, among=lanes, most=most)
+            asked = (ordered, by_hash)
+            if by_hash is not None and id(part) in few:
+                own = part.hashes[run_starts(part.hashes)]
+                first = ordered.searchsorted(own)
+                some = ranges(first, ordered.searchsorted(own, "right") - first)
+                asked = ordered[some], by_hash[some]
+            low, at = _runs(part, *asked, rest, among=lanes, most=most)
             if not len(low):
                 continue
             if not (sure and part.exact(keys)):
