@@ -35,6 +35,7 @@ LAYERS = (
     ("libraries",),
     ("provenance",),
     ("runtime",),
+    ("input_streams",),
     ("inputs",),
     ("dataflow",),
     ("maintained", "sql_file"),
@@ -73,7 +74,7 @@ IN_FUNCTIONS = {
     ("timely_spark.runtime.sinks.sink", "runtime"): "a data source of Spark is a subclass of pyspark's",
 }
 #: What these modules need only when a flow starts or opens files: imported inside functions.
-LAZY = {("dataflow", "runtime"), ("inputs", "runtime")}
+LAZY = {("dataflow", "runtime"), ("input_streams", "runtime"), ("inputs", "runtime")}
 #: The parts of `runtime`, as `LAYERS`.
 OF_RUNTIME = (
     ("errors", "arguments", "batches", "process", "prepare"),

@@ -13,7 +13,7 @@ import timely_spark as ts
 import timely_spark.errors
 import timely_spark.runtime.errors
 from timely_spark.differential import CollectionVariable
-from timely_spark.inputs import Source
+from timely_spark.input_streams import Source
 from timely_spark.operators.group_by import Grouped
 
 #: The most names: a feature whose names replace no others adds a row, and CHANGELOG says why.

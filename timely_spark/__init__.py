@@ -55,7 +55,7 @@ from timely_spark.dataflow import Dataflow
 from timely_spark.differential import Collection, snapshot, wcoj
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Vertex
-from timely_spark.inputs import Input
+from timely_spark.input_streams import Input
 from timely_spark.operators.event_time import every, sessions
 from timely_spark.operators.exactly_once import once
 from timely_spark.operators.outputs import Probe

@@ -22,7 +22,8 @@ from timely_spark.graph import (
     locate_errors,
     refuse,
 )
-from timely_spark.inputs import Input, Inputs, Source
+from timely_spark.input_streams import Input, Source
+from timely_spark.inputs import Inputs
 from timely_spark.operators.custom import By, Paths, check_methods, check_state, custom
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.outputs import OutputSpec

@@ -42,7 +42,7 @@ import timely_spark.operators.windows
 from timely_spark.dataflow import Dataflow as Dataflow
 from timely_spark.differential.collections import Collection
 from timely_spark.graph import Suggests
-from timely_spark.inputs import Input as Input
+from timely_spark.input_streams import Input as Input
 from timely_spark.operators.outputs import Release
 from timely_spark.runtime.handle.query import Query as Query
 
