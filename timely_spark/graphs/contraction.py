@@ -38,7 +38,7 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Graph:
+class LocalGraph:
     """A worker's nodes, in order, and some of their neighbours."""
 
     nodes: Hashes
@@ -63,7 +63,7 @@ class Level:
     amount: Indices
 
 
-def linked(nodes: Hashes, weight: Indices, node: Hashes, other: Hashes) -> Graph:
+def linked(nodes: Hashes, weight: Indices, node: Hashes, other: Hashes) -> LocalGraph:
     """A graph of these nodes, with at most a few of the links of each."""
     order = np.lexsort((other, node))
     node, other = node[order], other[order]
@@ -72,10 +72,10 @@ def linked(nodes: Hashes, weight: Indices, node: Hashes, other: Hashes) -> Graph
     starts = np.flatnonzero(changes(node))
     rank = np.arange(len(node)) - np.repeat(starts, np.diff(starts, append=len(node)))
     few = rank < _SAMPLE
-    return Graph(nodes, weight, node[few], other[few])
+    return LocalGraph(nodes, weight, node[few], other[few])
 
 
-def choose(graph: Graph, level: int) -> tuple[Level, Messages]:
+def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
     """What each node becomes; its cluster and its neighbours are told."""
     order, nodes = np.uint64(_ORDERS[level]), graph.nodes
     back = np.uint64(pow(_ORDERS[level], -1, 1 << 64))
@@ -96,7 +96,7 @@ def choose(graph: Graph, level: int) -> tuple[Level, Messages]:
     )
 
 
-def settle(level: Level, told: Messages) -> tuple[Level, Graph, Messages]:
+def settle(level: Level, told: Messages) -> tuple[Level, LocalGraph, Messages]:
     """The members of each cluster; the clusters; and the links, which go to the clusters of their nodes."""
     nodes = level.nodes
     present = found(nodes, told.to) >= 0
@@ -111,11 +111,11 @@ def settle(level: Level, told: Messages) -> tuple[Level, Graph, Messages]:
     zeros = np.zeros(len(to), np.int64)
     level = replace(level, cluster=cluster, member=told.of[joins], amount=amount)
     left = weight > 0
-    graph = Graph(nodes[left], weight[left], nodes[:0], nodes[:0])
+    graph = LocalGraph(nodes[left], weight[left], nodes[:0], nodes[:0])
     return level, graph, Messages(to, of, zeros, zeros)
 
 
-def relinked(graph: Graph, told: Messages) -> Graph:
+def relinked(graph: LocalGraph, told: Messages) -> LocalGraph:
     """The graph of clusters, with their links."""
     present = found(graph.nodes, told.to) >= 0
     return linked(graph.nodes, graph.weight, told.to[present], told.of[present])

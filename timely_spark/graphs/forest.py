@@ -62,7 +62,7 @@ _ALL = "__timely_all"
 _REMOVED = -1
 
 
-class Ordered(Stateless):
+class OrderedEnds(Stateless):
     """Order the ends of each edge, so that both directions of an edge are equal.
 
     A stage of its own: a stream that is partitioned by one end as given is not so by the ends in order.
@@ -503,7 +503,7 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
         {0: [(1, 2, 1), (2, 3, 1)], 1: [], 2: [(1, 2, -1), (1, 3, 1)]}
     """
     ends, kind = _checked("spanning_forest", stream)
-    in_order = stream.then("ordered", [stream.schema], vertex=Ordered(ends, kind))[0]
+    in_order = stream.then("ordered", [stream.schema], vertex=OrderedEnds(ends, kind))[0]
     return in_order.then(
         "spanning_forest",
         [stream.schema],
@@ -539,7 +539,7 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
         {0: [(1, 1, 1), (2, 1, 1), (3, 1, 1)], 1: [(1, 1, -1), (2, 1, -1), (2, 2, 1), (3, 1, -1), (3, 2, 1)]}
     """
     ends, kind = _checked("components", stream)
-    stream = stream.then("ordered", [stream.schema], vertex=Ordered(ends, kind))[0]
+    stream = stream.then("ordered", [stream.schema], vertex=OrderedEnds(ends, kind))[0]
     schema = pa.schema([("node", kind), ("component", kind), (DIFF, pa.int64())])
     together = {_ALL: pc.scalar(pa.scalar(0, pa.int8()))}
     return computed(stream, *stream.schema.names, together, own=(_ALL,)).then(

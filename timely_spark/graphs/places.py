@@ -37,8 +37,8 @@ from timely_spark.authors import (
 from timely_spark.graphs.affected import summed
 from timely_spark.graphs.contraction import (
     LEVELS,
-    Graph,
     Level,
+    LocalGraph,
     Messages,
     choose,
     divide,
@@ -48,7 +48,7 @@ from timely_spark.graphs.contraction import (
     settle,
     starts_of,
 )
-from timely_spark.graphs.forest import Ordered
+from timely_spark.graphs.forest import OrderedEnds
 from timely_spark.graphs.pairs import compact
 from timely_spark.graphs.spanning import rooted_forest
 from timely_spark.streams import Stream
@@ -73,7 +73,7 @@ _SPAN = 64
 _U = np.uint64
 
 
-class _Homed(Ordered):
+class _Homed(OrderedEnds):
     """Order the ends of each edge, and add their hashes: that of its home, the greater, and the other one."""
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
@@ -107,7 +107,7 @@ class _Places(BufferingVertex):
         #: links of new nodes
         self.links = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
         self.levels: list[Level] = []
-        self.graph: Graph | None = None
+        self.graph: LocalGraph | None = None
         #: the first position of each node of `graph`, then its place; and the number of all positions
         self.starts = np.zeros(0, np.int64)
         self.positions = 0
@@ -325,7 +325,7 @@ class _Places(BufferingVertex):
         else:
             level = self.levels.pop()
             self.starts = starts_of(level, self.graph.nodes, self.starts, told)
-            self.graph = Graph(level.nodes, level.weight, level.nodes[:0], level.nodes[:0])
+            self.graph = LocalGraph(level.nodes, level.weight, level.nodes[:0], level.nodes[:0])
         if self.levels:
             self._send(time, divide(self.levels[-1], self.graph.nodes, self.starts))
             return

@@ -92,7 +92,7 @@ class StayingTasks:
         #: how many tasks there are, or were last
         self.tasks = 0
         self._peers: Peers | None = None
-        self._job: _Job | None = None
+        self._job: _Stay | None = None
 
     def begin(self, session: SparkSession, batch: int) -> None:
         """Take the tasks, unless they are there.
@@ -119,7 +119,7 @@ class StayingTasks:
             undo.enter_context(peers)
             stage.addresses.publish(self.tasks, peers.address)
             undo.callback(stage.addresses.forget, self.tasks + 1)
-            self._job = _Job(session, stage)
+            self._job = _Stay(session, stage)
             undo.callback(self._job.end)
             peers.connect(self._job.address_of, BEGIN)
             self._peers = peers
@@ -157,7 +157,7 @@ class StayingTasks:
             job.end()
 
 
-class _Job:
+class _Stay:
     """The job of Spark's that the tasks are in, which runs in a thread as long as they stay."""
 
     def __init__(self, session: SparkSession, stage: _Stage) -> None:
