@@ -32,7 +32,7 @@ from timely_spark.runtime.sources.casts import (
     with_instants,
     zones,
 )
-from timely_spark.runtime.sources.formats import Format, kind_of, with_options
+from timely_spark.runtime.sources.file_formats import Format, file_kind, with_options
 from timely_spark.runtime.sources.listing import walk
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import location
@@ -87,7 +87,7 @@ class Folder:
             BadLocation: the path cannot be reached.
         """
         text = path_text(path, "give the folder; files below it are read, too")
-        if form not in list(get_args(Format)) and not kind_of(form):
+        if form not in list(get_args(Format)) and not file_kind(form):
             expected = f"one of {', '.join(map(repr, get_args(Format)))}, or a pyarrow.dataset.FileFormat"
             hint = "read other formats with flow.source(name, spark.readStream...)"
             refuse(form, what="format", expected=expected, hint=hint)
@@ -102,7 +102,7 @@ class Folder:
     @cached_property
     def kind(self) -> str:
         """The format without its options."""
-        return self.form if isinstance(self.form, str) else kind_of(self.form)
+        return self.form if isinstance(self.form, str) else file_kind(self.form)
 
     @cached_property
     def format(self) -> ds.FileFormat:

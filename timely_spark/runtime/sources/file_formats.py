@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Format: TypeAlias = Literal["parquet", "csv", "json", "arrow"]
 
 
-def kind_of(form: object) -> str:
+def file_kind(form: object) -> str:
     """Which of `Format` a format of pyarrow is; empty if it is something else."""
     import pyarrow.dataset as ds
 
