@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import pyarrow as pa
 
 from timely_spark.differential.collections import check_product_order
-from timely_spark.differential.imported import FILE, imported
+from timely_spark.differential.imported import FILE, imported_arrangement
 from timely_spark.errors import GraphError
 from timely_spark.graph import (
     Kind,
@@ -454,7 +454,7 @@ class Inputs:
         check_product_order("import_arrangement", Scope(flow, self.graph.root))
         stream = self._input(Source, name, [source.schema()], "manual", own=(FILE,))
         self.frames[name] = source
-        return imported(stream, about.keys, about.diff, source.opened(about))
+        return imported_arrangement(stream, about.keys, about.diff, source.opened(about))
 
     def _source(
         self, name: str, schema: pa.Schema, epoch: str | None, max_jump: int, bad: pa.Schema | None = None

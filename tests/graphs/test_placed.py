@@ -222,7 +222,7 @@ def test_positions_are_distinct_and_near_each_other() -> None:
     levels = []
     for number in range(contraction.LEVELS):
         level, told = contraction.choose(graph, number)
-        level, graph, told = contraction.settle(level, told)
+        level, graph, told = contraction.contracted(level, told)
         levels.append(level)
         graph = contraction.relinked(graph, told)
     starts = np.cumsum(graph.weight) - graph.weight

@@ -166,7 +166,7 @@ class Imported(Arrange):
         return one.checkpoint()
 
 
-def imported(source: Stream, keys: tuple[str, ...], diff: str, opened: Opened) -> Collection:
+def imported_arrangement(source: Stream, keys: tuple[str, ...], diff: str, opened: Opened) -> Collection:
     """The collection of which a source has the names of files and the changes after them."""
     with source.flow.graph.parts_of(source.stage):
         columns = [column for column in source.schema.names if column not in {diff, FILE}]

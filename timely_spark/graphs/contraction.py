@@ -96,7 +96,7 @@ def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
     )
 
 
-def settle(level: Level, told: Messages) -> tuple[Level, LocalGraph, Messages]:
+def contracted(level: Level, told: Messages) -> tuple[Level, LocalGraph, Messages]:
     """The members of each cluster; the clusters; and the links, which go to the clusters of their nodes."""
     nodes = level.nodes
     present = found(nodes, told.to) >= 0

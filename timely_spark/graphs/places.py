@@ -41,11 +41,11 @@ from timely_spark.graphs.contraction import (
     LocalGraph,
     Messages,
     choose,
+    contracted,
     divide,
     found,
     linked,
     relinked,
-    settle,
     starts_of,
 )
 from timely_spark.graphs.forest import OrderedEnds
@@ -298,7 +298,7 @@ class _Places(BufferingVertex):
             return
         level, odd = divmod(step, 2)
         if step < 2 * LEVELS and odd:
-            self.levels[-1], self.graph, messages = settle(self.levels[-1], told)
+            self.levels[-1], self.graph, messages = contracted(self.levels[-1], told)
             self._send(time, messages)
         elif step <= 2 * LEVELS:
             self.graph = relinked(self.graph, told) if step else self.graph

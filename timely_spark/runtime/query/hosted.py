@@ -149,7 +149,7 @@ def written(
     return changed
 
 
-def exchange(
+def exchange_by_peers(
     context: RunContext, peers: Peers, batch: int, tasks: int, sent: int
 ) -> tuple[Callable[[Sequence[pa.Table]], list[pa.Table]], list[str]]:
     """What `Share.swap` is in a task, and the files through which it sends what is too large for memory."""

@@ -33,7 +33,7 @@ from timely_spark.runtime.query.hosted import (
     Hosted,
     answer_of,
     decoded,
-    exchange,
+    exchange_by_peers,
     garbage_of,
     host_of,
     written,
@@ -404,7 +404,7 @@ def _share(job: _Job) -> Iterator[tuple[Share, list[str]]]:
     with Peers(rank, job.tasks, host_of(task), job.token, ROWS) as peers:
         job.addresses.publish(rank, peers.address)
         peers.connect(job.addresses.of)
-        swap, garbage = exchange(job.context, peers, job.batch, job.tasks, job.sent)
+        swap, garbage = exchange_by_peers(job.context, peers, job.batch, job.tasks, job.sent)
         yield Share(rank, job.tasks, swap), garbage
 
 

@@ -25,7 +25,7 @@ from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share
 from timely_spark.coordinator.round_result import OUTPUTS
 from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import PeersUnreachable, first_line
-from timely_spark.runtime.query.hosted import SENT, Addresses, Hosted, answer_of, exchange, host_of
+from timely_spark.runtime.query.hosted import SENT, Addresses, Hosted, answer_of, exchange_by_peers, host_of
 from timely_spark.runtime.query.peers import Address, Peers
 from timely_spark.runtime.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import await_slots, slots
@@ -239,7 +239,7 @@ def _answer(stage: _Stage, hosted: Hosted, peers: Peers, rows: pa.Table) -> pa.T
     references = {worker: state.reference for worker, state in wire.read(rows, State)}
     coordinator = Coordinator.decode(context.plan, work.coordinator)
     start = RoundResult.decode(work.result, wire.without(rows, Work, State), OUTPUTS.empty_table())
-    swap, garbage = exchange(context, peers, work.batch, stage.tasks, SENT)
+    swap, garbage = exchange_by_peers(context, peers, work.batch, stage.tasks, SENT)
     share = Share(rank, stage.tasks, swap)
     bounds = [Bound(**bound) for bound in work.bounds]
     try:
