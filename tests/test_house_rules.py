@@ -47,8 +47,8 @@ def test_a_module_is_named_after_a_concept_short_and_documented(parsed: dict[Pat
     assert [path for path in parsed if names[path] & SAYING_NOTHING] == []
 
 
-#: Functions that mean the same for other things: a program, a page, the rows of a query or of a simulation.
-ALIKE = {"consolidate", "explain_row", "inspect", "main", "page", "run"}
+#: Functions that mean the same for other things: a program, the rows of a query or of a simulation.
+ALIKE = {"consolidate", "explain_row", "inspect", "main", "run"}
 
 
 def test_one_name_means_one_thing(parsed: dict[Path, ast.Module]) -> None:

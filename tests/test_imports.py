@@ -84,7 +84,7 @@ OF_RUNTIME = (
     ("sources",),
     ("query",),
     ("restore", "handle"),
-    ("metrics", "ui", "start"),
+    ("metrics", "start"),
 )
 #: Two modules of a folder that know each other: the first names the second in annotations only.
 PAIRS = {

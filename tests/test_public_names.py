@@ -24,6 +24,7 @@ MOST = {
     "pointstamps in view": 1,
     "the arrangement of another flow": 1,
     "entities of scored pairs, and ids that stay": 2,
+    "the console of a query": 1,
 }
 
 ROOT = Path(__file__).parents[1]

@@ -19,7 +19,7 @@ from timely_spark import __version__
 from timely_spark.captured import as_pandas
 from timely_spark.demo import flow as demo
 from timely_spark.errors import TimelyError, with_hint
-from timely_spark.runtime import ui
+from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.prepare import place
@@ -64,6 +64,13 @@ def _parser() -> argparse.ArgumentParser:
     status.set_defaults(run=_watched)
     status.add_argument("checkpoint", help="the directory (or URI) given to start()")
     status.add_argument("--json", action="store_true", help="print JSON")
+    status.add_argument(
+        "--expand",
+        nargs="?",
+        action="append",
+        metavar="NAME",
+        help="show the steps of a box; without a name of all boxes",
+    )
     status.add_argument(
         "--watch",
         nargs="?",
@@ -112,13 +119,19 @@ def _parser() -> argparse.ArgumentParser:
     left_out.add_argument("--input", metavar="NAME", help="the input, if it is not the only one")
     serve = commands.add_parser(
         "ui",
-        help="a local page of checkpoints: epochs, what holds them back, steps, drawing; live",
+        help="the console, a local page of checkpoints: state, lateness, drawing, epochs, loops; live",
         description="Reads checkpoints, of running flows or not; needs neither Spark nor the flows' code.",
     )
     serve.set_defaults(run=_served)
     serve.add_argument("checkpoint", nargs="+", help="the directories (or URIs) given to start()")
     serve.add_argument("--address", default="127.0.0.1", help="others need the URL's token (%(default)s)")
     serve.add_argument("--port", type=int, default=8265, help="0: any that is free (%(default)s)")
+    serve.add_argument(
+        "--slo",
+        type=_duration,
+        metavar="DURATION",
+        help="red where an answer is due for longer, as 2s or 500ms",
+    )
     shown = commands.add_parser(
         "demo",
         help="loops over a real graph: the imports of the Python packages on this machine",
@@ -179,7 +192,7 @@ def _ran(given: argparse.Namespace) -> int:
 
 def _served(given: argparse.Namespace) -> int:
     try:
-        server = ui.Server(given.checkpoint, address=given.address, port=given.port)
+        server = Server(given.checkpoint, address=given.address, port=given.port, slo=given.slo)
     except (OSError, OverflowError) as error:
         print(f"cannot listen at {given.address}:{given.port}: {error}", file=sys.stderr)  # noqa: T201
         return 1
@@ -229,6 +242,13 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _duration(text: str) -> float:
+    for unit, size in {"ms": 0.001, "min": 60.0, "s": 1.0, "h": 3600.0}.items():
+        if text.endswith(unit):
+            return size * _seconds(text.removesuffix(unit))
+    return _seconds(text)
+
+
 def _inspected(given: argparse.Namespace) -> str:
     look = inspect(given.checkpoint)
     if given.step is None and given.round is None:
@@ -255,7 +275,8 @@ def _skipped(given: argparse.Namespace) -> str:
 
 
 def _status(given: argparse.Namespace) -> str:
-    found = Status.of(given.checkpoint)
+    expand = False if given.expand is None else True if None in given.expand else given.expand
+    found = Status.of(given.checkpoint, expand=expand)
     return found.json() if given.json else str(found)
 
 

@@ -339,18 +339,37 @@ class Dataflow(Inputs, Suggests):
         )
 
     @locate_errors
-    def explain(self, workers: int = 2) -> None:
-        """Print the logical graph, and its physical form for a number of workers."""
-        print(show.explain(self, workers))  # noqa: T201
+    def explain(self, workers: int = 2, *, expand: show.Expand = False) -> None:
+        """Print the logical graph, and its physical form for a number of workers.
+
+        What one call of yours made, as a library's algorithm, is one row.
+
+        Args:
+            workers: how many workers.
+            expand: True: rows for the steps inside, too; or the names of the rows that are opened.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("hello")
+            >>> edges = flow.input("edges", "src long, dst long").collection()
+            >>> _ = ts.graphs.connected_components(edges, name="parts").changes().capture("out")
+            >>> flow.explain(expand="parts")  # doctest: +ELLIPSIS
+            Flow 'hello' on 2 workers
+            ...
+
+        Raises:
+            UnknownName: no row of several steps has such a name.
+        """
+        print(show.explain(self, workers, expand=expand))  # noqa: T201
 
     @locate_errors
-    def to_mermaid(self) -> str:
-        """The graph as a Mermaid flowchart."""
-        return show.to_mermaid(self)
+    def to_mermaid(self, *, expand: show.Expand = False) -> str:
+        """The graph as a Mermaid flowchart; `expand`: as of `explain`."""
+        return show.to_mermaid(self, expand=expand)
 
     @locate_errors
-    def to_svg(self) -> str:
-        """The graph as an SVG drawing, which a notebook shows for the flow itself.
+    def to_svg(self, *, expand: show.Expand = False) -> str:
+        """The graph as an SVG drawing, which a notebook shows for the flow itself; `expand`: as of `explain`.
 
         Example:
             >>> import pathlib, timely_spark as ts
@@ -358,4 +377,4 @@ class Dataflow(Inputs, Suggests):
             >>> _ = flow.input("numbers", "n long").distinct().capture("out")
             >>> _ = pathlib.Path("hello.svg").write_text(flow.to_svg())  # doctest: +SKIP
         """
-        return show.to_svg(self)
+        return show.to_svg(self, expand=expand)

@@ -70,6 +70,16 @@ def with_hint(text: str, hint: str) -> str:
     return f"{text}\nHint: {hint}"
 
 
+def split_hint(text: str) -> tuple[str, str]:
+    """The text of an error, and its hint, which is empty if the error has none.
+
+    >>> split_hint(with_hint("step 'a' failed", "correct it."))
+    ("step 'a' failed", 'correct it.')
+    """
+    message, _, hint = text.partition("\nHint: ")
+    return message.strip(), hint.strip()
+
+
 class InvalidTime(TimelyError, ValueError):
     """A time or path summary that is out of range, or of another loop context than expected.
 

@@ -143,7 +143,7 @@ def test_the_table_counts_the_exchanges_of_what_has_no_loop(name: str) -> None:
     builds[name](edges, near).stream.capture("out")
 
     with contextlib.redirect_stdout(io.StringIO()) as text:
-        flow.explain()
+        flow.explain(expand=True)
 
     found = len(re.findall("EXCHANGE by|at the source, free", text.getvalue()))
     assert rows_of_the_table()[name][5].split()[0] == str(found)

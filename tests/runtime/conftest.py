@@ -23,10 +23,12 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     monkeypatch.setattr(query, "batch_id", lambda _: running[-1].next)
     monkeypatch.setattr(run_context.process, "task", nullcontext)
 
-    def start(flow: ts.Dataflow, *, workers: int = 2, rounds: int = 1, keep: int = 3) -> Stepper:
+    def start(
+        flow: ts.Dataflow, *, workers: int = 2, rounds: int = 1, keep: int = 3, path: Path = tmp_path
+    ) -> Stepper:
         names = {stage.name: [] for stage in flow.graph.stages if stage.handle}
-        world = engine.World(flow, str(tmp_path), names, workers=workers, rounds=rounds, keep=keep)
-        if worlds:
+        world = engine.World(flow, str(path), names, workers=workers, rounds=rounds, keep=keep)
+        if worlds and worlds[-1].checkpoint == str(path):
             world.versions, world.taken = worlds[-1].versions, worlds[-1].taken
         worlds.append(world)
         process = Stepper(world)

@@ -22,9 +22,10 @@ import timely_spark as ts
 from tests.runtime.test_display import Shown
 from tests.support.stepper import Begin, Stepper
 from timely_spark.errors import NotComplete, VertexError
-from timely_spark.runtime import ui
 from timely_spark.runtime.errors import QueryFailed
+from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.overview import Overview
+from timely_spark.runtime.handle.page import Asked
 from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import live
@@ -297,7 +298,8 @@ def test_a_failed_flow_is_told_from_a_stopped_one(begin: Begin, tmp_path: Path) 
         assert text in status.failure["error"]
     assert "start the flow again" in str(status)
     assert status.failure["when"] in str(status)
-    page = "".join(ui._flow(str(tmp_path)))
+    with Server([str(tmp_path)], address="127.0.0.1", port=0) as server:
+        page = server.sections(Asked())["say"]
     assert "Failed at" in page
     assert "ZeroDivisionError" in page
     ask = Shown(process, looks=0)

@@ -73,7 +73,8 @@ def raw(process: Stepper, batch: int) -> tuple[Any, pa.Table]:
     found = process.context.log.manifest_and_rows(batch)
     assert found is not None
     manifest = dataclasses.asdict(found[0])
-    manifest["stats"].pop("slowest")
+    for timed in ("slowest", "took", "spent"):
+        manifest["stats"].pop(timed)
     for timed in ("written", "milliseconds", "latencies"):
         manifest.pop(timed)
     return manifest, found[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 from collections.abc import Callable
@@ -12,11 +13,12 @@ import pytest
 
 import timely_spark as ts
 from tests.show.test_explain import nested, reachability, word_count
-from timely_spark.graph import Kind
-from timely_spark.show.drawing import _width, to_html, to_svg
+from timely_spark.errors import UnknownName
+from timely_spark.show.drawing import Marks, sketch_svg, to_html, to_svg
 from timely_spark.show.explain import explain
-from timely_spark.show.layout import Box, frames, lay_out
+from timely_spark.show.layout import ROOT, Box, frames, lay_out
 from timely_spark.show.mermaid import to_mermaid
+from timely_spark.show.sketch import Sketch
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -75,17 +77,24 @@ MAKE: list[Callable[[], ts.Dataflow]] = [
 def test_columns_of_the_library_are_not_shown() -> None:
     flow = library()
 
-    for text in (to_svg(flow), to_mermaid(flow), explain(flow)):
+    for text in (
+        to_svg(flow, expand=True),
+        to_mermaid(flow, expand=["connected_components"]),
+        explain(flow, expand="connected_components"),
+    ):
         assert "spanning_forest" in text
         assert "__timely" not in text
 
 
+@pytest.mark.parametrize("expand", [False, True])
 @pytest.mark.parametrize("make", MAKE)
-def test_steps_stand_apart_and_inside_the_frames_of_their_loops(make: Callable[[], ts.Dataflow]) -> None:
-    plan = make().compile(2)
-    layout = lay_out(plan.stages, plan.edges, _width)
-    boxes = layout.boxes
-    root = plan.stages[0].scope.path[0]
+def test_steps_stand_apart_and_inside_the_frames_of_their_loops(
+    make: Callable[[], ts.Dataflow],
+    expand: bool,  # noqa: FBT001
+) -> None:
+    sketch = Sketch.of(make().compile(2)).folded(expand=expand)
+    layout = lay_out(sketch, lambda _: 100.0)
+    boxes, steps = layout.boxes, {step.key: step for step in sketch.steps}
 
     def inside(box: Box, frame: Box) -> bool:
         return (
@@ -99,38 +108,101 @@ def test_steps_stand_apart_and_inside_the_frames_of_their_loops(make: Callable[[
         beside = a.x + a.width <= b.x or b.x + b.width <= a.x
         return beside or a.y + a.height <= b.y or b.y + b.height <= a.y
 
-    assert {*plan.stages} <= {*boxes}
-    for stage in plan.stages:
-        for scope in {*boxes} - {*plan.stages}:
-            if scope in frames(stage):
-                assert inside(boxes[stage], boxes[scope])
+    assert {*steps} <= {*boxes}
+    for key, step in steps.items():
+        for frame in {*boxes} - {*steps}:
+            if frame in frames(step):
+                assert inside(boxes[key], boxes[frame])
             else:
-                assert apart(boxes[stage], boxes[scope])
-    assert all(apart(boxes[a], boxes[b]) for a, b in itertools.combinations(plan.stages, 2))
-    for edge in plan.edges:  # a connector begins at its source, ends at its target, and stays in the drawing
-        points, source, target = layout.ways[edge.index], boxes[edge.source], boxes[edge.target]
+                assert apart(boxes[key], boxes[frame])
+    assert all(apart(boxes[a], boxes[b]) for a, b in itertools.combinations(steps, 2))
+    places = {key: place for place, key in enumerate(steps)}
+    for arrow in sketch.arrows:  # it begins at its source, ends at its target, and stays in the drawing
+        points, source, target = layout.ways[arrow.index], boxes[arrow.source], boxes[arrow.target]
         assert points[0] == (source.x + source.width / 2, source.y + source.height)
         assert points[-1] == (target.x + target.width / 2, target.y)
-        assert all(inside(Box(x, y, 0, 0), boxes[root]) for x, y in points)
-        if edge.source.kind is not Kind.FEEDBACK and edge.target.index > edge.source.index:
+        assert all(inside(Box(x, y, 0, 0), boxes[ROOT]) for x, y in points)
+        if expand and not arrow.feedback and places[arrow.target] > places[arrow.source]:
             assert points[0].y < points[-1].y
 
 
 @pytest.mark.parametrize("make", [*MAKE[:5], MAKE[-1]])
 def test_every_step_loop_and_connector_is_drawn_once(make: Callable[[], ts.Dataflow]) -> None:
-    plan = make().compile(2)
-    tree = ET.fromstring(to_svg(make()))
+    sketch = Sketch.of(make().compile(2))
+    tree = ET.fromstring(to_svg(make(), expand=True))
 
     titles = [group.find(f"{SVG}title").text for group in tree.iter(f"{SVG}g")]  # type: ignore[union-attr]
-    loops = {frame for stage in plan.stages for frame in frames(stage)[1:]}
     assert sorted(title.partition(": ")[0] for title in titles if ": " in title) == sorted(
-        stage.name for stage in plan.stages
+        step.name for step in sketch.steps
     )
-    assert len(titles) == len(plan.stages) + len(loops)
+    assert len(titles) == len(sketch.steps) + len(sketch.frames)
     paths = list(tree.iter(f"{SVG}path"))
-    assert len(paths) == 2 * len(plan.edges)  # a line and its tip
+    assert len(paths) == 2 * len(sketch.arrows)  # a line and its tip
     dashed = [path for path in paths if path.get("stroke-dasharray")]
-    assert len(dashed) == sum(stage.kind is Kind.FEEDBACK for stage in plan.stages)
+    assert len(dashed) == sum(step.kind == "feedback" for step in sketch.steps)
+
+
+def components() -> ts.Dataflow:
+    flow = ts.Dataflow("components")
+    edges = flow.input("edges", "src long, dst long").collection()
+    parts = ts.graphs.strongly_connected_components(edges, name="parts")
+    again = ts.graphs.strongly_connected_components(edges).select("node", other="component")
+    again.join(parts, on="node").changes().capture("out")
+
+    def body(x: ts.Collection) -> ts.Collection:
+        return ts.graphs.strongly_connected_components(x, name="mine").select(src="node", dst="component")
+
+    edges.iterate(body, name="own").changes().capture("looped")
+    return flow
+
+
+def test_a_librarys_algorithm_is_one_box_and_a_loop_of_the_users_shows_its_steps() -> None:
+    whole = Sketch.of(components().compile(2))
+    folded = whole.folded()
+
+    titles = {step.name: step.label for step in folded.steps if step.kind == "call"}
+    assert titles["parts"].startswith("strongly_connected_components: ")
+    assert titles["parts"].endswith(" steps, 3 loops")
+    assert "strongly_connected_components" in titles
+    assert titles["own.mine"].endswith(" loops")  # in the loop of the user's function
+    assert [frame.name for frame in folded.frames.values()] == ["own"]
+    assert {step.name for step in folded.steps} >= {"own.variable", "own.feedback"}
+    # nothing is lost: each step is in one box, and each way in or out of a box is an arrow
+    assert sorted(name for step in folded.steps for name in step.steps) == sorted(s.name for s in whole.steps)
+    box = {f"step:{name}": step.key for step in folded.steps for name in step.steps}
+    ways = {(box[a.source], box[a.target]) for a in whole.arrows}
+    assert {(a.source, a.target) for a in folded.arrows} == {way for way in ways if way[0] != way[1]}
+    assert whole.loop("loop") == "strongly_connected_components: loop"
+    assert whole.loop("parts.loop.loop") == "parts.loop.loop"
+
+
+def test_a_box_is_opened_by_its_name_and_no_other() -> None:
+    whole = Sketch.of(components().compile(2))
+
+    opened = whole.folded(["parts"])
+    assert {"parts.loop.variable"} <= {step.name for step in opened.steps}
+    assert "call:parts" in opened.frames
+    assert [step.name for step in opened.steps if "loop.loop.min" in step.name] == ["parts.loop.loop.min"]
+    assert whole.folded(expand=True) == whole
+    assert Sketch.decode(json.loads(json.dumps(whole.encode()))) == whole
+    with pytest.raises(UnknownName, match="'part'"):
+        components().explain(expand="part")
+
+
+def test_a_running_flow_is_drawn_with_what_it_does() -> None:
+    sketch = Sketch.of(library().compile(2)).folded()
+    first = sketch.arrows[0].index
+    box = "call:connected_components"
+    marks = Marks(
+        texts={box: "3.2 MB"}, heat={box: 0.5}, classes={box: "hot"}, records={first: 12_345},
+        notes={first: "1 message <in flight>"}, link=lambda step: f"/?step={step.name}&x=1",
+    )  # fmt: skip
+
+    drawn = sketch_svg(sketch, marks)
+
+    ET.fromstring(drawn)
+    for text in ("3.2 MB", ">12k<", "1 message &lt;in flight&gt;", "step call hot", "/?step=edges&amp;x=1"):
+        assert text in drawn
 
 
 @pytest.mark.parametrize(

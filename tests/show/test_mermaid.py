@@ -32,28 +32,28 @@ flowchart TD
     s1(["roots<br/>source clock"])
     subgraph loop0["loop hops"]
         s2("enter")
-        s5("enter_2<br/>enter")
+        s3("enter_2<br/>enter")
         s4("variable")
-        s6["join<br/>join node = src"]
-        s7["select<br/>select node=dst"]
-        s8("concat")
-        s9["near<br/>distinct"]
-        s3("feedback")
+        s5["join<br/>join node = src"]
+        s6["select<br/>select node=dst"]
+        s7("concat")
+        s8["near<br/>distinct"]
+        s9("feedback")
     end
     s10("hops.leave<br/>leave")
     s11[["near<br/>output memory"]]
     s1 --> s2
     s2 -->|"by node, free"| s4
-    s3 -.->|"next iteration"| s4
-    s0 --> s5
-    s4 --> s6
-    s5 -->|"by src, free"| s6
-    s6 --> s7
-    s7 ==>|"by node"| s8
-    s4 --> s8
+    s9 -.->|"next iteration"| s4
+    s0 --> s3
+    s4 --> s5
+    s3 -->|"by src, free"| s5
+    s5 --> s6
+    s6 ==>|"by node"| s7
+    s4 --> s7
+    s7 --> s8
     s8 --> s9
-    s9 --> s3
-    s9 --> s10
+    s8 --> s10
     s10 --> s11
 """
 
@@ -62,40 +62,40 @@ flowchart TD
     s0(["x<br/>source manual"])
     subgraph loop0["loop outer, at most 3 iterations"]
         s1("enter")
-        s3("variable")
+        s2("variable")
         subgraph loop1["loop outer.inner"]
-            s4("enter")
-            s6("variable")
-            s7["known<br/>distinct"]
-            s5("feedback")
+            s3("enter")
+            s4("variable")
+            s5["known<br/>distinct"]
+            s6("feedback")
         end
-        s8("inner.leave<br/>leave")
-        s14["inner.leave.settled<br/>settle"]
+        s7("inner.leave<br/>leave")
+        s8["inner.leave.settled<br/>settle"]
         s9["sums<br/>aggregate v=sum(v)"]
         s10["new<br/>distinct"]
-        s2("feedback<br/>feedback at most 3 iterations")
+        s11("feedback<br/>feedback at most 3 iterations")
     end
-    s11("outer.leave<br/>leave")
-    s15["outer.leave.settled<br/>settle"]
-    s12["counts<br/>aggregate n=count()"]
-    s13[["out<br/>output capture"]]
+    s12("outer.leave<br/>leave")
+    s13["outer.leave.settled<br/>settle"]
+    s14["counts<br/>aggregate n=count()"]
+    s15[["out<br/>output capture"]]
     s0 --> s1
-    s1 -->|"by k, v, free"| s3
-    s2 -.->|"next iteration"| s3
+    s1 -->|"by k, v, free"| s2
+    s11 -.->|"next iteration"| s2
+    s2 --> s3
     s3 --> s4
-    s4 --> s6
-    s5 -.->|"next iteration"| s6
-    s6 --> s7
-    s7 --> s5
+    s6 -.->|"next iteration"| s4
+    s4 --> s5
+    s5 --> s6
+    s5 --> s7
     s7 --> s8
-    s8 --> s14
-    s14 ==>|"by k"| s9
+    s8 ==>|"by k"| s9
     s9 ==>|"by k, v"| s10
-    s10 --> s2
     s10 --> s11
-    s11 --> s15
-    s15 ==>|"by k"| s12
+    s10 --> s12
     s12 --> s13
+    s13 ==>|"by k"| s14
+    s14 --> s15
 """
 
 
@@ -159,26 +159,27 @@ flowchart TD
     subgraph region0["region a #34;b#34; #60;c#62;"]
         subgraph loop0["loop a #34;b#34; #60;c#62;.down"]
             s1("enter")
-            s3("variable")
-            s2("feedback")
+            s2("variable")
+            s3["own<br/>distinct"]
+            s4("feedback")
         end
-        s4("down.leave<br/>leave")
+        s5("down.leave<br/>leave")
         subgraph region1["region a #34;b#34; #60;c#62;.inner"]
-            s5["seen<br/>distinct"]
+            s6["seen<br/>distinct"]
         end
     end
-    s6[["out<br/>output capture"]]
+    s7[["out<br/>output capture"]]
 """
 
 
 def test_regions_are_subgraphs_around_their_steps_and_loops_with_escaped_names() -> None:
     flow = ts.Dataflow("regions")
     with flow.region('a "b" <c>'):
-        down = flow.input("x", "n long").loop(lambda n: n, name="down")
+        down = flow.input("x", "n long").loop(lambda n: n.distinct(name="own"), name="down")
         with flow.region("inner"):
             down.distinct(name="seen").capture("out")
 
-    drawn = to_mermaid(flow)
+    drawn = to_mermaid(flow, expand=True)
 
     assert re.sub(r"    s\d+ [-=].*\n?", "", drawn) == REGIONS
     assert drawn.count("subgraph") == drawn.count("    end")

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from timely_spark.runtime.handle.plot import convergence
+from timely_spark.runtime.handle.history import convergence
 from timely_spark.runtime.handle.watch import Progress
 from timely_spark.show.table import Table, escaped
 
@@ -36,7 +36,7 @@ def page(
         distance: by number the imports from the root, of the modules that it imports.
     """
     root = next(names[node] for node, hops in distance.items() if not hops)
-    loops = convergence(recent)
+    loops = convergence(each for progress in recent for each in progress.iterations)
     return "\n".join(
         [
             "<!DOCTYPE html>",

@@ -12,7 +12,7 @@ import pyarrow as pa
 from timely_spark.errors import GraphError
 from timely_spark.graph.arguments import check_columns, integer, refuse
 from timely_spark.graph.caller import caller
-from timely_spark.graph.locate_errors import METHOD
+from timely_spark.graph.locate_errors import CALL
 from timely_spark.graph.loop_context import LoopContext
 from timely_spark.graph.naming import Name, Names, Owner
 from timely_spark.graph.schema import check_names
@@ -156,7 +156,7 @@ class LogicalGraph:
             title=title,
             operator=operator,
             scope=scope,
-            direct=METHOD.get() == operator,
+            call=CALL.get(),
             where=where,
             outputs=tuple(outputs),
             requires=needs,

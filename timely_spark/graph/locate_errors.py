@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -16,8 +17,18 @@ from timely_spark.graph.caller import PACKAGE, caller
 
 Located = TypeVar("Located", bound=Callable[..., Any])
 
-METHOD: ContextVar[str] = ContextVar("METHOD", default="")
-"""The operator that the user's own code has called, while it runs; one that the library calls is not it."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorCall:
+    """A call, by the user's own code, of an operator or of a function of the library."""
+
+    method: str
+    #: its `name=`
+    name: str | None
+
+
+CALL: ContextVar[OperatorCall | None] = ContextVar("CALL", default=None)
+"""The call of the user's own code that runs; one that the library makes is not it."""
 
 
 def locate_errors(of: Located) -> Located:
@@ -57,7 +68,8 @@ def _located(operator: Callable[..., Any], *, own: bool) -> Callable[..., Any]:
         if sys._getframe(1).f_code.co_filename.startswith(PACKAGE):  # noqa: SLF001 - as in `caller`
             return operator(*args, **options)
         _check_no_frame_columns(operator.__name__, (*args, *options.values()))
-        before = METHOD.set(operator.__name__)
+        name = options.get("name")
+        before = CALL.set(OperatorCall(operator.__name__, name if isinstance(name, str) else None))
         try:
             return operator(*args, **options)
         except SchemaError as error:
@@ -75,7 +87,7 @@ def _located(operator: Callable[..., Any], *, own: bool) -> Callable[..., Any]:
             hint = f"check the arguments: {operator.__name__}({names})"
             raise GraphError(msg, where=caller(), hint=hint) from error
         finally:
-            METHOD.reset(before)
+            CALL.reset(before)
 
     return called
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from timely_spark.errors import Where
 from timely_spark.graph.expressions import Expression
+from timely_spark.graph.locate_errors import OperatorCall
 from timely_spark.graph.loop_context import LoopContext
 from timely_spark.graph.naming import Name
 from timely_spark.graph.vertex import Stateless, Vertex
@@ -162,8 +163,8 @@ class Stage:
     kind: Kind = Kind.VERTEX
     #: a label for `explain`
     operator: str
-    #: whether the user called that operator; else one that is made of it, or a function of the library
-    direct: bool = False
+    #: the user's call that made the stage; None if the library's own program did, or the compiler
+    call: OperatorCall | None = None
     scope: LoopContext
     where: Where
     #: the path summary from its inputs to its outputs
@@ -206,6 +207,11 @@ class Stage:
     def named(self) -> bool:
         """Whether the name comes from the user: see `Name.is_stable`."""
         return self.title.is_stable
+
+    @property
+    def direct(self) -> bool:
+        """Whether the user called that operator; else what is made of it, or the library's function."""
+        return self.call is not None and self.call.method == self.operator
 
     @property
     def guaranteed(self) -> Partition | None:

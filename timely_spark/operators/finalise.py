@@ -132,6 +132,7 @@ def _insert(graph: LogicalGraph, source: Stage, edge: Edge, monotone: Monotone) 
         title=graph.names.part(source.title, f"settled_{edge.port}" if edge.port else "settled"),
         kind=Kind.VERTEX,
         operator="settle",
+        call=source.call,
         scope=source.scope,
         where=source.where,
         summary=source.scope.times.identity(source.scope.depth),

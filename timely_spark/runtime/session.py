@@ -403,6 +403,14 @@ def partitions_for(session: SparkSession, workers: int) -> int:
     return max(1, min(workers, cores(session) or workers))
 
 
+def page_of(session: SparkSession) -> str | None:
+    """The address of Spark's own page; None if it has none, or a server knows it."""
+    try:
+        return session.sparkContext.uiWebUrl
+    except Exception:  # noqa: BLE001 - Spark Connect has no SparkContext
+        return None
+
+
 def has_stopped(session: SparkSession | None) -> bool:
     """Whether the context of a session was stopped, in which no query runs on; False under Connect."""
     if session is None:

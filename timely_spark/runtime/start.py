@@ -52,24 +52,27 @@ from timely_spark.runtime.session import (
     is_local_server,
     no_parallel_rounds,
     on_one_machine,
+    page_of,
     partitions_for,
     refuse_wheel,
     require_spark,
     same_python,
 )
+from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.folder import FolderSink
 from timely_spark.runtime.sinks.outputs import published_by
 from timely_spark.runtime.sinks.sink import MemorySink, Output
 from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.listing import lists
+from timely_spark.runtime.sources.replay import ReplaySource
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT
 from timely_spark.runtime.storage.states import States
-from timely_spark.show.drawing import plan_svg
+from timely_spark.show.sketch import Sketch
 from timely_spark.worker.columns import by_column
 
 if TYPE_CHECKING:
@@ -167,7 +170,11 @@ def start(
             system_log.prepare(log.checkpoint, flow["id"])
         given = labels(plan.workers, flow["partitions"])
         context = dataclasses.replace(context, checkpoint=log.checkpoint, labels=given)
-        context, epochs = _claimed(sources(session, context, dataframes), empty=new_steps == "empty")
+        context, epochs = _claimed(
+            sources(session, context, dataframes),
+            empty=new_steps == "empty",
+            about=_about(session, outputs, dataframes),
+        )
         pairs = [(handle, handle.journal(context.log, epochs[handle.name])) for handle in inputs]
         for _, journal in pairs:  # before Spark starts: an availableNow query may stop at once
             undo.callback(journal.undo)
@@ -447,14 +454,35 @@ def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
     return identity
 
 
-def _claimed(context: RunContext, *, empty: bool = False) -> tuple[RunContext, Mapping[str, int | None]]:
+def _about(
+    session: SparkSession,
+    outputs: Sequence[Output],
+    dataframes: Mapping[str, DataFrame | JournaledSource],
+) -> dict[str, Any]:
+    """The address of Spark's own page, and the folders to which the flow captures and that it replays."""
+    captures = {one.name: one.sink.path for one in outputs if isinstance(one.sink, CaptureFolderSink)}
+    replays = {
+        name: source.folder.path for name, source in dataframes.items() if isinstance(source, ReplaySource)
+    }
+    return {"page": page_of(session), "captures": captures, "replays": replays}
+
+
+def _claimed(
+    context: RunContext, *, empty: bool = False, about: Mapping[str, Any] | None = None
+) -> tuple[RunContext, Mapping[str, int | None]]:
     """Claim the checkpoint: an earlier run that is still alive loses it.
+
+    Args:
+        context: the run's.
+        empty: whether new steps begin empty.
+        about: what else the console says of the run.
 
     Returns:
         The context of the run that owns the checkpoint; and the epoch of each input, None for a closed one.
     """
     plan = context.plan
     run = {"run": context.run, "host": platform.node(), "pid": os.getpid()}
+    run |= about or {}
     try:
         now = datetime.now(timezone.utc).isoformat()
         log = RoundLog(context.checkpoint).claim(run | {"started": now, "residency": context.residency()})
@@ -465,7 +493,8 @@ def _claimed(context: RunContext, *, empty: bool = False) -> tuple[RunContext, M
         log.files.remove(failure)
     newest = log.align()
     log.sweep()
-    shown = {"described": plan.described(), "outline": plan_summary(plan), "drawing": plan_svg(plan)}
+    shown = {"described": plan.described(), "outline": plan_summary(plan)}
+    shown["sketch"] = Sketch.of(plan).encode()
     log.files.write_json(f"flows/{plan.fingerprint}.json", shown)
     if newest is None:
         coordinator = Coordinator(plan)

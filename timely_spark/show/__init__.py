@@ -5,5 +5,6 @@ from __future__ import annotations
 from timely_spark.show.drawing import to_html, to_svg
 from timely_spark.show.explain import explain
 from timely_spark.show.mermaid import to_mermaid
+from timely_spark.show.sketch import Expand
 
-__all__ = ["explain", "to_html", "to_mermaid", "to_svg"]
+__all__ = ["Expand", "explain", "to_html", "to_mermaid", "to_svg"]

@@ -1,15 +1,17 @@
-"""A flow as a drawing: one static SVG, for notebooks, without scripts and without the network."""
+"""A flow as a drawing: one SVG, without scripts and without the network, for notebooks and the console."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from timely_spark.compiler import Plan
 from timely_spark.errors import TimelyError
-from timely_spark.graph import Edge, Kind, LoopContext, Name, Stage, columns_of
-from timely_spark.show.layout import Box, Layout, Part, Point, label_of, lay_out, title_of, way_of
+from timely_spark.show.layout import ROOT, STEP, Box, Layout, Point, lay_out
+from timely_spark.show.sketch import CALL, REGION, Arrow, Enclosure, Expand, Sketch, Step
 from timely_spark.show.table import escaped
 
 if TYPE_CHECKING:
@@ -19,13 +21,39 @@ if TYPE_CHECKING:
 _CHARACTER, _LONGEST = 6.7, 34
 _INK, _FAINT, _EXCHANGE, _LOOP = "#333", "#888", "#c2410c", "#1d4ed8"
 _MARGIN = 12
+#: The height of a step with a third line.
+_HIGH = 46
+#: In a notebook a drawing is as wide as its cell; the console has a style sheet of its own, and no other.
+_FITTING = 'style="max-width:100%;height:auto" '
 
 
-def to_svg(flow: Dataflow) -> str:
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What is drawn of a running flow: by the key of a step or frame, or the number of an arrow."""
+
+    #: a third line in a step, and a text behind a frame's title
+    texts: Mapping[str, str] = field(default_factory=dict)
+    #: how hot a step is, from 0 to 1
+    heat: Mapping[str, float] = field(default_factory=dict)
+    #: further classes of steps
+    classes: Mapping[str, str] = field(default_factory=dict)
+    #: records on an arrow, and what is said of them
+    records: Mapping[int, int] = field(default_factory=dict)
+    notes: Mapping[int, str] = field(default_factory=dict)
+    #: where a step leads when it is clicked
+    link: Callable[[Step], str] | None = None
+    #: where the title of an opened call leads
+    close: Callable[[Enclosure], str] | None = None
+
+
+def to_svg(flow: Dataflow, *, expand: Expand = False) -> str:
     """Draw a flow as one SVG element: loops and regions framed, exchanges as thick arrows, feedback dashed.
 
-    A pointer over a step shows its columns and its line. An exchange at a source is part of Spark's own
-    shuffle and costs no round: a thin arrow.
+    What a call of yours made is one box, unless `expand` opens it. A pointer over a step shows its columns
+    and its line. An exchange at a source is part of Spark's own shuffle and costs no round: a thin arrow.
+
+    Args:
+        expand: whether boxes show their steps; or the names of those that do.
 
     Example:
         >>> import timely_spark as ts
@@ -34,28 +62,30 @@ def to_svg(flow: Dataflow) -> str:
         >>> to_svg(flow)[:35]
         '<svg xmlns="http://www.w3.org/2000/'
     """
-    return plan_svg(flow.compile(workers=2))  # one worker has no exchange
+    return sketch_svg(Sketch.of(flow.compile(workers=2)).folded(expand))  # one worker has no exchange
 
 
-def plan_svg(plan: Plan) -> str:
-    """Draw the flow of a plan as one SVG element."""
-    layout = lay_out(plan.stages, plan.edges, _width)
-    free = {edge.index for channel in plan.channels if channel.source is None for edge in channel.edges}
+def sketch_svg(sketch: Sketch, marks: Marks | None = None) -> str:
+    """Draw a sketch as one SVG element."""
+    marks = marks or Marks()
+    drawn = _Drawn(sketch, marks)
+    layout = lay_out(sketch, drawn.width, high=_HIGH if marks.texts else STEP)
     width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="{-_MARGIN} {-_MARGIN} {width:.0f} {height:.0f}" role="img" '
-        'style="max-width:100%;height:auto" font-family="ui-monospace,Menlo,Consolas,monospace" '
+        f"{_FITTING * (marks.link is None)}"
+        'font-family="ui-monospace,Menlo,Consolas,monospace" '
         'font-size="11">'
     )
     return "\n".join(
         [
             head,
-            f"<title>{escaped(f'dataflow {plan.name}')}</title>",
-            f'<rect x="{-_MARGIN}" y="{-_MARGIN}" width="100%" height="100%" fill="#fff"/>',
-            *_frames(layout),
-            *(part for edge in plan.edges for part in _arrow(plan, edge, layout, free=edge.index in free)),
-            *(_step(stage, layout.boxes[stage]) for stage in plan.stages),
+            f"<title>{escaped(f'dataflow {sketch.name}')}</title>",
+            f'<rect class="ground" x="{-_MARGIN}" y="{-_MARGIN}" width="100%" height="100%" fill="#fff"/>',
+            *drawn.frames(layout),
+            *(part for arrow in sketch.arrows for part in drawn.arrow(arrow, layout)),
+            *(drawn.step(step, layout.boxes[step.key]) for step in sketch.steps),
             "</svg>",
         ]
     )
@@ -76,73 +106,151 @@ def to_html(flow: Dataflow) -> str:
     return f"<div><div><b>{escaped(repr(flow))}</b></div>{drawn}</div>"
 
 
-def _lines(part: Part) -> tuple[str, ...]:
-    """The text of a step, or the title of a frame."""
-    if not isinstance(part, Stage):
-        return (_short(title_of(part)),)
-    return tuple(dict.fromkeys((_short(part.title.text), _short(label_of(part)))))
-
-
-def _width(part: Part) -> float:
-    return max(map(len, _lines(part))) * _CHARACTER + 16
-
-
 def _short(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _frames(layout: Layout) -> Iterator[str]:
-    for part, box in layout.boxes.items():
-        if isinstance(part, Stage) or (isinstance(part, LoopContext) and part.parent is None):
-            continue
-        region = isinstance(part, Name)
-        fill, ink = ("#f6f6f6", _FAINT) if region else ("#eff4ff", _LOOP)
-        tip = escaped(f"{title_of(part)} ({part.where})")
-        yield (
-            f"<g><title>{tip}</title>{_rect(box, 2 if region else 8, fill=fill, stroke=ink)}"
-            f'<text x="{box.x + 10:.1f}" y="{box.y + 15:.1f}" fill="{ink}">{escaped(_lines(part)[0])}'
-            "</text></g>"
+@dataclass(frozen=True)
+class _Drawn:
+    """The parts of a drawing. Attributes hold its colours, which classes let a page replace."""
+
+    sketch: Sketch
+    marks: Marks
+
+    def _lines(self, step: Step) -> list[tuple[str, str]]:
+        """The texts of a step, each with its class."""
+        lines = [
+            (_short(text), "name" if not i else "what")
+            for i, text in enumerate(dict.fromkeys((step.title, step.label)))
+        ]
+        if (text := self.marks.texts.get(step.key)) and len(lines) < 3:
+            lines.append((_short(text), "now"))
+        return lines
+
+    def _title(self, frame: Enclosure) -> str:
+        text = self.marks.texts.get(frame.key)
+        return _short(frame.title if frame.kind != CALL else f"{frame.name}: {frame.title}") + (
+            f" · {text}" if text else ""
         )
 
+    def width(self, key: str) -> float:
+        """The least width of a step, or of a frame's title."""
+        if (frame := self.sketch.frames.get(key)) is not None:
+            return len(self._title(frame)) * _CHARACTER + 16
+        return max(len(text) for text, _ in self._lines(self._steps[key])) * _CHARACTER + 16
 
-def _step(stage: Stage, box: Box) -> str:
-    rounded = 17 if stage.is_source else 10 if stage.is_routing else 3
-    fill = "#e7f6ec" if stage.is_source else "#fff3d6" if stage.kind.is_end else "#fff"
-    ink = _FAINT if stage.is_routing else _INK
-    lines = _lines(stage)
-    middle = box.y + box.height / 2 + 4
-    columns = "; ".join(map(columns_of, stage.outputs)) or "no output"
-    tip = escaped(f"{stage.name}: {columns}\n{label_of(stage)}\n{stage.where}")
-    texts = "".join(
-        f'<text x="{box.x + box.width / 2:.1f}" y="{middle + (i - (len(lines) - 1) / 2) * 13:.1f}" '
-        f'text-anchor="middle" fill="{_FAINT if i else ink}">{escaped(line)}</text>'
-        for i, line in enumerate(lines)
-    )
-    return f"<g><title>{tip}</title>{_rect(box, rounded, fill=fill, stroke=ink)}{texts}</g>"
+    @cached_property
+    def _steps(self) -> dict[str, Step]:
+        return {step.key: step for step in self.sketch.steps}
+
+    def frames(self, layout: Layout) -> Iterator[str]:
+        for key, box in layout.boxes.items():
+            if key == ROOT or (frame := self.sketch.frames.get(key)) is None:
+                continue
+            fill, ink = ("#eff4ff", _LOOP) if frame.kind not in {REGION, CALL} else ("#f6f6f6", _FAINT)
+            tip = escaped(f"{frame.title} ({frame.where})")
+            text = (
+                f'<text x="{box.x + 10:.1f}" y="{box.y + 15:.1f}" fill="{ink}">'
+                f"{escaped(self._title(frame))}</text>"
+            )
+            if frame.kind == CALL and self.marks.close is not None:
+                text = f'<a href="{escaped(self.marks.close(frame))}">{text}</a>'
+            rect = _rect(box, 8 if frame.kind not in {REGION, CALL} else 2, fill=fill, stroke=ink)
+            yield f'<g class="frame {frame.kind}"><title>{tip}</title>{rect}{text}</g>'
+
+    def step(self, step: Step, box: Box) -> str:
+        rounded = 17 if step.is_source else 10 if step.is_routing else 3
+        fill = (
+            "#e7f6ec"
+            if step.is_source
+            else "#fff3d6"
+            if step.is_end
+            else "#f3f0ff"
+            if step.kind == CALL
+            else "#fff"
+        )
+        ink = _FAINT if step.is_routing else _INK
+        lines = self._lines(step)
+        middle = box.y + box.height / 2 + 4
+        columns = step.columns or "no output"
+        tip = escaped(f"{step.name}: {columns}\n{step.label}\n{step.where}")
+        texts = "".join(
+            f'<text class="{kind}" x="{box.x + box.width / 2:.1f}" '
+            f'y="{middle + (i - (len(lines) - 1) / 2) * 13:.1f}" '
+            f'text-anchor="middle" fill="{_FAINT if i else ink}">{escaped(line)}</text>'
+            for i, (line, kind) in enumerate(lines)
+        )
+        kind = (
+            "source"
+            if step.is_source
+            else "end"
+            if step.is_end
+            else "route"
+            if step.is_routing
+            else step.kind
+        )
+        heat = self.marks.heat.get(step.key, 0.0)
+        glow = (
+            _rect(box, rounded, fill=_EXCHANGE, stroke="none", more=f' fill-opacity="{0.5 * heat:.2f}"')
+            if heat > 0.02
+            else ""
+        )
+        kinds = f"step {kind} {self.marks.classes.get(step.key, '')}".strip()
+        made = (
+            f'<g class="{kinds}"><title>{tip}</title>'
+            f"{_rect(box, rounded, fill=fill, stroke=ink)}{glow}{texts}</g>"
+        )
+        if self.marks.link is None:
+            return made
+        return f'<a href="{escaped(self.marks.link(step))}" aria-label="{escaped(step.name)}">{made}</a>'
+
+    def arrow(self, arrow: Arrow, layout: Layout) -> Iterator[str]:
+        points = layout.ways[arrow.index]
+        color, width = (_EXCHANGE, 2.5) if arrow.costs else (_LOOP, 1.5) if arrow.feedback else (_FAINT, 1.2)
+        records = self.marks.records.get(arrow.index)
+        if records is not None:
+            width = 1.0 + 0.7 * math.log10(1 + records)
+        dash = ' stroke-dasharray="5 4"' if arrow.feedback else ""
+        straight = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        path = straight if arrow.feedback else _curved(points)
+        kind = "exchange" if arrow.costs else "feedback" if arrow.feedback else "plain"
+        note = self.marks.notes.get(arrow.index)
+        tip = f"<title>{escaped(note)}</title>" if note else ""
+        yield (
+            f'<path class="arrow {kind}" d="{path}" fill="none" stroke="{color}" '
+            f'stroke-width="{width:.2g}"{dash}>{tip}</path>'
+        )
+        x, y = points[-1]
+        yield f'<path class="tip {kind}" d="M{x:.1f} {y:.1f} l-4 -7 h8 z" fill="{color}"/>'
+        words = _short(f"{arrow.exchange}{', free' * arrow.free}") if arrow.exchange else ""
+        if records is not None:
+            words = f"{short_number(records)} {words}".strip()
+        if words:
+            yield (
+                f'<text class="way" x="{x + 6:.1f}" y="{y - 5:.1f}" font-size="9" fill="{color}">'
+                f"{escaped(words)}</text>"
+            )
 
 
-def _rect(box: Box, rounded: int, *, fill: str, stroke: str) -> str:
+def short_number(number: float) -> str:
+    """A number in at most four characters and a unit.
+
+    >>> [short_number(n) for n in (0, 999, 1200, 48_210, 3_000_000)]
+    ['0', '999', '1.2k', '48k', '3M']
+    """
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(number) < 1000 or unit == "T":
+            break
+        number /= 1000
+    return f"{number:.2g}{unit}" if unit and number < 100 else f"{number:.0f}{unit}"
+
+
+def _rect(box: Box, rounded: int, *, fill: str, stroke: str, more: str = "") -> str:
     return (
         f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
-        f'rx="{rounded}" fill="{fill}" stroke="{stroke}"/>'
+        f'rx="{rounded}" fill="{fill}" stroke="{stroke}"{more}/>'
     )
-
-
-def _arrow(plan: Plan, edge: Edge, layout: Layout, *, free: bool) -> Iterator[str]:
-    points, exchange = layout.ways[edge.index], plan.exchanged.get(edge.index)
-    returns = edge.source.kind is Kind.FEEDBACK
-    costs = exchange is not None and not free
-    color, width = (_EXCHANGE, 2.5) if costs else (_LOOP, 1.5) if returns else (_FAINT, 1.2)
-    dash = ' stroke-dasharray="5 4"' if returns else ""
-    straight = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    path = straight if returns else _curved(points)
-    yield f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{width}"{dash}/>'
-    x, y = points[-1]
-    yield f'<path d="M{x:.1f} {y:.1f} l-4 -7 h8 z" fill="{color}"/>'
-    if exchange is not None:
-        label = escaped(_short(f"{way_of(exchange)}{', free' * free}"))
-        yield f'<text x="{x + 6:.1f}" y="{y - 5:.1f}" font-size="9" fill="{color}">{label}</text>'
 
 
 def _curved(points: list[Point]) -> str:

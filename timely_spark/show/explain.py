@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from timely_spark.compiler.plan import Channel, Node, PlanInput
 from timely_spark.compiler.summary import unnamed_in_words
 from timely_spark.graph import Edge, LoopContext, Partition, Stage, columns_of
 from timely_spark.graph.stage import edges_into
-from timely_spark.show.layout import label_of, way_of
+from timely_spark.show.sketch import CALL, LOOP, Expand, Sketch, Step, label_of, way_of
 from timely_spark.times.refined import time_text
 
 if TYPE_CHECKING:
@@ -22,8 +23,10 @@ _WIDEST = 44
 _INDENT = "  "
 
 
-def explain(flow: Dataflow, workers: int = 2) -> str:
+def explain(flow: Dataflow, workers: int = 2, *, expand: Expand = False) -> str:
     """Describe a flow as text: its steps, its vertices and channels on `workers` workers, and its rounds.
+
+    What one call of the user's made is one row, unless `expand` opens it.
 
     Three parts. Steps: those of the program, and those inserted by the library. Vertices: the steps that
     receive messages, with the exchange and the fused steps of each input channel. Rounds: what an epoch
@@ -46,19 +49,22 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
           micro-batches: each stays for many epochs where start() allows it (query.status["residency"])
     """
     plan = flow.compile(workers)
-    given = len(flow.graph.stages)
+    given, sketch = len(flow.graph.stages), Sketch.of(plan).folded(expand)
+    boxes = {name: step for step in sketch.steps for name in step.steps}
+    loops = {scope.name: boxes[stage.name].name for stage in plan.stages for scope in stage.scope.path[1:]}
+    shown = _Shown(sketch, boxes, loops)
     return "\n".join(
         [
             f"Flow {plan.name!r} on {workers} worker{'s' * (workers > 1)}",
             "",
             "Steps: in topological order, loops indented",
-            *_steps(plan, given),
+            *_steps(plan, given, shown),
             "",
             "Vertices: each worker hosts one instance; below each, its input channels",
-            *_vertices(plan),
+            *_vertices(plan, shown),
             "",
             "Rounds",
-            *(_INDENT + line for line in _rounds(plan)),
+            *(_INDENT + line for line in _rounds(plan, shown)),
             _INDENT + _residency(flow),
             *(_INDENT + line for line in _unnamed(plan)),
         ]
@@ -68,23 +74,74 @@ def explain(flow: Dataflow, workers: int = 2) -> str:
 # -- steps ---------------------------------------------------------------------------------------------------
 
 
-def _steps(plan: Plan, given: int) -> Iterator[str]:
+@dataclass(frozen=True)
+class _Shown:
+    """What stands for each step: itself, or the box of its call."""
+
+    sketch: Sketch
+    boxes: Mapping[str, Step]
+    #: by loop what stands for its steps, if that hides the loop
+    loops: Mapping[str, str]
+
+    def closed(self, stage: Stage) -> Step | None:
+        """The box that hides a stage."""
+        return box if (box := self.boxes[stage.name]).kind == CALL else None
+
+    def output(self, edge: Edge) -> str:
+        """An output of a step, or the box that hides it."""
+        box = self.closed(edge.source)
+        return _output(edge) if box is None else box.name
+
+    def is_open(self, scope: LoopContext) -> bool:
+        """Whether the steps of a loop are shown."""
+        return scope.parent is None or f"{LOOP}:{scope.name}" in self.sketch.frames
+
+    def place(self, scope: LoopContext) -> str:
+        """Where a scope is, in words."""
+        if scope.parent is None:
+            return "outside loops"
+        if self.is_open(scope):
+            return f"in loop {scope.name!r}"
+        return f"in loops of {self.loops[scope.name]!r}"
+
+    def name(self, step: str) -> str:
+        """The name of a step, or of the box that hides it."""
+        return self.boxes[step].name
+
+    def names(self, names: Iterable[str]) -> str:
+        """Steps, and boxes instead of their steps."""
+        return ", ".join(dict.fromkeys(map(self.name, names)))
+
+
+def _steps(plan: Plan, given: int, shown: _Shown) -> Iterator[str]:
     """`given`: the number of the program's own steps; later ones are inserted by the library."""
     into = edges_into(plan.edges)
     rows: list[tuple[str, ...]] = []
-    entered: set[LoopContext] = set()
+    entered, hidden = set[LoopContext](), set[str]()
     for stage in plan.stages:
-        for depth, scope in enumerate(stage.scope.path[1:], 1):
+        box = shown.closed(stage)
+        if box is not None and box.key in hidden:
+            continue
+        scopes = stage.scope.path[1:]
+        if box is not None:
+            hidden.add(box.key)
+            scopes = tuple(scope for scope in scopes if f"{LOOP}:{scope.name}" in box.frames)
+        for depth, scope in enumerate(scopes, 1):
             if scope not in entered:
                 entered.add(scope)
                 rows.append((f"{_INDENT * depth}{scope.name}:", scope.noun, "", "", _line(scope)))
+        inside = [stage] if box is None else [one for one in plan.stages if shown.boxes[one.name] is box]
+        edges = [edge for one in inside for edge in into[one]]
+        sources = dict.fromkeys(
+            shown.output(edge) for edge in edges if box is None or edge.source not in inside
+        )
         rows.append(
             (
-                _INDENT * (stage.scope.depth + 1) + stage.name,
-                _short(label_of(stage)),
-                _short("<- " + ", ".join(_output(edge) for edge in into[stage])) if into[stage] else "",
-                " | ".join(map(columns_of, stage.outputs)),
-                _line(stage) if stage.index < given else f"{_line(stage)}, inserted",
+                _INDENT * (len(scopes) + 1) + (stage.name if box is None else box.name),
+                _short(label_of(stage)) if box is None else box.label,
+                _short("<- " + ", ".join(sources)) if sources else "",
+                " | ".join(map(columns_of, stage.outputs)) if box is None else box.columns,
+                _line(stage) if box is not None or stage.index < given else f"{_line(stage)}, inserted",
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
@@ -107,21 +164,52 @@ def _output(edge: Edge) -> str:
 # -- vertices ------------------------------------------------------------------------------------------------
 
 
-def _vertices(plan: Plan) -> Iterator[str]:
+def _vertices(plan: Plan, shown: _Shown) -> Iterator[str]:
     into: dict[int, list[Channel]] = defaultdict(list)
     for channel in plan.channels:
         into[channel.target].append(channel)
     nodes = {node.stage: node for node in plan.nodes}
-    for node in (nodes[stage] for stage in plan.stages if stage in nodes):
+    vertices = [nodes[stage] for stage in plan.stages if stage in nodes]
+    hidden = set[str]()
+    for node in vertices:
+        if (box := shown.closed(node.stage)) is not None:
+            if box.key not in hidden:
+                hidden.add(box.key)
+                inside = [one for one in vertices if shown.boxes[one.name] is box]
+                yield from _box(
+                    plan, box, inside, [channel for one in inside for channel in into[one.index]], shown
+                )
+            continue
         yield (
             f"{_INDENT}{node.name}  {label_of(node.stage)}" + ", waits until a time is complete" * node.waits
         )
         yield from (f"{_INDENT * 2}{line}" for line in _declared(plan, node.stage))
         several = len({channel.input for channel in into[node.index]}) > 1
         for channel in sorted(into[node.index], key=lambda channel: channel.input):
-            first = channel.edges[0]
             at = f" at input {channel.input}" * several
-            yield f"{_INDENT * 2}from {_output(first)}{at}: {'; '.join(_way(plan, node, channel))}"
+            way = "; ".join(_way(plan, node, channel, shown))
+            yield f"{_INDENT * 2}from {shown.output(channel.edges[0])}{at}: {way}"
+
+
+def _box(
+    plan: Plan, box: Step, inside: Sequence[Node], channels: Sequence[Channel], shown: _Shown
+) -> Iterator[str]:
+    """A call's vertices, and the channels that lead to them from outside."""
+    within = {node.index for node in inside}
+    from_outside = [channel for channel in channels if channel.source not in within]
+    costs = sum(c.exchange is not None and c.source is not None for c in channels if c not in from_outside)
+    waits = sum(node.waits for node in inside)
+    parts = [f"{len(inside)} vert{'ices' if len(inside) > 1 else 'ex'}"]
+    parts += [f"{costs} exchange{'s' * (costs > 1)} between them"] * bool(costs)
+    number = "" if len(inside) == 1 else f"{waits} "
+    parts += [f"{number}wait{'s' * (waits == 1)} until a time is complete"] * bool(waits)
+    yield f"{_INDENT}{box.name}  {box.label.partition(':')[0]}, {', '.join(parts)}"
+    lines = dict[str, None]()
+    for channel in from_outside:
+        node = plan.nodes[channel.target]
+        way = next(iter(_way(plan, node, channel, shown)))
+        lines[f"{_INDENT * 2}from {shown.output(channel.edges[0])}: {way}"] = None
+    yield from lines
 
 
 def _declared(plan: Plan, stage: Stage) -> Iterator[str]:
@@ -136,7 +224,7 @@ def _declared(plan: Plan, stage: Stage) -> Iterator[str]:
                 yield f"input {input_} reaches output {output} later, from {ends}"
 
 
-def _way(plan: Plan, node: Node, channel: Channel) -> Iterator[str]:
+def _way(plan: Plan, node: Node, channel: Channel, shown: _Shown) -> Iterator[str]:
     at_source = channel.source is None
     if channel.exchange is not None and at_source:
         yield f"partitioned {way_of(channel.exchange)} at the source, free"
@@ -151,10 +239,10 @@ def _way(plan: Plan, node: Node, channel: Channel) -> Iterator[str]:
         yield "stays on its worker"
     fused = [stage.name for stage, _ in channel.through if stage.name != node.name]
     if fused:
-        yield ("runs in the source's tasks: " if at_source else "runs before it: ") + ", ".join(fused)
+        yield ("runs in the source's tasks: " if at_source else "runs before it: ") + shown.names(fused)
     passed = [edge.target.name for edge in channel.edges[:-1] if not edge.target.is_stateless]
     if passed:
-        yield f"over {', '.join(passed)}"
+        yield f"over {shown.names(passed)}"
 
 
 def _elided(plan: Plan, channel: Channel) -> Partition | None:
@@ -173,14 +261,15 @@ def _elided(plan: Plan, channel: Channel) -> Partition | None:
 # -- rounds --------------------------------------------------------------------------------------------------
 
 
-def _rounds(plan: Plan) -> Iterator[str]:
+def _rounds(plan: Plan, shown: _Shown) -> Iterator[str]:
     inside: Counter[LoopContext] = Counter()
     for channel in plan.channels:
         if channel.source is not None and channel.exchange is not None:
             inside[_scope(channel)] += 1
-    places = [
-        f"{n} in loop {scope.name!r}" if scope.name else f"{n} outside loops" for scope, n in inside.items()
-    ]
+    loops_of: Counter[str] = Counter()
+    for scope, n in inside.items():
+        loops_of[shown.place(scope)] += n
+    places = [f"{n} {place}" for place, n in loops_of.items()]
     if places:
         yield f"an epoch takes 1 round, and 1 more for each exchange on its path: {', '.join(places)}"
     else:
@@ -190,12 +279,12 @@ def _rounds(plan: Plan) -> Iterator[str]:
     elided = sum(_elided(plan, channel) is not None for channel in plan.channels)
     yield f"exchanges without a round: {free} at the sources, {elided} elided (already partitioned)"
     loops = [scope for scope in inside if scope.parent is not None]
-    for node, scope in _late(plan, loops):
-        yield (
-            f"loop {scope.name!r}: {node.name} waits until the loop has ended on all workers, "
-            "up to 1 round more"
-        )
-    yield from _iterations(plan, inside)
+    ends = dict.fromkeys(
+        (scope.name, shown.names([node.name])) for node, scope in _late(plan, loops) if shown.is_open(scope)
+    )
+    for loop, name in ends:
+        yield f"loop {loop!r}: {name} waits until the loop has ended on all workers, up to 1 round more"
+    yield from _iterations(plan, inside, shown)
     yield from _epochs(plan.inputs)
     for step, names in plan.pairing.items():
         yield (
@@ -245,17 +334,20 @@ def _late(plan: Plan, inside: Iterable[LoopContext]) -> Iterator[tuple[Node, Loo
                 yield node, scope
 
 
-def _iterations(plan: Plan, inside: Counter[LoopContext]) -> Iterator[str]:
+def _iterations(plan: Plan, inside: Counter[LoopContext], shown: _Shown) -> Iterator[str]:
     waiting: dict[LoopContext, list[str]] = defaultdict(list)
     reading: dict[LoopContext, list[str]] = defaultdict(list)
     for node in plan.nodes:
         for i, scope in enumerate(node.stage.scope.path[1:]):
             waiting[scope] += [node.name] * (node.waits and i not in node.ignored_counters)
             reading[scope] += [node.name] * (node.template.reads_time and not node.waits)
-    for scope, names in waiting.items():
+    for scope, steps_that_wait in waiting.items():
+        if not shown.is_open(scope):
+            continue
+        names = list(dict.fromkeys(map(shown.name, steps_that_wait)))
         limit = [] if scope.limit is None else [f"there are at most {scope.limit + 1}"]
         why = limit + [f"{', '.join(names)} wait{'s' * (len(names) == 1)}"] * bool(names)
-        why += [f"{', '.join(reading[scope])} may read the loop counter"] * bool(reading[scope])
+        why += [f"{shown.names(reading[scope])} may read the loop counter"] * bool(reading[scope])
         endless = "are not distinguished, the loop runs to a fixed point"
         matter = f"are distinguished ({' and '.join(why)})" if why else endless
         if not inside[scope]:

@@ -1,64 +1,34 @@
 """Where the steps of a flow are drawn: in rows from the inputs down, each loop and region a box of its own.
 
 A frame is laid out as a layered graph: a step is in a row below the steps that it reads, its place in the row
-follows from those of its neighbours, and a connector over several rows has a place in each of them. A loop or
+follows from those of its neighbours, and an arrow over several rows has a place in each of them. A loop or
 region takes one place in a row of the frame around it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from timely_spark.graph import Edge, Kind, LoopContext, Name, Partition, Stage
-from timely_spark.graph.schema import RESERVED
+from timely_spark.show.sketch import Arrow, Sketch, Step
 
 #: Pixels between the items of a row, between rows, and from a frame to its steps.
 GAP, DOWN, PAD = 18, 34, 14
-#: The height of a step and of a frame's title; the width of a connector that passes a row, of a feedback.
+#: The height of a step and of a frame's title; the width of an arrow that passes a row, of a feedback.
 STEP, TITLE, PASS, LANE = 34, 16, 4, 12
 #: Sweeps over the rows, which move each item towards its neighbours.
 _SWEEPS = 8
 
-Frame: TypeAlias = LoopContext | Name
-"""A scope, or a region, which is known by its name."""
-
-Part: TypeAlias = Stage | Frame
+ROOT = ""
+"""The key of the frame around all."""
 
 
-def title_of(frame: Frame) -> str:
-    """The title of a frame that is not the root."""
-    if isinstance(frame, Name):
-        return f"region {frame.full}"
-    return frame.titled
-
-
-def label_of(stage: Stage) -> str:
-    """A step's operator and its arguments."""
-    return _public(f"{stage.operator} {stage.detail}".strip())
-
-
-def way_of(exchange: Partition) -> str:
-    """How an exchange partitions records."""
-    return _public(str(exchange))
-
-
-def _public(text: str) -> str:
-    return text.replace(RESERVED, "")
-
-
-def frames(stage: Stage) -> tuple[Frame, ...]:
-    """The scopes and regions around a stage, from the root to the innermost one."""
-    scopes = {scope.title: scope for scope in stage.scope.path}
-    around: list[Frame] = []
-    name = stage.title.outer
-    while name is not None:
-        around.append(scopes.get(name, name))
-        name = name.outer
-    return (stage.scope.path[0], *reversed(around))
+def frames(step: Step) -> tuple[str, ...]:
+    """The keys of the frames around a step, from the root to the innermost one."""
+    return (ROOT, *step.frames)
 
 
 class Point(NamedTuple):
@@ -80,51 +50,58 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The boxes of steps and frames, and the points that each connector passes, by its index."""
+    """The boxes of steps and frames by key, and the points that each arrow passes, by its index."""
 
     width: float
     height: float
-    boxes: dict[Part, Box]
+    boxes: dict[str, Box]
     ways: dict[int, list[Point]]
 
 
-def lay_out(stages: Sequence[Stage], edges: Sequence[Edge], width: Callable[[Part], float]) -> Layout:
-    """Lay out the steps of a flow, in topological order; `width` is the least one of a step or a title."""
-    blocks: dict[Frame, _Block] = {}
-    root = stages[0].scope.path[0]
-    top = _Block(root, stages, edges, width, blocks)
+def lay_out(sketch: Sketch, width: Callable[[str], float], *, high: float = STEP) -> Layout:
+    """Lay out the steps of a flow, in topological order; `width` is the least one of a step or a title.
+
+    Args:
+        high: the height of a step.
+    """
+    blocks: dict[str, _Block] = {}
+    top = _Block(ROOT, sketch, width, high, blocks)
     boxes = dict(top.boxes(0, 0))
-    boxes[root] = Box(0, 0, top.width, top.height)
-    ways = {edge.index: _way(edge, boxes, blocks) for edge in edges}
+    boxes[ROOT] = Box(0, 0, top.width, top.height)
+    steps = {step.key: step for step in sketch.steps}
+    ways = {
+        arrow.index: _way(arrow, steps[arrow.source], steps[arrow.target], boxes, blocks)
+        for arrow in sketch.arrows
+    }
     return Layout(top.width, top.height, boxes, ways)
 
 
-_Link: TypeAlias = tuple[Edge, Part | None, Part | None]
-"""A connector, with the parts of a frame that it leads from and to; None if an end is outside."""
+_Link: TypeAlias = tuple[Arrow, str | None, str | None]
+"""An arrow, with the parts of a frame that it leads from and to; None if an end is outside."""
 
 
 @dataclass(eq=False, slots=True)
 class _Item:
-    """An item of a row: a step, a frame, or a connector that passes the row."""
+    """An item of a row: a step, a frame, or an arrow that passes the row."""
 
     width: float
     height: float
     inner: _Block | None = None
     x: float = 0.0
     y: float = 0.0
-    #: the items above and below: the other item, and the stages that the connector joins there and here
-    above: list[tuple[_Item, Stage, Stage]] = field(default_factory=list)
-    below: list[tuple[_Item, Stage, Stage]] = field(default_factory=list)
+    #: the items above and below: the other item, and the steps that the arrow joins there and here
+    above: list[tuple[_Item, Step, Step]] = field(default_factory=list)
+    below: list[tuple[_Item, Step, Step]] = field(default_factory=list)
 
-    def offset(self, stage: Stage) -> float:
-        """Where a connector of a stage meets this item, from its left."""
+    def offset(self, step: Step) -> float:
+        """Where an arrow of a step meets this item, from its left."""
         if self.inner is None:
             return self.width / 2
-        item = self.inner.items[_part(self.inner.frame, stage)]
-        return item.x + item.offset(stage)
+        item = self.inner.items[_part(self.inner.frame, step)]
+        return item.x + item.offset(step)
 
-    def wanted(self, links: list[tuple[_Item, Stage, Stage]]) -> float:
-        """The x at which the connectors would be straight, on average."""
+    def wanted(self, links: list[tuple[_Item, Step, Step]]) -> float:
+        """The x at which the arrows would be straight, on average."""
         if not links:
             return self.x
         return sum(other.x + other.offset(there) - self.offset(here) for other, there, here in links) / len(
@@ -137,31 +114,33 @@ class _Block:
 
     def __init__(
         self,
-        frame: Frame,
-        stages: Sequence[Stage],
-        edges: Sequence[Edge],
-        width: Callable[[Part], float],
-        blocks: dict[Frame, _Block],
+        frame: str,
+        sketch: Sketch,
+        width: Callable[[str], float],
+        high: float,
+        blocks: dict[str, _Block],
     ) -> None:
         blocks[frame] = self
         self.frame, self.outermost = frame, len(blocks) == 1
         self.width: float
         self.height: float
-        parts = dict.fromkeys(part for stage in stages if (part := _part(frame, stage)) is not None)
-        self.items: dict[Part | None, _Item] = {}
-        for part in parts:
-            inner = None if isinstance(part, Stage) else _Block(part, stages, edges, width, blocks)
-            wide, high = (width(part), float(STEP)) if inner is None else (inner.width, inner.height)
-            self.items[part] = _Item(wide, high, inner)
-        returning = [edge for edge in edges if edge.source.kind is Kind.FEEDBACK]
-        forward = [edge for edge in edges if edge not in returning]
-        joined = [(edge, _part(frame, edge.source), _part(frame, edge.target)) for edge in forward]
-        links = [link for link in joined if link[1] is not link[2]]
-        self._rows = self._ranked(_in_order(list(parts), links), links)
-        #: by edge the items where its connector passes rows
+        self.steps = {step.key: step for step in sketch.steps}
+        within = {key: _part(frame, step) for key, step in self.steps.items()}
+        self.items: dict[str | None, _Item] = {}
+        for part in dict.fromkeys(part for part in within.values() if part is not None):
+            inner = None if part in self.steps else _Block(part, sketch, width, high, blocks)
+            size = (width(part), high) if inner is None else (inner.width, inner.height)
+            self.items[part] = _Item(*size, inner)
+        returning = [arrow for arrow in sketch.arrows if arrow.feedback]
+        joined = [
+            (each, within[each.source], within[each.target]) for each in sketch.arrows if not each.feedback
+        ]
+        links = [link for link in joined if link[1] != link[2]]
+        self._rows = self._ranked(_in_order([part for part in self.items if part is not None], links), links)
+        #: by arrow the items where it passes rows
         self.passing: dict[int, list[_Item]] = {}
-        for edge, source, target in links:
-            self._connect(edge, source, target)
+        for arrow, source, target in links:
+            self._connect(arrow, source, target)
         for row in self._rows:
             _spread(row, [0.0] * len(row))
         for sweep in range(_SWEEPS):
@@ -169,19 +148,19 @@ class _Block:
                 wanted = {id(item): item.wanted(item.below if sweep % 2 else item.above) for item in row}
                 row.sort(key=lambda item: wanted[id(item)] + item.width / 2)
                 _spread(row, [wanted[id(item)] for item in row])
-        own = [edge.index for edge in returning if edge.source.scope is frame]
-        #: by feedback edge its place at the left side
+        own = [each.index for each in returning if self.steps[each.source].scope == frame]
+        #: by arrow of feedback its place at the left side
         self.lanes = {index: lane for lane, index in enumerate(own)}
         self._place_items(0.0 if self.outermost else width(frame))
 
-    def _ranked(self, parts: list[Part], links: list[_Link]) -> list[list[_Item]]:
-        above, below = defaultdict[Part, list[Part | None]](list), defaultdict[Part, list[Part]](list)
+    def _ranked(self, parts: list[str], links: list[_Link]) -> list[list[_Item]]:
+        above, below = defaultdict[str, list[str | None]](list), defaultdict[str, list[str]](list)
         for _, source, target in links:
             if target is not None:
                 above[target].append(source)
                 if source is not None:
                     below[source].append(target)
-        row: dict[Part | None, int] = {None: -1}  # what enters comes from above
+        row: dict[str | None, int] = {None: -1}  # what enters comes from above
         for part in parts:
             row[part] = max((row[each] + 1 for each in above[part] if each in row), default=0)
         for part in reversed(parts):  # inputs are right above the first step that reads them
@@ -193,18 +172,19 @@ class _Block:
             rows[row[part]].append(self.items[part])
         return rows
 
-    def _connect(self, edge: Edge, source: Part | None, target: Part | None) -> None:
-        """Give a connector its items in the rows between its ends; None if it comes from or leads outside."""
+    def _connect(self, arrow: Arrow, source: str | None, target: str | None) -> None:
+        """Give an arrow its items in the rows between its ends; None if it comes from or leads outside."""
         last = len(self._rows) if target is None else self._row[target]
         passing = [_Item(PASS, PASS) for _ in range(self._row[source] + 1, last)]
         for row, item in enumerate(passing, self._row[source] + 1):
             self._rows[row].append(item)
-        self.passing[edge.index] = passing
+        self.passing[arrow.index] = passing
+        ends = self.steps[arrow.source], self.steps[arrow.target]
         chain = [self.items.get(source), *passing, self.items.get(target)]
         for upper, lower in pairwise(chain):
             if upper is not None and lower is not None:
-                upper.below.append((lower, edge.target, edge.source))
-                lower.above.append((upper, edge.source, edge.target))
+                upper.below.append((lower, ends[1], ends[0]))
+                lower.above.append((upper, *ends))
 
     def _place_items(self, title: float) -> None:
         """Turn places into pixels from the block's top left corner."""
@@ -221,7 +201,7 @@ class _Block:
         self.width = max([title + 2 * frame, *(item.x + item.width + frame for item in every)])
         self.height = max(y - DOWN, 0.0) + frame
 
-    def boxes(self, x: float, y: float) -> Iterator[tuple[Part, Box]]:
+    def boxes(self, x: float, y: float) -> Iterator[tuple[str, Box]]:
         """The boxes of all parts, for a block whose corner is at x and y."""
         for part, item in self.items.items():
             if part is not None:
@@ -230,21 +210,21 @@ class _Block:
                 yield from item.inner.boxes(x + item.x, y + item.y)
 
 
-def _part(frame: Frame, stage: Stage) -> Part | None:
-    """The step, or the frame around it, that stands for a stage in a frame; None if it is outside."""
-    path = frames(stage)
+def _part(frame: str, step: Step) -> str | None:
+    """The step, or the frame around it, that stands for a step in a frame; None if it is outside."""
+    path = frames(step)
     if frame not in path:
         return None
-    return stage if path[-1] is frame else path[path.index(frame) + 1]
+    return step.key if path[-1] == frame else path[path.index(frame) + 1]
 
 
-def _in_order(parts: list[Part], links: list[_Link]) -> list[Part]:
+def _in_order(parts: list[str], links: list[_Link]) -> list[str]:
     """The parts, each behind those that it reads; a region may also be read by what it reads."""
-    waits: dict[Part, set[Part]] = {part: set() for part in parts}
+    waits: dict[str, set[str]] = {part: set() for part in parts}
     for _, source, target in links:
         if source is not None and target is not None:
             waits[target].add(source)
-    ordered: dict[Part, None] = {}
+    ordered: dict[str, None] = {}
     while waits:
         part = next((each for each, on in waits.items() if on <= ordered.keys()), next(iter(waits)))
         ordered[part] = None
@@ -263,21 +243,31 @@ def _spread(row: list[_Item], wanted: list[float]) -> None:
         item.x += shift
 
 
-def _way(edge: Edge, boxes: dict[Part, Box], blocks: dict[Frame, _Block]) -> list[Point]:
-    source, target = boxes[edge.source], boxes[edge.target]
-    own = boxes[edge.source.scope]
-    if (lane := blocks[edge.source.scope].lanes.get(edge.index)) is not None:
+def _way(
+    arrow: Arrow, upper: Step, lower: Step, boxes: dict[str, Box], blocks: dict[str, _Block]
+) -> list[Point]:
+    source, target = boxes[arrow.source], boxes[arrow.target]
+    own = boxes[upper.scope]
+    if (lane := blocks[upper.scope].lanes.get(arrow.index)) is not None:
         # between the rows, where no steps are
-        left, leaves, returns = own.x + PAD / 2 + LANE * (lane + 0.5), source.y + STEP + 8, target.y - 13
+        left, leaves, returns = (
+            own.x + PAD / 2 + LANE * (lane + 0.5),
+            source.y + source.height + 8,
+            target.y - 13,
+        )
         middle, end = source.x + source.width / 2, target.x + target.width / 2
         corners = [(middle, leaves), (left, leaves), (left, returns), (end, returns)]
-        return [Point(middle, source.y + STEP), *(Point(*each) for each in corners), Point(end, target.y)]
-    up, down = frames(edge.source), frames(edge.target)
+        return [
+            Point(middle, source.y + source.height),
+            *(Point(*each) for each in corners),
+            Point(end, target.y),
+        ]
+    up, down = frames(upper), frames(lower)
     shared = max(depth for depth, frame in enumerate(up) if frame in down)
-    points = [Point(source.x + source.width / 2, source.y + STEP)]
+    points = [Point(source.x + source.width / 2, source.y + source.height)]
     for frame in (*up[:shared:-1], *down[shared:]):
         corner = boxes[frame]
-        for item in blocks[frame].passing.get(edge.index, ()):
+        for item in blocks[frame].passing.get(arrow.index, ()):
             x, y = corner.x + item.x + PASS / 2, corner.y + item.y
             points += [Point(x, y - STEP / 2), Point(x, y + STEP / 2)]
     return [*points, Point(target.x + target.width / 2, target.y)]

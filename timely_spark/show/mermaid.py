@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from timely_spark.compiler import Plan
-from timely_spark.graph import Edge, Kind, Name, Stage
-from timely_spark.show.layout import Part, frames, label_of, title_of, way_of
+from timely_spark.show.sketch import Arrow, Expand, Sketch, Step
 
 if TYPE_CHECKING:
     from timely_spark.methods import Dataflow
@@ -18,10 +16,11 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(r"[\w ,=()+./-]")
 
 
-def to_mermaid(flow: Dataflow) -> str:
+def to_mermaid(flow: Dataflow, *, expand: Expand = False) -> str:
     """Draw a flow: loops and regions as subgraphs, exchanges as thick arrows, feedback edges dashed.
 
-    An exchange at a source is part of Spark's own shuffle and costs no round: a thin arrow.
+    What a call of yours made is one box, unless `expand` opens it: all, or some by their names. An exchange
+    at a source is part of Spark's own shuffle and costs no round: a thin arrow.
 
     Example:
         >>> import timely_spark as ts
@@ -35,51 +34,48 @@ def to_mermaid(flow: Dataflow) -> str:
             s0 -->|"by n, free"| s1
             s1 --> s2
     """
-    plan = flow.compile(workers=2)  # one worker has no exchange
-    free = {edge.index for channel in plan.channels if channel.source is None for edge in channel.edges}
-    lines = ["flowchart TD", *_stages(plan.stages, 0, Counter())]
-    lines += [f"    {_arrow(plan, edge, free=edge.index in free)}" for edge in plan.edges]
-    return "\n".join(lines)
+    sketch = Sketch.of(flow.compile(workers=2)).folded(expand)  # one worker has no exchange
+    numbers = {step.key: f"s{i}" for i, step in enumerate(sketch.steps)}
+    lines = ["flowchart TD", *_steps(sketch, sketch.steps, numbers, 0, Counter())]
+    return "\n".join([*lines, *(f"    {_arrow(arrow, numbers)}" for arrow in sketch.arrows)])
 
 
-def _stages(stages: Iterable[Stage], depth: int, used: Counter[str]) -> Iterator[str]:
-    """The stages of a frame, and the subgraphs of the frames in it."""
-    parts: dict[Part, list[Stage]] = defaultdict(list)
-    for stage in stages:
-        inner = frames(stage)[depth + 1 :]
-        parts[inner[0] if inner else stage].append(stage)
+def _steps(
+    sketch: Sketch, steps: Iterable[Step], numbers: Mapping[str, str], depth: int, used: Counter[str]
+) -> Iterator[str]:
+    """The steps of a frame, and the subgraphs of the frames in it."""
+    parts: dict[str, list[Step]] = defaultdict(list)
+    for step in steps:
+        parts[step.frames[depth] if len(step.frames) > depth else step.key].append(step)
     indent = "    " * (depth + 1)
-    for part, inside in parts.items():
-        if isinstance(part, Stage):
-            yield f"{indent}s{part.index}{_box(part)}"
+    for key, inside in parts.items():
+        if (frame := sketch.frames.get(key)) is None:
+            yield f"{indent}{numbers[key]}{_box(inside[0])}"
             continue
-        kind = "region" if isinstance(part, Name) else "loop"
-        yield f"{indent}subgraph {kind}{used[kind]}[{_quoted(title_of(part))}]"
-        used[kind] += 1
-        yield from _stages(inside, depth + 1, used)
+        yield f"{indent}subgraph {frame.kind}{used[frame.kind]}[{_quoted(frame.title)}]"
+        used[frame.kind] += 1
+        yield from _steps(sketch, inside, numbers, depth + 1, used)
         yield f"{indent}end"
 
 
-def _box(stage: Stage) -> str:
-    text = _quoted(*dict.fromkeys((stage.title.text, label_of(stage))))
-    if stage.is_source:
+def _box(step: Step) -> str:
+    text = _quoted(*dict.fromkeys((step.title, step.label)))
+    if step.is_source:
         return f"([{text}])"
-    if not stage.outputs:
+    if step.is_end:
         return f"[[{text}]]"
-    return f"({text})" if stage.is_routing else f"[{text}]"
+    return f"({text})" if step.is_routing else f"[{text}]"
 
 
-def _arrow(plan: Plan, edge: Edge, *, free: bool) -> str:
-    exchange = plan.exchanged.get(edge.index)
-    returns = edge.source.kind is Kind.FEEDBACK
+def _arrow(arrow: Arrow, numbers: Mapping[str, str]) -> str:
     label = (
-        ["next iteration"] * returns
-        + ([] if exchange is None else [way_of(exchange)])
-        + ["free"] * (free and exchange is not None)
+        ["next iteration"] * arrow.feedback
+        + [arrow.exchange] * bool(arrow.exchange)
+        + ["free"] * (arrow.free and bool(arrow.exchange))
     )
-    arrow = "-.->" if returns else "-->" if exchange is None or free else "==>"
+    line = "-.->" if arrow.feedback else "==>" if arrow.costs else "-->"
     shown = f"|{_quoted(', '.join(label))}|" if label else ""
-    return f"s{edge.source.index} {arrow}{shown} s{edge.target.index}"
+    return f"{numbers[arrow.source]} {line}{shown} {numbers[arrow.target]}"
 
 
 def _quoted(*lines: str) -> str:

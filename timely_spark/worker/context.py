@@ -147,6 +147,7 @@ class CallContext:
         if not batch.num_rows:
             return
         round_.iterations.sent(channel, time, batch, self.node)
+        round_.moved[index] += batch.num_rows
         own = batch if channel.exchange is None else round_.outbox.add(channel, arrival, batch)
         if own is not None:
             round_.receive(round_.plan.nodes[channel.target], channel.input, arrival, own)

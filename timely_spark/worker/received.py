@@ -51,6 +51,8 @@ class Received:
         #: the pointstamps of the messages, and the number of records of inputs, which `batches` counts
         self.pointstamps: Counter[tuple[int, Any]] = Counter()
         self.records = 0
+        #: records of inputs by channel, which `batches` counts, too
+        self.moved: Counter[int] = Counter()
         self._advance_inputs(items[Advance])
         self._check_epochs(items[Tick])
         self._inputs: list[InputBatch] = sorted(items[InputBatch], key=attrgetter("order"))
@@ -138,4 +140,5 @@ class Received:
         time = channel.summary.results_in(self.plan.times.epoch(epoch))
         if time is not None:
             self.records += table.num_rows
+            self.moved[channel.index] += table.num_rows
             yield self.plan.nodes[channel.target], channel.input, time, table

@@ -127,6 +127,9 @@ class Worker:
         self.invocations: dict[int, list[Invocation]] = {}
         #: time spent in `step`, for statistics
         self.seconds = 0.0
+        #: since the last state was written, records by channel, and nanoseconds by vertex
+        self.moved: Counter[int] = Counter()
+        self.spent: Counter[int] = Counter()
         #: asked before each delivery whether the round ends there; the next round does the rest
         self.ends: Callable[[Worker], bool] | None = None
         #: the present call: step, time, records, and its start by `time.monotonic`; None means between calls
@@ -158,6 +161,7 @@ class Worker:
         for batch in received.batches():
             self.enqueue(*batch)
         self.run()
+        self.moved.update(received.moved)
         out = self._rows()
         self.seconds += perf_counter() - started
         return out
@@ -293,8 +297,10 @@ class Worker:
             self.context.call(node, self.vertex(node), invocation, capability, inputs)
         self.calling = outer
         self.running.pop()
+        took = perf_counter_ns() - started
+        self.spent[node.index] += took
         if self.plan.measured:
-            self._measure("call", node, invocation.time, (1, records, 0, perf_counter_ns() - started))
+            self._measure("call", node, invocation.time, (1, records, 0, took))
 
     def _measure(self, kind: str, node: Node, time: Timestamp, counts: tuple[int, int, int, int]) -> None:
         total = self.measured.setdefault((kind, node.name, time.epoch), [0, 0, 0, 0])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from timely_spark.graph import integer, seconds
+from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.plot import figure_of
 from timely_spark.runtime.handle.watch import only_the_wait
@@ -53,12 +56,42 @@ def watch(self: Query, *, every: float = 0.5) -> None:
         show(Overview.of(self), True)  # noqa: FBT003
 
 
-def plot(self: Query) -> Figure:
-    """Draw the last micro-batches: how each loop converges, latencies of epochs, and states of steps.
+def ui(self: Query, *, port: int = 0, slo: float | None = None) -> str:
+    """Serve this query's console on this machine, as `python -m timely_spark ui`, until the process ends.
 
-    For each loop the records that changed, by iteration, one line an epoch (the last 8); the milliseconds
-    until each epoch was complete at all outputs; the bytes of the 8 largest states. The history is what
-    Spark retains of this run, by default 100 micro-batches, and 128 numbers of a loop in an epoch.
+    The page answers this machine only. Another call, or one with the same port, gives the same page.
+
+    Args:
+        port: the port; 0 means any that is free.
+        slo: the seconds within which an epoch must be answered, else the page is red.
+
+    Returns:
+        The address of the page.
+
+    Raises:
+        OSError: the port is in use.
+
+    Example:
+        >>> query.ui(slo=2)  # doctest: +SKIP
+        'http://127.0.0.1:41233/?flow=0'
+    """
+    port = integer("port", port, least=0)
+    slo = None if slo is None else seconds("slo", slo)
+    server = self._consoles.get(port)
+    if server is None:
+        server = self._consoles[port] = Server([self.checkpoint], address="127.0.0.1", port=port)
+        threading.Thread(target=server.serve_forever, name="timely-console", daemon=True).start()
+    server.slo = slo
+    return server.url
+
+
+def plot(self: Query) -> Figure:
+    """Draw the last batches: how each loop converges, latencies of epochs, and states of steps.
+
+    For each loop the records that changed, by iteration, one line an epoch (the last 8); the seconds until
+    each epoch was complete at all outputs; the bytes of the 8 largest states, of a library's algorithm as
+    one. The history is that of the checkpoint, also of runs before a restart: the last 100 batches, of
+    those that are retained (`start(keep=...)`), and 128 numbers of a loop in an epoch.
 
     Returns:
         A `matplotlib.figure.Figure`, which a notebook shows; ``savefig`` writes it to a file.
@@ -69,14 +102,7 @@ def plot(self: Query) -> Figure:
     Example:
         >>> query.plot().savefig("fraud.png")  # doctest: +SKIP
     """
-    recent = self.recent_progress
-    latencies: dict[int, int] = {}
-    durations = {progress.epoch: progress.duration_ms for progress in recent}
-    for progress in recent:
-        for done in self._watch.completed(progress.epoch, durations):
-            if done.milliseconds is not None:
-                latencies[done.epoch] = max(done.milliseconds, latencies.get(done.epoch, 0))
-    return figure_of(self.name or self._context.name, recent, latencies)
+    return figure_of(self.name or self._context.name, self._watch.history(), self._watch.sketch)
 
 
 def query_line(self: Query) -> str:

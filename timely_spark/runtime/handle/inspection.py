@@ -23,6 +23,7 @@ from timely_spark.runtime.storage.blobs import Blobs, size_of
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
+from timely_spark.show.sketch import Sketch
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import from_bytes
 from timely_spark.state.codec import Codec, unpack_json
@@ -149,13 +150,19 @@ class Round:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """The flow as the checkpoint describes it, with the summary of its plan (`outline`) and a drawing."""
+        """The flow as described in the checkpoint, with its plan's summary (`outline`) and a `sketch`."""
         return self.log.flow(self.manifest)
 
     @cached_property
     def summary(self) -> PlanSummary:
         """The summary of the plan."""
         return self.own or PlanSummary(self.description["outline"])
+
+    @cached_property
+    def sketch(self) -> Sketch:
+        """The flow to look at; of a checkpoint that an older version has written it has no steps."""
+        found = self.description.get("sketch")
+        return Sketch(self.flow) if found is None else Sketch.decode(found)
 
     @property
     def inputs(self) -> dict[str, tuple[int | None, str]]:

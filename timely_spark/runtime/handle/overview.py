@@ -55,6 +55,7 @@ class Overview:
         recent = query.recent_progress[-_BATCHES - 1 :]
         timed = [progress for progress in recent if progress.duration_ms]
         seconds = sum(progress.duration_ms or 0 for progress in timed) / 1000
+        running = query.current_progress
         return cls(
             name=query.name or watch.context.name,
             state="running" if active else "ended" if error is None else f"failed: {error}",
@@ -63,8 +64,8 @@ class Overview:
             rate=sum(progress.records for progress in timed) / seconds if seconds else None,
             epochs=manifest.open_epochs,
             held_back_by=watch.held_back_by(),
-            running=query.current_progress,
-            steps=steps(manifest, watch.summary.frontier(manifest.coordinator), _TIMES),
+            running=running and running.named(watch.sketch.loop),
+            steps=steps(manifest, watch.summary.frontier(manifest.coordinator), watch.sketch.boxes(), _TIMES),
             hot_keys=list(manifest.hot_keys.values()),
             negatives=[text for _, text in manifest.negatives.values()],
             recent=recent,
@@ -139,10 +140,26 @@ def steps_table(steps: Iterable[tuple[str, str, int | None]]) -> Table:
 
 
 def steps(
-    manifest: Manifest, frontier: Mapping[str, list[Any]], most: int | None = None
+    manifest: Manifest,
+    frontier: Mapping[str, list[Any]],
+    boxes: Mapping[str, str],
+    most: int | None = None,
 ) -> list[tuple[str, str, int | None]]:
-    """By step its frontier in words, of which only `most` times are listed, and the bytes of its state."""
-    return [
-        (name, listed(list(map(time_text, times)), most) or "complete", manifest.state_bytes.get(name))
-        for name, times in frontier.items()
-    ]
+    """By step, or box of steps, its frontier in words and the bytes of its state.
+
+    Args:
+        boxes: by step the name of what stands for it: `Sketch.boxes`.
+        most: how many times are listed.
+    """
+    inside: dict[str, list[str]] = {}
+    for name in frontier:
+        inside.setdefault(boxes.get(name, name), []).append(name)
+    rows = []
+    for name, parts in inside.items():
+        times = frontier[parts[0]]
+        if len(parts) > 1:  # of the times inside a box only the epochs say something outside
+            times = [[least] for least in sorted({time[0] for part in parts for time in frontier[part]})[:1]]
+        sizes = [manifest.state_bytes[part] for part in parts if part in manifest.state_bytes]
+        shown = listed(list(map(time_text, times)), most) or "complete"
+        rows.append((name, shown, sum(sizes) if sizes else None))
+    return rows

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller
-from timely_spark.runtime.handle.watch import Progress
-from timely_spark.worker.convergence import Convergence
+from timely_spark.runtime.handle.charts import bytes_text
+from timely_spark.runtime.handle.history import History
+from timely_spark.show.drawing import short_number
+from timely_spark.show.sketch import Sketch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: The most epochs and steps that have a line of their own: the last epochs, and the steps with most state.
 LINES = 8
+#: An axis is one of powers if the largest value is so many times the least, and there are so many points.
+_POWERS, _POINTS = 1000, 12
 
 
-def figure_of(title: str, recent: Sequence[Progress], latencies: Mapping[int, int]) -> Figure:
-    """Draw recent micro-batches: a panel for each loop, one for the latencies by epoch, one for states."""
+def figure_of(title: str, history: History, sketch: Sketch) -> Figure:
+    """Draw the last batches: a panel for each loop, one for the latencies by epoch, one for states."""
     try:
         from matplotlib import figure
     except ImportError:
@@ -34,48 +38,57 @@ def figure_of(title: str, recent: Sequence[Progress], latencies: Mapping[int, in
             self.savefig(png := BytesIO(), format="png")
             return png.getvalue()
 
-    loops = convergence(recent)
-    drawn = Plot(figsize=(8, 2.6 * (len(loops) + 2)), layout="constrained")
+    loops = history.convergence()
+    drawn = Plot(figsize=(8, 2.4 * (len(loops) + 2)), layout="constrained")
     panels: Any = drawn.subplots(len(loops) + 2, 1, squeeze=False)[:, 0]
     for panel, (loop, epochs) in zip(panels, loops.items(), strict=False):
         lines = {f"epoch {epoch}": points for epoch, points in list(epochs.items())[-LINES:]}
-        _lines(panel, f"loop {loop}", "iteration", "changed records", lines)
-        panel.set_yscale("log")
+        _lines(panel, f"loop {sketch.loop(loop)}", "iteration", "changed records", lines)
+        values = [value for points in lines.values() for _, value in points if value]
+        if len(values) >= _POINTS and max(values) >= _POWERS * min(values):
+            panel.set_yscale("log")
     *_, latency, state = panels
-    _lines(latency, "latency", "epoch", "ms", {"": sorted(latencies.items())})
-    _lines(state, "state", "micro-batch", "bytes", _states(recent))
+    latencies = [(epoch.epoch, epoch.seconds) for epoch in history.epochs()]
+    _lines(latency, "latency", "epoch", "seconds", {"": latencies})
+    latency.set_ylim(bottom=0)
+    _lines(state, "state", "batch", "", _states(history, sketch.boxes()), text=bytes_text)
     drawn.suptitle(_plain(title))
     return drawn
 
 
-def convergence(recent: Iterable[Progress]) -> dict[str, dict[int, list[tuple[int, float]]]]:
-    """By loop and epoch, the changed records by iteration.
-
-    An epoch may take several micro-batches. The records of `width` iterations are drawn as their mean.
-    """
-    every = Convergence.sum(Convergence.of(progress.iterations) for progress in recent)
-    loops: dict[str, dict[int, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
-    for loop, epoch, first, width, records in every:
-        loops[loop][epoch].append((first, records / width))
-    return loops
+def _states(history: History, boxes: Mapping[str, str]) -> dict[str, list[tuple[int, float]]]:
+    """By step, or box of steps, the bytes of its state by batch; of those with most."""
+    steps: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for batch in history.batches:
+        for step, size in batch.state_bytes.items():
+            steps[boxes.get(step, step)][batch.number] += size
+    largest = sorted(steps, key=lambda step: -max(steps[step].values()))[:LINES]
+    return {step: list(steps[step].items()) for step in largest}
 
 
-def _states(recent: Sequence[Progress]) -> dict[str, list[tuple[int, float]]]:
-    steps: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for progress in recent:
-        for step, size in progress.state_bytes.items():
-            steps[step].append((progress.epoch, size))
-    largest = sorted(steps, key=lambda step: -max(size for _, size in steps[step]))[:LINES]
-    return {step: steps[step] for step in largest}
+def _lines(
+    panel: Any,
+    title: str,
+    x: str,
+    y: str,
+    lines: Mapping[str, Sequence[tuple[int, float]]],
+    *,
+    text: Callable[[float], str] = short_number,
+) -> None:
+    """Lines over whole numbers, with a legend beside them."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-
-def _lines(panel: Any, title: str, x: str, y: str, lines: Mapping[str, Sequence[tuple[int, float]]]) -> None:
     for label, points in lines.items():
         panel.plot([at for at, _ in points], [value for _, value in points], marker=".", label=_plain(label))
-    panel.set(title=_plain(title), xlabel=x, ylabel=y)
-    panel.xaxis.get_major_locator().set_params(integer=True)
+    panel.set_title(_plain(title), loc="left", fontsize="medium")
+    panel.set(xlabel=x, ylabel=y)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    panel.grid(alpha=0.3)
+    if y != "seconds":
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    panel.spines[["top", "right"]].set_visible(False)
     if any(lines):
-        panel.legend(fontsize="small")
+        panel.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
 
 
 def _plain(text: str) -> str:

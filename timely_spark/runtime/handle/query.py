@@ -27,6 +27,7 @@ from timely_spark.runtime.errors import (
 from timely_spark.runtime.handle import display, questions, reasons
 from timely_spark.runtime.handle import pointstamps as stamps
 from timely_spark.runtime.handle.ask import Indexes
+from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.inputs import InputHandle
 from timely_spark.runtime.handle.probe import QueryProbe
@@ -174,6 +175,8 @@ class Query:
         self._deletes = weakref.finalize(self, _delete, context.checkpoint, views) if temporary else None
         #: The error that ended the query, once its checkpoint is deleted.
         self._error: TimelyError | None = None
+        #: By port the consoles of `ui`.
+        self._consoles: dict[int, Server] = {}
         #: Settings that the session refused, and why.
         self.unset = list(unset)
 
@@ -323,6 +326,7 @@ class Query:
     _repr_html_ = display.html
     watch = display.watch
     plot = display.plot
+    ui = display.ui
     why = reasons.why
     audit = reasons.audit
     explain_row = reasons.explain_row

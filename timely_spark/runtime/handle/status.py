@@ -19,6 +19,7 @@ from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog, failure_file
 from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.show.sketch import Expand
 from timely_spark.show.table import counted, listed
 
 #: What to do after a failure.
@@ -47,14 +48,17 @@ class Status:
     read: Mapping[str, Account]
     #: what keeps the oldest epoch open; None if no epoch is in flight
     why: Why | None
+    #: which boxes of steps are opened
+    expand: Expand = False
 
     @classmethod
-    def of(cls, checkpoint: str) -> Status:
+    def of(cls, checkpoint: str, *, expand: Expand = False) -> Status:
         """Read the status of a checkpoint, also of a running flow."""
         after = inspect(checkpoint).at()
         log, manifest, epochs = after.log, after.manifest, after.manifest.open_epochs
         running = Lock(log.files).is_held()
         now = running_batch(log, manifest.batch) if running is not False else None
+        now = now and now.named(after.sketch.loop)
         failure = failed(log, manifest) if not running else None
         state = {True: "running", False: "stopped", None: "perhaps running"}[running]
         if failure is not None:
@@ -70,6 +74,7 @@ class Status:
             now=now,
             read=Account.of(log, manifest, after.description["described"]["inputs"]),
             why=Why.of(after, epochs[0], running=now) if epochs else None,
+            expand=expand,
         )
 
     def json(self) -> str:
@@ -125,6 +130,10 @@ class Status:
             *[past + results] * bool(past),
         ]
 
+    def steps(self) -> list[tuple[str, str, int | None]]:
+        """By step, or box of the steps of one call, its frontier and the bytes of its state."""
+        return steps(self.after.manifest, self.after.frontier, self.after.sketch.boxes(self.expand))
+
     @property
     def residency(self) -> str:
         """Whether each micro-batch of the last run stays, and why not."""
@@ -173,8 +182,8 @@ class Status:
         messages, held, notifications = self.pending
         yield f"pending  {messages} ({held}), {notifications}{left}"
         yield "frontier: the least times that may still arrive"
-        width = max(map(len, after.frontier), default=0)
-        for name, times, size in steps(manifest, after.frontier):
+        width = max((len(name) for name, *_ in self.steps()), default=0)
+        for name, times, size in self.steps():
             yield f"  {name:{width}}  {times}" + ("" if size is None else f"   {size:,} bytes of state")
         if self.why is not None:
             yield str(self.why)

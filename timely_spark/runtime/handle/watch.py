@@ -21,10 +21,12 @@ from timely_spark.compiler.summary import PlanSummary
 from timely_spark.coordinator import Coordinator
 from timely_spark.errors import LogDamaged
 from timely_spark.graph import find
+from timely_spark.runtime.handle.history import History, PastBatch
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.log import FIRST
 from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.show.sketch import Sketch
 from timely_spark.times import Antichain
 from timely_spark.worker.convergence import Convergence, Iterations
 
@@ -193,6 +195,20 @@ class LogView:
     def summary(self) -> PlanSummary:
         """The summary of the flow's plan."""
         return PlanSummary.of(self.context.plan)
+
+    def history(self) -> History:
+        """The last batches, also of earlier runs."""
+        with self._reading:
+            if self._last is None:
+                newest = self.newest()
+                return History(self.log, self.context.plan.clocked).look(newest)
+            kept = [PastBatch.of(one) for one in self._last.manifests.values() if one is not None]
+        return History(self.log, self.context.plan.clocked, kept)
+
+    @cached_property
+    def sketch(self) -> Sketch:
+        """The flow to look at."""
+        return Sketch.of(self.context.plan)
 
     def frontier(self, name: str, manifest: Manifest | None = None) -> Antichain[Any]:
         """The frontier of an output or probe; `manifest`: by default the newest one."""

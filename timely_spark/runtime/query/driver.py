@@ -425,6 +425,9 @@ def manifest_of(rounds: Rounds, coordinator: Coordinator, result: RoundResult, s
         stats={
             **result.stats,
             "slowest": slowest,
+            "took": dict(states.took),
+            "moved": dict(states.moved),
+            "spent": dict(states.spent),
             "state_bytes": dict(states.sizes),
             "convergence": result.convergence.encode(),
         },

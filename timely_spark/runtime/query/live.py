@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timely_spark.coordinator import RoundResult
@@ -73,6 +73,10 @@ class BatchProgress:
     loops: tuple[LoopProgress, ...]
     #: The calls of steps that had not returned when the progress was written.
     calls: tuple[StepProgress, ...] = ()
+
+    def named(self, loop: Callable[[str], str]) -> BatchProgress:
+        """The same, with names of loops for people."""
+        return replace(self, loops=tuple(replace(each, loop=loop(each.loop)) for each in self.loops))
 
     def __str__(self) -> str:
         parts = [f"micro-batch {self.epoch} runs: round {self.rounds}, {self.records:,} records"]

@@ -241,7 +241,7 @@ class RoundLog:
         return None
 
     def flow(self, manifest: Manifest) -> dict[str, Any]:
-        """The flow that wrote a manifest: its description, the plan's summary, and a drawing."""
+        """The flow that wrote a manifest: its description, the plan's summary, and a sketch."""
         name = f"flows/{manifest.plan}.json"
         return dict(self.files.found(name, self.files.json(name)))
 

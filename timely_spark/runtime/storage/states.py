@@ -30,6 +30,9 @@ class State(Item):
     indexed: int = 0
     #: milliseconds that the worker has taken in this batch
     ms: float = 0.0
+    #: in this batch, records by channel, and microseconds by step
+    moved: Mapping[str, int] = field(default_factory=dict)
+    spent: Mapping[str, int] = field(default_factory=dict)
     #: if the plan is measured, what the worker did in this batch: kind, step, epoch, and the counts
     measured: list[list[Any]] = field(default_factory=list)
 
@@ -64,6 +67,9 @@ class States:
     garbage: list[str] = field(default_factory=list)
     #: milliseconds of each worker in this batch
     took: dict[int, float] = field(default_factory=dict)
+    #: of all workers in this batch, records by channel, and microseconds by step
+    moved: Counter[str] = field(default_factory=Counter)
+    spent: Counter[str] = field(default_factory=Counter)
     #: what each worker did in this batch: see `State.measured`
     measured: dict[int, list[list[Any]]] = field(default_factory=dict)
 
@@ -72,7 +78,9 @@ class States:
         for worker, state in wire.read(rows, State):
             if (old := self.by_worker.get(worker)) is not None:
                 self.garbage += sorted(old.files - state.files)
-            self.by_worker[worker] = replace(state, ms=0.0, measured=[])
+            self.by_worker[worker] = replace(state, ms=0.0, moved={}, spent={}, measured=[])
+            self.moved.update(state.moved)
+            self.spent.update(state.spent)
             self.measured.setdefault(worker, []).extend(state.measured)
             self.took[worker] = self.took.get(worker, 0.0) + state.ms
 
@@ -102,5 +110,9 @@ def write_state(blobs: Blobs, worker: Worker, batch: int, before: bytes | None, 
         before = blobs.put(prefix, data)
     measured = [[*key, *counts] for key, counts in worker.measured.items()]
     worker.measured.clear()
+    moved = {str(channel): records for channel, records in sorted(worker.moved.items())}
+    spent = {worker.plan.nodes[index].name: ns // 1000 for index, ns in sorted(worker.spent.items())}
+    worker.moved.clear()
+    worker.spent.clear()
     references = as_text(sorted(worker.references))
-    return State(before, references, worker.sizes, worker.arrangement_bytes, ms, measured)
+    return State(before, references, worker.sizes, worker.arrangement_bytes, ms, moved, spent, measured)

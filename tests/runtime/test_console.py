@@ -1,0 +1,453 @@
+"""The local page: what it shows of a running flow, whom it answers, and what a hostile checkpoint may do."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import timely_spark as ts
+from tests.support.browser import CHROMIUM, NONE, Browser
+from timely_spark.__main__ import main
+from timely_spark.runtime.handle import console
+from timely_spark.runtime.handle.console import Server
+from timely_spark.runtime.handle.history import History, PastBatch
+from timely_spark.runtime.handle.page import Asked
+from timely_spark.runtime.handle.verdict import Verdict
+from timely_spark.runtime.storage.lock import Lock
+from timely_spark.runtime.storage.log import RoundLog, failure_file
+
+
+@pytest.fixture
+def serve() -> Iterator[Any]:
+    started = []
+
+    def start(*checkpoints: str, address: str = "127.0.0.1", slo: float | None = None) -> Server:
+        server = Server(checkpoints, address=address, port=0, slo=slo)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        started.append((server, thread))
+        return server
+
+    yield start
+    for server, thread in started:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def get(url: str, **headers: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def held_back() -> ts.Dataflow:
+    flow = ts.Dataflow("<b>held</b>")
+    words = flow.input("words", "word string", epochs="manual")
+    words.collection().count("n", keys="word", name="counted").changes().capture("out")
+    return flow
+
+
+def components() -> ts.Dataflow:
+    flow = ts.Dataflow("rings")
+    edges = flow.input("edges", "src long, dst long").collection()
+    ts.graphs.strongly_connected_components(edges, name="parts").changes().capture("out")
+    return flow
+
+
+def test_the_page_shows_the_flow_as_it_is_at_each_look(begin: Any, serve: Any, tmp_path: Path) -> None:
+    process = begin(held_back(), workers=2)
+    server = serve(str(tmp_path))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+    _, empty = get(server.url)
+    assert "nothing waits" in empty
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    process.handles["words"].send([("a",)])
+    process.batches()
+    code, shown = get(server.url)
+
+    assert code == 200
+    ET.fromstring(shown.removeprefix("<!DOCTYPE html>"))
+    for text in (
+        "epoch 0 is held back by",
+        "input words (",
+        "advance or close it",
+        "counted",
+        "<svg",
+        "1 entry, 1 record",
+        "&lt;b&gt;held",
+    ):
+        assert text in shown
+    assert "<b>held" not in shown
+
+
+def test_a_click_opens_a_box_and_tells_of_a_step(begin: Any, serve: Any, tmp_path: Path) -> None:
+    process = begin(components(), workers=2, rounds=100)
+    process.handles["edges"].send([(1, 2), (2, 1), (2, 3)])
+    process.batches()
+    server = serve(str(tmp_path))
+
+    closed = server.sections(Asked(0))
+    assert "strongly_connected_components: 63" in closed["flow"]
+    assert "parts.loop" not in closed["flow"] + closed["sizes"]
+    assert "open=%2A%2F" in closed["flow"]
+    opened = server.sections(Asked(0, ("parts", "no such")))
+    assert "loop parts.loop.loop" in opened["flow"]
+    assert "parts.loop.loop.min" in opened["sizes"]
+    box = server.sections(Asked(0, (), "parts"))["step"]
+    assert "show its 63 steps" in box
+    assert "State by worker" in box
+    assert "open=parts" in box
+    step = server.sections(Asked(0, ("parts",), "parts.distinct"))["step"]
+    for text in ("distinct", "test_console.py:", "parts.where (by src, dst)", "state: ", "<td>1</td>"):
+        assert text in step
+    assert re.search(r"epoch 0: begun .*, complete .* in batch \d+, .* rounds", closed["epochs"])
+    edges = [re.findall(r"(\d+) records in the last", closed["flow"])]
+    assert edges[0][0] == "3"  # on the arrow from the input
+    assert server.sections(Asked(0, (), "<script>"))["step"] == ""
+
+
+def test_status_has_a_row_for_a_call_and_opens_it(
+    begin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = begin(components(), workers=2, rounds=100)
+    process.handles["edges"].send([(1, 2), (2, 1)])
+    process.batches()
+
+    shown = []
+    for more in ([], ["--expand", "parts"], ["--expand"]):
+        assert main(["status", str(tmp_path), *more]) == 0
+        shown.append(capsys.readouterr().out)
+    assert re.search(r"^  parts +\(\d+\) +[\d,]+ bytes of state$", shown[0], re.MULTILINE)
+    assert "parts.loop" not in shown[0]
+    assert "parts.loop.loop.min" in shown[1]
+    assert "parts.loop.loop.min" in shown[2]
+    assert main(["status", str(tmp_path), "--expand", "part"]) == 1
+    assert "box of several steps" in capsys.readouterr().err
+
+
+def test_a_late_flow_is_red_with_the_reason_and_what_to_do(begin: Any, serve: Any, tmp_path: Path) -> None:
+    process = begin(held_back(), workers=2)
+    process.handles["words"].send([("a",)])
+    process.batches()
+    lock = Lock(RoundLog(str(tmp_path)).files)
+    assert lock.acquire()
+    try:
+        patient, late = serve(str(tmp_path), slo=3600.0), serve(str(tmp_path), slo=0.0)
+        assert patient.look(Asked(0)).verdict.kind == "good"
+        verdict = late.look(Asked(0)).verdict
+    finally:
+        lock.release()
+
+    assert (verdict.kind, verdict.do) == ("bad", "advance or close this input.")
+    assert re.fullmatch(
+        r"The oldest epoch has waited .+ for its answer, 0.0 ms are asked for: "
+        r"input 'words' \(.+\) is still at epoch 0\.",
+        verdict.says,
+    )
+    stopped = late.look(Asked(0)).verdict
+    assert "the flow is stopped" in stopped.says
+
+
+def test_a_failure_has_its_line_its_time_and_what_to_do(begin: Any, serve: Any, tmp_path: Path) -> None:
+    begin(held_back(), workers=1)
+    log = RoundLog(str(tmp_path))
+    text = "step 'counted' (job.py:4) failed: <b>no</b>\nHint: correct the function."
+    report = {"kind": "VertexError", "text": text, "vertex": None, "rank": 0, "at": 4e9}
+    log.files.write_json(failure_file(max(log.files.numbers("terms"))), report)
+
+    page = get(serve(str(tmp_path)).url)[1]
+
+    assert "Failed at 2096-10-02T07:06:40+00:00: step &#x27;counted&#x27; (job.py:4) failed" in page
+    assert "correct the function." in page
+    assert "<b>no" not in page
+
+
+def endless() -> ts.Dataflow:
+    flow = ts.Dataflow("endless")
+    x = flow.input("x", "n long")
+    x.loop(lambda each: each.select(n="n + 1").exchange("n"), name="grows").capture("out")
+    return flow
+
+
+def test_a_loop_that_does_not_converge_is_told(begin: Any, serve: Any, tmp_path: Path) -> None:
+    process = begin(endless(), workers=2, rounds=40, keep=10)
+    process.handles["x"].send([(i,) for i in range(20)])
+    for _ in range(3):
+        process.batch()
+
+    server = serve(str(tmp_path))
+    verdict = server.look(Asked(0)).verdict
+    assert verdict.kind == "bad"
+    assert verdict.says.startswith("Loop 'grows' does not converge: epoch 0 is at iteration ")
+    assert "an iteration still changes 20 records" in verdict.says
+    assert "query.cancel(0)" in verdict.do
+    assert "loop grows: changed records by iteration" in server.sections(Asked(0))["loops"]
+
+
+def test_twenty_flows_are_on_one_page_and_one_that_cannot_be_read_harms_none(
+    begin: Any, serve: Any, tmp_path: Path
+) -> None:
+    begin(held_back(), workers=1)
+    server = serve(*[str(tmp_path)] * 19, "/no/such")
+
+    flows = server.sections(Asked(3))["flows"]
+    assert flows.count("&lt;b&gt;held") == 19
+    assert "OtherFlow" in flows
+    assert [flows.count(each) for each in ('data-key="next"', 'data-key="before"', "aria-current")] == [
+        1,
+        1,
+        1,
+    ]
+
+
+def test_flows_that_share_captures_are_one_drawing(begin: Any, serve: Any, tmp_path: Path) -> None:
+    for number, about in enumerate([{"captures": {"out": "/data/c"}}, {"replays": {"words": "/data/c"}}, {}]):
+        begin(held_back(), workers=1, path=tmp_path / str(number))
+        files = RoundLog(str(tmp_path / str(number))).files
+        term = f"terms/{files.numbers('terms')[-1]}.json"
+        files.write_json(term, {**(files.json(term) or {}), **about})
+    server = serve(*(str(tmp_path / str(number)) for number in range(3)))
+
+    drawn = [server.sections(Asked(flow))["flow"] for flow in range(3)]
+    assert [text.count("flow &lt;b&gt;held") for text in drawn] == [4, 4, 1]
+    assert "captured" in drawn[0]
+    assert "flow=1&amp;step=counted" in drawn[0]  # a click leads to the other flow's page
+    assert "captured" not in drawn[2]
+    ET.fromstring(drawn[0].partition('class="drawn">')[2].removesuffix("</div>"))
+
+
+def test_what_changes_is_sent_to_the_page(begin: Any, serve: Any, tmp_path: Path) -> None:
+    process = begin(held_back(), workers=1)
+    server = serve(str(tmp_path))
+    with urllib.request.urlopen(server.url.replace("/?", "/events?")) as events:
+        first = json.loads(events.readline().removeprefix(b"data: "))
+        assert set(first) >= {"first", "flow", "io"}
+        process.handles["words"].send([("a",)])
+        process.batches()
+        assert events.readline() == b"\n"
+        while "say" not in (then := json.loads(events.readline().removeprefix(b"data: "))):
+            assert events.readline() == b"\n"
+    assert "epoch 0 is held back by" in then["say"]
+    assert set(then) < set(first)  # not what is as it was
+
+
+def test_the_history_is_that_of_the_checkpoint(begin: Any, tmp_path: Path) -> None:
+    for _ in range(2):
+        process = begin(components(), workers=2, rounds=100, keep=50)
+        for _ in range(2):
+            process.handles["edges"].send([(1, 2), (2, 1)])
+            process.batches()
+    log = RoundLog(str(tmp_path))
+    newest = log.newest()
+    assert newest is not None
+    manifest = log.read(newest)
+    assert manifest is not None
+
+    history = History(log, clocked=True).look(manifest)
+
+    assert len({batch.run for batch in history.batches}) == 2
+    assert [epoch.epoch for epoch in history.epochs()] == sorted(
+        {e for b in history.batches for _, e in b.released}
+    )
+    assert all(epoch.seconds > 0 for epoch in history.epochs())
+    assert sum(epoch.rounds or 0 for epoch in history.epochs()) <= manifest.rounds
+    entered = [c.index for c in process.world.plan.channels if c.source is None]
+    assert sum(history.moved()[channel] for channel in entered) == 8
+    assert history.spent()["out"] > 0
+    assert set(history.took()) == {0, 1}
+    again = list(history.batches)
+    assert history.look(manifest).batches == again
+
+
+def test_a_flow_that_answers_is_well(tmp_path: Path) -> None:
+    history = History(RoundLog(str(tmp_path)), clocked=True)
+    batch = PastBatch(
+        number=0, began=1.0, ended=2.5, rounds=1, records=3, released=[("out", 0)], open_epochs=[],
+        iterations=[], state_bytes={}, moved={}, spent={}, took={}, run="",
+    )  # fmt: skip
+    history.batches = [batch]
+
+    assert [(one.began, one.ended, one.seconds) for one in history.epochs()] == [(1.0, 2.5, 1.5)]
+    assert history.open_since(3) is None
+    assert Verdict("good", 0.0).says == ""
+
+
+def test_a_checkpoint_that_cannot_be_read_is_told_and_the_others_are_shown(
+    begin: Any, serve: Any, tmp_path: Path
+) -> None:
+    begin(held_back(), workers=1)
+    server = serve("/no/such", str(tmp_path))
+
+    assert "/no/such holds no checkpoint of a flow" in get(server.url)[1]
+    assert "nothing waits" in get(server.url.replace("flow=0", "flow=1"))[1]
+    (flow,) = (tmp_path / "timely" / "flows").iterdir()
+    flow.write_text("{")
+    assert "restore the whole checkpoint" in get(server.url.replace("flow=0", "flow=1"))[1]
+
+
+@pytest.mark.parametrize("path", ["/?flow=2", "/?flow=-1", "/?flow=x", "/etc/passwd"])
+def test_there_are_no_other_pages(serve: Any, path: str) -> None:
+    server = serve("/no/such", "/no/other")
+
+    assert get(f"http://127.0.0.1:{server.server_port}{path}") == (404, "no such page")
+
+
+def test_another_name_or_no_token_is_refused(serve: Any) -> None:
+    here, everywhere = serve("/no/such"), serve("/no/such", address="0.0.0.0")
+    outside = f"http://127.0.0.1:{everywhere.server_port}/"
+
+    assert get(here.url, Host="evil.example:80")[0] == 403
+    assert get(here.url, Host="localhost:1")[0] == 200
+    assert [get(outside)[0], get(f"{outside}?token=x")[0]] == [403, 403]
+    assert get(everywhere.url.replace("0.0.0.0", "127.0.0.1"))[0] == 200
+
+
+def test_a_port_in_use_is_told(serve: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    port = serve("/no/such").server_port
+
+    assert main(["ui", "/no/such", "--port", str(port)]) == 1
+    assert f"cannot listen at 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def ask(server: Server, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (b"GET /?flow=" + b"9" * 5000 + b" HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        ("GET /?flow=\u0663 HTTP/1.0\r\nHost: localhost\r\n\r\n".encode(), b"404"),
+        (b"GET /?flow=%D9%A3 HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /?flow=00 HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /?" + b"a=1&" * 5000 + b" HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET //[ HTTP/1.0\r\nHost: localhost\r\n\r\n", b"40"),
+        (b"GET http://[::1/ HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET / HTTP/1.0\r\nHost: [\r\n\r\n", b"403"),
+        (b"GET /../../etc/passwd HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /?flow=../../etc HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET / HTTP/1.0\r\nHost: localhost\r\n" + b"x: y\r\n" * 1000 + b"\r\n", b"431"),
+        (b"GET / HTTP/1.0\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", b"431"),
+        (b"GET /" + b"a" * 100_000 + b" HTTP/1.0\r\n\r\n", b"414"),
+        (b"POST / HTTP/1.0\r\nHost: localhost\r\n\r\n", b"501"),
+        (b"\x16\x03\x01\x00", b""),
+    ],
+)
+def test_junk_is_refused_and_the_server_lives_on(
+    serve: Any, capfd: pytest.CaptureFixture[str], request_: bytes, code: bytes
+) -> None:
+    server = serve("/no/such")
+
+    answer = ask(server, request_)
+
+    assert code in answer.partition(b"\r\n")[0]
+    assert b"/no/such" not in answer
+    assert get(server.url)[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_client_that_sends_nothing_loses_its_thread(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console._Handler, "timeout", 0.05)
+    server = serve("/no/such")
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        connection.sendall(b"GET / HT")
+        assert connection.recv(100) == b""
+    assert get(server.url)[0] == 200
+
+
+@pytest.mark.parametrize("name", ["console.css", "console.js"])
+def test_style_and_script_are_the_packages_own(serve: Any, name: str) -> None:
+    server = serve("/no/such")
+
+    code, text = get(f"http://127.0.0.1:{server.server_port}/{name}")
+
+    assert code == 200
+    assert "://" not in text
+    assert "eval" not in text
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip(NONE)
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+@pytest.mark.slow
+def test_a_browser_shows_each_change_under_the_rules_that_the_page_sets(
+    begin: Any, serve: Any, browser: Browser, tmp_path: Path
+) -> None:
+    process = begin(components(), workers=2, rounds=100)
+    server = serve(str(tmp_path), str(tmp_path))
+
+    browser.open(server.url)
+    assert "nothing waits" in browser.ask("document.querySelector('#first').innerText")
+    process.handles["edges"].send([(1, 2), (2, 1)])
+    browser.until(
+        "document.querySelector('#io')?.innerText.includes('1 sends')"
+    )  # the page was not loaded again
+    process.batches()
+    browser.until("document.querySelector('#io')?.innerText.includes('1 entry, 2 records')")
+
+    browser.ask("[...document.querySelectorAll('#flow a')].find(a => a.ariaLabel === 'parts').focus()")
+    process.handles["edges"].send([(2, 3)])
+    process.batches()
+    browser.until("document.querySelector('#io')?.innerText.includes('2 entries, 3 records')")
+    assert browser.ask("document.activeElement.ariaLabel") == "parts"  # it keeps the place of the keyboard
+    browser.ask("document.activeElement.dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    browser.until("document.querySelector('#step')?.innerText.includes('show its 63 steps')")
+    for key, place in {
+        "Escape": "!location.search.includes('step')",
+        "e": "location.search.includes('open')",
+    }.items():
+        browser.press(key)
+        browser.until(f"document.readyState === 'complete' && {place}")
+    assert "parts.loop.loop" in browser.ask("document.querySelector('#flow').textContent")
+    browser.press("n")
+    browser.until("location.search === '?flow=1'")
+    assert browser.complaints == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_is_wider_than_its_window(
+    begin: Any, serve: Any, browser: Browser, tmp_path: Path, width: int
+) -> None:
+    process = begin(components(), workers=2, rounds=100)
+    process.handles["edges"].send([(1, 2), (2, 1)])
+    process.batches()
+    grows = begin(endless(), path=tmp_path / "grows", workers=2, rounds=40)
+    grows.handles["x"].send([(i,) for i in range(20)])
+    for _ in range(3):
+        grows.batch()
+    places = [str(tmp_path), str(tmp_path / "grows"), "/no/such"]
+    server = serve(*places, *places[:1] * 17, slo=0.0)
+
+    for flow in range(3):
+        browser.open(server.url.replace("flow=0", f"flow={flow}"), width=width, dark=bool(flow % 2))
+        assert browser.ask("document.documentElement.scrollWidth") <= width
+        ground = browser.ask("getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(13, 17, 23)") == bool(flow % 2)
+        assert len(browser.picture()) > 5000
+    assert browser.complaints == []

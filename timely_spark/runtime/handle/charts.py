@@ -1,0 +1,177 @@
+"""Small charts as SVG, made where the page is made: a page needs no library for them, and prints as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+
+from timely_spark.show.drawing import short_number
+from timely_spark.show.table import escaped
+
+#: How many colours the style sheet has: classes `c0` to `c7`.
+COLOURS = 8
+_LEFT, _BELOW, _ABOVE = 58, 18, 8
+
+Point = tuple[float, float]
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration with its unit.
+
+    >>> [seconds_text(s) for s in (0.0004, 0.85, 2.34, 75, 7200, 200_000)]
+    ['0.4 ms', '850 ms', '2.3 s', '75 s', '2.0 h', '2.3 d']
+    """
+    for limit, unit, size in ((1, "ms", 0.001), (120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
+        if seconds < limit:
+            number = seconds / size
+            return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
+    return f"{seconds / 86_400:.1f} d"
+
+
+def bytes_text(size: float) -> str:
+    """A size with its unit.
+
+    >>> [bytes_text(n) for n in (1, 4048, 3_200_000, 5_000_000_000)]
+    ['1 B', '4.0 kB', '3.2 MB', '5.0 GB']
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def clock(at: float) -> str:
+    """A moment as hours, minutes and seconds, in UTC.
+
+    >>> clock(0)
+    '00:00:00'
+    """
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M:%S")
+
+
+def spark_line(values: Sequence[float], tip: str) -> str:
+    """A line without axes, from 0 up, for a line of text."""
+    if len(values) < 2:
+        return ""
+    high, width, height = max(values) or 1.0, 160, 26
+    step = width / (len(values) - 1)
+    points = " ".join(
+        f"{i * step:.1f},{height - 2 - (height - 4) * value / high:.1f}" for i, value in enumerate(values)
+    )
+    return (
+        f'<svg class="spark" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">'
+        f'<title>{escaped(tip)}</title><polyline class="c0" points="{points}"/></svg>'
+    )
+
+
+def line_chart(
+    title: str,
+    lines: Mapping[str, Sequence[Point]],
+    *,
+    x: str,
+    y: Callable[[float], str] = short_number,
+    x_text: Callable[[float], str] = lambda value: f"{value:,.0f}",
+    limit: float | None = None,
+) -> str:
+    """Lines over one axis, with a legend beside them.
+
+    Args:
+        lines: by label the points.
+        x: what the axis shows.
+        y: a value in words; and `x_text` a place on the axis.
+        limit: a value at which a line is drawn across.
+    """
+    points = [point for line in lines.values() for point in line]
+    if not points:
+        return ""
+    legend = len(lines) > 1
+    width, height = 460, 180
+    inner = width - _LEFT - 10
+    low, right = min(at for at, _ in points), max(at for at, _ in points)
+    high = max([value for _, value in points] + [limit or 0]) or 1.0
+    bottom = height - _BELOW
+
+    def place(at: float, value: float) -> tuple[float, float]:
+        share = (at - low) / (right - low) if right > low else 0.5
+        return _LEFT + inner * share, bottom - (bottom - _ABOVE) * value / high
+
+    parts = [
+        f'<line class="axis" x1="{_LEFT}" x2="{width - 10}" y1="{bottom}" y2="{bottom}"/>',
+        *(
+            f'<line class="grid" x1="{_LEFT}" x2="{width - 10}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            f'<text x="{_LEFT - 5}" y="{at + 4:.1f}" text-anchor="end">{escaped(y(value))}</text>'
+            for value in (0.0, high / 2, high)
+            for at in [place(low, value)[1]]
+        ),
+        f'<text x="{_LEFT}" y="{height - 4}">{escaped(x_text(low))}</text>',
+        f'<text x="{_LEFT + inner / 2:.0f}" y="{height - 4}" text-anchor="middle">{escaped(x)}</text>',
+    ]
+    if right > low:
+        parts.append(
+            f'<text x="{width - 10}" y="{height - 4}" text-anchor="end">{escaped(x_text(right))}</text>'
+        )
+    if limit is not None:
+        at = place(low, limit)[1]
+        parts.append(f'<line class="limit" x1="{_LEFT}" x2="{width - 10}" y1="{at:.1f}" y2="{at:.1f}"/>')
+    for number, (label, line) in enumerate(lines.items()):
+        places = [place(*point) for point in line]
+        path = " ".join(f"{at_x:.1f},{at_y:.1f}" for at_x, at_y in places)
+        colour = f"c{number % COLOURS}"
+        parts.append(f'<polyline class="{colour}" points="{path}"><title>{escaped(label)}</title></polyline>')
+        if len(line) <= 60:
+            parts += [
+                f'<circle class="{colour}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="2.2">'
+                f"<title>{escaped(f'{label} {x} {x_text(at)}: {y(value)}'.strip())}</title></circle>"
+                for (at_x, at_y), (at, value) in zip(places, line, strict=True)
+            ]
+    drawn = (
+        f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">'
+        f"<title>{escaped(title)}</title>{''.join(parts)}</svg>"
+    )
+    labels = "".join(f'<li class="c{i % COLOURS}">{escaped(label)}</li>' for i, label in enumerate(lines))
+    listed = f"<ul>{labels}</ul>" if legend else ""
+    return (
+        f'<figure><figcaption>{escaped(title)}</figcaption><div class="chart">{drawn}{listed}</div></figure>'
+    )
+
+
+def timeline(rows: Sequence[tuple[str, float, float, str, str]], *, start: float, end: float) -> str:
+    """Bars over time: for each a label, begin, end, a class, and what is said of it."""
+    if not rows:
+        return ""
+    width, high, left = 700, 15, 90
+    span = max(end - start, 0.001)
+    height = high * len(rows) + _BELOW
+
+    def place(at: float) -> float:
+        return left + (width - left - 10) * min(max((at - start) / span, 0.0), 1.0)
+
+    bars = "".join(
+        f'<g class="{kind}"><title>{escaped(tip)}</title>'
+        f'<text x="{left - 6}" y="{i * high + 11}" text-anchor="end">{escaped(label)}</text>'
+        f'<rect x="{place(began):.1f}" y="{i * high + 2}" height="{high - 4}" '
+        f'width="{max(2.0, place(ended) - place(began)):.1f}"/></g>'
+        for i, (label, began, ended, kind, tip) in enumerate(rows)
+    )
+    ends = (
+        f'<text x="{left}" y="{height - 4}">{clock(start)}</text>'
+        f'<text x="{width - 10}" y="{height - 4}" text-anchor="end">{clock(end)}</text>'
+    )
+    return (
+        f'<svg class="timeline" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">'
+        f"<title>epochs over time</title>{bars}{ends}</svg>"
+    )
+
+
+def bars(values: Mapping[str, float], text: Callable[[float], str]) -> str:
+    """A bar for each of a few values."""
+    high = max(values.values(), default=0.0) or 1.0
+    rows = "".join(
+        f"<tr><td>{escaped(label)}</td><td>"
+        '<svg class="bar" width="120" height="10" viewBox="0 0 120 10">'
+        f'<rect width="{120 * value / high:.0f}" height="10"/></svg></td>'
+        f'<td class="number">{escaped(text(value))}</td></tr>'
+        for label, value in values.items()
+    )
+    return f"<table>{rows}</table>" if values else ""

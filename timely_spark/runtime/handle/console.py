@@ -1,0 +1,232 @@
+"""The console: the flows of checkpoints as a local page, live; it only reads files."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from timely_spark.errors import TimelyError
+from timely_spark.runtime.handle.assets import SCRIPT, STYLE
+from timely_spark.runtime.handle.charts import seconds_text
+from timely_spark.runtime.handle.history import History
+from timely_spark.runtime.handle.page import Asked, Page
+from timely_spark.runtime.handle.status import Status
+from timely_spark.runtime.handle.together import capture_links, linked, together_svg
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.show.table import escaped
+
+#: Seconds between two looks at a checkpoint, between two signs of life, and until a browser connects again.
+_EVERY, _SIGN, _AGAIN = 1.0, 15.0, 600.0
+#: The most pages that are kept up to date at once; others are shown as they are when they load.
+_STREAMS = 64
+#: The most boxes that an address opens.
+_BOXES = 200
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+#: A page runs the console's own script and loads nothing else, whatever a checkpoint contains.
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_FILES = {"/console.css": ("text/css", STYLE), "/console.js": ("text/javascript", SCRIPT)}
+_SECTIONS = """<main><section id="first">{first}</section>
+<div id="lost" class="say warn">No connection to the console's process: what is shown stands still.</div>
+<section id="say">{say}</section>
+<div class="columns"><section id="flow">{flow}</section><div><section id="step">{step}</section>
+<section id="epochs">{epochs}</section><section id="loops">{loops}</section></div></div>
+<section id="io">{io}</section><section id="sizes">{sizes}</section>
+<footer>Keys: n and p another flow, e open or close all boxes, Esc close a step; Tab walks through the steps.
+Times are UTC; counts are of the retained batches.</footer></main>"""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the pages of checkpoints; `url` is where they are.
+
+    On the loopback address whoever uses the machine may look, and no web page of another name can (its
+    requests carry that name). On any other address the URL has a token.
+
+    Raises:
+        OSError: the port is in use.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self, checkpoints: Sequence[str], *, address: str, port: int, slo: float | None = None
+    ) -> None:
+        self.checkpoints, self.slo = checkpoints, slo
+        self.token = "" if address in _LOOPBACK else secrets.token_urlsafe(16)
+        self.closing, self.streams = threading.Event(), threading.BoundedSemaphore(_STREAMS)
+        self._histories: dict[int, History] = {}
+        self._looking = [threading.Lock() for _ in checkpoints]
+        super().__init__((address, port), _Handler)
+        self.url = f"http://{address}:{self.server_port}{Asked(token=self.token).path()}"
+
+    def shutdown(self) -> None:
+        """End the streams, and the server."""
+        self.closing.set()
+        super().shutdown()
+
+    def look(self, asked: Asked) -> Page:
+        """A flow as it is now."""
+        with self._looking[asked.flow]:
+            status = Status.of(self.checkpoints[asked.flow])
+            clocked = all(epochs == "clock" for epochs, _ in status.after.summary.inputs.values())
+            history = self._histories.get(asked.flow)
+            if history is None or history.clocked != clocked:
+                history = self._histories[asked.flow] = History(status.after.log, clocked)
+            history.look(status.after.manifest)
+            return Page(status, History(history.log, clocked, history.batches), asked, self.slo)
+
+    def sections(self, asked: Asked) -> dict[str, str]:
+        """The sections of a page, and the list of flows."""
+        empty = dict.fromkeys(("first", "say", "flow", "step", "epochs", "loops", "io", "sizes"), "")
+        try:
+            page = self.look(asked)
+            found = page.sections(self._together(page))
+        except TimelyError as error:
+            found = empty | {"say": f'<div class="say bad"><pre>{escaped(str(error))}</pre></div>'}
+        except Exception as error:  # noqa: BLE001 - whatever half a file leads to; the next look may find it whole
+            text = f"{self.checkpoints[asked.flow]} is damaged: {type(error).__name__}: {error}"
+            found = empty | {"say": f'<div class="say bad"><pre>{escaped(text)}</pre></div>'}
+        return {"flows": self._flows(asked), **found}
+
+    def _together(self, page: Page) -> str:
+        """The drawing of the flows that share captures with the one that is shown; empty if none does."""
+        owners = [RoundLog(checkpoint).owner() for checkpoint in self.checkpoints]
+        links = capture_links(owners)
+        numbers = linked(page.asked.flow, links)
+        if len(numbers) == 1:
+            return ""
+        others = [
+            self.look(replace(page.asked, flow=one, step="")) for one in numbers if one != page.asked.flow
+        ]
+        parts = {one.asked.flow: (one.sketch, one.marks()) for one in (page, *others)}
+        return together_svg(parts, links)
+
+    def _flows(self, asked: Asked) -> str:
+        return "".join(self._card(asked, number) for number in range(len(self.checkpoints)))
+
+    def _card(self, asked: Asked, number: int) -> str:
+        own, count = number == asked.flow, len(self.checkpoints)
+        try:
+            page = self.look(Asked(flow=number))
+            late = f", {seconds_text(page.verdict.late)} behind" if page.verdict.late else ""
+            name, kind, state = page.status.after.flow, page.verdict.kind, f"{page.status.state}{late}"
+        except Exception as error:  # noqa: BLE001 - its own page says more
+            name, kind, state = self.checkpoints[number], "bad", type(error).__name__
+        ways = {"next": (asked.flow + 1) % count, "before": (asked.flow - 1) % count}
+        steps = " ".join(way for way, to in ways.items() if to == number)  # of two flows the other is both
+        key = f' data-key="{steps}"' * bool(steps and not own)
+        here = ' aria-current="page"' * own
+        path = escaped(asked.path(flow=number, step="", open=()))
+        return (
+            f'<a class="{kind}" href="{path}"{here}{key} title="{escaped(self.checkpoints[number])}">'
+            f"{escaped(name)}<small>{escaped(state)}</small></a>"
+        )
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    #: seconds after which a client that sends nothing loses its thread
+    timeout = 10
+
+    def do_GET(self) -> None:
+        try:
+            url = urlsplit(self.path)
+            given = parse_qs(url.query, max_num_fields=_BOXES)
+        except ValueError:  # half an IPv6 address, or too many fields
+            self._answer(404, "no such page")
+            return
+        last = {name: values[-1] for name, values in given.items()}
+        if not self._allowed(last.get("token", "")):
+            self._answer(403, "not allowed: open the address that the command has printed")
+        elif url.path in _FILES:
+            kind, text = _FILES[url.path]
+            self._answer(200, text, kind)
+        elif url.path not in {"/", "/events"} or (flow := self._flow(last.get("flow", "0"))) is None:
+            self._answer(404, "no such page")
+        else:
+            opened = tuple(dict.fromkeys(given.get("open", ())))
+            asked = Asked(flow, opened, last.get("step", ""), self.server.token)
+            if url.path == "/":
+                self._answer(200, self._page(asked), "text/html")
+            else:
+                self._stream(asked)
+
+    def _flow(self, text: str) -> int | None:
+        """The number of a checkpoint; None if there is no such one."""
+        numbers = {str(number): number for number in range(len(self.server.checkpoints))}
+        return numbers.get(text)
+
+    def _allowed(self, token: str) -> bool:
+        if self.server.token:
+            return secrets.compare_digest(token.encode(), self.server.token.encode())
+        try:
+            return urlsplit(f"//{self.headers.get('Host', '')}").hostname in _LOOPBACK
+        except ValueError:
+            return False
+
+    def _page(self, asked: Asked) -> str:
+        sections = self.server.sections(asked)
+        token = f"?{urlencode({'token': asked.token})}" * bool(asked.token)
+        return (
+            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
+            '<meta name="viewport" content="width=device-width,initial-scale=1"/><title>timely_spark</title>'
+            f'<link rel="stylesheet" href="/console.css{token}"/>'
+            f'<script src="/console.js{token}" defer=""></script>'
+            f'</head><body><nav id="flows">{sections["flows"]}</nav>\n'
+            f"{_SECTIONS.format(**sections)}\n</body></html>"
+        )
+
+    def _stream(self, asked: Asked) -> None:
+        """Send the sections that change, until the client goes away."""
+        server = self.server
+        if not server.streams.acquire(blocking=False):
+            self._answer(503, "too many pages are open")
+            return
+        try:
+            self._head(200, "text/event-stream")
+            until, sign, before = time.monotonic() + _AGAIN, 0.0, dict[str, str]()
+            while time.monotonic() < until and not server.closing.is_set():
+                now = server.sections(asked)
+                changed = {name: text for name, text in now.items() if before.get(name) != text}
+                before = now
+                if changed:
+                    self.wfile.write(f"data: {json.dumps(changed)}\n\n".encode("utf-8", "replace"))
+                elif time.monotonic() > sign:
+                    self.wfile.write(b": still there\n\n")
+                else:
+                    server.closing.wait(_EVERY)
+                    continue
+                sign = time.monotonic() + _SIGN
+                self.wfile.flush()
+                server.closing.wait(_EVERY)
+        except OSError:  # the page was closed
+            pass
+        finally:
+            server.streams.release()
+
+    def _answer(self, code: int, text: str, kind: str = "text/plain") -> None:
+        body = text.encode("utf-8", "replace")
+        self._head(code, kind, **{"Content-Length": str(len(body))})
+        self.wfile.write(body)
+
+    def _head(self, code: int, kind: str, **more: str) -> None:
+        self.send_response(code)
+        for name, value in {**_HEADERS, "Content-Type": f"{kind}; charset=utf-8", **more}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing: there are requests all the time."""

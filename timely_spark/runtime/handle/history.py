@@ -1,0 +1,184 @@
+"""`History`: the retained batches of a checkpoint, across restarts: how long epochs took, and on what."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from timely_spark.runtime.storage.log import FIRST, RoundLog
+from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.worker.convergence import Convergence, Iterations
+
+#: So many batches are looked at.
+LAST = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastBatch:
+    """What one batch did; times in seconds since 1970."""
+
+    number: int
+    began: float
+    ended: float
+    #: rounds since the checkpoint was made, and records delivered to steps
+    rounds: int
+    records: int
+    released: Sequence[tuple[str, int]]
+    open_epochs: Sequence[int]
+    iterations: Sequence[Iterations]
+    state_bytes: Mapping[str, int]
+    #: records by channel, seconds by step, and milliseconds by worker
+    moved: Mapping[int, int]
+    spent: Mapping[str, float]
+    took: Mapping[int, float]
+    #: the run (one start) that ran it
+    run: str
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> PastBatch:
+        """The batch that wrote a manifest."""
+        stats = manifest.stats
+        return cls(
+            number=manifest.batch,
+            began=manifest.written - manifest.milliseconds / 1000,
+            ended=manifest.written,
+            rounds=manifest.rounds,
+            records=int(stats.get("records", 0)),
+            released=manifest.released,
+            open_epochs=manifest.open_epochs,
+            iterations=tuple(Convergence.decode(stats.get("convergence", ()))),
+            state_bytes=manifest.state_bytes,
+            moved={int(channel): records for channel, records in stats.get("moved", {}).items()},
+            spent={step: microseconds / 1e6 for step, microseconds in stats.get("spent", {}).items()},
+            took={int(worker): ms for worker, ms in stats.get("took", {}).items()},
+            run=manifest.run,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """An epoch that is complete at an output: from the begin of the batch that read its input."""
+
+    epoch: int
+    began: float
+    ended: float
+    #: the batch that released it, and the rounds up to and with it; None if the batch before was removed
+    batch: int
+    rounds: int | None
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
+
+@dataclass(slots=True)
+class History:
+    """The last retained batches of a log, oldest first; `look` reads what is new."""
+
+    log: RoundLog
+    #: whether the inputs' epochs are batches
+    clocked: bool
+    batches: list[PastBatch] = field(default_factory=list)
+    _term: int | None = None
+
+    def look(self, newest: Manifest) -> History:
+        """Read the batches up to a manifest that are not known yet."""
+        term = max(self.log.files.numbers("terms"), default=None)
+        if term != self._term:  # a restart may repeat batches
+            self._term, self.batches = term, []
+        known = {batch.number: batch for batch in self.batches if batch.number < newest.batch}
+        found = [PastBatch.of(newest)] * (newest.batch > FIRST)
+        for number in range(newest.batch - 1, max(FIRST, newest.batch - LAST), -1):
+            batch = known.get(number)
+            if batch is None:
+                manifest = self.log.read(number)
+                if manifest is None:
+                    break
+                batch = PastBatch.of(manifest)
+            found.append(batch)
+        self.batches = found[::-1]
+        return self
+
+    def epochs(self) -> list[Epoch]:
+        """The epochs that the batches have completed, each at the output that had it last."""
+        began = {batch.number: batch.began for batch in self.batches}
+        rounds = {batch.number: batch.rounds for batch in self.batches} | {FIRST: 0}
+        for batch in self.batches:
+            for epoch in batch.open_epochs:
+                began.setdefault(epoch, batch.began)
+        found: dict[int, Epoch] = {}
+        for batch in self.batches:
+            for _, epoch in batch.released:
+                start = began.get(epoch, batch.began) if self.clocked else batch.began
+                before = rounds.get((epoch if self.clocked else batch.number) - 1)
+                found[epoch] = Epoch(
+                    epoch=epoch,
+                    began=start,
+                    ended=batch.ended,
+                    batch=batch.number,
+                    rounds=None if before is None else batch.rounds - before,
+                )
+        return sorted(found.values(), key=lambda one: one.epoch)
+
+    def open_since(self, epoch: int) -> float | None:
+        """When an epoch in flight began, as far as the batches tell."""
+        if self.clocked and (own := [batch for batch in self.batches if batch.number == epoch]):
+            return own[0].began
+        return next((batch.began for batch in self.batches if epoch in batch.open_epochs), None)
+
+    def convergence(self) -> dict[str, dict[int, list[tuple[int, float]]]]:
+        """By loop and epoch, the changed records by iteration."""
+        return convergence(each for batch in self.batches for each in batch.iterations)
+
+    def moved(self) -> Counter[int]:
+        """By channel the records."""
+        return sum((Counter(batch.moved) for batch in self.batches), Counter())
+
+    def spent(self) -> dict[str, float]:
+        """By step the seconds."""
+        return _sums(batch.spent for batch in self.batches)
+
+    def took(self) -> dict[int, float]:
+        """By worker the milliseconds."""
+        return _sums(batch.took for batch in self.batches)
+
+
+def convergence(every: Iterable[Iterations]) -> dict[str, dict[int, list[tuple[int, float]]]]:
+    """By loop and epoch, the changed records by iteration.
+
+    An epoch may take several batches. The records of `width` iterations count as their mean.
+    """
+    total: dict[tuple[str, int], list[Iterations]] = defaultdict(list)
+    for each in every:
+        total[each.loop, each.epoch].append(each)
+    loops: dict[str, dict[int, list[tuple[int, float]]]] = defaultdict(dict)
+    for (loop, epoch), parts in sorted(total.items()):
+        points = [(first, records / width) for _, _, first, width, records in Convergence.of(parts)]
+        loops[loop][epoch] = points
+    return loops
+
+
+def quantile(values: Iterable[float], part: float) -> float | None:
+    """The value that a part of the values does not exceed; None if there are none.
+
+    >>> quantile([3, 1, 2], 0.5), quantile([], 0.5)
+    (2, None)
+    """
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else None
+
+
+def _sums(parts: Iterable[Mapping[Any, float]]) -> dict[Any, float]:
+    total: dict[Any, float] = defaultdict(float)
+    for part in parts:
+        for name, value in part.items():
+            total[name] += value
+    return dict(total)

@@ -1,0 +1,470 @@
+"""The sections of the console's page for one flow, as HTML: each is replaced when it changes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlencode
+
+import pyarrow as pa
+
+from timely_spark.graph.schema import RESERVED
+from timely_spark.runtime.handle.charts import (
+    Point,
+    bars,
+    bytes_text,
+    clock,
+    line_chart,
+    seconds_text,
+    spark_line,
+    timeline,
+)
+from timely_spark.runtime.handle.history import Epoch, History, quantile
+from timely_spark.runtime.handle.overview import steps
+from timely_spark.runtime.handle.status import Status
+from timely_spark.runtime.handle.verdict import Verdict
+from timely_spark.runtime.storage.entries import entry_size
+from timely_spark.show.drawing import Marks, short_number, sketch_svg
+from timely_spark.show.sketch import CALL, Arrow, Sketch, Step
+from timely_spark.show.table import ROWS, cell, counted, escaped, listed
+from timely_spark.times.refined import time_text
+from timely_spark.worker import wire
+from timely_spark.worker.wire import Message
+
+#: Opens all boxes; no step has such a name.
+ALL = "*/"
+#: The most rows of the timeline, lines of a chart, and entries that are counted one by one.
+_BARS, _LINES, _WAITING = 24, 6, 1000
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a page shows, as its address says."""
+
+    flow: int = 0
+    #: the boxes that are opened, and the step that was clicked
+    opened: tuple[str, ...] = ()
+    step: str = ""
+    token: str = ""
+
+    def path(self, **other: Any) -> str:
+        """The address of a page that shows something else."""
+        asked = {"flow": self.flow, "open": self.opened, "step": self.step, "token": self.token} | other
+        return "/?" + urlencode(
+            {name: value for name, value in asked.items() if value not in {"", ()}}, doseq=True
+        )
+
+
+@dataclass(frozen=True)
+class Page:
+    """A flow at one moment."""
+
+    status: Status
+    history: History
+    asked: Asked = Asked()
+    #: the seconds within which an epoch must be answered
+    slo: float | None = None
+
+    @cached_property
+    def now(self) -> float:
+        """The moment."""
+        return time.time()
+
+    @cached_property
+    def epochs(self) -> list[Epoch]:
+        """The epochs that were completed."""
+        return self.history.epochs()
+
+    @cached_property
+    def opened(self) -> list[str]:
+        """The boxes that are opened."""
+        calls = self.status.after.sketch.calls
+        return [name for name in calls if name in self.asked.opened or ALL in self.asked.opened]
+
+    @cached_property
+    def sketch(self) -> Sketch:
+        """The flow, folded as asked."""
+        return self.status.after.sketch.folded(self.opened)
+
+    @cached_property
+    def waiting(self) -> dict[str, int]:
+        """By input the entries of handles that no batch has read."""
+        after, found = self.status.after, dict[str, int]()
+        for name in after.inputs:
+            last, count = after.manifest.entries.get(name, -1), 0
+            while count < _WAITING and entry_size(after.log, name, last + 1 + count) is not None:
+                count += 1
+            if count:
+                found[name] = count
+        return found
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """How the flow is."""
+        return Verdict.of(self.status, self.history, self.waiting, self.slo, self.now)
+
+    # -- sections --------------------------------------------------------------------------------------------
+
+    def sections(self, drawn: str = "") -> dict[str, str]:
+        """By the id of its element the HTML of each section.
+
+        Args:
+            drawn: a drawing of several flows, instead of the flow's own.
+        """
+        return {
+            "first": self._first(),
+            "say": "".join(self._say()),
+            "flow": self._flow(drawn),
+            "step": self._step(),
+            "epochs": self._epochs(),
+            "loops": self._loops(),
+            "io": self._io(),
+            "sizes": self._sizes(),
+        }
+
+    def _first(self) -> str:
+        status, manifest = self.status, self.status.after.manifest
+        hour = [one for one in self.epochs if self.now - one.ended <= _HOUR]
+        took = [one.seconds for one in hour]
+        last = self.epochs[-1] if self.epochs else None
+        facts = {"frontier": escaped(self._frontier())}
+        facts["behind"] = seconds_text(self.verdict.late) if self.verdict.late else "nothing waits"
+        facts["newest answer"] = (
+            f"epoch {last.epoch}, {seconds_text(self.now - last.ended)} ago" if last else "none yet"
+        )
+        facts["epochs a second"] = self._rate(hour) or "none in the last hour"
+        if took:
+            median, p99 = quantile(took, 0.5) or 0.0, quantile(took, 0.99) or 0.0
+            line = spark_line(took, f"seconds of the last {len(took)} epochs")
+            facts["p50 and p99"] = f"{seconds_text(median)}, {seconds_text(p99)} {line}"
+        number = "none yet" if manifest.batch < 0 else str(manifest.batch)
+        facts["batch"] = f"{number}, {counted(manifest.rounds, 'round')}"
+        facts["workers"] = str(status.workers)
+        spark = str(status.owner.get("page"))
+        if status.running is not False and spark.startswith(("http://", "https://")):
+            facts["Spark's page"] = f'<a href="{escaped(spark)}" rel="noreferrer">open</a>'
+        shown = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
+        state = f'<span class="state {self.verdict.kind}">{escaped(status.state)}</span>'
+        return f"<h1>{escaped(status.after.flow)}</h1>{state}<dl>{shown}</dl>".replace(
+            "<dl>", '<dl class="charts">'
+        )
+
+    def _frontier(self) -> str:
+        frontier = self.status.after.manifest.frontier
+        shown = {
+            name: listed(list(map(time_text, times)), 2) or "complete" for name, times in frontier.items()
+        }
+        return (
+            next(iter(shown.values()))
+            if len(set(shown.values())) == 1
+            else listed([f"{name}: {times}" for name, times in shown.items()], 3)
+        )
+
+    def _rate(self, done: Sequence[Epoch]) -> str:
+        if len(done) < 2:
+            return ""
+        span = done[-1].ended - done[0].began
+        return f"{len(done) / span:.2g}" if span else ""
+
+    def _say(self) -> Iterator[str]:
+        verdict, status = self.verdict, self.status
+        if verdict.says:
+            yield f'<div class="say {verdict.kind}"><b>{escaped(verdict.says)}</b>{escaped(verdict.do)}</div>'
+        if status.failure is not None:
+            yield f'<div class="say"><pre>{escaped(status.failure["error"])}</pre></div>'
+        for text in status.warnings:
+            yield f'<div class="say warn">{escaped(text)}</div>'
+        if (open_ := status.why or status.now) is not None:
+            yield f'<div class="say"><pre>{escaped(str(open_))}</pre></div>'
+
+    def _flow(self, drawn: str) -> str:
+        if not self.sketch.steps:
+            return "<h2>The flow</h2><p>An older version wrote this checkpoint: start the flow again.</p>"
+        calls = self.status.after.sketch.calls
+        verb, opened = ("open", (ALL,)) if len(self.opened) < len(calls) else ("close", ())
+        href = escaped(self.asked.path(open=opened))
+        links = f'<p><a data-key="expand" href="{href}">{verb} all boxes</a> (e)</p>' * bool(calls)
+        drawn = drawn or sketch_svg(self.sketch, self.marks())
+        return f'<h2>The flow</h2>{links}<div class="drawn">{drawn}</div>'
+
+    def marks(self) -> Marks:
+        """What is drawn of the flow."""
+        manifest, sketch = self.status.after.manifest, self.sketch
+        whole = self.status.after.sketch
+        moved, spent = self.history.moved(), self.history.spent()
+        flying = Counter(message.channel for _, message in wire.read(self.status.after.rows, Message))
+        total = sum(spent.values()) or 1.0
+        texts, heat, classes = dict[str, str](), dict[str, float](), dict[str, str]()
+        hot, running = set(manifest.hot_keys), self._running
+        busy = {call.step for call in self.status.now.calls} if self.status.now else set[str]()
+        for step in sketch.steps:
+            size = sum(manifest.state_bytes.get(name, 0) for name in step.steps)
+            took = sum(spent.get(name, 0.0) for name in step.steps)
+            parts = [bytes_text(size)] * bool(size) + [seconds_text(took)] * bool(took)
+            parts += [f"iteration {n:,}" for name, n in running.items() if self._inside(name, step)][-1:]
+            if parts:
+                texts[step.key] = " · ".join(parts)
+            heat[step.key] = took / total
+            kinds = {
+                "hot": hot & {*step.steps},
+                "busy": busy & {*step.steps},
+                "chosen": step.name == self.asked.step,
+            }
+            classes[step.key] = " ".join(kind for kind, holds in kinds.items() if holds)
+        for name, text in self._loop_texts.items():
+            texts[f"loop:{name}"] = text
+        records = {
+            arrow.index: self.sketch.records(arrow, moved) for arrow in sketch.arrows if arrow.channels
+        }
+        return Marks(
+            texts=texts,
+            heat=heat,
+            classes=classes,
+            records=records,
+            notes={
+                arrow.index: self._note(arrow, records.get(arrow.index), flying) for arrow in sketch.arrows
+            },
+            link=self._link(whole),
+            close=lambda frame: self.asked.path(open=tuple(one for one in self.opened if one != frame.name)),
+        )
+
+    def _link(self, whole: Sketch) -> Callable[[Step], str]:
+        def link(step: Step) -> str:
+            if step.kind == CALL and step.name in whole.calls and step.name == self.asked.step:
+                return self.asked.path(open=(*self.opened, step.name), step="")
+            return self.asked.path(step=step.name)
+
+        return link
+
+    def _inside(self, loop: str, step: Step) -> bool:
+        frames = {one.name: one.frames for one in self.status.after.sketch.steps}
+        return step.kind == CALL and any(f"loop:{loop}" in frames[name] for name in step.steps)
+
+    @cached_property
+    def _running(self) -> dict[str, int]:
+        """By loop the iteration of the micro-batch that runs."""
+        if self.status.now is None:
+            return {}
+        sketch = self.status.after.sketch
+        names = {sketch.loop(frame.name): frame.name for frame in sketch.frames.values()}
+        return {names.get(each.loop, each.loop): each.iteration for each in self.status.now.loops}
+
+    @cached_property
+    def _loop_texts(self) -> dict[str, str]:
+        """By loop where it is, or was last."""
+        found = dict[str, str]()
+        for loop, epochs in self.history.convergence().items():
+            epoch, points = max(epochs.items())
+            changes = short_number(sum(value for _, value in points))
+            found[loop] = f"epoch {epoch}: iteration {points[-1][0]}, {changes} changes"
+        return found | {loop: f"at iteration {n:,}" for loop, n in self._running.items()}
+
+    def _note(self, arrow: Arrow, records: int | None, flying: Mapping[int, int]) -> str:
+        parts = [arrow.exchange] * bool(arrow.exchange)
+        if records is not None:
+            parts.append(f"{counted(records, 'record')} in the last {len(self.history.batches)} batches")
+        if waits := sum(flying.get(channel, 0) for channel in arrow.channels):
+            parts.append(f"{counted(waits, 'message')} in flight")
+        return ", ".join(parts)
+
+    def _step(self) -> str:
+        """What is known of the step that was clicked."""
+        step = next((one for one in self.sketch.steps if one.name == self.asked.step), None)
+        if step is None:
+            return ""
+        close = f'<a data-key="close" href="{escaped(self.asked.path(step=""))}">close</a> (Esc)'
+        more = ""
+        if step.kind == CALL:
+            opened = self.asked.path(open=(*self.opened, step.name), step="")
+            more = f' <a href="{escaped(opened)}">show its {len(step.steps)} steps</a>'
+        spent, manifest = self.history.spent(), self.status.after.manifest
+        took = sum(spent.get(name, 0.0) for name in step.steps)
+        names = {one.key: one.name for one in self.sketch.steps}
+        facts = {
+            "is": step.label,
+            "line": step.where,
+            "columns": step.columns or "none",
+            "reads": listed(
+                [
+                    f"{names[a.source]}{f' ({a.exchange})' * bool(a.exchange)}"
+                    for a in self.sketch.arrows
+                    if a.target == step.key
+                ]
+            )
+            or "an input",
+            "state": bytes_text(sum(manifest.state_bytes.get(name, 0) for name in step.steps)),
+            "time": f"{seconds_text(took)} in the last batches" if took else "none in the last batches",
+        }
+        if step.kind == "output":
+            facts["why is a row there?"] = f"query.explain_row({step.name!r}, {{...}})"
+        rows = [[name, value] for name, value in facts.items()]
+        inner = "".join(self._inner(step))
+        return f"<h2>{escaped(step.name)}</h2><p>{close}{more}</p>{html_table(['', ''], rows)}{inner}"
+
+    def _inner(self, step: Step) -> Iterator[str]:
+        """The state of a step by worker, what waits for it, and the last records of its state."""
+        after = self.status.after
+        own = [name for name in step.steps if name in after.steps]
+        sizes = Counter[str]()
+        for row in after.sizes().to_pylist():
+            if row["step"] in own:
+                sizes[f"worker {row['worker']}"] += row["bytes"]
+        if sizes:
+            yield f"<h3>State by worker</h3>{bars(dict(sorted(sizes.items())), bytes_text)}"
+        if len(own) != 1 or step.kind == CALL:
+            return
+        waits = [row for row in after.pending().to_pylist() if row["step"] == own[0]]
+        if waits:
+            found = [[row["time"], row["messages"], row["notifications"]] for row in waits[:ROWS]]
+            yield f"<h3>Waits</h3>{html_table(['time', 'messages', 'notifications'], found)}"
+        tables = {"records in flight": after.records(own[0])}
+        if sum(after.manifest.state_bytes.get(name, 0) for name in own) <= _SMALL:
+            tables |= {f"state: {name}": one for name, one in after.state(own[0]).items()}
+        for name, one in tables.items():
+            if one.num_rows:
+                yield f"<h3>{escaped(name)}, {counted(one.num_rows, 'row')}</h3>{_records_table(one)}"
+
+    def _epochs(self) -> str:
+        hour = [one for one in self.epochs if self.now - one.ended <= _HOUR] or self.epochs
+        latency = line_chart(
+            "seconds until an epoch was complete",
+            {"": [(one.ended, one.seconds) for one in hour]},
+            x="time", x_text=clock, y=seconds_text, limit=self.slo,
+        )  # fmt: skip
+        rates = line_chart(
+            "records a batch delivered to steps",
+            {"": [(batch.ended, float(batch.records)) for batch in self.history.batches]},
+            x="time", x_text=clock,
+        )  # fmt: skip
+        iterations: dict[int, list[tuple[str, int]]] = {}
+        for loop, epochs in self.history.convergence().items():
+            for epoch, points in epochs.items():
+                last = self.status.after.sketch.loop(loop), points[-1][0] + 1
+                iterations.setdefault(epoch, []).append(last)
+        rows = []
+        for one in self.epochs[-_BARS:]:
+            kind = "late" if self.slo is not None and one.seconds > self.slo else "done"
+            when = f"begun {clock(one.began)}, complete {clock(one.ended)} in batch {one.batch}"
+            parts = [seconds_text(one.seconds)] + [f"{one.rounds} rounds"] * (one.rounds is not None)
+            parts += [f"{loop}: {n} iterations" for loop, n in iterations.get(one.epoch, ())]
+            tip = f"epoch {one.epoch}: {when}, {', '.join(parts)}"
+            rows.append((f"epoch {one.epoch}", one.began, one.ended, kind, tip))
+        for epoch in self.status.after.manifest.open_epochs[:_LINES]:
+            if (since := self.history.open_since(epoch)) is not None:
+                tip = f"epoch {epoch} is in flight since {clock(since)}"
+                rows.append((f"epoch {epoch}", since, self.now, "open", tip))
+        start, end = min((row[1] for row in rows), default=0.0), max((row[2] for row in rows), default=1.0)
+        drawn = timeline(rows, start=start, end=end)
+        return f'<h2>Epochs</h2>{drawn}<div class="charts">{latency}{rates}</div>' if drawn or latency else ""
+
+    def _loops(self) -> str:
+        sketch = self.status.after.sketch
+        charts = [
+            line_chart(
+                f"loop {sketch.loop(loop)}: changed records by iteration",
+                {f"epoch {epoch}": points for epoch, points in sorted(epochs.items())[-_LINES:]},
+                x="iteration",
+            )
+            for loop, epochs in self.history.convergence().items()
+        ]
+        return f'<h2>Loops</h2><div class="charts">{"".join(charts)}</div>' if charts else ""
+
+    def _io(self) -> str:
+        status, manifest = self.status, self.status.after.manifest
+        inputs = [
+            [
+                name, "closed" if at is None else f"epoch {at}", str(status.read.get(name, "")),
+                f"{self.waiting[name]:,} sends" if name in self.waiting else "",
+                line,
+            ]
+            for name, (at, line) in status.after.inputs.items()
+        ]  # fmt: skip
+        last: dict[str, tuple[int, float]] = {}
+        for batch in self.history.batches:
+            last.update({name: (epoch, batch.ended) for name, epoch in batch.released})
+        moved, arrows = self.history.moved(), status.after.sketch.arrows
+        outputs = []
+        for step in status.after.sketch.steps:
+            if step.is_end:
+                frontier = listed(list(map(time_text, manifest.frontier.get(step.name, [])))) or "complete"
+                commit = (
+                    f"epoch {last[step.name][0]} at {clock(last[step.name][1])}"
+                    if step.name in last
+                    else "none"
+                )
+                written = sum(
+                    self.sketch.records(arrow, moved) for arrow in arrows if arrow.target == step.key
+                )
+                outputs.append([step.name, frontier, commit, f"{written:,}", step.where])
+        unread = [
+            [name, reason]
+            for account in status.read.values()
+            for name, reason in list(account.names.items())[:5]
+        ]
+        left = f"<h3>Not read</h3>{html_table(['name', 'why'], unread)}" if unread else ""
+        columns = ["output", "frontier", "last commit", "records lately", "line"]
+        return (
+            f"<h2>Inputs</h2>{html_table(['input', 'at', 'read', 'waits', 'line'], inputs)}{left}"
+            f"<h2>Outputs</h2>{html_table(columns, outputs)}"
+        )
+
+    def _sizes(self) -> str:
+        spent = self.history.spent()
+        boxes = self.status.after.sketch.boxes(self.opened)
+        took: Counter[str] = Counter()
+        for name, seconds in spent.items():
+            took[boxes.get(name, name)] += seconds  # type: ignore[assignment]
+        rows = [
+            [
+                name,
+                frontier,
+                "" if size is None else bytes_text(size),
+                seconds_text(took[name]) if took[name] else "",
+            ]
+            for name, frontier, size in steps(self.status.after.manifest, self.status.after.frontier, boxes)
+        ]
+        states: dict[str, list[Point]] = {}
+        for batch in self.history.batches:
+            sums: Counter[str] = Counter()
+            for name, size in batch.state_bytes.items():
+                sums[boxes.get(name, name)] += size
+            for name, size in sums.items():
+                states.setdefault(name, []).append((batch.ended, float(size)))
+        largest = sorted(states, key=lambda name: -max(size for _, size in states[name]))[:_LINES]
+        memory = line_chart(
+            "state", {name: states[name] for name in largest}, x="time", x_text=clock, y=bytes_text
+        )
+        workers = {f"worker {one}": ms / 1000 for one, ms in sorted(self.history.took().items())}
+        skew = f"<h3>Time by worker</h3>{bars(workers, seconds_text)}" if len(workers) > 1 else ""
+        shown = html_table(["step", "frontier", "state", "time lately"], rows)
+        return f'<h2>Steps</h2>{shown}<div class="charts">{memory}<div>{skew}</div></div>'
+
+
+#: The largest state of which records are shown.
+_SMALL = 1 << 20
+
+
+def html_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table whose style is the page's."""
+    if not rows:
+        return "<p>none</p>"
+    head = "".join(f"<th>{escaped(name)}</th>" for name in columns)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td>{escaped(value if isinstance(value, str) else cell(value))}</td>" for value in row)
+        + "</tr>"
+        for row in rows
+    )
+    top = f"<thead><tr>{head}</tr></thead>" if any(columns) else ""
+    return f'<div class="scroll"><table>{top}<tbody>{body}</tbody></table></div>'
+
+
+def _records_table(records: pa.Table) -> str:
+    last = records.slice(max(0, records.num_rows - ROWS))
+    names = [name.removeprefix(RESERVED) for name in last.schema.names]
+    return html_table(names, [[cell(value) for value in row.values()] for row in last.to_pylist()])
