@@ -26,6 +26,10 @@ class OperatorCall:
     #: its `name=`
     name: str | None
 
+    def is_of(self, operator: str) -> bool:
+        """Whether it is a call of this operator, not of what consists of it."""
+        return self.method == operator
+
 
 CALL: ContextVar[OperatorCall | None] = ContextVar("CALL", default=None)
 """The call of the user's own code that runs; one that the library makes is not it."""

@@ -211,7 +211,7 @@ class Stage:
     @property
     def direct(self) -> bool:
         """Whether the user called that operator; else what is made of it, or the library's function."""
-        return self.call is not None and self.call.method == self.operator
+        return self.call is not None and self.call.is_of(self.operator)
 
     @property
     def guaranteed(self) -> Partition | None:

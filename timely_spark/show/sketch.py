@@ -338,7 +338,7 @@ def _boxes(stages: Sequence[Stage]) -> dict[Stage, tuple[int, Enclosure]]:
 
 def _named(call: OperatorCall, inside: Sequence[Stage], outside: Sequence[LoopContext | Name]) -> str:
     """The name of a call's box: that of its operator's own step, the given one, or what was called."""
-    if own := next((stage.name for stage in inside if stage.operator == call.method), None):
+    if own := next((stage.name for stage in inside if call.is_of(stage.operator)), None):
         return own
     outer = outside[-1] if outside else None
     prefix = "" if outer is None else f"{outer.full if isinstance(outer, Name) else outer.name}."

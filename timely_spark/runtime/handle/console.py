@@ -17,7 +17,7 @@ from timely_spark.runtime.handle.charts import seconds_text
 from timely_spark.runtime.handle.history import History
 from timely_spark.runtime.handle.page import Asked, Page
 from timely_spark.runtime.handle.status import Status
-from timely_spark.runtime.handle.together import capture_links, linked, together_svg
+from timely_spark.runtime.handle.together import capture_links, connected_flows, together_svg
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.show.table import escaped
 
@@ -105,7 +105,7 @@ class Server(ThreadingHTTPServer):
         """The drawing of the flows that share captures with the one that is shown; empty if none does."""
         owners = [RoundLog(checkpoint).owner() for checkpoint in self.checkpoints]
         links = capture_links(owners)
-        numbers = linked(page.asked.flow, links)
+        numbers = connected_flows(page.asked.flow, links)
         if len(numbers) == 1:
             return ""
         others = [

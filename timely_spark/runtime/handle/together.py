@@ -34,10 +34,10 @@ def capture_links(owners: Sequence[Mapping[str, Any]]) -> list[Link]:
     ]
 
 
-def linked(flow: int, links: Sequence[Link]) -> list[int]:
+def connected_flows(flow: int, links: Sequence[Link]) -> list[int]:
     """The flow, and those that it is linked with, also by way of others.
 
-    >>> linked(0, [Link(0, "out", 1, "in"), Link(2, "out", 1, "more"), Link(3, "out", 4, "in")])
+    >>> connected_flows(0, [Link(0, "out", 1, "in"), Link(2, "out", 1, "more"), Link(3, "out", 4, "in")])
     [0, 1, 2]
     """
     found = {flow}
