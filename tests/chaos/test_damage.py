@@ -337,7 +337,7 @@ def resident(folder: Path, leaves: float = 0.0) -> World:
     made.input("x", "n long").group_by("n").count(name="counts").capture("out")
     calls = [("send", ([(n % 3,)],)) for n in range(12)]
     there = World(made, str(folder), {"x": calls}, workers=2, resident=True, points=5_000, keep=50)
-    there.leaves, there.stays_again = leaves, True
+    there.leaves = leaves
     return there
 
 

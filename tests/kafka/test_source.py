@@ -84,7 +84,12 @@ class Reading:
         log = SimpleNamespace(files=self.files, check_owner=lambda: None)
         self.told = mock.Mock()
         context: Any = SimpleNamespace(
-            log=log, reporting=nullcontext, log_message=self.told, read_offsets={}, resident=False
+            log=log,
+            reporting=nullcontext,
+            log_message=self.told,
+            read_offsets={},
+            continued=-1,
+            resident=False,
         )
         self.reader = KafkaReader(context, self.source)
         if not self.offsets:

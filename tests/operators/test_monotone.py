@@ -208,15 +208,27 @@ def test_records_derived_in_a_loop_from_records_that_are_not_final_may_not_leave
         flow.compile()
 
 
+def test_lists_are_keys() -> None:
+    flow = ts.Dataflow("lists")
+    x = flow.input("x", "l array<long>, v long")
+    x.min("v", keys=["l"]).capture("least")
+    x.select("l").distinct().capture("lists")
+
+    out = run(
+        flow, {"x": [[([1, 2], 5), ([], 3), (None, 4), ([1, 2], 6)], [([1, 2], 1), ([2, 1], 7)]]}, workers=3
+    )
+
+    assert out["least"].rows() == {0: [(None, 4), ([], 3), ([1, 2], 5)], 1: [([1, 2], 1), ([2, 1], 7)]}
+    assert out["lists"].rows() == {0: [(None,), ([],), ([1, 2],)], 1: [([2, 1],)]}
+
+
 @pytest.mark.parametrize(
     "build",
     [
         lambda x: x.min("nothing", keys=["k"]),
         lambda x: x.max("v", keys=["nothing"]),
         lambda x: x.min("l", keys=["k"]),
-        lambda x: x.min("v", keys=["l"]),
         lambda x: x.min("v", keys=["v"]),
-        lambda x: x.distinct(),
         lambda x: x.group_by("k").aggregate(m=("max", "l")),
         lambda x: x.group_by("k").aggregate(m=("collect", "l")),
     ],

@@ -30,6 +30,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 import timely_spark as ts
 from tests.support.feeds import Counts, Feed, FolderFeed, TableFeed
@@ -111,7 +112,7 @@ class World:
         self, flow: ts.Dataflow, checkpoint: str, sends: dict[str, list[Any]], *,
         delivered: Delivered | None = None, odds: Odds = CALM, seed: int = 0, keep: int = 5,
         rounds: int | None = None, workers: int = 3, feeds: dict[str, Feed] | None = None,
-        resident: bool = False, points: int | None = None,
+        resident: float = 0.0, points: int | None = None, folder: Path | None = None,
     ) -> None:  # fmt: skip
         self.flow, self.checkpoint, self.sends = flow, checkpoint, sends
         #: the folders and tables that the flow reads, in the order of its sources
@@ -122,10 +123,10 @@ class World:
         self.keep, self.rounds = keep, rounds
         #: after so many points it is said that the flow does not come to its end
         self.points = points
-        #: whether a micro-batch stays, and then how likely it ends at each look
+        #: how likely a process lets micro-batches stay, and then how likely one ends at each look
         self.resident, self.leaves = resident, 0.1
-        #: whether further micro-batches of a process stay when one has left
-        self.stays_again = False
+        #: where the output "files" writes, if there is one
+        self.folder = folder
         self.plan, self.files = flow.compile(workers), Files(checkpoint)
         #: version -> label -> what the operator's state row holds
         self.versions: dict[int, dict[int, Any]] = {0: {}}
@@ -187,7 +188,7 @@ class World:
 
     def rolled_back(self, *, alive: bool) -> None:
         """What an operator may do between two runs: delete commits, or go back to an older batch."""
-        offsets, commits = self.files.numbers("offsets"), self.files.numbers("commits")
+        commits = self.files.numbers("commits")
         if alive or not commits or self.draw.random() >= self.odds.rollback:
             return
         oldest = self.furthest - self.keep  # what is before it is gone
@@ -198,21 +199,10 @@ class World:
             self.count["commits deleted"] += 1
             self.story.append(f"commit {commits[-1]} deleted")
             return
-        kept = [batch for batch in commits if batch >= oldest]
-        if not kept:
-            return
-        to = self.draw.choice([kept[0], self.draw.choice(kept)])
-        for batch in range(to + 1, offsets[-1] + 1):
-            self.files.remove(f"offsets/{batch}")
-            self.files.remove(f"commits/{batch}")
-            self.taken.pop(batch, None)
-            self.read.pop(batch, None)
-            for output in self.flow.outputs if self.clocked else ():  # these epochs will be others
-                self.files.remove(f"timely/captured/{output.name}/{batch}.arrow")
-        if self.clocked:
-            self.delivered[:] = [(epoch, rows) for epoch, rows in self.delivered if epoch <= to]
-        self.count["rollbacks"] += 1
-        self.story.append(f"rolled back to {to}")
+        # a resident micro-batch writes many manifests, so older ones may be gone
+        last = self.last_batches()
+        if kept := [micro_batch for micro_batch in commits if micro_batch >= oldest and micro_batch in last]:
+            self.roll_back(self.draw.choice([kept[0], self.draw.choice(kept)]))
 
     def last_batches(self) -> dict[int, int]:
         """By micro-batch its last batch, of those with a manifest."""
@@ -232,6 +222,8 @@ class World:
             self.read.pop(batch, None)
             for output in self.flow.outputs if self.clocked else ():
                 self.files.remove(f"timely/captured/{output.name}/{batch}.arrow")
+            if self.clocked and self.folder is not None:
+                (self.folder / f"epoch-{batch:020d}.parquet").unlink(missing_ok=True)
         if self.clocked:
             self.delivered[:] = [(epoch, rows) for epoch, rows in self.delivered if epoch <= last]
 
@@ -305,6 +297,8 @@ class Process:
     def start(self) -> None:
         """As `runtime.start`, but for what needs a session."""
         world = self.world
+        resident = world.draw.random() < world.resident
+        world.count["resident runs"] += resident
         if world.draw.random() < world.odds.rescale:
             world.plan = world.flow.compile(world.draw.choice([1, 2, 3, 5]))
             world.count["rescaled"] += 1
@@ -326,8 +320,9 @@ class Process:
             name=plan.name,
             run=self.name,
             keep=world.keep,
-            rounds=world.rounds or world.draw.choice([2, 100] if world.resident else [1, 1, 2, 100]),
-            resident=1e9 if world.resident else 0.0,
+            rounds=world.rounds or world.draw.choice([2, 100] if resident else [1, 1, 2, 100]),
+            resident=1e9 if resident else 0.0,
+            commit_every=world.draw.choice([0.0, 1e9]),
         )
         bound = {
             name: world.flow.frames[name].bind(log.checkpoint, needed(plan, name), 2) for name in world.feeds
@@ -339,7 +334,7 @@ class Process:
         self.driver = Told(self.context, tuple(outputs))
         self.driver.process = self
         self.reader = FeedbackReader(RunContext.from_option(self.context.to_option()))
-        if not world.resident:
+        if not resident:
             self.reader.prepareForTriggerAvailableNow()
         own = RunContext.from_option(self.context.to_option())  # as in a process of Spark's
         self.readers = [reader_of(own, name) for name in world.feeds]
@@ -360,7 +355,7 @@ class Process:
         self.point(f"batch {n} runs")
         made = self.tasks(n, rows)
         self.point(f"batch {n} has run")
-        self.leaves = self.leaves and not world.stays_again
+        self.leaves = False
         self.driver(Frame(made, self), n)  # type: ignore[arg-type]
         self.point(f"batch {n} is to be committed")
         world.add(f"commits/{n}", "v1\n{}")
@@ -489,7 +484,9 @@ class Told(Driver):
         return super()._next(session, last, micro_batch, ends, repeated=repeated)
 
     def _tell(self, batch: int, taken: Any, read: dict[str, list[str]]) -> None:
-        world = self.process.world
+        world, log = self.process.world, self.context.log
+        if max(world.files.numbers("timely/terms")) > log.term:
+            return  # it has lost the checkpoint: what it reads from what is left there is of no epoch
         world.taken[batch] = dict(taken)
         assert world.read.setdefault(batch, read) == read, "a replay reads the same files"
 
@@ -540,9 +537,7 @@ def _points(world: World) -> Iterator[None]:
         return here()[0].next
 
     def leaves(_: RunContext) -> bool:
-        process = here()[0]
-        leaves, process.leaves = process.leaves, False  # the next micro-batch stays again
-        return leaves
+        return here()[0].leaves
 
     def at_points(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -601,6 +596,18 @@ def expected(world: World) -> dict[str, dict[int, list[Any]]]:
     return {name: {batches[i]: rows for i, rows in epochs.items()} for name, epochs in calls.items()}
 
 
+def in_folder(folder: Path) -> dict[int, list[Any]]:
+    """The records of each epoch's file, without those of empty epochs."""
+    found = {}
+    for file in folder.glob("epoch-*.parquet"):
+        table = pq.read_table(file, partitioning=None)
+        (epoch,) = set(table.column("epoch").to_pylist()) or {-1}
+        assert epoch in {-1, int(file.stem.removeprefix("epoch-"))}
+        if rows := sorted_rows(table.drop_columns("epoch")):
+            found[epoch] = rows
+    return found
+
+
 def _rows(captured: dict[str, Captured]) -> dict[str, dict[int, list[Any]]]:
     """Epochs with records; that an empty one is complete is told by its number, which a batch may use up."""
     return {name: {epoch: rows for epoch, rows in of.rows().items() if rows} for name, of in captured.items()}
@@ -612,7 +619,10 @@ def difference(world: World) -> str | None:
     process = Process(world)
     process.start()
     for name, epochs in calls.items():
-        if name == "told":  # at least once
+        if name == "files":
+            assert world.folder is not None
+            got, wrong = in_folder(world.folder), False
+        elif name == "told":  # at least once
             delivered = [(epoch, rows) for epoch, rows in world.delivered if rows]
             got = dict(delivered)
             wrong = any(epochs.get(epoch) != rows for epoch, rows in delivered)
@@ -669,7 +679,9 @@ def files(log: RoundLog) -> tuple[set[str], set[str], set[str]]:
 # -- cases ---------------------------------------------------------------------------------------------------
 
 
-def paths(draw: random.Random, delivered: Delivered) -> tuple[ts.Dataflow, dict[str, list[Any]]]:
+def paths(
+    draw: random.Random, delivered: Delivered, folder: Path
+) -> tuple[ts.Dataflow, dict[str, list[Any]]]:
     """By the clock: a loop, a join, counts."""
     flow = ts.Dataflow("paths")
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
@@ -680,6 +692,7 @@ def paths(draw: random.Random, delivered: Delivered) -> tuple[ts.Dataflow, dict[
 
     near = roots.loop(hop, name="hops")
     near.capture("out")
+    near.to_files(folder / "out", name="files")
     near.map(lambda row: row.node % 7, "m long").group_by("m").aggregate(c="count").capture("sizes")
     near.subscribe(lambda epoch, table: delivered.append((epoch, sorted_rows(table))), name="told")
 
@@ -691,7 +704,9 @@ def paths(draw: random.Random, delivered: Delivered) -> tuple[ts.Dataflow, dict[
     return flow, calls | {"roots": [("send", ([(draw.randint(0, 60),)],)) for _ in range(draw.randint(1, 4))]}
 
 
-def manual(draw: random.Random, delivered: Delivered) -> tuple[ts.Dataflow, dict[str, list[Any]]]:
+def manual(
+    draw: random.Random, delivered: Delivered, folder: Path
+) -> tuple[ts.Dataflow, dict[str, list[Any]]]:
     """Epochs that the user counts: a loop in step, vertices with state of their own."""
     flow = ts.Dataflow("manual")
     x = flow.input("x", "k long, v long", epochs="manual")
@@ -704,6 +719,7 @@ def manual(draw: random.Random, delivered: Delivered) -> tuple[ts.Dataflow, dict
     for name in ("first", "second"):
         x = flow.vertex(Pairs(logged=draw.random() < 0.7), x, "k long, v long", by="k", name=name)
     x.capture("pairs")
+    x.to_files(folder / "out", name="files")
     x.subscribe(lambda epoch, table: delivered.append((epoch, sorted_rows(table))), name="told")
     calls: list[Any] = []
     for epoch in range(draw.randint(2, 6)):
@@ -728,20 +744,21 @@ def fed(
     others = flow.delta("table", folder / "table", versions_per_epoch=draw.choice([1, 3]))
     both = some.concat(others, flow.input("sent", "k long, v long"))
     both.capture("out")
+    both.to_files(folder / "out", name="files")
     sums = both.group_by("k").aggregate(v=("sum", "v"))
     sums.subscribe(lambda epoch, table: delivered.append((epoch, sorted_rows(table))), name="told")
     calls = [("send", ([(draw.randint(0, 9), draw.randint(0, 99))],)) for _ in range(draw.randint(0, 4))]
     return flow, {"sent": calls}, feeds
 
 
-def world_of(seed: int, folder: Path, points: int | None = 20_000) -> World:
+def world_of(seed: int, folder: Path, points: int | None = 100_000) -> World:
     """The case of a seed."""
     draw, delivered, feeds = random.Random(seed), list[Any](), {}
     make: Any = draw.choice([paths, manual, fed])
     if make is fed:
         flow, sends, feeds = fed(draw, delivered, folder)
     else:
-        flow, sends = make(draw, delivered)
+        flow, sends = make(draw, delivered, folder)
     odds = Odds(
         kill=draw.choice([0.003, 0.01, 0.03]),
         stall=draw.choice([0, 0, 0.005]),
@@ -749,16 +766,17 @@ def world_of(seed: int, folder: Path, points: int | None = 20_000) -> World:
     if make is not manual and not odds.stall:  # the other has states that only its own vertices can deal out
         odds = replace(odds, rescale=draw.choice([0, 0.2]))
     workers, keep = draw.choice([1, 2, 3, 5]), draw.choice([2, 5])
-    resident = draw.random() < 0.5
+    resident = draw.choice([0.0, 0.0, 0.5, 1.0])
     if resident:  # an older micro-batch's manifests are removed after so many batches
         odds = replace(odds, rollback=0)
     return World(
         flow, str(folder / "checkpoint"), sends, seed=seed, delivered=delivered, odds=odds, workers=workers,
         keep=keep, feeds=feeds, resident=resident, points=points,
+        folder=folder / "out",
     )  # fmt: skip
 
 
-def check_seed(seed: int, count: Counter[str], points: int | None = 20_000) -> str | None:
+def check_seed(seed: int, count: Counter[str], points: int | None = 100_000) -> str | None:
     """Run a case; in what it differs from a run that never failed, and what led to it."""
     with tempfile.TemporaryDirectory(prefix="timely-engine-") as folder:
         world = world_of(seed, Path(folder), points)

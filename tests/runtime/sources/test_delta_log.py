@@ -267,7 +267,7 @@ def reader_of(table: Table) -> DeltaReader:
     stage = SimpleNamespace(outputs=[schema])
     plan = SimpleNamespace(source=lambda _: SimpleNamespace(stage=stage))
     context: Any = SimpleNamespace(
-        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), resident=0.0, read_offsets={},
+        log=SimpleNamespace(files=Files(tempfile.mkdtemp())), resident=0.0, read_offsets={}, continued=-1,
         reporting=nullcontext, plan=plan,
     )  # fmt: skip
     return DeltaReader(context, DeltaSource(table.log().folder, columns=["n"]))

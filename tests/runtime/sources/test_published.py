@@ -197,6 +197,7 @@ def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tm
         log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
         resident=0.0,
         read_offsets={},
+        continued=-1,
         reporting=nullcontext,
         checkpoint="/c",
     )
@@ -245,6 +246,7 @@ def test_with_available_now_a_snapshot_that_has_all_epochs_is_read(tmp_path: Pat
         log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
         resident=0.0,
         read_offsets={},
+        continued=-1,
         reporting=nullcontext,
         checkpoint="/c",
     )

@@ -57,6 +57,7 @@ class World:
             plan=plan,
             resident=0.0,
             read_offsets={},
+            continued=-1,
         )
         here = Where("job.py", 1)
         folder: Any = SimpleNamespace(

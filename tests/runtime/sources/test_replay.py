@@ -198,6 +198,7 @@ def polls(tmp_path: Path) -> Callable[..., Any]:
         log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
         resident=0.0,
         read_offsets={},
+        continued=-1,
         reporting=nullcontext,
     )
 

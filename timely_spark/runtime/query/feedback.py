@@ -86,9 +86,9 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             if (rows := self.log.feedback(end["round"])) is None:
                 raise LogDamaged.no_manifest(self.log.files.root, end["round"] + 1)
             tables.append(rows)
-        begin = start["inputs"] | end.get("after", {})
+        read = start["inputs"], end.get("after", {}), self.context.read_entries
         for name, last in end["inputs"].items():
-            first = max(begin.get(name, -1), self.context.read_entries.get(name, -1)) + 1
+            first = max(entries.get(name, -1) for entries in read) + 1
             if first <= last and name in self.context.inputs:  # an earlier flow may have had other inputs
                 tables.append(packed_entries(self.context, name, range(first, last + 1)))
         batches = self.context.labelled(pa.concat_tables(tables)).to_batches() if tables else []
