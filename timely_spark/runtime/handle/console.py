@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from timely_spark.errors import TimelyError
@@ -47,6 +50,8 @@ _SECTIONS = """<main><section id="first">{first}</section>
 <section id="io">{io}</section><section id="sizes">{sizes}</section>
 <footer>Keys: n and p another flow, e open or close all boxes, Esc close a step; Tab walks through the steps.
 Times are UTC; counts are of the retained batches.</footer></main>"""
+#: Seconds to wait for what a client still sends when it is answered, and so many bytes at most.
+_LINGER, _UNREAD = 0.5, 1 << 20
 
 
 class Server(ThreadingHTTPServer):
@@ -76,6 +81,16 @@ class Server(ThreadingHTTPServer):
         """End the streams, and the server."""
         self.closing.set()
         super().shutdown()
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection when the client has read the answer: one with unread input takes it along."""
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_WR)
+            request.settimeout(_LINGER)
+            left = _UNREAD
+            while left > 0 and (data := request.recv(1 << 16)):
+                left -= len(data)
+        self.close_request(request)
 
     def look(self, asked: Asked) -> Page:
         """A flow as it is now."""
