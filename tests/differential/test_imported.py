@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import timely_spark as ts
+from tests.support.published import drawn_changes, rows_at
 from tests.support.rescaling import move
 from timely_spark.errors import GraphError, VertexError
 from timely_spark.runtime.errors import BadFile
@@ -42,19 +43,6 @@ def importing(path: Path) -> ts.Dataflow:
     return flow
 
 
-def changes(draw: random.Random, there: set[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Some rows come, others go."""
-    gone = draw.sample(sorted(there), min(len(there), draw.randint(0, 2)))
-    come = {(draw.randrange(6), draw.randrange(30)) for _ in range(draw.randint(0, 9))} - there
-    there.difference_update(gone)
-    there.update(come)
-    return [*((*row, 1) for row in come), *((*row, -1) for row in gone)]
-
-
-def rows_at(captured: Any, at: int | None = None) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in ts.snapshot(captured, at=at).to_pylist())
-
-
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.campaign) for n in (3, 4, 5))])
 def test_joins_and_reductions_are_those_of_the_records_at_each_epoch(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
@@ -66,7 +54,7 @@ def test_joins_and_reductions_are_those_of_the_records_at_each_epoch(seed: int, 
     truth: dict[int, set[tuple[int, int]]] = {}
     mapped = False
     for epoch in range(12):
-        first.send("x", changes(draw, there), epoch=epoch)
+        first.send("x", drawn_changes(draw, there, keys=6, values=30, most=9), epoch=epoch)
         first.advance_to("x", epoch + 1)
         first.run()
         truth[epoch] = set(there)

@@ -112,8 +112,8 @@ def entities(
             _checked(argument, rows, ["record"] if argument == "records" else ["a", "b"], kind, beside=pairs)
     if max_size is not None:
         max_size = integer("max_size", max_size, step="entities")
-    given: list[tuple[str, Any, bool]] = [("threshold", threshold, False), ("step", step, True)]
-    for argument, number, positive in given:
+    scores: list[tuple[str, Any, bool]] = [("threshold", threshold, False), ("step", step, True)]
+    for argument, number, positive in scores:
         if isinstance(number, bool) or not isinstance(number, Real) or not math.isfinite(number):
             msg = f"entities: {argument}={number!r} is not a number"
         elif positive and number <= 0:
@@ -137,7 +137,7 @@ def entities(
     nodes = nodes.where(pc.is_valid(pc.field("record"))).distinct()
     groups = connected_components(used.select(src="a", dst="b"), nodes=nodes, node="record")
     members = stable_ids(groups.select(record="node", group="component"), name=name)
-    return Entities(members, *_held_and_audit(links, members), lineage(members))
+    return Entities(members, *_held_and_audit(links, members), _lineage(members))
 
 
 def _checked(
@@ -168,15 +168,15 @@ def _allowed(
 
     def refused(groups: Collection) -> Collection:
         """The groups that are too large, or have two records that are different. Columns: component."""
-        found = []
+        wrong = []
         if max_size is not None:
             sizes = groups.count("records", keys="component")
-            found.append(sizes.where(pc.field("records") > max_size).select("component"))
+            wrong.append(sizes.where(pc.field("records") > max_size).select("component"))
         if cannot_link is not None:
             first = cannot_link.select("a", "b").join(groups, left="a", right="node")
             both = first.semijoin(groups.select("component", b="node"), on=["component", "b"])
-            found.append(both.select("component"))
-        return found[0].concat(*found[1:]).distinct()
+            wrong.append(both.select("component"))
+        return wrong[0].concat(*wrong[1:]).distinct()
 
     def weaken(kept: Collection) -> Collection:
         """The links without those in the lowest step of a refused group."""
@@ -233,7 +233,7 @@ def _in_order(pairs: pa.Table) -> pa.Table:
     return pairs.set_column(0, "a", low).set_column(1, "b", high)
 
 
-def lineage(members: Collection) -> Stream:
+def _lineage(members: Collection) -> Stream:
     """How many records move from an entity to another, at each epoch. Columns: see `Entities`."""
     schema = pa.schema([("from", pa.string()), ("to", pa.string())])
     moved = members.changes().unary_notify(partial(_moves, schema), schema, by="record")

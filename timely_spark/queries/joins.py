@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.queries import calls
-from timely_spark.queries.binder import UNIT, Binder, BoundQuery, Domain, Views, cast_to, column_node
+from timely_spark.queries.binder import UNIT, Domain, cast_to, column_node
 from timely_spark.queries.relations import Concat, Matched, Projection, Relation, RelationJoin, Selection
 from timely_spark.queries.scopes import (
     Ambiguous,
     Correlated,
-    Fresh,
     FromItem,
     NamedColumn,
     VisibleColumns,
@@ -68,14 +67,7 @@ def factored(node: Any) -> list[Any]:
 class Sources(FromItems):
     """The part of a block that binds `FROM`, `JOIN` and `WHERE`."""
 
-    binder: Binder
     node: Any
-    views: Views
-    around: VisibleColumns | None
-    domain: Domain | None
-    fresh: Fresh
-    names: VisibleColumns
-    relation: Relation
     same: dict[str, str]
     asked_by_on: list[Any]
 
@@ -84,11 +76,8 @@ class Sources(FromItems):
         def final(self, node: Any) -> Any: ...  # noqa: D102
         def final_name(self, column: str) -> str: ...  # noqa: D102
         def named(self, node: Any, names: VisibleColumns | None = None) -> Any: ...  # noqa: D102
-        def plain(self, node: Any, names: VisibleColumns) -> Any: ...  # noqa: D102
-        def add(self, node: Any, wanted: str) -> str: ...  # noqa: D102
         def filter(self, condition: Any) -> None: ...  # noqa: D102
         def condition(self, node: Any) -> Any: ...  # noqa: D102
-        def answer_for_each(self, query: Any) -> tuple[BoundQuery, list[str]]: ...  # noqa: D102
 
     def read_sources(self) -> None:
         """Make the relation of `FROM`, `JOIN` and `WHERE`."""

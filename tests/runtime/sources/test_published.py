@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import timely_spark as ts
+from tests.support.published import drawn_changes, rows_at
 from timely_spark.errors import BadArgument
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.reader import ReplayReader
@@ -44,19 +45,6 @@ def importing(path: Path) -> ts.Dataflow:
     return flow
 
 
-def changes(draw: random.Random, there: set[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Some rows come, others go."""
-    gone = draw.sample(sorted(there), min(len(there), draw.randint(0, 2)))
-    come = {(draw.randrange(4), draw.randrange(9)) for _ in range(draw.randint(0, 3))} - there
-    there.difference_update(gone)
-    there.update(come)
-    return [*((*row, 1) for row in come), *((*row, -1) for row in gone)]
-
-
-def rows_at(captured: Any, at: int | None = None) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in ts.snapshot(captured, at=at).to_pylist())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3))])
 def test_who_attaches_late_has_the_records_of_each_epoch_from_then_on(seed: int, tmp_path: Path) -> None:
@@ -67,7 +55,7 @@ def test_who_attaches_late_has_the_records_of_each_epoch_from_then_on(seed: int,
     there: set[tuple[int, int]] = set()
     truth: dict[int, list[tuple[Any, ...]]] = {}
     for epoch in range(16):
-        first.send("x", changes(draw, there), epoch=epoch)
+        first.send("x", drawn_changes(draw, there, keys=4, values=9, most=3), epoch=epoch)
         first.advance_to("x", epoch + 1)
         first.run()
         truth[epoch] = sorted(there)

@@ -1,0 +1,23 @@
+"""Rows that come and go in what one flow publishes and others read, and what a capture has of them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import timely_spark as ts
+
+
+def drawn_changes(
+    draw: random.Random, present: set[tuple[int, int]], *, keys: int, values: int, most: int
+) -> list[tuple[int, int, int]]:
+    """At most two rows go, and at most so many of (key, value) come; `present` is kept up to date."""
+    removed = draw.sample(sorted(present), min(len(present), draw.randint(0, 2)))
+    added = {(draw.randrange(keys), draw.randrange(values)) for _ in range(draw.randint(0, most))} - present
+    present.difference_update(removed)
+    present.update(added)
+    return [*((*row, 1) for row in added), *((*row, -1) for row in removed)]
+
+
+def rows_at(captured: Any, at: int | None = None) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in ts.snapshot(captured, at=at).to_pylist())
