@@ -204,3 +204,16 @@ def test_an_expression_that_cannot_fail_waits_for_nothing() -> None:
     joined.where(lambda row: row.v > 1)
     steps = [stage.operator for stage in flow.graph.stages]
     assert steps.count("consolidate") == 1, "both read it"
+
+
+def test_changes_of_several_sources_of_which_one_is_on_one_worker() -> None:
+    flow = ts.Dataflow("components")
+    pairs = flow.input("pairs", "src long, dst long").collection()
+    removed = flow.input("removed", "component long").collection()
+    groups = ts.graphs.connected_components(pairs)
+    _ = groups.antijoin(removed, on="component", unique=True).changes().capture("left")
+    inputs = {"pairs": [[(n, n + 1) for n in range(0, 40, 2)]], "removed": [[*range(0, 40, 4)]]}
+
+    out = ts.testing.run(flow, inputs, workers=3)
+
+    assert out["left"].rows() == {0: [row for n in range(2, 40, 4) for row in ((n, n, 1), (n + 1, n, 1))]}

@@ -118,7 +118,11 @@ def partition_of(graph: LogicalGraph, stage: Stage) -> Partition | None:
     if stage.guaranteed is not None or stage.kind is Kind.FEEDBACK:
         return stage.guaranteed
     inputs = graph.into(stage)
-    by = partition_of(graph, inputs[0].source) if inputs else None
-    if by is None or stage.is_routing:
+    by = stage.requires[0] if stage.requires else None
+    if by is None and inputs:
+        by = partition_of(graph, inputs[0].source)
+    if by is None or by.copies or (len(inputs) > 1 and not by.reads):
+        return None  # the others' records shall not all go to the one worker
+    if stage.is_routing:
         return by
     return by.renamed({old: new for new, old in (stage.keeps or {}).items()})

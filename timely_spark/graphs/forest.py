@@ -31,7 +31,6 @@ from timely_spark.authors import (
     caller,
     changes,
     check_columns,
-    computed,
     consolidate,
     describe,
     flat,
@@ -56,8 +55,6 @@ _STEPS = 8
 _NEAR = 256
 #: Whether a node has an edge is first looked for in so many entries of each batch.
 _SAMPLE = 8
-#: a constant column, by which all edges are on one worker
-_ALL = "__timely_all"
 #: the rank in the row of a removed node
 _REMOVED = -1
 
@@ -432,7 +429,7 @@ class _Components(Forest):
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Move the one worker's state to the worker that now gets all edges."""
         (state,) = states
-        places = partition(0, pa.table({_ALL: pa.array([0], pa.int8())}))
+        places = partition(0, pa.table({"any": [0]}))
         return [state if place.num_rows else {} for place in places]
 
 
@@ -510,7 +507,6 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
         name=name,
         vertex=_SpanningForest(ends, kind),
         requires=[Partition(ends, blocks=True)],
-        guarantees=(),  # a pair is on one worker, but not on that of its hash
     )[0]
 
 
@@ -541,14 +537,12 @@ def components(stream: Stream, *, name: str | None = None) -> Stream:
     ends, kind = _checked("components", stream)
     stream = stream.then("ordered", [stream.schema], vertex=OrderedEnds(ends, kind))[0]
     schema = pa.schema([("node", kind), ("component", kind), (DIFF, pa.int64())])
-    together = {_ALL: pc.scalar(pa.scalar(0, pa.int8()))}
-    return computed(stream, *stream.schema.names, together, own=(_ALL,)).then(
+    return stream.then(
         "label_components",
         [schema],
         name=name,
         vertex=_Components(ends, kind),
-        requires=[Partition((_ALL,))],
-        guarantees=(),  # all records on one worker
+        keyed=(),  # all edges go to one worker
     )[0]
 
 

@@ -171,7 +171,7 @@ class _Named(BufferingVertex):
 
 
 def spread_components(edges: Stream, *, name: str | None = None) -> Stream:
-    """As `components` of a `spanning_forest`, with the nodes spread over all workers."""
+    """The `components` of a `spanning_forest`, with the nodes spread over all workers."""
     return components_by_place(with_places(edges), name=name)
 
 
@@ -184,7 +184,6 @@ def components_by_place(placed: Stream, *, name: str | None = None) -> Stream:
         of_node[:1],
         vertex=_LocalForests(ends, kind),
         requires=[Partition((PLACE,), computed=PLACE, expression=pc.field(PLACE))],
-        guarantees=(),  # a node is in several places
     )[0]
     least, pairs = labels.then(
         "least_labels",

@@ -124,8 +124,8 @@ class _Places(BufferingVertex):
             self._end()
             self.epoch = time.epoch
         left = np.count_nonzero(self.place == NEW)
-        edges, told = (pa.concat_tables(of) if of else None for of in batches)
-        messages = _received(told)
+        edges, sent = (pa.concat_tables(of) if of else None for of in batches)
+        messages = _received(sent)
         if iteration == 0 and edges is not None:
             self._enter(time, edges)
         elif iteration == 1:
@@ -206,7 +206,7 @@ class _Places(BufferingVertex):
         return place
 
     def _count(self, nodes: Hashes, place: Indices, ends: Indices, new: Mask) -> None:
-        """Count the ends of edges at nodes, of which some are new."""
+        """Count the ends of edges at nodes; some nodes are new."""
         known = pa.table({TO: nodes, PLACE: place, DIFF: ends})
         self.changes.append(_where(known, ~new))
         nodes, place, ends = nodes[new], place[new], ends[new]
@@ -221,37 +221,37 @@ class _Places(BufferingVertex):
     def _link(self, node: Hashes, other: Hashes) -> None:
         self.links = np.append(self.links[0], node), np.append(self.links[1], other)
 
-    def _meet(self, time: Timestamp, told: Messages) -> None:
+    def _meet(self, time: Timestamp, received: Messages) -> None:
         """New ends of edges take the place of a home that has one; answer homes that have none."""
-        nodes, of = np.unique(told.to, return_inverse=True)
+        nodes, of = np.unique(received.to, return_inverse=True)
         at = found(self.nodes, nodes)
         place = np.where(at >= 0, self.place[at] if len(self.place) else NEW, NEW)
         place[at < 0] = self._known(nodes[at < 0])
         new = (at >= 0) | (place == NEW)
         hub = new & (np.bincount(of, minlength=len(nodes)) > _DEGREE)
         place[hub] = HUB
-        count = np.bincount(of, weights=told.amount, minlength=len(nodes)).astype(np.int64)
+        count = np.bincount(of, weights=received.amount, minlength=len(nodes)).astype(np.int64)
         self._count(nodes, place, count, new)
-        offered = (told.number >= 0) & (place[of] == NEW)
-        self._take(told.to[offered], told.of[offered], told.number[offered])
-        place = self._now(told.to)
-        link = (place == NEW) & (told.number == NEW)
-        self._link(told.to[link], told.of[link])
-        answer = (place != NEW) & (told.number == NEW)
-        self._tell(time, told.of[answer], told.to[answer], place[answer])
+        offered = (received.number >= 0) & (place[of] == NEW)
+        self._take(received.to[offered], received.of[offered], received.number[offered])
+        place = self._now(received.to)
+        link = (place == NEW) & (received.number == NEW)
+        self._link(received.to[link], received.of[link])
+        answer = (place != NEW) & (received.number == NEW)
+        self._tell(time, received.of[answer], received.to[answer], place[answer])
 
-    def _adopt(self, time: Timestamp, told: Messages, *, answer: bool) -> None:
-        """New nodes take the place of a neighbour; their neighbours without a place are told."""
-        offered = told.number >= 0
+    def _adopt(self, time: Timestamp, received: Messages, *, answer: bool) -> None:
+        """New nodes take the place of a neighbour; their neighbours without a place are received."""
+        offered = received.number >= 0
         before = self.place.copy()
-        self._take(told.to[offered], told.of[offered], told.number[offered])
-        hubs = np.unique(told.of[told.number == HUB])
+        self._take(received.to[offered], received.of[offered], received.number[offered])
+        hubs = np.unique(received.of[received.number == HUB])
         node, other = self.links
         keep = ~np.isin(other, hubs)
         self.links = node[keep], other[keep]
         if answer and (settled := self.nodes[(before == NEW) & (self.place >= 0)]).size:
             node, other = self.links
-            tells = np.isin(node, settled) & ~np.isin(other, told.of)
+            tells = np.isin(node, settled) & ~np.isin(other, received.of)
             self._tell(time, other[tells], node[tells], self._now(node[tells]))
 
     def _take(self, nodes: Hashes, of: Hashes, place: Indices) -> None:
@@ -275,7 +275,7 @@ class _Places(BufferingVertex):
 
     # -- contraction ---------------------------------------------------------------------------------------
 
-    def _contract(self, time: Timestamp, step: int, told: Messages) -> None:
+    def _contract(self, time: Timestamp, step: int, received: Messages) -> None:
         """One step of the contraction of the nodes that are left; few nodes take places by hashes."""
         left = self.place == NEW
         nodes = self.nodes[left]
@@ -290,7 +290,7 @@ class _Places(BufferingVertex):
                 return
             self.graph = linked(nodes, np.ones(len(nodes), np.int64), node, other)
         if step > 3 * LEVELS + 1 and step % 3 == 0:
-            self._move(time, told)
+            self._move(time, received)
         if not len(nodes):
             return
         if self.graph is None:  # another number of workers since
@@ -298,10 +298,10 @@ class _Places(BufferingVertex):
             return
         level, odd = divmod(step, 2)
         if step < 2 * LEVELS and odd:
-            self.levels[-1], self.graph, messages = contracted(self.levels[-1], told)
+            self.levels[-1], self.graph, messages = contracted(self.levels[-1], received)
             self._send(time, messages)
         elif step <= 2 * LEVELS:
-            self.graph = relinked(self.graph, told) if step else self.graph
+            self.graph = relinked(self.graph, received) if step else self.graph
             if step < 2 * LEVELS:
                 last, messages = choose(self.graph, level)
                 self.levels.append(last)
@@ -311,20 +311,20 @@ class _Places(BufferingVertex):
                 to = np.arange(self.workers, dtype=np.uint64)
                 self._send(time, Messages(to, np.full_like(to, self.worker), total, total))
         elif step <= 3 * LEVELS + 1:
-            self._divide(time, told, first=step == 2 * LEVELS + 1)
+            self._divide(time, received, first=step == 2 * LEVELS + 1)
         else:
-            self._follow(time, step - 3 * LEVELS - 1, told)
+            self._follow(time, step - 3 * LEVELS - 1, received)
 
-    def _divide(self, time: Timestamp, told: Messages, *, first: bool) -> None:
+    def _divide(self, time: Timestamp, received: Messages, *, first: bool) -> None:
         """From the last level back to the first."""
         assert self.graph is not None
         if first:
             weight = self.graph.weight
-            self.positions = int(told.number.sum())
-            self.starts = int(told.number[told.of < self.worker].sum()) + np.cumsum(weight) - weight
+            self.positions = int(received.number.sum())
+            self.starts = int(received.number[received.of < self.worker].sum()) + np.cumsum(weight) - weight
         else:
             level = self.levels.pop()
-            self.starts = starts_of(level, self.graph.nodes, self.starts, told)
+            self.starts = starts_of(level, self.graph.nodes, self.starts, received)
             self.graph = LocalGraph(level.nodes, level.weight, level.nodes[:0], level.nodes[:0])
         if self.levels:
             self._send(time, divide(self.levels[-1], self.graph.nodes, self.starts))
@@ -333,9 +333,9 @@ class _Places(BufferingVertex):
         by_hash = (nodes % _U(PLACES)).astype(np.int64)
         place = np.where(self.starts >= 0, self.starts * PLACES // max(1, self.positions), by_hash)
         self.starts = np.minimum(place, PLACES - 1)  # places, from now on
-        self._follow(time, 0, told)
+        self._follow(time, 0, received)
 
-    def _follow(self, time: Timestamp, step: int, told: Messages) -> None:
+    def _follow(self, time: Timestamp, step: int, received: Messages) -> None:
         """Let the pieces of few nodes move, several times; then the places are final.
 
         Every third step other ends tell homes their places; in the next the homes send them on to their own
@@ -344,9 +344,9 @@ class _Places(BufferingVertex):
         assert self.graph is not None
         nodes, place, (node, other) = self.graph.nodes, self.starts, self.links
         if step % 3 == 0:
-            at = found(nodes, told.to)
+            at = found(nodes, received.to)
             if step:
-                place[at[at >= 0]] = told.number[at >= 0]
+                place[at[at >= 0]] = received.number[at >= 0]
             if step == 3 * _MOVES:
                 self.place[found(self.nodes, nodes)] = place
                 self.graph, self.starts, self.links = None, place[:0], (nodes[:0], nodes[:0])
@@ -354,25 +354,25 @@ class _Places(BufferingVertex):
             tells = node < other
             self._tell(time, other[tells], node[tells], place[found(nodes, node[tells])])
         elif step % 3 == 1:
-            at = found(nodes, told.to)
-            home, of, number = told.to[at >= 0], told.of[at >= 0], told.number[at >= 0]
+            at = found(nodes, received.to)
+            home, of, number = received.to[at >= 0], received.of[at >= 0], received.number[at >= 0]
             to = place[at[at >= 0]].astype(np.uint64)
             self._send(time, Messages(to, home, of.view(np.int64), number))
 
-    def _move(self, time: Timestamp, told: Messages) -> None:
+    def _move(self, time: Timestamp, received: Messages) -> None:
         """Find the connected pieces of the places here, and tell the homes of small ones where to move."""
-        if not len(told.to):
+        if not len(received.to):
             return
-        home, other, place = told.of, told.number.view(np.uint64), told.to.astype(np.int64)
-        salt = told.to * _U(0x9E3779B97F4A7C15)  # a node is another one in each place
+        home, other, place = received.of, received.number.view(np.uint64), received.to.astype(np.int64)
+        salt = received.to * _U(0x9E3779B97F4A7C15)  # a node is another one in each place
         nodes, number = np.unique(np.append(home + salt, other + salt), return_inverse=True)
         x, y = number[: len(home)], number[len(home) :]
         root = rooted_forest(len(nodes), x, y).root
         homes, first = np.unique(x, return_index=True)
         size = np.bincount(root[homes], minlength=len(nodes))
-        elsewhere = (told.amount >= 0) & (told.amount != place)
+        elsewhere = (received.amount >= 0) & (received.amount != place)
         to = np.full(len(nodes), NEW)
-        to[root[y[elsewhere]]] = told.amount[elsewhere]
+        to[root[y[elsewhere]]] = received.amount[elsewhere]
         target = to[root[homes]]
         moves = (target >= 0) & (size[root[homes]] <= _FEW)
         self._tell(time, home[first[moves]], home[first[moves]], target[moves])
@@ -380,9 +380,9 @@ class _Places(BufferingVertex):
     def _tell(self, time: Timestamp, to: Hashes, of: Hashes, number: Indices) -> None:
         self._send(time, Messages(to, of, number, np.zeros(len(to), np.int64)))
 
-    def _send(self, time: Timestamp, told: Messages) -> None:
-        if len(told.to):
-            columns = (told.to, told.of, told.number, told.amount)
+    def _send(self, time: Timestamp, received: Messages) -> None:
+        if len(received.to):
+            columns = (received.to, received.of, received.number, received.amount)
             self.send_by(2, time, pa.table([*columns], schema=_MESSAGES))
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
@@ -402,8 +402,8 @@ _MESSAGES = pa.schema(
 )
 
 
-def _received(told: pa.Table | None) -> Messages:
-    table = _MESSAGES.empty_table() if told is None else told
+def _received(sent: pa.Table | None) -> Messages:
+    table = _MESSAGES.empty_table() if sent is None else sent
     to, of, number, amount = (numbers(table, name) for name in table.schema.names)
     return Messages(to, of, number, amount)
 
@@ -421,15 +421,14 @@ def with_places(edges: Stream) -> Stream:
     loop = edges.scope.inner()
     at_ends, messages = loop.variable(edges), loop.variable(_MESSAGES)
     by = [Partition((end,), computed=end, expression=pc.field(end)) for end in (TO, "to")]
-    placed, to_ends, told = at_ends.then(
+    placed, to_ends, sent = at_ends.then(
         "place",
         [pa.schema([*plain, (PLACE, pa.int64()), (DIFF, pa.int64())]), homed, _MESSAGES],
         others=[messages],
         vertex=_Places(ends),
         requires=by,
-        guarantees=(),
         own=(PLACE,),
     )
     at_ends.feed(to_ends)
-    messages.feed(told)
+    messages.feed(sent)
     return placed.leave()

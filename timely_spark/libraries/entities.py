@@ -129,13 +129,12 @@ def entities(
     if must_link is not None:
         links = links.concat(must_link.select("a", "b", score=pc.scalar(math.inf)))
     links = links.where(pc.is_valid(pc.field("a")) & pc.is_valid(pc.field("b"))).distinct()
-    used = links
-    if max_size is not None or cannot_link is not None:
-        used = _allowed(links, cannot_link, max_size, step)
     ends = pairs.select(record="a").concat(pairs.select(record="b"))
     nodes = ends if records is None else ends.concat(records.select("record"))
     nodes = nodes.where(pc.is_valid(pc.field("record"))).distinct()
-    groups = connected_components(used.select(src="a", dst="b"), nodes=nodes, node="record")
+    groups = connected_components(links.select(src="a", dst="b"), nodes=nodes, node="record")
+    if max_size is not None or cannot_link is not None:
+        groups = _allowed(groups, links, cannot_link, max_size, step)
     members = stable_ids(groups.select(record="node", group="component"), name=name)
     return Entities(members, *_held_and_audit(links, members), _lineage(members))
 
@@ -162,9 +161,13 @@ def _checked(
 
 
 def _allowed(
-    links: Collection, cannot_link: Collection | None, max_size: int | None, step: float
+    groups: Collection,
+    links: Collection,
+    cannot_link: Collection | None,
+    max_size: int | None,
+    step: float,
 ) -> Collection:
-    """The links without those that are held. Columns: a, b, score."""
+    """The groups, where those that are refused fall apart, until none is. Columns: node, component."""
 
     def refused(groups: Collection) -> Collection:
         """The groups that are too large, or have two records that are different. Columns: component."""
@@ -187,13 +190,13 @@ def _allowed(
         held = grouped.semijoin(lowest.select("component", LEVEL), on=["component", LEVEL])
         return kept.concat(held.select("a", "b", "score", LEVEL).negate())
 
-    groups = connected_components(links.select(src="a", dst="b"))
-    grouped = links.join(groups, left="a", right="node")
     wrong = refused(groups)
-    fine = grouped.antijoin(wrong, on="component").select("a", "b", "score")
-    leveled = grouped.semijoin(wrong, on="component")
+    apart = groups.semijoin(wrong, on="component")
+    leveled = links.semijoin(apart, left="a", right="node", unique=True)
     leveled = leveled.select("a", "b", "score", {LEVEL: pc.floor(pc.field("score") / pc.scalar(step))})
-    return fine.concat(leveled.iterate(weaken).select("a", "b", "score"))
+    used = leveled.iterate(weaken).select(src="a", dst="b")
+    parts = connected_components(used, nodes=apart.select(record="node"), node="record")
+    return groups.antijoin(wrong, on="component").concat(parts)
 
 
 def _held_and_audit(links: Collection, members: Collection) -> tuple[Collection, Collection]:
@@ -246,7 +249,7 @@ def _moves(schema: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
 
 
 def _before_and_after(changes: pa.Table, key: str, value: str) -> tuple[pa.Array, Any, Any]:
-    """The keys of changes, of which each has one row at a time, with their values before and after."""
+    """The keys of changes, which have one row each at a time, with their values before and after."""
     keys = changes[key].unique()
     rows = (changes.filter(pc.equal(changes[DIFF], sign)) for sign in (-1, 1))
     before, after = (some[value].take(pc.index_in(keys, some[key])) for some in rows)
