@@ -210,11 +210,11 @@ def _prepared(_: argparse.Namespace) -> int:
     except OSError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 1
-    told = f"""{ready.folder} is ready: timely_spark.configure uses it.
+    text = f"""{ready.folder} is ready: timely_spark.configure uses it.
 For spark-submit on this machine:
   export SPARK_HOME={shlex.quote(str(ready.home))}
   export SPARK_SUBMIT_OPTS={shlex.quote(ready.java_options)}"""
-    print(told)  # noqa: T201
+    print(text)  # noqa: T201
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What operators and algorithms of your own are made of, beside the public operators.
+"""The parts of operators and algorithms of your own, beside the public operators.
 
 `timely_spark.graphs` and `timely_spark.libraries` use these names, public ones, and nothing else of the
 package. An algorithm is a function from collections to collections: most need only public operators, and

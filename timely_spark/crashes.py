@@ -29,7 +29,7 @@ class Crash(Exception):
 
 
 class ClassState:
-    """What vertices keep in their classes: no checkpoint has it, and all workers of a process share it.
+    """The attributes of vertices' classes: no checkpoint has them, and all workers of a process share them.
 
     A simulated crash loses none of it, so that changes are looked for.
     """

@@ -257,7 +257,7 @@ class LogDamaged(TimelyError, RuntimeError):
 
 
 class StorageFailed(TimelyError, OSError):
-    """A file system refuses a checkpoint's or an output's file; start again when the cause is gone.
+    """A file system refuses a checkpoint's or an output's file; start again when the cause is removed.
 
     >>> import errno
     >>> print(StorageFailed.of("/data/x/flow.json", OSError(errno.ENOSPC, "No space left on device")))

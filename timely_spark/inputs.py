@@ -133,15 +133,15 @@ class Inputs:
             filesystem: the `pyarrow.fs.FileSystem` of the path, if the path alone does not say it.
             defaults: the values of columns in files that lack them, such as ``{"diff": 1}``; a JSON record
                 with null, too, has the default. Any file may have such a column, and any may lack it.
-            on_bad_file: "fail": a file that cannot be read ends the query; "quarantine": it is left out as a
-                whole, counted, and told by the stream `Source.quarantined`. Each file is read once more, to
-                check it, before its epoch begins; what is decided then stands in the checkpoint.
+            on_bad_file: "fail": a file that cannot be read ends the query; "quarantine": the whole file is
+                left out, counted, and listed by the stream `Source.quarantined`. Each file is read once
+                more to check it before its epoch begins; what is decided then stands in the checkpoint.
 
         **Columns:** out `schema`. A column that an older file lacks is null in its rows, or has its default.
 
         Raises:
             BadFile: the folder has no file to take the schema from, or the newest file has other columns. At
-                run time: a file is damaged, or gone before it was read.
+                run time: a file is damaged, or was removed before it was read.
             BadLocation: the path cannot be reached.
             BadArgument: an argument is of another kind, or a default is no value of its column.
 
@@ -203,7 +203,7 @@ class Inputs:
 
         Raises:
             BadFile: there is no table, or no version since `from_time`, or `from_version` is later than the
-                next one; or at run time: a version removes rows, or a file is gone.
+                next one; or at run time: a version removes rows, or a file was removed.
             BadArgument: `from_time` is no time, or both it and `from_version` are given.
             TableUnsupported: the table needs Spark's reader, and there is no session; or, at run time, since
                 a version.
@@ -318,7 +318,7 @@ class Inputs:
                 messages where it has none.
             records_per_epoch: the most messages of an epoch; by default all new ones.
             on_bad_record: "fail": a message that cannot be decoded ends the query; "quarantine": it is left
-                out, counted, and told by the stream `Source.quarantined`.
+                out, counted, and listed by the stream `Source.quarantined`.
             on_lost: "fail": messages that the brokers have deleted before they were read end the query;
                 "skip": they are left out, with a warning.
             timeout: how long brokers may be silent until the query fails, in seconds or with a unit. When
@@ -336,7 +336,7 @@ class Inputs:
         Raises:
             BadArgument: an argument is of another kind, or the client refuses an option.
             SchemaError: a column of `metadata` has the name of another column.
-            BadTopic: when the flow starts, or runs: there is no such topic, it was deleted or made anew, its
+            BadTopic: when the flow starts, or runs: the topic is missing, was deleted or created again, its
                 messages were deleted before they were read, or its brokers do not answer.
             BadRecord: at run time: a message cannot be decoded.
 
@@ -373,7 +373,7 @@ class Inputs:
 
     @locate_errors
     def replay(self, name: str, path: str | os.PathLike[str]) -> Source:
-        """What another flow captures by `Stream.capture_to`, epoch by epoch, also while it still runs.
+        """Read the captures of another flow's `Stream.capture_to`, epoch by epoch, also while it still runs.
 
         Law: the records of epoch e are those of the captured stream at epoch e, and the frontier is that of
         the captured stream: an epoch ends when its file is there, also an empty one, and the input is closed
@@ -388,7 +388,7 @@ class Inputs:
         **Columns:** out those of the captured stream.
 
         Raises:
-            BadFile: nothing was captured there; at run time: files are gone or damaged, or the folder has
+            BadFile: nothing was captured there; at run time: files were removed or damaged, or the folder has
                 another capture now.
             BadLocation: the path cannot be reached.
 

@@ -44,7 +44,7 @@ _ROWS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecords:
-    """What a step sent in the run that an explanation shows."""
+    """The records that a step sent in the run that an explanation shows."""
 
     step: str
     #: the user's line
@@ -105,7 +105,7 @@ def explain_row(
 ) -> Explanation:
     """Explain why a row is in an output, or why it is not: the input records and steps that lead to it.
 
-    For a row that is there: input records which suffice for it, and of which none can be left out; and what
+    For a present row: input records that suffice for it, where none can be left out; and what
     each step sends, given only these. For a row that is not there: input records without which it would be
     there, if some are found; and what each step sends that agrees with the row, so one sees where it is lost.
 
@@ -202,7 +202,7 @@ def _blockers(
 ) -> list[Any]:
     """Items without which the row appears, if few runs find some: large groups of neighbours first.
 
-    A record that was sent several times keeps a row away until all of them are gone; or only some must go.
+    A record that was sent several times keeps a row away until all of them are removed, or some of them.
     """
 
     def without(removed: Sequence[Any]) -> bool:
@@ -333,7 +333,7 @@ class _Question:
     def steps(
         self, given: Mapping[str, pa.Table], agreeing: Mapping[str, Any] | None = None
     ) -> list[StepRecords]:
-        """What the steps on the way to the output send; or what agrees with a row in the columns of both."""
+        """The records of the steps on the way to the output; of a row, those that agree with it."""
         seen: _Sent = defaultdict(list)
         self._run([given], seen)
         found = []

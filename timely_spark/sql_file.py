@@ -50,7 +50,7 @@ class TableSource:
 
 @dataclass(frozen=True)
 class SqlFile:
-    """What a file of SQL says; made by `read_sql`."""
+    """The contents of a file of SQL; made by `read_sql`."""
 
     text: str
     tables: tuple[TableSource, ...]
@@ -207,7 +207,7 @@ def _fill(binder: Binder, tree: Any, parameters: Mapping[str, str]) -> None:
 
 
 def _properties(tree: Any) -> dict[str, Any]:
-    """What stands between the name and the query: the format, the place, options."""
+    """The clauses between the name and the query: the format, the place, options."""
     from sqlglot import exp
 
     made: dict[str, Any] = {}

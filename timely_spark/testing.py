@@ -128,7 +128,7 @@ class Simulation:
         crashes: the probability that an attempt at a batch crashes. The seed also decides where it crashes
             and how far it is rolled back; its schedule is the same with and without crashes.
         warn_after: iterations of a loop in one epoch, after which there is a `LoopWarning`, and after twice
-            as many of which `run` fails if the loop has no `max_iterations`; None means never.
+            as many `run` fails if the loop has no `max_iterations`; None means never.
         epoch_limit: the most records or bytes that a step may send at one time, as for `Dataflow.start`.
         on_negative: "warn" (by a `UserWarning`) or "raise", as for `Dataflow.start`.
         given_epochs: where state expires by epochs, count those that `send` is given, as `run` does; else by

@@ -282,7 +282,7 @@ def test_new_partitions_are_read_and_topics_that_are_gone_are_errors(
     def anew() -> bool:
         with pytest.raises(BadTopic) as failed:  # until all brokers know of it, there is no such topic
             wait_until(reading.poll)
-        return "was deleted and made anew" in str(failed.value)
+        return "was deleted and created again" in str(failed.value)
 
     wait_until(anew)
 

@@ -49,13 +49,13 @@ _LISTED = 3
 
 
 def unnamed_in_words(steps: Sequence[str]) -> str:
-    """That steps keep state and have no name, as a sentence; empty if there are none."""
+    """A sentence that names steps with state and without a name; empty if all have names."""
     listed = ", ".join(steps[:_LISTED]) + f" and {len(steps) - _LISTED} more" * (len(steps) > _LISTED)
     return f"steps with state and without name=, by which a changed flow finds it: {listed}" * bool(steps)
 
 
 def encoded_path(summary: Any) -> list[list[int]]:
-    """A path summary as plain JSON, of which the kind's `summary` makes it again."""
+    """A path summary as plain JSON, from which the kind's `summary` makes it again."""
     return [list(getattr(summary, field.name)) for field in fields(summary) if field.init]
 
 

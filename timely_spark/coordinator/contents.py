@@ -1,4 +1,4 @@
-"""What workers hold by step: pointstamps, state, and these in words."""
+"""The pointstamps and the state that workers hold, by step; and these in words."""
 
 from __future__ import annotations
 

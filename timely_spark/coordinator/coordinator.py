@@ -70,7 +70,7 @@ class Coordinator:
         #: epochs begin with 0; advancing an input past an epoch begins that epoch.
         self.first_epoch: int | None = 0 if any(s.epochs == "manual" for s in plan.inputs) else None
         self.last_epoch = -1
-        #: sources with an epoch column of which no epoch was read yet
+        #: sources with an epoch column that have read no epoch yet
         self.no_epoch_yet = {source.name for source in plan.inputs if by_column(source.epochs)}
         #: per closed source, the epoch at which rows that still arrive enter
         self.late_epochs: dict[str, int] = {}
@@ -282,7 +282,7 @@ class Coordinator:
                 reported[name] = rows
         return reported
 
-    def _result(  # noqa: PLR0917 - what a round had, of which nothing is optional
+    def _result(  # noqa: PLR0917 - all of a round's results
         self,
         messages: pa.Table,
         outputs: pa.Table,
@@ -348,7 +348,7 @@ class Coordinator:
         With clock epochs, a notification for an epoch that no input has begun waits for input. Otherwise a
         vertex that always requests the next epoch would keep an idle query running.
 
-        Only notifications of which something has changed are looked at.
+        Only notifications that have changed are looked at.
         """
         positions = {s.name: input_frontier(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
         clocked = any(s.epochs == "clock" and self.inputs[s.name] is not None for s in self.plan.inputs)

@@ -68,7 +68,7 @@ def is_accumulated(plan: Plan, output: Stage) -> bool:
 
 
 def fed_otherwise(plan: Plan, names: Iterable[str], new: Iterable[Stage]) -> list[Stage]:
-    """Of old steps behind other steps than before, those that need the past.
+    """Old steps that need the past, and read other steps than before.
 
     Steps behind `new` ones that need it are left out: they lack what these lack.
     """

@@ -292,7 +292,7 @@ class _Migrator:
             )
 
     def _first_epoch(self, stage: Stage, tracker: Tracker) -> int:
-        """The first epoch of which a new step gets records."""
+        """The first epoch whose records a new step gets."""
         frontier = tracker.frontier(self.plan.by_name[stage.name].arrives)
         return min((time.epoch for time in frontier), default=self.open_epoch)
 
@@ -317,7 +317,7 @@ class _Migrator:
             old, new = self.old_plan[part], self.new_plan[part]
             if old != new:
                 self._problem(f"its {noun} is {new!r}, the checkpoint's is {old!r}")
-        self._refuse()  # of another flow nothing else needs to be told
+        self._refuse()  # the name of another flow says enough
         frames = [
             [each[:2] for each in plan["inputs"] if each[2] == "source"]
             for plan in (self.old_plan, self.new_plan)

@@ -79,7 +79,7 @@ class RoundResult:
 
     @classmethod
     def of_input(cls, header: Header, rows: pa.Table) -> RoundResult:
-        """What the first round of a batch starts from, if one process runs all of the batch's rounds.
+        """The start of a batch's first round, if one process runs all of the batch's rounds.
 
         Args:
             header: that of the batch before.

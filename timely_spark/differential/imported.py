@@ -65,7 +65,7 @@ class Mapped(Arrangement):
 
 
 class Imported(Arrange):
-    """An arrangement of which another flow has written the oldest rows, sorted; input 1 names the file.
+    """An arrangement whose oldest rows another flow has written, sorted; input 1 names the file.
 
     All workers map the file, and each one reads the rows of its own keys. What changes later is in the
     worker's own batches. When these outweigh its share of the file, the share is merged into them, as the
@@ -84,7 +84,7 @@ class Imported(Arrange):
         self.schema = schema
         self.opened = opened
         self.state: Mapped = Mapped(keys)
-        #: the file that is mapped, its epoch, the number of the share, and of shares; empty: there is none
+        #: the file that is mapped, its epoch, the number of the share, and of shares; empty if no file is
         self.base: tuple[Any, ...] = ()
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
@@ -167,7 +167,7 @@ class Imported(Arrange):
 
 
 def imported_arrangement(source: Stream, keys: tuple[str, ...], diff: str, opened: Opened) -> Collection:
-    """The collection of which a source has the names of files and the changes after them."""
+    """The collection of a source that has the names of files, and the changes after them."""
     with source.flow.graph.parts_of(source.stage):
         columns = [column for column in source.schema.names if column not in {diff, FILE}]
         changes = source.where(pc.field(FILE).is_null())

@@ -106,7 +106,7 @@ class JoinChanges(Join):
         return {"sides": self.sides, "copies": self.copies} if any(map(len, self.sides)) else {}
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
-        """As of any keyed state; of the copies of a record one is partitioned, perhaps as new copies."""
+        """Repartition as any keyed state, but one of several copies of a record, perhaps as new copies."""
         stored = [[*state["sides"]] for state in states if "sides" in state]
         for side, *hot in {state["copies"] for state in states if state.get("copies")}:
             for sides in stored[1:]:

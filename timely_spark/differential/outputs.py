@@ -85,8 +85,8 @@ def publish(
     ``flow.import_arrangement(path, name)`` maps them in place: however many flows of a machine import them,
     it has one copy. Source: differential's `import`; McSherry et al., Shared arrangements.
 
-    Compaction waits for readers: each holds what it has not read. A reader that is gone loses its hold, after
-    `lease`; if it comes back later, and epochs that it needs are summed up, it ends with an error.
+    Compaction waits for readers: each holds what it has not read. A reader that has ended loses its hold
+    after `lease`; if it comes back later, and epochs that it needs are summed up, it ends with an error.
 
     Args:
         path: a folder for this output alone, which the processes of all flows can reach.

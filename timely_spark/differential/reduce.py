@@ -27,7 +27,7 @@ _NOW = f"{DIFF}_now"
 
 
 class Reduce(BufferingVertex):
-    """When a time is complete, send the changes of the results of the keys to which it is interesting.
+    """Send the changes of results when a time is complete, of the keys to which the time is interesting.
 
     The interesting times of a key are the times of its changes, and all joins of these. At the join of two
     incomparable times the changes of both count together for the first time, so the result may change there

@@ -65,7 +65,7 @@ class Logic:
         raise NotImplementedError
 
     def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]] | None:
-        """As `results` with each key, for rows whose values are integers; None if only `results` can.
+        """Compute `results` with each key, from rows of integers; None if only `results` can.
 
         Args:
             rows: sorted by group and value, consolidated.
@@ -204,7 +204,7 @@ class Mean(Logic):
     total: Sum | SumOfFractions
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """What the sum needs."""
+        """The partial sums."""
         return self.total.partial(changes)
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
@@ -255,7 +255,7 @@ class Extreme(Logic):
         return pa.table({GROUP: groups, self.value: best, DIFF: _ones(len(starts))})
 
     def irrelevant(self, results: pa.Table, changes: pa.Table) -> Mask:
-        """Of keys with a result: worse values, and more of the same value."""
+        """Changes that leave the result of a key: worse values, and more of the same value."""
         beyond, equal = _beyond(results, changes, self.value, descending=self.greatest)
         return _true(beyond) | (_true(equal) & (numbers(changes, DIFF) > 0))
 
@@ -279,7 +279,7 @@ class TopK(Logic):
     descending: bool
 
     def irrelevant(self, results: pa.Table, changes: pa.Table) -> Mask:
-        """Of keys with all of their `k` results: values worse than the last of these."""
+        """Changes that leave `k` results of a key: values worse than the last of these."""
         if not results.num_rows:
             return np.zeros(changes.num_rows, np.bool_)
         direction = "descending" if self.descending else "ascending"
@@ -391,7 +391,7 @@ class PerKey(Logic):
 
     def _result(self, key: Any, rows: list[Any], counts: npt.NDArray[np.int64]) -> list[Any]:
         if (total := sum(counts.tolist())) > MOST_RECORDS:
-            msg = f"the key {key} has {total:,} records, of which {len(rows):,} are distinct"
+            msg = f"the key {key} has {total:,} records, {len(rows):,} of them distinct"
             hint = "reduce_batches gets each distinct record once, with its number as count."
             raise SchemaError(msg, hint=hint)
         try:

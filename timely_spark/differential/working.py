@@ -27,7 +27,7 @@ from timely_spark.state.hashing import exact, hashes, same
 from timely_spark.state.history import TIME, Coordinates, by_join
 from timely_spark.times import Timestamp
 
-#: numbers of which so many times as many are used are sorted, not marked among all
+#: if numbers reach so many times their count, they are sorted, not marked among all
 _SPARSE = 16
 
 

@@ -107,6 +107,6 @@ def _check_no_frame_columns(operator: str, arguments: Iterable[Any]) -> None:
 
 
 def _sql_of(column: Any) -> str:
-    """What a column of a DataFrame computes, as a text: of ``Column<'(n > 1)'>`` it is `(n > 1)`."""
+    """The expression of a DataFrame's column, as text: of ``Column<'(n > 1)'>`` it is `(n > 1)`."""
     shown = re.fullmatch(r"Column<'(.*)'>", str(column))
     return repr(shown[1] if shown else "n > 1")

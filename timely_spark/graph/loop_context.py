@@ -55,7 +55,7 @@ class LoopContext:
 
     @property
     def noun(self) -> str:
-        """What the scope is."""
+        """The kind of the scope."""
         if self.inner is not None:
             return f"scope, inner times {self.inner.__name__}"
         return "loop" if self.limit is None else f"loop, at most {self.limit + 1} iterations"

@@ -36,7 +36,7 @@ class SqlExpression(ABC):
     @property
     @abstractmethod
     def condition(self) -> pc.Expression | None:
-        """What pyarrow can test of a condition: true of all records of which it is true; None if nothing."""
+        """A weaker condition that pyarrow can test: true wherever the condition is; None if it has none."""
 
     @abstractmethod
     def evaluate(self, table: pa.Table) -> pa.Array:

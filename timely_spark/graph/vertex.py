@@ -114,7 +114,7 @@ class Vertex:
     """
 
     initial: Iterable[int] = ()
-    """Epochs of which every worker is notified without a request."""
+    """Epochs at whose end every worker is notified without a request."""
 
     combine: Callable[[int, pa.Table], pa.Table] | None = None
     """Optional: combine a worker's records for this vertex in one round, before the exchange.

@@ -53,7 +53,7 @@ def betweenness(
     Args:
         edges: the edges; if undirected, in either direction or both.
         directed: whether the edges are directed.
-        samples: the sources, of which only those with edges or in `nodes` count; None means all nodes, and
+        samples: the sources; only those with edges or in `nodes` count. None means all nodes, and
             the result is exact. Of k random ones of n nodes the result times n / k is an estimate.
         nodes: further nodes; one without edges has betweenness 0.
 
@@ -140,7 +140,7 @@ def _nearest(rows: pa.Table) -> pa.Table:
 
 
 def _summed(rows: pa.Table) -> pa.Table:
-    """The sum of the parts of each node and source, of which all have arrived."""
+    """The sum of the parts of each node and source, when all have arrived."""
     of = adjacent(rows, ["node", "source"])
     through, count = (numbers(rows, name) for name in ("through", "count"))
     complete = of.totals(np.where(through == _WAITS, count, -count)) == 1  # the node's own row

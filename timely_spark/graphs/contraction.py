@@ -23,7 +23,7 @@ from timely_spark.authors import Hashes, Indices, changes
 LEVELS = 8
 #: neighbours of a node that are looked at
 _SAMPLE = 4
-#: odd numbers order hashes anew, by products; the first is the order of the hashes themselves
+#: products with odd numbers give other orders of hashes; the first keeps that of the hashes
 _ORDERS = tuple(pow(0x9E3779B97F4A7C15, level, 1 << 64) for level in range(LEVELS))
 
 
@@ -76,7 +76,7 @@ def linked(nodes: Hashes, weight: Indices, node: Hashes, other: Hashes) -> Local
 
 
 def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
-    """What each node becomes; its cluster and its neighbours are told."""
+    """The cluster that each node joins, and the messages that tell the cluster and the neighbours."""
     order, nodes = np.uint64(_ORDERS[level]), graph.nodes
     back = np.uint64(pow(_ORDERS[level], -1, 1 << 64))
     least = nodes * order
@@ -96,29 +96,29 @@ def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
     )
 
 
-def contracted(level: Level, told: Messages) -> tuple[Level, LocalGraph, Messages]:
+def contracted(level: Level, received: Messages) -> tuple[Level, LocalGraph, Messages]:
     """The members of each cluster; the clusters; and the links, which go to the clusters of their nodes."""
     nodes = level.nodes
-    present = found(nodes, told.to) >= 0
-    joins = np.flatnonzero(present & (told.amount > 0))
-    joins = joins[np.lexsort((told.of[joins], told.to[joins]))]
-    cluster, amount = told.to[joins], told.amount[joins]
+    present = found(nodes, received.to) >= 0
+    joins = np.flatnonzero(present & (received.amount > 0))
+    joins = joins[np.lexsort((received.of[joins], received.to[joins]))]
+    cluster, amount = received.to[joins], received.amount[joins]
     weight = np.where(level.became == nodes, level.weight, 0)
     np.add.at(weight, found(nodes, cluster), amount)
-    links = np.flatnonzero(present & (told.amount == 0))
-    to, of = level.became[found(nodes, told.to[links])], told.of[links]
+    links = np.flatnonzero(present & (received.amount == 0))
+    to, of = level.became[found(nodes, received.to[links])], received.of[links]
     to, of = to[to != of], of[to != of]
     zeros = np.zeros(len(to), np.int64)
-    level = replace(level, cluster=cluster, member=told.of[joins], amount=amount)
+    level = replace(level, cluster=cluster, member=received.of[joins], amount=amount)
     left = weight > 0
     graph = LocalGraph(nodes[left], weight[left], nodes[:0], nodes[:0])
     return level, graph, Messages(to, of, zeros, zeros)
 
 
-def relinked(graph: LocalGraph, told: Messages) -> LocalGraph:
+def relinked(graph: LocalGraph, received: Messages) -> LocalGraph:
     """The graph of clusters, with their links."""
-    present = found(graph.nodes, told.to) >= 0
-    return linked(graph.nodes, graph.weight, told.to[present], told.of[present])
+    present = found(graph.nodes, received.to) >= 0
+    return linked(graph.nodes, graph.weight, received.to[present], received.of[present])
 
 
 def divide(level: Level, clusters: Hashes, start: Indices) -> Messages:
@@ -133,13 +133,13 @@ def divide(level: Level, clusters: Hashes, start: Indices) -> Messages:
     return Messages(level.member[known], level.member[known], number, np.zeros(len(number), np.int64))
 
 
-def starts_of(level: Level, clusters: Hashes, start: Indices, told: Messages) -> Indices:
-    """The start of each node's interval: of a cluster's own node its start, of others as told."""
+def starts_of(level: Level, clusters: Hashes, start: Indices, received: Messages) -> Indices:
+    """The start of each node's interval: of a cluster's own node its start, of others as received."""
     starts = np.full(len(level.nodes), -1)
     own = np.flatnonzero(level.became == level.nodes)
     starts[own] = start[found(clusters, level.nodes[own])]
-    at = found(level.nodes, told.to)
-    starts[at[at >= 0]] = told.number[at >= 0]
+    at = found(level.nodes, received.to)
+    starts[at[at >= 0]] = received.number[at >= 0]
     return starts
 
 

@@ -150,7 +150,7 @@ class DynamicFrontier(BufferingVertex):
         return nodes, self._shares(nodes) - before
 
     def _shares(self, nodes: Indices) -> Indices:
-        """What goes along each edge of the nodes, rounded down."""
+        """The rank that goes along each edge of the nodes, rounded down."""
         numerator, denominator = self.share
         by = np.maximum(self.degree[nodes], 1) * denominator
         quotient, rest = np.divmod(self.rank[nodes], by)  # so that no product is too large
@@ -248,7 +248,7 @@ class DynamicFrontier(BufferingVertex):
         return vertex
 
     def rows(self) -> pa.Table:
-        """What is known of each node of the worker, with the targets of its edges."""
+        """The state of each node of the worker, with the targets of its edges."""
         own = np.flatnonzero(self.present | (self.degree > 0) | (self.reported >= 0) | (self.total != 0))
         targets, _ = self._along(own, own)
         offsets = pa.array(np.append(0, np.cumsum(self.degree[own])).astype(np.int32))

@@ -35,7 +35,7 @@ def insert_pairs(
 def _unordered(h: Hashes) -> Indices | None:
     """The rows that change places when hashes are sorted; None if they are in order.
 
-    Of pairs in the order of their nodes' hashes they are few: those of nodes whose hashes begin alike.
+    In pairs in the order of their nodes' hashes they are few: the nodes' hashes have equal first bits.
     """
     (descents,) = (h[1:] < h[:-1]).nonzero()
     if not len(descents):

@@ -50,7 +50,7 @@ def motifs(
     The pattern is one `wcoj`: each changed edge is extended to all matches that it is part of, one node after
     the other, and no partial match is stored. State is the edges by either end. There is no loop. An epoch
     costs the partial matches of its changed edges: for triangles, of each the lesser degree of its ends. The
-    directed triangle has 11 exchanges, of which four follow one another.
+    directed triangle has 11 exchanges; four follow one another.
 
     Args:
         edges: the directed edges.

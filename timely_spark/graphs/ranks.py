@@ -175,7 +175,7 @@ def _multiplied(collection: Collection, factor: int) -> Collection:
 
 @dataclass(frozen=True, slots=True)
 class _Shares(Logic):
-    """What each edge of a node gets, as the multiplicity of the node.
+    """The share of each edge of a node, as the multiplicity of the node.
 
     The rank is the multiplicity of the records whose `degree` is 0, the degree that of those where it is 1.
     Both are weights, which add up: a node is one row, whatever its degree.

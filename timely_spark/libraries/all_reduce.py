@@ -51,7 +51,7 @@ class Cut(Stateless):
 
 
 class ReduceScatter(BufferingVertex):
-    """When a time is complete, send each part of it, reduced over all workers."""
+    """Send each part of a time, reduced over all workers, when the time is complete."""
 
     per_time = True
 
@@ -81,7 +81,7 @@ class ReduceScatter(BufferingVertex):
 
 
 class AllGather(ReduceScatter):
-    """When a time is complete, send its reduced parts as one array."""
+    """Send the reduced parts of a time as one array when the time is complete."""
 
     def __init__(self, value: str, op: Op, kind: pa.DataType) -> None:
         super().__init__(op, kind)

@@ -35,7 +35,7 @@ _AGGREGATES = ("max", "mean", "min", "sum")
 
 @dataclass(frozen=True, slots=True)
 class Supersteps:
-    """What all supersteps have in common."""
+    """The constants of all supersteps."""
 
     program: MakeProgram
     agg_msgs: str | Callable[[Collection], Collection]

@@ -1,4 +1,4 @@
-"""Stream operators: functions over the graph, each of which adds a stage and returns its output.
+"""Stream operators: functions over the graph. Each adds a stage and returns its output.
 
 A function decorated with `operator(Stream)` is a method of `Stream`; every module of this folder is found and
 imported here. May import `streams` and the layers below it, and no Spark.

@@ -36,7 +36,7 @@ _KINDS = ("count", "sum", "mean", "min", "max", "collect")
 _PART = "__timely_part"
 """Prefix of the columns that hold the sum and the count of a mean."""
 
-#: Types of which equal values have equal bytes; and how many keys tell whether keys repeat.
+#: Types whose equal values have equal bytes; and how many keys tell whether keys repeat.
 _HASHED = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary)
 _SAMPLE = 1 << 14
 _LOW = (1 << 32) - 1
@@ -51,7 +51,7 @@ AggregateSpec = str | tuple[str, str]
 
 
 class Combines:
-    """What `Aggregate` accumulates per key: a summary of records that summaries of parts give, too."""
+    """A summary of a key's records; the summaries of parts give that of all."""
 
     __slots__ = ()
     keys: tuple[str, ...]

@@ -163,7 +163,7 @@ class Answers:
         return f"{self.folder}/{digest.hexdigest()}.arrow"
 
     def read(self, question: pa.Table) -> pa.Table | None:
-        """The recorded answer to a question of this time; None if there is none."""
+        """The recorded answer to a question of this time; None if none was recorded."""
         name = self._name(question)
         with (
             StorageFailed.owning(f"call: record: {name}", "read"),

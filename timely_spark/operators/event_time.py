@@ -220,7 +220,7 @@ def check_session_keys(by: Windowing, keys: Sequence[str]) -> None:
         hint = (
             "leave keys out, and group the windows by them: windows are the same for all keys."
             if keys
-            else "name the keys, each of which has its sessions: keys='user'."
+            else "name the keys; each key has its own sessions: keys='user'."
         )
         raise SchemaError(msg, where=caller(), hint=hint)
 

@@ -109,7 +109,7 @@ class Sessions(BufferingVertex):
 
 
 def latest(keys: Sequence[str], hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-    """Of the rows of each key the one with the latest epoch."""
+    """The row of each key with the latest epoch."""
     by_epoch = np.argsort(-epochs_of(table), kind="stable")
     groups = group(table.select(list(keys)).take(by_epoch), keys, hashed[by_epoch])
     rows = np.sort(by_epoch[groups.firsts])

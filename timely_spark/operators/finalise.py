@@ -155,7 +155,7 @@ def _check_diff(graph: LogicalGraph, output: Stage, kind: NotFinal, *, by_epochs
     """Refuse an output with a diff that reads an aggregate, which replaces values and retracts none.
 
     Also one of records that may improve, if improvements cannot be matched by key, or earlier epochs cannot
-    be told from later ones.
+    be distinguished from later ones.
     """
     seen, todo = {output}, [(output, output)]
     while todo:

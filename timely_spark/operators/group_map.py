@@ -70,7 +70,7 @@ class GroupMap(BufferingVertex):
         )
 
     def fitting(self, results: Any, schema: pa.Schema, keys: pa.Table) -> pa.Table:
-        """What the function returned as a table, whose keys are among those that it got."""
+        """The function's results as a table; the keys are among those that the function got."""
         table = table_of(self.function, results, schema)
         on = [key for key in self.keys if key in schema.names]
         index = Arrangement(on)

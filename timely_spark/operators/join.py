@@ -210,7 +210,7 @@ class JoinCompleteExpiring(JoinComplete):
         self.latest = [Arrangement(keys) for keys in on]
         #: by side the records that nothing had matched in their own epoch, by epoch
         self.alone = [Arrangement((EPOCH,)) for _ in on]
-        #: the last epoch of which the records without a match were sent
+        #: the last epoch whose records without a match were sent
         self.sent = -1
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
@@ -451,7 +451,7 @@ def join(
         >>> made["outer"].rows()
         {0: [(0, 0, 'a'), (1, 2, None)], 1: [(1, None, 'B')]}
 
-        Orders, and those of which no payment comes within two epochs:
+        Orders, and those for which no payment comes within two epochs:
 
         >>> flow = ts.Dataflow("within")
         >>> orders, payments = (

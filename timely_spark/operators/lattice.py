@@ -179,7 +179,7 @@ class Merged(Joined):
         return values.take(pa.array(at, mask=none))
 
     def folds(self, columns: Sequence[str]) -> tuple[Sequence[str], Fold]:
-        """Of each key one record: the merge of those whose times no later time distinguishes."""
+        """Fold each key's records into one: the merge of those whose times no later time distinguishes."""
         return self.monotone.keys, self._merged
 
     def _merged(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
@@ -189,7 +189,7 @@ class Merged(Joined):
 
 
 class MergedPerTime(PerTime, Merged):
-    """When a time is complete, send each key's merge, if it has grown."""
+    """Send each key's merge when a time is complete, if the merge has grown."""
 
     improves = True
 

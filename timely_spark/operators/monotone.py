@@ -77,13 +77,13 @@ class Improvements(Growing):
 
 
 class ImprovementsPerTime(PerTime, Improvements):
-    """When a time is complete, send each key's best record, if it improves on those of earlier times."""
+    """Send each key's best record when a time is complete, if it improves on those of earlier times."""
 
     improves = True
 
 
 class DistinctPerTime(BufferingVertex):
-    """When a time is complete, send each of its records once."""
+    """Send each record of a time once, when the time is complete."""
 
     per_time = True
 
@@ -185,7 +185,7 @@ def distinct(
 
     Raises:
         SchemaError: a column is nested, or `per` is unknown.
-        GraphError: `expire` is no whole number of at least 1, is given with ``per="time"``, or the stream is
+        GraphError: `expire` is not an integer of at least 1, is given with ``per="time"``, or the stream is
             in a loop.
     """
     check_per("distinct", per)

@@ -164,7 +164,7 @@ class ExternalVertex(Vertex):
 
     @property
     def _holds(self) -> tuple[Any, ...]:
-        """What a program has whose state is that of this vertex."""
+        """The contents of a program in the state of this vertex."""
         return self.workers, hashlib.blake2b(self.state).digest()
 
     def _take_state(self) -> None:

@@ -72,7 +72,7 @@ class Reply:
 
     @property
     def verb(self) -> str:
-        """What the answer is."""
+        """The kind of the answer."""
         verb: str = self.head["verb"]
         return verb
 
@@ -127,7 +127,7 @@ class Program:
     # -- messages --------------------------------------------------------------------------------------------
 
     def ask(self, head: Mapping[str, Any], body: bytes = b"") -> list[Reply]:
-        """Send a message; returns the answers, of which the last is `done`.
+        """Send a message; returns the answers; the last one is `done`.
 
         Raises:
             ProgramError: the program ended, wrote something else, or was silent for too long.
@@ -266,7 +266,7 @@ _lock = threading.Lock()
 
 
 def reused(key: tuple[Any, ...]) -> Program | None:
-    """The program that was put back under this key, if it has not ended; None if there is none."""
+    """The program that was put back under this key; None if there is no such program, or it has ended."""
     with _lock:
         program = _unused.pop((os.getpid(), *key), None)
     if program is None or program.runs:

@@ -84,7 +84,7 @@ def with_signs(stream: Stream, keys: tuple[str, ...], listed: Listed) -> tuple[S
 
 
 def _value(schema: pa.Schema, kind: str, column: str | None, diff: str) -> Any:
-    """What a record adds to a sum or a count."""
+    """The summand of a record in a sum or a count."""
     sign: Any = pc.field(diff)
     if column is None or kind == "count":
         one = sign.cast(pa.int64())

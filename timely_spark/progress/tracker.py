@@ -49,7 +49,7 @@ class Tracker:
         #: Changes of `_implied` that are not propagated yet; each is in the queue once.
         self._pending: dict[tuple[int, Any], int] = {}
         self._queue: list[tuple[Any, int, Any]] = []
-        #: By location the frontier that `propagate` last told of, and the locations that have changed since.
+        #: By location the frontier that `propagate` returned last, and the locations that have changed since.
         self._told: dict[int, tuple[Any, ...]] = {}
         self._changed: set[int] = set()
         #: Locations whose `arrivals` have changed since `arrived` was last called.

@@ -126,7 +126,7 @@ def prometheus_metrics(
 
 
 def progress_of(event: QueryProgressEvent) -> Progress | None:
-    """What a flow has done in the micro-batch of one of Spark's progress events.
+    """The work of a flow in the micro-batch of one of Spark's progress events.
 
     Spark's events have no place for it: this is how a `StreamingQueryListener` gets the rounds, the frontier,
     late rows and the bytes of state as well.
@@ -215,7 +215,7 @@ def _labels(metric: _Metric) -> list[str]:
 def _seen() -> list[tuple[str, LogView, Progress]]:
     """The running queries, by name, and their last progress; without those that cannot be read now.
 
-    The duration is that of the last micro-batch of which Spark has it.
+    The duration is that of the last micro-batch that Spark has timed.
     """
     found = []
     for query in living():

@@ -1,4 +1,4 @@
-"""What lets Spark start sooner here: `python -m timely_spark prepare` makes it, and `configure` uses it.
+"""Archives that let Spark start sooner: `python -m timely_spark prepare` makes, `configure` uses them.
 
 - An archive of classes. A JVM maps them from it, instead of loading and verifying some 20,000 from jars.
 - A SPARK_HOME of links, in which folders stand for `pyspark.zip` and its like. Spark puts them first on the
@@ -73,7 +73,7 @@ class Prepared:
 
     @property
     def java_options(self) -> str:
-        """What gives the archive to a JVM, as Spark's settings want it."""
+        """The JVM options for the archive, as Spark's settings take them."""
         return f'"-XX:SharedArchiveFile={self.archive}" {_SILENT}'
 
     @property
@@ -113,7 +113,7 @@ class Prepared:
 
 
 def prepared() -> Prepared | None:
-    """What was made for this PySpark and Python, if it is complete."""
+    """The archive for this PySpark and Python; None if it is not complete."""
     try:
         found = place()
     except (ImportError, RuntimeError):  # no PySpark; no home directory
@@ -122,7 +122,7 @@ def prepared() -> Prepared | None:
 
 
 def place() -> Prepared:
-    """Where it is for this PySpark and Python: in the user's folder for the data of programs."""
+    """The folder for this PySpark and Python, in the user's folder for the data of programs."""
     from pyspark import __version__
 
     of = f"{_pyspark()} {sys.implementation.cache_tag}"

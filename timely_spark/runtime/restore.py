@@ -107,4 +107,4 @@ def _warn_of_changes(name: str, migration: Migration) -> None:
     for output, what in lacking_by_output(migration.coordinator.plan, migration.lacking).items():
         _log.warning("%s: output %s lacks the past: %s", name, output, what)
     for step, dropped in migration.removed.items():
-        _log.warning("%s: step %s is gone; dropped: %s", name, step, ", ".join(dropped) or "nothing")
+        _log.warning("%s: step %s was removed; dropped: %s", name, step, ", ".join(dropped) or "nothing")

@@ -56,7 +56,7 @@ _ASK = 0.2
 _BYTES = ("packed", "packed_sources")
 # Reports of errors by run: those of this process, which may be all that is left where a disk is full.
 _reports: dict[str, dict[str, Any]] = {}
-#: `run`: the run of which this thread finishes a micro-batch
+#: `run`: the run whose micro-batch this thread finishes
 _finishing = threading.local()
 # By run, what says whether Spark still runs its query, in the process that started it; and when it was asked.
 _running: dict[str, Callable[[], bool]] = {}
@@ -88,7 +88,7 @@ class RunContext:
     first: int = FIRST
     #: The last batch that an earlier run may have begun.
     planned: int = FIRST
-    #: The micro-batch of which earlier runs have completed batches, after which this run goes on.
+    #: The micro-batch after which this run goes on; earlier runs have completed batches of it.
     continued: int = FIRST
     #: By input the last entry, and the offset, that earlier runs have read.
     read_entries: Mapping[str, int] = field(default_factory=dict)
@@ -116,11 +116,11 @@ class RunContext:
     packed_sources: bytes = field(default=pickle.dumps({}), repr=False)
 
     def tell_stopped(self, is_active: Callable[[], bool]) -> None:
-        """Let the driver, if it is in this process, learn that Spark has been told to stop the query."""
+        """Let the driver, if it is in this process, know that the query is to stop."""
         _running[self.run] = is_active
 
     def has_stopped(self) -> bool:
-        """Whether Spark has been told to stop the query; asked a few times a second only."""
+        """Whether the query is to stop; looked up a few times a second only."""
         is_active, now = _running.get(self.run), time.monotonic()
         if is_active is None or now - _asked.get(self.run, 0.0) < _ASK:
             return False
@@ -223,7 +223,7 @@ class RunContext:
             del _finishing.run
 
     def check_may_wait(self, command: str, reached: Callable[[], bool] = lambda: False) -> None:
-        """Refuse a command that waits for the micro-batch of which a function calls it: it would never end.
+        """Refuse a command of a function in the micro-batch that would wait for the micro-batch's end.
 
         Args:
             reached: whether there is nothing to wait for.

@@ -150,7 +150,7 @@ def configure(
 
 
 def _prepared(given: Mapping[str, object]) -> Prepared | None:
-    """What makes a session on this machine start sooner, with its SPARK_HOME set, unless the user has one.
+    """Settings that let a session on this machine start sooner; sets SPARK_HOME, unless the user has one.
 
     Without a master among the builder's settings the session may be one on a cluster.
     """

@@ -29,7 +29,7 @@ _FITTING = 'style="max-width:100%;height:auto" '
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What is drawn of a running flow: by the key of a step or frame, or the number of an arrow."""
+    """The marks of a running flow: by the key of a step or frame, or the number of an arrow."""
 
     #: a third line in a step, and a text behind a frame's title
     texts: Mapping[str, str] = field(default_factory=dict)

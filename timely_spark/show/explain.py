@@ -76,7 +76,7 @@ def explain(flow: Dataflow, workers: int = 2, *, expand: Expand = False) -> str:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What stands for each step: itself, or the box of its call."""
+    """The line that stands for each step: its own, or that of its call's box."""
 
     sketch: Sketch
     boxes: Mapping[str, Step]
@@ -97,7 +97,7 @@ class _Shown:
         return scope.parent is None or f"{LOOP}:{scope.name}" in self.sketch.frames
 
     def place(self, scope: LoopContext) -> str:
-        """Where a scope is, in words."""
+        """The place of a scope, in words."""
         if scope.parent is None:
             return "outside loops"
         if self.is_open(scope):

@@ -1,4 +1,4 @@
-"""Where the steps of a flow are drawn: in rows from the inputs down, each loop and region a box of its own.
+"""The places of a drawing's steps: in rows from the inputs down, each loop and region a box of its own.
 
 A frame is laid out as a layered graph: a step is in a row below the steps that it reads, its place in the row
 follows from those of its neighbours, and an arrow over several rows has a place in each of them. A loop or
@@ -94,7 +94,7 @@ class _Item:
     below: list[tuple[_Item, Step, Step]] = field(default_factory=list)
 
     def offset(self, step: Step) -> float:
-        """Where an arrow of a step meets this item, from its left."""
+        """The distance from the left of this item at which an arrow of a step meets it."""
         if self.inner is None:
             return self.width / 2
         item = self.inner.items[_part(self.inner.frame, step)]

@@ -1,6 +1,6 @@
 """`Sketch`: a flow to look at, as plain data, which a checkpoint keeps: steps, frames around them, arrows.
 
-What one call of the user's makes is one box: a library's algorithm is many steps, of which few readers want
+One call of the user's is one box: a library's algorithm has many steps, and few readers want
 to know. A call that closes a loop around steps of others shows its steps, and so does one that is opened.
 """
 

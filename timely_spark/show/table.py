@@ -144,7 +144,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(parts: Sequence[Any], most: int | None = None) -> str:
-    """Things with commas between them, of which the first ones are named.
+    """The first of several things, with commas between them.
 
     >>> listed([1, 2]), listed(range(9), most=2), listed([])
     ('1, 2', '0, 1, and 7 more', '')

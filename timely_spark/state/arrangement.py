@@ -235,7 +235,7 @@ class Arrangement:
                         self.lanes[at + side].append(part.between(low, high))
 
     def expire(self, before: int) -> None:
-        """Drop rows whose `EPOCH` is before an epoch, from the batches of which they are half or more.
+        """Drop rows whose `EPOCH` is before an epoch, from batches where they are half or more.
 
         So at most half of the stored rows have expired, and dropping a row costs as much as inserting it
         (amortised), however large the state is.
@@ -303,7 +303,7 @@ class Arrangement:
         before: int | None = None,
         most: int | None = None,
     ) -> Matches:
-        """As `matches`, before any column is read."""
+        """Find `matches` without reading any column."""
         keys = (*self.keys, *self.within)[: len(on)]
         rest = self._rest(on)
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
@@ -416,7 +416,7 @@ def _concat(tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def _unexpired(parts: Sequence[Batch], before: int, key: str) -> Iterator[Batch]:
-    """The batches; from those of which half or more has expired, only the other rows."""
+    """The batches; if half or more of one has expired, its other rows only."""
     for part in parts:
         if part.half_past >= before:
             yield part

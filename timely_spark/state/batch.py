@@ -1,4 +1,4 @@
-"""Batches: immutable rows sorted by H, of which an arrangement consists; many rows are packed."""
+"""Batches: the immutable rows of an arrangement, sorted by H; many rows are packed."""
 
 from __future__ import annotations
 

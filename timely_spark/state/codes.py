@@ -107,7 +107,7 @@ def runs(numbers: Sequence[Indices], rows: int) -> Groups:
 
 
 def adjacent(table: pa.Table, columns: Sequence[str]) -> Groups:
-    """The rows grouped by columns, of which equal values are next to each other already.
+    """The rows grouped by columns, whose equal values are next to each other already.
 
     Example:
         >>> adjacent(pa.table({"a": ["x", "x", "u", "x"]}), ["a"]).ids.tolist()

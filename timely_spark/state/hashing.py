@@ -38,7 +38,7 @@ def mix(x: Hashes) -> Hashes:
 
 
 def unmix(x: Hashes) -> Indices:
-    """The integers of which `mix` gives these: of a key of one integer, from H.
+    """Invert `mix`: a key of one integer, from H.
 
     >>> unmix(mix(np.array([-7], np.int64).view(np.uint64))).tolist()
     [-7]

@@ -1,7 +1,7 @@
 """Epoch columns: which rows of a batch are in time, and which are late, have no epoch, or jump too far.
 
 Each task of a source sees a part of a batch's rows, and sends the spans of its epochs to every worker. So all
-workers decide alike, whatever the number of tasks and the order of the rows.
+workers decide the same, whatever the number of tasks and the order of the rows.
 """
 
 from __future__ import annotations

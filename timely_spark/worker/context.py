@@ -61,7 +61,7 @@ def _out_of_memory(error: MemoryError, batch: pa.Table | None) -> MemoryError:
 
 
 class CallContext:
-    """What a vertex may do in a call: send, ask for notifications, look at frontiers."""
+    """The means of a vertex in a call: send, ask for notifications, look at frontiers."""
 
     node: Node
     invocation: Invocation
@@ -230,7 +230,7 @@ class CallContext:
         self.round.negatives.append(found)
 
     def feeds(self, edge: int) -> Vertex | None:
-        """This worker's vertex whose output is an input's only source, unchanged; None if there is none."""
+        """This worker's vertex whose output is an input's only source, unchanged; None if no vertex is."""
         plan = self.round.plan
         first, *others = plan.into[self.node.index, edge]
         if others or first.source is None or first.exchange is not None or first.through:

@@ -77,7 +77,7 @@ class Blockers(dict[int, list[Any]]):
         return bounds
 
     def changed(self, before: Blockers) -> Iterable[tuple[int, int]]:
-        """Ranges of nodes, (first, end), outside of which the bounds are those of the round before."""
+        """Ranges of nodes, (first, end); elsewhere the bounds are those of the round before."""
         if self._inputs != before._inputs:
             return EVERY
         old, new = before.header, self.header

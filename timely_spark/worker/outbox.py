@@ -66,7 +66,7 @@ class Outbox:
             yield from self._copies(self.plan.channels[index], times, copies)
 
     def _together(self, sent: dict[tuple[int, Any], list[Any]]) -> Iterator[tuple[int, list[Any], list[Any]]]:
-        """What is combined together: a channel, the parts, and the time of each."""
+        """The records that are combined together: a channel, the parts, and the time of each."""
         together: dict[tuple[int, Any], tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
         for (index, time), parts in sent.items():
             node = self.plan.nodes[self.plan.channels[index].target]

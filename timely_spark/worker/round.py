@@ -62,7 +62,7 @@ class Budget:
     bytes: int = 4 << 30
 
 
-def step(  # noqa: PLR0917 - the round's own signature, of which nothing is optional
+def step(  # noqa: PLR0917 - the round's own signature
     plan: Plan,
     state: bytes | None,
     batch_id: int,
@@ -383,7 +383,7 @@ class Worker:
 
     @property
     def arrangement_bytes(self) -> int:
-        """Bytes of the batches of `Arrangement`s in blobs, of which a round reads a part only."""
+        """Bytes of the batches of `Arrangement`s in blobs; a round reads a part of them only."""
         return sum(sum(one.kept.values()) for one in self.snapshots.values())
 
     @property

@@ -117,7 +117,7 @@ class Header(Item):
     arrivals: list[tuple[int, list[Any]]] = field(default_factory=list)
     #: by canceled loop, the highest counter that a time may still have
     bounds: dict[str, int] = field(default_factory=dict)
-    #: sources with an epoch column of which no epoch was read yet
+    #: sources with an epoch column that have read no epoch yet
     unseen: list[str] = field(default_factory=list)
     #: by closed source, the epoch at which rows that still arrive enter
     late: dict[str, int] = field(default_factory=dict)

@@ -49,7 +49,7 @@ class Changing:
 
     @classmethod
     def nothing(cls, step: str, epoch: int) -> Changing:
-        """That nothing changes in a loop, or at a step in one."""
+        """The answer if nothing changes in a loop, or at a step in one."""
         schema = pa.schema({"iteration": pa.int64(), "diff": pa.int64()})
         return cls(step=step, epoch=epoch, changes=schema.empty_table(), cycle=None)
 

@@ -109,7 +109,7 @@ def query_line(self: Query) -> str:
     """The query on one line."""
     try:
         return f"Query({printable(Overview.of(self).line())})"
-    except Exception as error:  # noqa: BLE001 - the checkpoint or the JVM is gone
+    except Exception as error:  # noqa: BLE001 - the checkpoint was removed or the JVM ended
         return f"Query({self._context.name}: {type(error).__name__}: {printable(str(error))})"
 
 

@@ -17,7 +17,7 @@ LAST = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastBatch:
-    """What one batch did; times in seconds since 1970."""
+    """The work of one batch; times in seconds since 1970."""
 
     number: int
     began: float
@@ -129,7 +129,7 @@ class History:
         return sorted(found.values(), key=lambda one: one.epoch)
 
     def open_since(self, epoch: int) -> float | None:
-        """When an epoch in flight began, as far as the batches tell."""
+        """The begin of an epoch in flight; None if the batch was removed."""
         if self.clocked and (own := [batch for batch in self.batches if batch.number == epoch]):
             return own[0].began
         return next((batch.began for batch in self.batches if epoch in batch.open_epochs), None)

@@ -257,7 +257,7 @@ class Round:
         are no changes, as of the last epoch.
 
         Args:
-            name: a loop, of which the first step that changes is taken; or a step in a loop: one that keeps a
+            name: a loop, which means its first step that changes; or a step in a loop: one that keeps a
                 trace (a reduction of collections, `distinct`, `arrange`), or one with records in flight.
             last: how many of the last iterations are shown. A cycle is found if they have it twice.
 

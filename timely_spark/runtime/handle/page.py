@@ -44,7 +44,7 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a page shows, as its address says."""
+    """The choices of a page's reader, which the address has."""
 
     flow: int = 0
     #: the boxes that are opened, and the step that was clicked
@@ -193,7 +193,7 @@ class Page:
         return f'<h2>The flow</h2>{links}<div class="drawn">{drawn}</div>'
 
     def marks(self) -> Marks:
-        """What is drawn of the flow."""
+        """The texts and colours of the flow's drawing."""
         manifest, sketch = self.status.after.manifest, self.sketch
         whole = self.status.after.sketch
         moved, spent = self.history.moved(), self.history.spent()
@@ -273,7 +273,7 @@ class Page:
         return ", ".join(parts)
 
     def _step(self) -> str:
-        """What is known of the step that was clicked."""
+        """The facts of the step that was clicked."""
         step = next((one for one in self.sketch.steps if one.name == self.asked.step), None)
         if step is None:
             return ""
@@ -445,7 +445,7 @@ class Page:
         return f'<h2>Steps</h2>{shown}<div class="charts">{memory}<div>{skew}</div></div>'
 
 
-#: The largest state of which records are shown.
+#: The largest state whose records are shown.
 _SMALL = 1 << 20
 
 

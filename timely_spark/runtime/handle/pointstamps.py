@@ -43,7 +43,7 @@ def pointstamps(self: Query, *, round: int | None = None) -> pa.Table:
         {'step': 'near', 'where': 'app.py:9', 'place': 'open input', ...}
 
     Raises:
-        BadArgument: `round` is no whole number.
+        BadArgument: `round` is not an integer.
         UnknownName: the round is not retained, or is of the flow before it was changed.
     """
     plan, manifest = self._context.plan, inspect(self.checkpoint).at(round).manifest

@@ -69,7 +69,7 @@ _CONNECT = "pyspark.sql.connect"
 
 #: The queries that this process runs, by the ids of their runs.
 _living: dict[str, Query] = {}
-#: Those and the ended ones of which the program has a handle.
+#: Those, and the ended ones to which the program has a handle.
 _known: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
 #: Temporary checkpoints that views of `to_memory` still read; and whether the process is exiting.
 _shown: set[str] = set()
@@ -292,7 +292,7 @@ class Query:
         _living.pop(self.run_id, None)
 
     def _keep_error(self) -> None:
-        with contextlib.suppress(Exception):  # the checkpoint or the JVM is gone
+        with contextlib.suppress(Exception):  # the checkpoint was removed or the JVM has ended
             if self._deletes is None:
                 self._context.ended(self.exception())
 
@@ -502,7 +502,7 @@ class Query:
         durations: dict[int, int | None] = {}
         running = True
 
-        def told() -> bool:  # Spark forgets the durations of old micro-batches
+        def timed() -> bool:  # Spark forgets the durations of old micro-batches
             return not running or (batch < newest and self._watch.is_timed(batch + 1, durations))
 
         while running:
@@ -513,10 +513,10 @@ class Query:
                     # Spark writes the durations after the manifest
                     if (batch < newest or not running) and not self._context.resident:
                         durations |= self._durations()
-                    if told():
+                    if timed():
                         break
                     interruptible(time.sleep, BEAT)
-            while batch < newest and told():
+            while batch < newest and timed():
                 batch += 1
                 yield from self._watch.completed(batch, durations)
 

@@ -29,7 +29,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What the inputs of a running flow have: the entries of handles, files, versions, captured epochs.
+    """The contents of a running flow's inputs: entries of handles, files, versions, captured epochs.
 
     Of what Spark reads itself only Spark knows: a micro-batch has it that began later, and so has the
     newest one if Spark has found nothing more.

@@ -82,7 +82,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         is ever skipped.
         """
         tables = []
-        if start["round"] != end["round"] >= self.context.planned - 1:  # an earlier run has gone on after it
+        if start["round"] != end["round"] >= self.context.planned - 1:  # an earlier run continued after it
             if (rows := self.log.feedback(end["round"])) is None:
                 raise LogDamaged.no_manifest(self.log.files.root, end["round"] + 1)
             tables.append(rows)

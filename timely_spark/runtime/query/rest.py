@@ -78,7 +78,7 @@ def told_what_runs(context: RunContext, stop: Callable[[], object]) -> None:
     """Call what stops the query; if it takes longer than `TOLD`, log what it waits for."""
 
     def tell() -> None:
-        with suppress(Exception):  # the checkpoint is gone
+        with suppress(Exception):  # the checkpoint was removed
             newest = context.log.newest()
             running = None if newest is None else running_batch(context.log, newest)
             text = f"stop() waits for the end of {running or 'the running micro-batch'}"

@@ -193,7 +193,7 @@ class DeltaSink(Sink):
         return merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(values=values)
 
     def _two_records(self) -> str:
-        """In place of the epoch of a row: an error, since its key has a second record."""
+        """An error in place of a row's epoch, since its key has a second record."""
         key = ", ".join(map(_s, self.keys))
         return f"CAST(raise_error(concat(to_json(struct({key})), ' {_MANY}')) AS BIGINT)"
 

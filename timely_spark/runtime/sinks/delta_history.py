@@ -143,7 +143,7 @@ class DeltaHistory:
         return [int(found[1]) for info in infos if (found := _VERSION.fullmatch(info.base_name))]
 
     def _lines(self, name: str) -> Commit | None:
-        """What a file of the log says; None if it is not there, or cannot be read."""
+        """The content of a file of the log; None if the file was removed or cannot be read."""
         try:
             system, top = filesystem_of(location(self.table))
             with system.open_input_stream(f"{top}/_delta_log/{name}") as file:

@@ -47,7 +47,7 @@ class PendingOutputs:
         return [(name, epoch) for name, epochs in self.before.due.items() for epoch in epochs]
 
     def released(self, complete: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Of the epochs that were complete before or became so, those that do not wait."""
+        """The complete epochs that do not wait."""
         epochs = [*self.waiting(), *complete]
         return [(name, epoch) for name, epoch in epochs if epoch not in self.due.get(name, ())]
 

@@ -43,7 +43,7 @@ class Sink:
 
     @property
     def place(self) -> str:
-        """Where it writes, for messages: `` to ...``, or nothing."""
+        """The place to which it writes, for messages: `` to ...``, or nothing."""
         return ""
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:

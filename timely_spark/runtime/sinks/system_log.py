@@ -60,7 +60,7 @@ class SystemLog:
 def _pointstamps(
     places: Sequence[tuple[str, str]], before: Mapping[str, Any], rounds: CountChanges
 ) -> Iterator[dict[str, Any]]:
-    """What is active before the micro-batch, as of round -1, and then the changes of each round."""
+    """The rows before the micro-batch, as of round -1, and then the changes of each round."""
     inputs = len(places) // 2
     active = [(at + inputs * (kind == "inputs"), *rest) for kind in before for at, *rest in before[kind]]
     first: CountChanges = [[(None, location, time, None, n) for location, time, n in active]]

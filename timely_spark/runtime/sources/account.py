@@ -1,7 +1,7 @@
 """`Account`: what became of all that a flow's inputs were given, read from a checkpoint by any process.
 
 Law: `listed == entered + quarantined + skipped`, in files, entries, epochs or messages, each once; and
-the records of what has entered are `rows`, of which `late` were late.
+the records of what has entered are `rows`; `late` of them were late.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What became of all that one input was given, up to the micro-batch of a manifest.
+    """The account of all that one input was given, up to the micro-batch of a manifest.
 
     `Account.of(log, manifest, inputs)` reads the accounts of all inputs: a small file for each source of
     files, and one of Spark's log. Compare `listed` with what was there (files by their identity, the entries
@@ -85,12 +85,12 @@ def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[s
     skipped = Skipped.of(files, name)
     match offset:
         case int():
-            gone = sum(number <= offset for number in skipped.entries)
+            left_out = sum(number <= offset for number in skipped.entries)
             return {
                 "unit": "entry",
                 "listed": offset + 1,
-                "entered": offset + 1 - gone,
-                "skipped": gone,
+                "entered": offset + 1 - left_out,
+                "skipped": left_out,
                 "names": skipped.names,
             }
         case {"offsets": _}:
@@ -107,16 +107,16 @@ def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[s
             return {"unit": "epoch", "listed": epochs, "entered": epochs}
         case {"files": int(until)}:
             counts = FileCounts.of(files, name, until)
-            gone = sum(batch <= until for batch in skipped.files.values())
+            left_out = sum(batch <= until for batch in skipped.files.values())
             found = files.json(_file("ignored", name)) or {"count": 0, "names": {}}
             kinds = ("quarantined", "columns")
             other = [(files.json(_file(kind, name)) or {"names": {}})["names"] for kind in kinds]
             return {
                 "unit": "file",
                 "listed": counts.listed,
-                "entered": counts.entered - gone,
+                "entered": counts.entered - left_out,
                 "quarantined": counts.quarantined,
-                "skipped": gone,
+                "skipped": left_out,
                 "ignored": found["count"],
                 "names": {**other[0], **other[1], **skipped.names, **found["names"]},
             }

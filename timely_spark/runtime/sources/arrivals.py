@@ -35,7 +35,7 @@ class File(NamedTuple):
         return None if self.id is None else f"{self.id}:{self.modified}:{self.size}"
 
 
-#: what a flow is told of quarantined files
+#: columns of the stream of quarantined files
 QUARANTINED = pa.schema(
     {
         "path": pa.string(),
@@ -96,7 +96,7 @@ class Unread:
 
         Empty files wait until they have content. A path that was read is not read again. A new path is not
         read if it is another link to a file that is listed by a path that was read, or if the file was read
-        by a path that is gone. That is told by inode, size and time of modification: an inode is used again
+        by a path that was removed. Inode, size and time of modification tell: an inode is used again
         for another file, whose time is another one if it has fractions of a second.
         """
         found = sorted(files, key=lambda file: file[:2])

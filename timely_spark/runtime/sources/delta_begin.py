@@ -18,7 +18,7 @@ _WITH_OFFSET, _WITHOUT = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where a reader begins: with a version, or with the first one since a time; else with all rows.
+    """The begin of a reader: a version, or the first one since a time; else all rows.
 
     Example:
         >>> Begin.of(None, "2026-11-22T08:00:00+01:00").moment.hour

@@ -163,13 +163,13 @@ class Folder:
             if info.type == fs.FileType.File and is_visible(self._relative(info.path))
         ], {}
 
-    def gone(self, files: Sequence[File]) -> set[str]:
-        """The paths of files that are no longer there."""
+    def removed(self, files: Sequence[File]) -> set[str]:
+        """The paths of files that were removed."""
         infos = self.place[0].get_file_info([file.path for file in files])
         return {info.path for info in infos if info.type == fs.FileType.NotFound}
 
     def why_bad(self, file: File, schema: pa.Schema, columns: Sequence[str]) -> str | None:
-        """Why a file's content cannot be read; None if it can, or if the file is gone.
+        """Why a file's content cannot be read; None if it can, or if the file was removed.
 
         Raises:
             BadFile: not the content is the reason, but that the storage does not give it.
@@ -223,7 +223,7 @@ class Folder:
         """The columns of the newest file, checked against a schema; with `quarantine`, one that fits."""
         first: BadFile | None = None
         for file in self._newest_first():
-            if self._opens(file.path):  # else it is told, skipped or quarantined when it is read, not here
+            if self._opens(file.path):  # else it is reported, skipped or quarantined when it is read
                 try:
                     return self._checked(file, schema)
                 except BadFile as error:
@@ -311,7 +311,7 @@ class Folder:
         return pa.BufferReader(content)
 
     def _fragment(self, path: Any, schema: pa.Schema, values: Values) -> Any:
-        """A file, of which some columns have one value."""
+        """A file; some of its columns have one value."""
         known = [
             pc.field(name).is_null()
             if text is None
@@ -549,7 +549,7 @@ class FileSource(JournaledSource):
         self.folder.check_exists()
 
     def bind(self, checkpoint: str, read: Needed, tasks: int) -> JournaledSource:
-        """As `JournaledSource.bind`; and hints name the checkpoint."""
+        """Do as `JournaledSource.bind`, and let hints name the checkpoint."""
         bound = replace(self, folder=replace(self.folder, checkpoint=checkpoint))
         return super(FileSource, bound).bind(checkpoint, read, tasks)
 

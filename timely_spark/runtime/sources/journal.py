@@ -181,16 +181,16 @@ class FileJournal:
         if until - first + 1 < EVERY:
             return
         seen = {file.path: file.identity for batch in range(first, until + 1) for file in self.batch(batch)}
-        gone: list[str | int] = list(range(first, until + 1))
+        garbage: list[str | int] = list(range(first, until + 1))
         while self._merged and self._merged[-1].paths <= 2 * len(seen):
             before = self._merged.pop()
             seen = _pairs(self._table(before.name)) | seen
-            first, gone = before.first, [*gone, before.name]
+            first, garbage = before.first, [*garbage, before.name]
         merged = MergedBatches(first, until, len(seen))
         table = pa.table([list(seen), list(seen.values())], schema=_MERGED)
         self._files.write_table(self._name(merged.name), table, durable=True)
         self._merged.append(merged)
-        for name in gone:
+        for name in garbage:
             self._files.remove(self._name(name))
 
     def _table(self, name: str | int) -> pa.Table:

@@ -37,7 +37,7 @@ METADATA = {
     "key": pa.binary(),
     "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
 }
-#: What a flow is told of messages that cannot be decoded.
+#: Columns of the stream of messages that cannot be decoded.
 QUARANTINED = pa.schema(
     {
         **{name: METADATA[name] for name in ("topic", "partition", "offset", "timestamp", "key")},
@@ -165,7 +165,7 @@ class Topics:
     def truncated(self, topic: str, partition: int, start: int, end: int) -> BadTopic:
         """The error for a partition that ends before what was read of it."""
         msg = f"{topic}[{partition}] ends at offset {end}, and was read up to offset {start}"
-        hint = "it was deleted and made anew, or its newest messages were lost: begin with a new checkpoint."
+        hint = "it was deleted and created again, or its newest messages were lost: use a new checkpoint."
         return self.error(msg, hint)
 
 
@@ -427,7 +427,7 @@ class KafkaSource(JournaledSource):
                 self.topics.check_waiting(error, time.monotonic() - began, most)
 
     def ends(self) -> Offsets:
-        """Where the partitions end now."""
+        """The present ends of the partitions."""
         counts = {topic: n for topic, (_, n) in self.ask(lambda b: b.describe(self.topics.names)).items()}
         ends: Offsets = self.ask(lambda b: b.offsets(counts, "latest"))
         return ends

@@ -1,4 +1,4 @@
-"""What a user says of topics, checked, as a `KafkaSource`."""
+"""A user's options for topics, checked, as a `KafkaSource`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _metadata(given: Any, schema: pa.Schema) -> Mapping[str, str]:
 
 
 def _start(given: Any, topics: Sequence[str]) -> Any:
-    """Where a new flow begins; a time in milliseconds."""
+    """The begin of a new flow; a time in milliseconds."""
     if given in ("earliest", "latest"):
         return given
     moment = read_time(given) if isinstance(given, str) else given

@@ -126,7 +126,7 @@ class KafkaReader(Reader):
             known, number = start["ids"].get(topic), len(start["offsets"].get(topic, ()))
             if (known is not None and known != of) or count < number:
                 hint = "begin with a new checkpoint, which reads all its messages."
-                msg = f"topic {topic!r} was deleted and made anew: what was read is of another one"
+                msg = f"topic {topic!r} was deleted and created again: what was read is of another one"
                 raise self.source.topics.error(msg, hint)
             if number < count and count != self._topics.get(topic, ("", 0))[1]:
                 text = "source %r: topic %r has %d partitions more, which are read from their first message"
@@ -142,10 +142,10 @@ class KafkaReader(Reader):
                 if self.source.on_lost == "fail":
                     raise lost
                 self.context.log_message(logging.WARNING, "%s; they are skipped", lost.message)
-                gone = {
+                deleted = {
                     f"{topic}[{partition}] offsets {at} to {low - 1}": "were deleted before they were read"
                 }
-                write_names(self.context.log.files, "lost", self._name, gone)
+                write_names(self.context.log.files, "lost", self._name, deleted)
         return {t: [max(a, b) for a, b in zip(begun[t], first[t], strict=True)] for t in begun}
 
     def position(self, offset: Offset) -> int:
@@ -225,7 +225,7 @@ def _each(first: Offsets, second: Offsets) -> Iterator[tuple[str, int, int, int]
 
 
 def epoch_ends(begun: Offsets, ends: Offsets, most: int | None) -> Offsets:
-    """Where an epoch ends: at `ends`, or before, if these are more than `most` messages away.
+    """The end of an epoch: `ends`, or less, if these are more than `most` messages away.
 
     Each partition gets a part as large as its part of all messages that wait.
 

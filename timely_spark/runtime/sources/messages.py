@@ -43,7 +43,7 @@ class Decoder(ABC):
     schema: pa.Schema
 
     def prepared(self, values: pa.Array) -> Any:
-        """What `parse` takes for values without null; computed once."""
+        """The schema that `parse` needs for values without null; computed once."""
         return values
 
     @abstractmethod

@@ -32,7 +32,7 @@ Offset = dict[str, Any]
 
 #: Looking for new input takes at most one part in so many of the time, if nothing tells of any.
 _IDLE = 10
-#: (source, column) of which this process has warned.
+#: (source, column) that this process has warned about.
 _told_columns: set[tuple[str, str]] = set()
 
 
@@ -44,7 +44,7 @@ class ReadPartition(InputPartition):
     ) -> None:
         super().__init__(value)
         self.parts = parts
-        #: what the flow is told of quarantined files
+        #: rows for the stream of quarantined files
         self.bad = bad
         #: The epoch to which a replay advances the input; None if the input is closed; 0: another task does.
         self.progress = progress

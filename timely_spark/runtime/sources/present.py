@@ -1,4 +1,4 @@
-"""What a source has now, and whether a batch has read it: what a wait waits for.
+"""The present contents of a source, and whether a batch has read them: a wait needs both.
 
 A batch's offset of a source says what was read up to that batch (see `reader`).
 """
@@ -24,12 +24,12 @@ from timely_spark.runtime.storage.spark_log import Offset
 Read = Callable[[Offset], bool]
 """Whether what was there at some moment was read up to a batch, given the batch's offset of the source."""
 
-#: Seconds between two looks at a folder of which files are awaited.
+#: Seconds between two looks at a folder whose files are awaited.
 _LOOK = 1.0
 
 
 def present(source: JournaledSource, name: str, log: Files) -> Read:
-    """What a source has now.
+    """The present contents of a source.
 
     Args:
         name: the input's name.

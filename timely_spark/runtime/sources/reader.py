@@ -47,7 +47,7 @@ _REPLAYED = 64 << 20
 
 
 class Ignored:
-    """What a source's folder has and is not read: said once in the log, and kept for `Account`."""
+    """Contents of a source's folder that are not read: logged once, and stored for `Account`."""
 
     def __init__(self, context: RunContext, source: str) -> None:
         self._context, self._source = context, source
@@ -111,10 +111,10 @@ class FilesReader(Reader):
         unlimited = isinstance(limit, ReadAllAvailable)
         most_files = None if unlimited else self.source.files_per_epoch
         most_bytes = None if unlimited else self.source.max_bytes_per_epoch
-        files = self._there(most_files, most_bytes)
+        files = self._present(most_files, most_bytes)
         if not files and not self._available_now and self._due():
             self._list()
-            files = self._there(most_files, most_bytes)
+            files = self._present(most_files, most_bytes)
         if not files:
             return start
         if self.source.on_bad_file == "quarantine":
@@ -131,15 +131,15 @@ class FilesReader(Reader):
         for name in ("_journal", "_unread"):
             self.__dict__.pop(name, None)
 
-    def _there(self, most_files: int | None, most_bytes: int | None) -> list[File]:
+    def _present(self, most_files: int | None, most_bytes: int | None) -> list[File]:
         """The next files that have not been removed since they were listed."""
         while files := self._unread.next(most_files, most_bytes):
-            gone = self.source.folder.gone(files)
-            for path in sorted(gone):
+            removed = self.source.folder.removed(files)
+            for path in sorted(removed):
                 text = "source %r: %s was removed before it was read"
                 self.context.log_message(logging.WARNING, text, self._name, path)
-            if there := [file for file in files if file.path not in gone]:
-                return there
+            if present := [file for file in files if file.path not in removed]:
+                return present
         return []
 
     def _checked(self, files: list[File]) -> list[File]:

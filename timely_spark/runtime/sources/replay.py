@@ -72,7 +72,7 @@ class ReplaySource(FileSource):
         raise self.folder.error(msg, hint)
 
     def opened(self, about: Published) -> Opened:
-        """What maps the snapshots of an arranged collection, in any process."""
+        """A reader that maps the snapshots of an arranged collection, in any process."""
         return MappedSnapshots(self.folder.path, about.diff, self.name, self.where)
 
     def capture(self) -> str:
@@ -82,7 +82,7 @@ class ReplaySource(FileSource):
         return str(self._files.parsed(OWNER, content)["checkpoint"])
 
     def check_same(self, capture: str) -> None:
-        """Check that the folder still has the capture of which epochs were read."""
+        """Check that the folder still has the capture whose epochs were read."""
         if (now := self.capture()) != capture:
             what = f"{self.folder.path} has the capture of checkpoint {now}; epochs were read of {capture}"
             hint = "start this flow with a new checkpoint, or capture to another folder."
@@ -90,7 +90,7 @@ class ReplaySource(FileSource):
 
     @property
     def published(self) -> Published | None:
-        """Where the capture stays short, the holds of its readers."""
+        """The holds of the readers of a capture that is kept short."""
         return Published.of(self._files)
 
     def after(self, epoch: int, since: int = -1) -> CapturedEpochs:
@@ -105,7 +105,7 @@ class ReplaySource(FileSource):
         return CapturedEpochs(found, complete)
 
     def between(self, start: int, end: int, number: int, since: int = -1) -> list[tuple[int, File]]:
-        """The epochs after `start` up to `end`, of which there are `number`."""
+        """The `number` epochs after `start` up to `end`."""
         found = [(at, file) for at, file in self._listed(start, since) if at <= end]
         if len(found) != number:
             msg = (

@@ -21,7 +21,7 @@ from timely_spark.runtime.storage.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What of one input is never read."""
+    """The files, entries and versions of one input that are never read."""
 
     #: by path the batch of the journal; of other sources than files -1
     files: Mapping[str, int] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Skipped:
 
     @classmethod
     def of(cls, files: Files, source: str) -> Skipped:
-        """What a checkpoint says of an input."""
+        """The record of a checkpoint about an input."""
         found = files.json(_file(source))
         if found is None:
             return cls()
@@ -145,7 +145,7 @@ def _only(names: list[str], what: str, option: str) -> str:
 
 
 def _already(what: tuple[str, object], source: str, read: int | None) -> BadFile:
-    """What a micro-batch has read that is complete, perhaps up to the number `read`."""
+    """The reads of a complete micro-batch, perhaps up to the number `read`."""
     msg = f"{what[0]} {what[1]} of input {source!r} was read by a micro-batch that is complete"
     if read is not None:
         msg += f": the next one is {read + 1}"

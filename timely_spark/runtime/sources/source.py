@@ -14,7 +14,7 @@ from timely_spark.errors import Where
 
 @dataclass(frozen=True, kw_only=True)
 class JournaledSource(ABC):
-    """Where the records of an input come from.
+    """The origin of the records of an input.
 
     Law: the records between two offsets are the same in every process, whenever they are read. The offsets
     of an epoch are durable before anything of it is released.

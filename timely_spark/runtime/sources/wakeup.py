@@ -23,7 +23,7 @@ Watch: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
 
 #: Seconds between two comparisons of folders: the least, the most, and parts of the time to wait.
 _LEAST, _MOST, _PARTS = 0.002, 0.02, 8
-#: Changes that other machines make on these file systems are not told by inotify.
+#: On these file systems inotify does not report the changes of other machines.
 _NETWORK = re.compile(r"nfs|cifs|smb|fuse|9p|ceph|gluster|lustre|gpfs|afs")
 _MOUNTS = "/proc/self/mounts"
 #: Limits of inotify, and the setting that raises each.
@@ -111,7 +111,7 @@ class Wakeup:
 
     # -- inotify ---------------------------------------------------------------------------------------------
     def _made(self) -> Any:
-        """The descriptor of inotify; None: there is none."""
+        """The descriptor of inotify; None if the system has no inotify."""
         try:
             import inotify_simple
         except ImportError:
@@ -196,7 +196,7 @@ def is_remote(folder: str) -> bool:
 
 
 def _changed_at(folder: str) -> int:
-    """When something in a folder changed last, in nanoseconds; 0: the folder cannot be seen."""
+    """The time of a folder's last change, in nanoseconds; 0 if the folder cannot be seen."""
     try:
         return os.stat(folder).st_mtime_ns
     except OSError:

@@ -1,4 +1,4 @@
-"""Where rounds were cut off: files, so that a batch that runs again takes the same path.
+"""Files that tell where rounds were cut off, so that a repeated batch takes the same path.
 
 A worker's round may end before a delivery because a command waits (`cancel`, `stop`). The process writes
 `cuts/<batch>-<round>-<worker>.json` before it goes on. Every later attempt at the batch ends the round there.

@@ -42,7 +42,7 @@ class Latencies:
         return sum(self.counts.values())
 
     def quantile(self, part: float) -> float | None:
-        """The milliseconds within which this part of the batches was done; None if there is none."""
+        """The milliseconds within which this part of the batches was done; None before the first batch."""
         wanted = part * self.count
         for number in sorted(map(int, self.counts)):
             wanted -= self.counts[str(number)]

@@ -70,7 +70,7 @@ class Lock:
         return False
 
     def _disown(self) -> None:
-        """In a forked child: close its copy of the file, which would keep the lock after the parent's end."""
+        """Close a forked child's copy of the file, which would keep the lock after the parent's end."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -54,7 +54,7 @@ class Published:
     """The folder of a published collection."""
 
     files: Files
-    #: Seconds after which a reader that gives no sign of life is gone.
+    #: Seconds after which a reader that gives no sign of life counts as ended.
     lease: float
     #: The column of differences.
     diff: str
@@ -89,7 +89,7 @@ class Published:
                 return chosen
 
     def newest(self) -> int:
-        """The epoch of the newest snapshot; -1: there is none."""
+        """The epoch of the newest snapshot; -1 before the first one."""
         return max(_numbered(self.files.names("."), "snapshot"), default=-1)
 
     def hold(self, reader: str, epoch: int, *, base: int = -1) -> None:
@@ -111,7 +111,7 @@ class Published:
         self.files.remove(f"_hold-{reader}.json")
 
     def holds(self) -> dict[str, int]:
-        """The epochs of the holds by reader. Those of readers that are gone are removed."""
+        """The epochs of the holds by reader. Those of ended readers are removed."""
         return {reader: epoch for reader, (epoch, _) in self._holds().items()}
 
     def _holds(self) -> dict[str, tuple[int, int]]:
