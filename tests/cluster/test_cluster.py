@@ -201,48 +201,44 @@ def test_word_count_with_the_package_in_py_files(submit: Any, package: Path, tmp
     assert sorted(tuple(row.values()) for row in delta_rows(tmp_path / "out")) == sorted(expected)
 
 
+def of_killed(
+    submit: Any, cluster: Any, package: Path, tmp_path: Path, kind: str, *, workers: int
+) -> tuple[str, dict[str, str], int]:
+    """What `killed.py` printed, also by the first word of a line; and in how many executors its tasks ran."""
+    missing = workers - sum(name.startswith("worker") for name in cluster.processes)  # another test kills one
+    cluster.add(*(f"worker-{kind}-{number}" for number in range(missing)))
+    (noted := tmp_path / "noted").mkdir()
+    shipped = ["--py-files", package, "--conf", f"spark.cores.max={workers}"]
+
+    printed = finished(submit(Path(__file__).with_name("killed.py"), kind, noted, shipped=shipped), tmp_path)
+
+    assert (noted / "killed").exists()
+    executors = sum(file.name.startswith("executor-") for file in noted.iterdir())
+    return printed, dict(line.split(" ", 1) for line in printed.splitlines() if " " in line), executors
+
+
 def test_a_loop_whose_executors_exchange_directly_while_one_is_killed(
     submit: Any, cluster: Any, package: Path, tmp_path: Path
 ) -> None:
-    missing = 2 - sum(name.startswith("worker") for name in cluster.processes)  # another test kills one
-    cluster.add(*(f"worker-{2 + number}" for number in range(missing)))
-    (noted := tmp_path / "noted").mkdir()
-    job = Path(__file__).with_name("parallel.py")
+    printed, found, executors = of_killed(submit, cluster, package, tmp_path, "parallel", workers=2)
 
-    printed = finished(submit(job, noted, shipped=["--py-files", package]), tmp_path)
-
-    warned, first, second = printed.splitlines()
-    assert "the parallel rounds of batch 0 run again: " in warned
-    assert first == "reached all True"
-    counts = re.fullmatch(r"rounds (\d+) batches (\d+)", second)
-    assert counts is not None
-    assert int(counts[1]) > 20 * int(counts[2]), "the rounds of an epoch are in its micro-batch"
-    assert (noted / "killed").exists()
-    executors = [file.name for file in noted.iterdir() if file.name.startswith("executor-")]
-    assert len(executors) == 3, "two took part, and a third one took the place of the killed one"
+    assert "the parallel rounds of batch 0 run again: " in printed
+    assert found["reached"] == "all True"
+    assert int(found["rounds"]) > 20 * int(found["epochs"]), "the rounds of an epoch are in its micro-batch"
+    assert executors == 3, "two took part, and a third one took the place of the killed one"
 
 
 @pytest.mark.campaign  # three executors, and a fourth; tests/spark has the same with one task
 def test_tasks_that_stay_go_on_when_an_executor_is_killed(
     submit: Any, cluster: Any, package: Path, tmp_path: Path
 ) -> None:
-    missing = 3 - sum(name.startswith("worker") for name in cluster.processes)
-    cluster.add(*(f"worker-{12 + number}" for number in range(missing)))
-    (noted := tmp_path / "noted").mkdir()
-    job = Path(__file__).with_name("staying.py")
+    printed, found, executors = of_killed(submit, cluster, package, tmp_path, "staying", workers=3)
 
-    printed = finished(
-        submit(job, noted, shipped=["--py-files", package, "--conf", "spark.cores.max=3"]), tmp_path
-    )
-
-    found = dict(line.split(" ", 1) for line in printed.splitlines() if "runs again" not in line)
     assert (found["reached"], found["epochs"]) == ("all True", "25")
     assert "a task that hosts workers was lost" in printed
     assert "tasks of Spark's that stay" in found["residency"]
     assert int(found["micro-batches"]) <= 5, "Spark has planned far fewer than there were epochs"
-    assert (noted / "killed").exists()
-    executors = [file.name for file in noted.iterdir() if file.name.startswith("executor-")]
-    assert len(executors) >= 2, "two took part"
+    assert executors >= 2, "two took part"
 
 
 @pytest.mark.campaign

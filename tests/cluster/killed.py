@@ -1,6 +1,7 @@
-"""A job whose epochs run in tasks that stay on executors, one of which is killed once in between.
+"""A job whose loop runs in tasks of several executors, one of which is killed once in between.
 
-job.py FOLDER: the tasks note there which executors they ran in, and that one was killed.
+killed.py KIND FOLDER: of KIND "parallel" large rounds run in tasks, of "staying" all epochs in tasks that stay.
+The tasks note in the folder which executors they ran in, and that one was killed.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.coordinator import Bound
 from timely_spark.runtime.query import rounds, staying
 from timely_spark.runtime.session import slots
 
-EPOCHS = 24
+LENGTH, EPOCHS = 60, 24
 
 
-def main(folder: str) -> None:
-    """Run it; prints what was reached, and how long an epoch took, which nobody asserts."""
+def main(kind: str, folder: str) -> None:
+    """Run it; prints what was reached, and of staying tasks how long an epoch took, which nobody asserts."""
     staying.BEGIN = rounds.REPLACED = 200.0  # however long the machine takes to start an executor
+    fatal, needed = (LENGTH // 2, 2) if kind == "parallel" else (EPOCHS // 2, 3)
 
     def noted(batch: pa.Table) -> pa.Table:
         from pyspark import BarrierTaskContext, TaskContext
@@ -33,15 +36,15 @@ def main(folder: str) -> None:
             executor = executor_of(os.getpid())
             Path(folder, f"executor-{executor}").touch()
             killed = Path(folder, "killed")
-            if EPOCHS // 2 in batch["node"].to_pylist() and not killed.exists():
+            if fatal in batch["node"].to_pylist() and not killed.exists():
                 killed.touch()
                 os.kill(executor, signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)  # which would run on for a moment
         return batch
 
-    spark = ts.configure(SparkSession.builder.appName("staying")).getOrCreate()
+    spark = ts.configure(SparkSession.builder.appName(kind)).getOrCreate()
     until = time.monotonic() + 200
-    while slots(spark) < 3 and time.monotonic() < until:
+    while slots(spark) < needed and time.monotonic() < until:
         time.sleep(0.1)
     flow = ts.Dataflow("path")
     edges = flow.input("edges", "src long, dst long")
@@ -53,22 +56,40 @@ def main(folder: str) -> None:
         return targets.map_batches(noted, "node long").concat(reached).distinct(name="near")
 
     roots.loop(hop, name="hops").capture("out")
-    took = []
-    with flow.start(spark, checkpoint=f"{folder}/checkpoint", workers=4, resident=True) as query:
-        roots.send([0])
-        query.wait_for()
-        for number in range(EPOCHS):
-            began = time.perf_counter()
-            edges.send([(number, number + 1)])
-            query.wait_for()
-            took.append(1000 * (time.perf_counter() - began))
+    run, resident = (in_parallel, None) if kind == "parallel" else (by_epochs, True)
+    with flow.start(spark, checkpoint=f"{folder}/checkpoint", workers=4, resident=resident) as query:
+        last = run(query, edges, roots)
         reached = sorted(node for rows in query.captured("out").rows().values() for (node,) in rows)
-        print("reached all", reached == list(range(EPOCHS + 1)))
+        print("reached all", reached == list(range(last + 1)))
+        print("rounds", query.rounds)
         print("epochs", query.last_progress.epoch + 1)
         print("micro-batches", len(list(Path(folder, "checkpoint", "offsets").glob("[0-9]*"))))
-        print("residency", query.status["residency"])
-        print(f"median {statistics.median(took):.1f} ms", flush=True)
+        print("residency", query.status["residency"], flush=True)
     spark.stop()
+
+
+def in_parallel(query: ts.Query, edges: ts.Input, roots: ts.Input) -> int:
+    """One long loop, and one root more."""
+    rounds.SMALL = Bound(exchanged=-1)  # every exchange counts as large
+    edges.send([(i, i + 1) for i in range(2 * LENGTH)])
+    for root in (0, 2 * LENGTH):
+        roots.send([root])
+        query.wait_for()
+    return 2 * LENGTH
+
+
+def by_epochs(query: ts.Query, edges: ts.Input, roots: ts.Input) -> int:
+    """An epoch for each edge."""
+    roots.send([0])
+    query.wait_for()
+    took = []
+    for number in range(EPOCHS):
+        began = time.perf_counter()
+        edges.send([(number, number + 1)])
+        query.wait_for()
+        took.append(1000 * (time.perf_counter() - began))
+    print(f"median {statistics.median(took):.1f} ms")
+    return EPOCHS
 
 
 def executor_of(pid: int) -> int:
