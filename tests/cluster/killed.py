@@ -1,6 +1,6 @@
 """A job whose loop runs in tasks of several executors, one of which is killed once in between.
 
-killed.py KIND FOLDER: of KIND "parallel" large rounds run in tasks, of "staying" all epochs in tasks that stay.
+killed.py KIND FOLDER: of KIND "parallel" large rounds run in tasks, of "staying" all epochs in staying tasks.
 The tasks note in the folder which executors they ran in, and that one was killed.
 """
 

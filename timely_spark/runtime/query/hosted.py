@@ -18,7 +18,7 @@ from timely_spark.runtime.query.live import Live
 from timely_spark.runtime.query.peers import Address, Peers, address_in, signed
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage.blobs import files_of
-from timely_spark.runtime.storage.states import State, write_state
+from timely_spark.runtime.storage.states import write_state
 from timely_spark.worker import Worker, wire
 from timely_spark.worker.wire import Failure, Header, Item, Message, RowKind, SinkRows
 
@@ -93,10 +93,10 @@ class Hosted:
         share: Share,
         repeated: bool,
     ) -> tuple[RoundResult, dict[int, Worker]]:
-        """Run the rounds of a batch from its input on; `write` then writes the workers' states.
+        """Run rounds of a batch; `write` then writes the workers' states.
 
         Args:
-            result: `RoundResult.of_input`.
+            result: the result of the batch's rounds so far; or `RoundResult.of_input`.
             references: those of the workers' states before the batch.
             bounds: one after the other limits the rounds.
             repeated: whether the batch may have begun before.
@@ -111,8 +111,11 @@ class Hosted:
             at: blobs.get(each) for at, each in references.items() if share.hosts(at) and at not in workers
         }
         ran: dict[int, Worker] = {}
+        folder = context.record
+        watch = None if folder is None else lambda recorded: recorded.write(folder)
         if self._live is None:
-            loops, name = bool(context.plan.feedbacks), f"resident-{share.rank}"
+            # all processes know the progress of all workers, so one of them reports it
+            loops, name = bool(context.plan.feedbacks), f"rounds-{share.rank}"
             self._live = Live(context.log, name, loops, reports=share.rank == 0)
         with self._live.during(batch) as progress:
             for bound in bounds:
@@ -120,7 +123,7 @@ class Hosted:
                     continue
                 result, more = run_local_rounds(
                     coordinator, result, encoded, bound, batch=batch, workers=workers, share=share,
-                    blobs=blobs, report=progress.round,
+                    blobs=blobs, watch=watch, report=progress.round,
                     ends=CutOff(context, batch, progress, first=not repeated),
                 )  # fmt: skip
                 ran |= more
@@ -132,21 +135,20 @@ class Hosted:
 
         The workers stay in memory for the next batch, unless something else changes their states before it.
         """
-        states = written(self.context, ran, batch, references)
-        self._workers |= {at: (state.reference, ran[at]) for at, state in states}
+        states = []
+        for at, worker in ran.items():
+            milliseconds, worker.seconds = 1000 * worker.seconds, 0.0
+            state = write_state(self.context.blobs, worker, batch, references.get(at), ms=milliseconds)
+            states.append((at, state))
+            self._workers[at] = state.reference, worker
         return wire.table(states)
 
-
-def written(
-    context: RunContext, workers: Mapping[int, Worker], batch: int, before: Mapping[int, bytes]
-) -> list[tuple[int, State]]:
-    """The states of workers that have run in a batch, which are written."""
-    changed = []
-    for index, worker in workers.items():
-        milliseconds, worker.seconds = 1000 * worker.seconds, 0.0
-        state = write_state(context.blobs, worker, batch, before.get(index), ms=milliseconds)
-        changed.append((index, state))
-    return changed
+    def close(self) -> None:
+        """Forget the workers, and report no progress any more."""
+        self._workers.clear()
+        if self._live is not None:
+            self._live.close()
+            self._live = None
 
 
 def exchange_by_peers(

@@ -15,18 +15,17 @@ import logging
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, run_local_rounds
+from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share
 from timely_spark.coordinator.round_result import OUTPUTS
 from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import PeerLost, PeersUnreachable
-from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.query.hosted import (
     SENT,
     Addresses,
@@ -36,9 +35,7 @@ from timely_spark.runtime.query.hosted import (
     exchange_by_peers,
     garbage_of,
     host_of,
-    written,
 )
-from timely_spark.runtime.query.live import live
 from timely_spark.runtime.query.peers import Peers
 from timely_spark.runtime.query.staying import StayingTasks, Work
 from timely_spark.runtime.run_context import ROWS_DDL, RunContext
@@ -410,16 +407,9 @@ def _share(job: _Job) -> Iterator[tuple[Share, list[str]]]:
 
 def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult, pa.Table]:
     """Run the rounds of the hosted workers; returns the result with their rows, and rows of their states."""
-    context, blobs, rows = job.context, job.context.blobs, job.result.rows
-    start = replace(job.result, rows=blobs.resolve(share.own(rows)))
-    states = {index: blobs.get(state) for index, state in job.states.items() if share.hosts(index)}
-    folder = context.record
-    watch = None if folder is None else lambda recorded: recorded.write(folder)
-    loops, name = bool(context.plan.feedbacks), f"rounds-{share.rank}"
-    # all processes know the progress of all workers, so one of them reports it
-    with live(context.log, job.batch, name, loops=loops, reports=share.rank == 0) as progress:
-        result, workers = run_local_rounds(
-            coordinator, start, states, job.bound, share=share, blobs=blobs, watch=watch,
-            report=progress.round, ends=CutOff(context, job.batch, progress),
-        )  # fmt: skip
-    return result, wire.table(written(context, workers, job.batch, job.states))
+    start = replace(job.result, rows=job.context.blobs.resolve(share.own(job.result.rows)))
+    with closing(Hosted(job.context)) as hosted:  # the next batch may run elsewhere
+        result, ran = hosted.run(
+            coordinator, job.batch, start, job.states, [job.bound], share=share, repeated=True
+        )
+        return result, hosted.write(job.batch, ran, job.states)
