@@ -491,10 +491,10 @@ class Inputs:
         if not isinstance(name, str):
             hint = "name the input: its records are sent, and bound to DataFrames, by its name"
             refuse(name, what="name", expected="a text", hint=hint)
-        mine = kind_of(epochs)
+        kind = kind_of(epochs)
         for stage in self.graph.stages:
-            if stage.is_source and (other := kind_of(stage.epochs)) != mine:
-                msg = f"input {name!r} has epochs {mine}, {stage.name!r} ({stage.where}) has {other}"
+            if stage.is_source and (other := kind_of(stage.epochs)) != kind:
+                msg = f"input {name!r} has epochs {kind}, {stage.name!r} ({stage.where}) has {other}"
                 raise GraphError(msg, where=caller(), hint="use one kind of epoch for all inputs of a flow.")
         more |= {"detail": epochs, "parameters": {"epochs": epochs}, "requires": (), "epochs": epochs}
         stage = self.graph.stage("source", self.graph.root, outputs, kind=Kind.SOURCE, name=name, **more)

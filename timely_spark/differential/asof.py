@@ -95,7 +95,7 @@ def asof_join(
     listed, extra, schema = checked.by, checked.theirs, checked.schema
     if listed:
         key_columns("asof_join", ours.schema, listed)
-    mine = [column for column in ours.schema.names if column not in listed]
+    others = [column for column in ours.schema.names if column not in listed]
     side = {c: c for c in (*listed, on, *extra)}
     both = padded(ours, schema, **{_SIDE: pc.scalar(0)}).concat(
         padded(theirs, schema, side, **{_SIDE: pc.scalar(1)})
@@ -103,7 +103,7 @@ def asof_join(
     keys = listed
     if not listed:
         both, keys = both.like(one_group(both.stream)), (ALL,)
-    logic = AsOf(keys, checked.nearest, tuple(mine), how == "left")
+    logic = AsOf(keys, checked.nearest, tuple(others), how == "left")
     fields = [field for field in schema if field.name not in listed]
     arguments = {"direction": direction, "tolerance": checked.nearest.tolerance, "how": how}
     result = reduced("asof_join", both, logic, fields, name=name, detail=f"{on}, {direction}", **arguments)

@@ -115,13 +115,13 @@ class JoinChanges(Join):
                 sides[side] = Arrangement(keys, cold)
         return repartition(self, [{"sides": sides} for sides in stored], workers, partition)
 
-    def send_pairs(self, edge: int, time: Timestamp, mine: pa.Table, found: Matches) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, found: Matches) -> None:
         """Send the products of the changes."""
         if edge == self.shared:  # the others were matched when they arrived at this join
-            unmet = found.numbers(SEQUENCE) < numbers(mine, SEQUENCE)[found.probe]
+            unmet = found.numbers(SEQUENCE) < numbers(arrived, SEQUENCE)[found.probe]
             found = found.kept(unmet)
-        diffs = products(numbers(mine, DIFF)[found.probe], found.numbers(DIFF))
-        pairs = self.pairs(edge, mine, found).append_column(DIFF, pa.array(diffs))
+        diffs = products(numbers(arrived, DIFF)[found.probe], found.numbers(DIFF))
+        pairs = self.pairs(edge, arrived, found).append_column(DIFF, pa.array(diffs))
         for moment, part in by_join(pairs, found.times(len(time.encode())), time):
             self.send_by(0, self._context.times.decode(moment), part)
 

@@ -194,8 +194,8 @@ class Match(_Lookup):
         best = numbers(rows, BEST) if many > 1 else np.zeros(rows.num_rows, np.int64)
         for first in range(many):
             number = (first + self.turn) % many
-            mine = best == first
-            made = self._matched(time, number, rows if mine.all() else rows.filter(pa.array(mine)))
+            of_this = best == first
+            made = self._matched(time, number, rows if of_this.all() else rows.filter(pa.array(of_this)))
             last = self.turn == many - 1
             keys = self.then if last else self.probes[(number + 1) % many].keys
             if made.num_rows:

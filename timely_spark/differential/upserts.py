@@ -42,14 +42,14 @@ class Latest:
         first, after = greatest.fold(both, group(both, self.keys))
         replaced = np.setdiff1d(np.arange(before.num_rows), first)
         new = first[first >= before.num_rows]
-        changes = [_there(both.take(pa.array(replaced)), -1), _there(both.take(pa.array(new)), 1)]
+        changes = [_inserted(both.take(pa.array(replaced)), -1), _inserted(both.take(pa.array(new)), 1)]
         return pa.concat_tables(changes), after
 
 
-def _there(records: pa.Table, diff: int) -> pa.Table:
+def _inserted(records: pa.Table, diff: int) -> pa.Table:
     """The records that are no deletions, as changes."""
-    there = records.filter(pc.invert(records.column(_DELETES))).drop_columns([_DELETES])
-    return there.append_column(DIFF, pa.array(np.full(there.num_rows, diff, np.int64)))
+    present = records.filter(pc.invert(records.column(_DELETES))).drop_columns([_DELETES])
+    return present.append_column(DIFF, pa.array(np.full(present.num_rows, diff, np.int64)))
 
 
 @operator(Stream)

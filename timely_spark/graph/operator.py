@@ -56,10 +56,10 @@ def _completed(function: Callable[..., Any], twin: Callable[..., Any]) -> str:
     >>> _completed(other, one)
     'Do it.\n\nArgs:\n    x: which.\n    y: why.\n\nRaises:\n    ValueError: never.'
     """
-    (_, theirs), (prose, own) = (_sections(inspect.getdoc(each) or "") for each in (twin, function))
-    explained = _arguments(theirs) | _arguments(own)
+    (_, twins), (prose, own) = (_sections(inspect.getdoc(each) or "") for each in (twin, function))
+    explained = _arguments(twins) | _arguments(own)
     listed = [explained[name] for name in inspect.signature(function).parameters if name in explained]
-    sections = theirs | own | {"Args": "\n    ".join(["Args:", *listed]) if listed else ""}
+    sections = twins | own | {"Args": "\n    ".join(["Args:", *listed]) if listed else ""}
     order = [sections.get(head) for head in ("Args", "**Columns", "Example", "Raises")]
     return "\n\n".join([prose, *filter(None, order)])
 

@@ -419,9 +419,9 @@ def _drops(of: pa.DataType, to: pa.DataType) -> bool:
     if pa.types.is_date(to) or pa.types.is_time(to):
         return bool(pa.types.is_timestamp(of))
     if pa.types.is_struct(of) and pa.types.is_struct(to):
-        theirs = {field.name: field.type for field in _fields_of(to)}
+        wanted = {field.name: field.type for field in _fields_of(to)}
         return any(
-            field.name not in theirs or _drops(field.type, theirs[field.name]) for field in _fields_of(of)
+            field.name not in wanted or _drops(field.type, wanted[field.name]) for field in _fields_of(of)
         )
     inner, others = _fields_of(of), _fields_of(to)
     return len(inner) == len(others) and any(
@@ -518,9 +518,9 @@ def _check_zones(of: pa.DataType, to: pa.DataType, column: str) -> None:
         return _check_zone(of.tz is not None, to, f"column {column!r}, of type {of},")
     inner, others = _fields_of(of), _fields_of(to)
     if pa.types.is_struct(of) and pa.types.is_struct(to):
-        theirs = {field.name: field for field in others}
-        inner = [field for field in inner if field.name in theirs]
-        others = [theirs[field.name] for field in inner]
+        by_name = {field.name: field for field in others}
+        inner = [field for field in inner if field.name in by_name]
+        others = [by_name[field.name] for field in inner]
     for a, b in zip(inner, others, strict=False):
         _check_zones(a.type, b.type, column)
     return None

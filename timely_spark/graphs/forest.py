@@ -132,11 +132,11 @@ class Forest(BufferingVertex):
         a, b, count = _both_ways(a, b, in_bytes(numbers(changes, DIFF)))
         x, y = (a, b) if (count > 0).all() else (a[count > 0], b[count > 0])
         starts = np.append(0, np.cumsum(np.bincount(x, minlength=len(nodes))))
-        there, loops = np.flatnonzero(np.diff(starts)), nodes.of(x[x == y])
+        present, loops = np.flatnonzero(np.diff(starts)), nodes.of(x[x == y])
         tie = (nodes.hashes() >> np.uint64(44)).astype(np.int64)
         forest = shallow_forest(starts, y, nodes.ranks(), tie, _LEVELS)
-        nodes.label[there], nodes.parent[there] = forest.root[there], forest.parent[there]
-        nodes.rank[there] = forest.rank[there]
+        nodes.label[present], nodes.parent[present] = forest.root[present], forest.parent[present]
+        nodes.rank[present] = forest.rank[present]
         insert_pairs(self.edges, nodes, a, b, in_bytes(count))
         self._store(nodes)
         return self._table(loops, loops, np.ones(len(loops), np.int64))
@@ -440,12 +440,12 @@ def _both_ways(a: Indices, b: Indices, count: npt.NDArray[Any]) -> tuple[Indices
         return summed(np.append(a, b[back]), np.append(b, a[back]), np.append(count, count[back]))
     bits = int(max(a.max(initial=0), b.max(initial=0))).bit_length()
     pairs = np.empty(len(a) + np.count_nonzero(back), np.int64)
-    there, again = pairs[: len(a)], pairs[len(a) :]
-    np.left_shift(a, bits, out=there)
-    there |= b
-    np.compress(back, b, out=again)
-    again <<= bits
-    again |= a[back]
+    forward, backward = pairs[: len(a)], pairs[len(a) :]
+    np.left_shift(a, bits, out=forward)
+    forward |= b
+    np.compress(back, b, out=backward)
+    backward <<= bits
+    backward |= a[back]
     pairs.sort()
     new = changes(pairs)
     if new.all():

@@ -144,8 +144,8 @@ def _propagated(
         votes = labels.join(links, left="node", right="src").select(node="dst", label="label")
         if own is None:
             return votes.reduce_batches(_most_frequent, result, keys="node")
-        mine = (start if own == "fixed" else labels).select("node", "label", rank=pc.scalar(rank[own]))
-        votes = votes.select("node", "label", rank=pc.scalar(1)).concat(mine)
+        own_votes = (start if own == "fixed" else labels).select("node", "label", rank=pc.scalar(rank[own]))
+        votes = votes.select("node", "label", rank=pc.scalar(1)).concat(own_votes)
         return votes.reduce_batches(_first_ranked, result, keys="node")
 
     return start.iterate(vote, max_iterations=iterations, on_limit="return", name=name)

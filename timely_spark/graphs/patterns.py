@@ -166,8 +166,8 @@ def _parsed(pattern: Any) -> list[_Term]:
 
 def _check_names(terms: list[_Term], filters: Mapping[str, Any], *, nodes: bool) -> None:
     """Check how names are used."""
-    there = [term for term in terms if not term.negated and (term.edge is not None or nodes)]
-    known = {end for term in there for end in term.named}
+    needed = [term for term in terms if not term.negated and (term.edge is not None or nodes)]
+    known = {end for term in needed for end in term.named}
     edges = [term.edge for term in terms if term.edge]
     for term in terms:
         if missing := [end for end in term.named if end not in known]:

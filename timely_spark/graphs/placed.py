@@ -64,7 +64,7 @@ class _LocalForests(BufferingVertex):
         moved = super().repartition(parts, workers, partition)
         forests = {at: one for state in states for at, one in state["forests"].items()}
         of = [{at: one for at, one in forests.items() if at % workers == w} for w in range(workers)]
-        return [{**part, "forests": mine} for part, mine in zip(moved, of, strict=True)]
+        return [{**part, "forests": forests} for part, forests in zip(moved, of, strict=True)]
 
 
 class _LeastLabels(BufferingVertex):

@@ -213,9 +213,9 @@ class _Places(BufferingVertex):
         every = np.union1d(self.nodes, nodes)
         places, counts = np.full(len(every), NEW), np.zeros(len(every), np.int64)
         for some, at, number in ((self.nodes, self.place, self.ends_of), (nodes, place, ends)):
-            here = found(every, some)
-            places[here] = np.maximum(places[here], at)
-            counts[here] += number
+            rows = found(every, some)
+            places[rows] = np.maximum(places[rows], at)
+            counts[rows] += number
         self.nodes, self.place, self.ends_of = every, places, counts
 
     def _link(self, node: Hashes, other: Hashes) -> None:

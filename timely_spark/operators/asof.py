@@ -45,7 +45,7 @@ class Nearest:
     tolerance: int
 
     def columns(
-        self, group: Numbers, left: pa.Table, there: Numbers, right: pa.Table
+        self, group: Numbers, left: pa.Table, groups: Numbers, right: pa.Table
     ) -> tuple[Mask, pa.Table]:
         """For each left record whether it has a right record, and that record's columns, or nulls.
 
@@ -56,27 +56,27 @@ class Nearest:
             right: the right records.
         """
         time, timed = _ordered(left.column(self.on))
-        right = right.append_column(_GROUP, pa.array(there))
+        right = right.append_column(_GROUP, pa.array(groups))
         right = right.filter(pc.is_valid(right.column(self.on)))
         # of several right records at one time the first in the order of their columns
         right = right.take(
             pc.sort_indices(right, [(c, "ascending") for c in (_GROUP, self.on, *self.theirs)])
         )
-        there, (at, _) = right.column(_GROUP).to_numpy(), _ordered(right.column(self.on))
-        first = changes(there) | changes(at)
-        right, there, at = right.filter(pa.array(first)), there[first], at[first]
-        found = self._places(group, time, there, at)
+        groups, (at, _) = right.column(_GROUP).to_numpy(), _ordered(right.column(self.on))
+        first = changes(groups) | changes(at)
+        right, groups, at = right.filter(pa.array(first)), groups[first], at[first]
+        found = self._places(group, time, groups, at)
         matched = (found >= 0) & timed
         return matched, right.select(list(self.theirs)).take(pa.array(found, mask=~matched))
 
-    def _places(self, group: Numbers, time: Times, there: Numbers, at: Times) -> Numbers:
+    def _places(self, group: Numbers, time: Times, groups: Numbers, at: Times) -> Numbers:
         """For each left record the place of its right record, -1 if it has none."""
         nearest, distance = np.full(len(time), -1), np.zeros(len(time), np.uint64)
         for direction in ("backward", "forward"):
             if self.direction not in {direction, "nearest"} or not len(at):
                 continue
             back = direction == "backward"
-            place, exists = _of_group(_passed(group, time, there, at, including=back) - back, group, there)
+            place, exists = _of_group(_passed(group, time, groups, at, including=back) - back, group, groups)
             gap = np.maximum(time, at[place]) - np.minimum(time, at[place])
             nearer = exists & (gap <= np.uint64(self.tolerance)) & ((nearest < 0) | (gap < distance))
             nearest[nearer], distance[nearer] = place[nearer], gap[nearer]
@@ -93,19 +93,19 @@ def _ordered(column: pa.ChunkedArray) -> tuple[Times, Mask]:
     return values.cast(pa.int64()).fill_null(0).to_numpy().view(np.uint64) ^ np.uint64(1 << 63), valid
 
 
-def _of_group(place: Numbers, group: Numbers, there: Numbers) -> tuple[Numbers, Any]:
+def _of_group(place: Numbers, group: Numbers, groups: Numbers) -> tuple[Numbers, Any]:
     """Places of right records, 0 where there is none of the left record's group; and where there is one."""
-    exists = (place >= 0) & (place < len(there))
+    exists = (place >= 0) & (place < len(groups))
     place = np.where(exists, place, 0)
-    exists[exists] = there[place[exists]] == group[exists]
+    exists[exists] = groups[place[exists]] == group[exists]
     return place, exists
 
 
-def _passed(group: Numbers, time: Times, there: Numbers, at: Times, *, including: bool) -> Numbers:
+def _passed(group: Numbers, time: Times, groups: Numbers, at: Times, *, including: bool) -> Numbers:
     """For each left record the number of right records (sorted) before it; `including` those of its time."""
     is_left = np.repeat([False, True], [len(at), len(time)])
     last = is_left if including else ~is_left
-    order = np.lexsort((last, np.concatenate([at, time]), np.concatenate([there, group])))
+    order = np.lexsort((last, np.concatenate([at, time]), np.concatenate([groups, group])))
     passed = np.empty(len(order), np.int64)
     passed[order] = np.cumsum(~is_left[order])
     return passed[len(at) :]
@@ -137,8 +137,8 @@ class Checked:
         kind = _time(ours, theirs, on, listed)
         limit = (1 << 64) - 1 if tolerance is None else length("asof_join", "tolerance", tolerance, kind)
         extra = tuple(other_columns("asof_join", ours, theirs, (*listed, on)))
-        mine = [column for column in ours.names if column not in listed]
-        schema = pa.schema([*(ours.field(c) for c in (*listed, *mine)), *(theirs.field(c) for c in extra)])
+        others = [column for column in ours.names if column not in listed]
+        schema = pa.schema([*(ours.field(c) for c in (*listed, *others)), *(theirs.field(c) for c in extra)])
         return cls(listed, extra, schema, Nearest(on, extra, direction, limit))
 
 
@@ -198,13 +198,13 @@ class AsOfJoin(BufferingVertex):
         if not left.num_rows:
             return
         groups = group(left, self.by)
-        there, found = index.matches(left.take(pa.array(groups.firsts)), self.by)
-        if self.per != "time" and len(there):
+        places, found = index.matches(left.take(pa.array(groups.firsts)), self.by)
+        if self.per != "time" and len(places):
             before = self._before(time, found)
-            there, found = there[before], found.filter(pa.array(before))
-        if not len(there):
+            places, found = places[before], found.filter(pa.array(before))
+        if not len(places):
             found = self.schemas[1].empty_table()
-        matched, columns = self.nearest.columns(groups.of, left, there, found.select(right.schema.names))
+        matched, columns = self.nearest.columns(groups.of, left, places, found.select(right.schema.names))
         own = {c: left.column(c) for c in left.schema.names}
         made = pa.table({c: own.get(c) if c in own else columns.column(c) for c in self.schema.names})
         self.send_by(0, time, made if self.how == "left" else made.filter(pa.array(matched)))

@@ -86,8 +86,8 @@ class ExactlyOnce:
             hint = "connect without autocommit: the epoch's number and your writes must be one transaction."
             raise NoTransaction(msg, hint=hint)
         cursor = connection.cursor()
-        mine = f"name = '{self.name}'"
-        last = self._last(connection, cursor, mine)
+        condition = f"name = '{self.name}'"
+        last = self._last(connection, cursor, condition)
         # literals, checked in `__post_init__`: drivers differ in how they mark parameters
         if last is None:
             cursor.execute(
@@ -102,13 +102,13 @@ class ExactlyOnce:
             hint = f"resume the old checkpoint, choose another name, or delete the row of {self.name!r}."
             raise EpochsTaken(msg, hint=hint)
         cursor.execute(
-            f"UPDATE timely_epochs SET epoch = {epoch:d} WHERE {mine} AND epoch < {epoch:d}"  # noqa: S608
+            f"UPDATE timely_epochs SET epoch = {epoch:d} WHERE {condition} AND epoch < {epoch:d}"  # noqa: S608
         )
         return bool(cursor.rowcount != 0)
 
-    def _last(self, connection: Connection, cursor: Any, mine: str) -> tuple[str, int] | None:
+    def _last(self, connection: Connection, cursor: Any, condition: str) -> tuple[str, int] | None:
         try:
-            cursor.execute(f"SELECT checkpoint, epoch FROM timely_epochs WHERE {mine}")  # noqa: S608
+            cursor.execute(f"SELECT checkpoint, epoch FROM timely_epochs WHERE {condition}")  # noqa: S608
         except Exception:  # noqa: BLE001 - no table yet; each driver has its own error class
             connection.rollback()
             cursor.execute(

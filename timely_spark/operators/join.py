@@ -78,17 +78,17 @@ class Join(Vertex):
         """The rows of a side, with their times."""
         return self.sides[side]
 
-    def send_pairs(self, edge: int, time: Timestamp, mine: pa.Table, found: Matches) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, found: Matches) -> None:
         """Send the pairs of rows of the batch with the rows that were found."""
         times, _ = RowTimes.of(found.table(found.columns(TIME)), self._context.times)
-        for at, part in times.joins(time, self.pairs(edge, mine, found)):
+        for at, part in times.joins(time, self.pairs(edge, arrived, found)):
             self.send_by(0, at, part)
 
-    def pairs(self, edge: int, mine: pa.Table, found: Matches) -> pa.Table:
+    def pairs(self, edge: int, arrived: pa.Table, found: Matches) -> pa.Table:
         """The pairs in one table."""
-        there = found.columns()
-        theirs = [c for c in self.columns if (c in there if edge else c not in mine.schema.names)]
-        return joined_rows(self.columns, edge, mine, found.probe, found.table(theirs))
+        stored = found.columns()
+        theirs = [c for c in self.columns if (c in stored if edge else c not in arrived.schema.names)]
+        return joined_rows(self.columns, edge, arrived, found.probe, found.table(theirs))
 
     def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Store the batch."""
@@ -109,10 +109,10 @@ class JoinExpiring(Join):
             each.expire(self._context.since() - self.expire)
         return self.sides[side]
 
-    def send_pairs(self, edge: int, time: Timestamp, mine: pa.Table, found: Matches) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, found: Matches) -> None:
         """Send the pairs of close epochs."""
         close = np.abs(found.times(1)[:, 0] - time.epoch) <= self.expire
-        super().send_pairs(edge, time, mine, found.kept(close))
+        super().send_pairs(edge, time, arrived, found.kept(close))
 
     def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Store the batch with its own epoch."""
@@ -135,9 +135,9 @@ class JoinPerTime(Join):
             self.notify_at(time, capability=None)  # only cleans up, so it delays no other notification
         return self.by_time[time][side]
 
-    def send_pairs(self, edge: int, time: Timestamp, mine: pa.Table, found: Matches) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, found: Matches) -> None:
         """Send the pairs, which are all of one time."""
-        self.send_by(0, time, self.pairs(edge, mine, found))
+        self.send_by(0, time, self.pairs(edge, arrived, found))
 
     def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Store the batch until the time is complete."""
@@ -291,15 +291,15 @@ class JoinCompleteExpiring(JoinComplete):
 
 
 def joined_rows(
-    columns: Sequence[str], edge: int, mine: pa.Table, probe: Indices, found: pa.Table
+    columns: Sequence[str], edge: int, arrived: pa.Table, probe: Indices, found: pa.Table
 ) -> pa.Table:
     """Pairs in one table: rows `probe` of a batch of a side, and the rows of the other that were found.
 
     Columns of both sides are the left side's.
     """
-    left = set((mine if edge == 0 else found).schema.names)
+    left = set((arrived if edge == 0 else found).schema.names)
     own = [column for column in columns if (column in left) == (edge == 0)]
-    taken = rows_at(mine.select(own), probe)
+    taken = rows_at(arrived.select(own), probe)
     return pa.table({c: (taken if c in own else found).column(c) for c in columns})
 
 

@@ -299,7 +299,7 @@ def _forgotten(program: Program) -> bool:
 @atexit.register
 def _end_all() -> None:
     with _lock:
-        mine = [program for (process, *_), program in _unused.items() if process == os.getpid()]
+        own = [program for (process, *_), program in _unused.items() if process == os.getpid()]
         _unused.clear()
-    for program in mine:
+    for program in own:
         program.kill()

@@ -120,10 +120,10 @@ class TableTaken(TimelyError, ValueError):
     """A flow with another checkpoint has written to the output's table or folder."""
 
     @classmethod
-    def by(cls, table: str, *, found: str, mine: str) -> TableTaken:
-        """`found` and `mine` are the two checkpoints' ids."""
+    def by(cls, table: str, *, found: str, own: str) -> TableTaken:
+        """`found` and `own` are the two checkpoints' ids."""
         msg = (
-            f"{table} was written by the flow with checkpoint id {found}; this one is {mine}, "
+            f"{table} was written by the flow with checkpoint id {found}; this one is {own}, "
             "and its epochs start again."
         )
         return cls(msg, hint="resume the old checkpoint, write to another place, or pass overwrite=True.")

@@ -89,7 +89,7 @@ class _Item:
     inner: _Block | None = None
     x: float = 0.0
     y: float = 0.0
-    #: the items above and below: the other item, and the steps that the arrow joins there and here
+    #: the arrows above and below: the other item, its step that the arrow joins, and the step of this item
     above: list[tuple[_Item, Step, Step]] = field(default_factory=list)
     below: list[tuple[_Item, Step, Step]] = field(default_factory=list)
 
@@ -104,9 +104,8 @@ class _Item:
         """The x at which the arrows would be straight, on average."""
         if not links:
             return self.x
-        return sum(other.x + other.offset(there) - self.offset(here) for other, there, here in links) / len(
-            links
-        )
+        straight = (other.x + other.offset(end) - self.offset(own) for other, end, own in links)
+        return sum(straight) / len(links)
 
 
 class _Block:

@@ -153,8 +153,8 @@ class Batch:
     @cached_property
     def _kinds(self) -> dict[str, npt.DTypeLike]:
         """The types of the columns of signed integers, as they were inserted."""
-        there = {self.key, *self.constants, *self._arrays}
-        return {one.name: one.type.to_pandas_dtype() for one in self.schema if one.name in there}
+        names = {self.key, *self.constants, *self._arrays}
+        return {one.name: one.type.to_pandas_dtype() for one in self.schema if one.name in names}
 
     @cached_property
     def _exact(self) -> dict[tuple[str, ...], bool]:

@@ -208,13 +208,13 @@ def _same_nested(a: pa.Array, b: pa.Array) -> Mask:
         for one, two in zip(a.flatten(), b.flatten(), strict=True):
             result &= _same_values(one, two)
         return result
-    (mine, starts, sizes), (theirs, others, lengths) = _elements(a), _elements(b)
+    (left, starts, sizes), (right, others, lengths) = _elements(a), _elements(b)
     result &= ~valid | (sizes == lengths)
     rows = np.flatnonzero(result & valid)
     many = sizes[rows]
     place = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
     first, second = (pa.array(np.repeat(of[rows], many) + place) for of in (starts, others))
-    wrong = ~_same_values(mine.take(first), theirs.take(second))
+    wrong = ~_same_values(left.take(first), right.take(second))
     result[np.repeat(rows, many)[wrong]] = False
     return result
 

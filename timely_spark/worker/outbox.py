@@ -44,15 +44,15 @@ class Outbox:
             if parts:
                 self._copied[channel.index, time].append(parts)
             return own
-        mine = to == self.worker
-        if mine.all():
+        stays = to == self.worker
+        if stays.all():
             return batch
-        if not mine.any():
+        if not stays.any():
             self._sent[channel.index, time].append((batch, to))
             return None
-        others = ~mine
+        others = ~stays
         self._sent[channel.index, time].append((batch.filter(pa.array(others)), to[others]))
-        return batch.filter(pa.array(mine))
+        return batch.filter(pa.array(stays))
 
     def messages(self) -> Iterator[Sent]:
         """One message per (channel, time, receiver), or two where some batches have hot keys.
@@ -94,8 +94,8 @@ class Outbox:
                 to = again
             by_worker = split(table, to, self.plan.workers)
         for worker, part in by_worker.items():
-            theirs = [time for time, receivers in zip(times, gets, strict=True) if worker in receivers]
-            yield channel.index, _join(theirs or times), worker, part.num_rows, to_bytes(part, narrow=True)
+            its_times = [time for time, receivers in zip(times, gets, strict=True) if worker in receivers]
+            yield channel.index, _join(its_times or times), worker, part.num_rows, to_bytes(part, narrow=True)
 
     def _copies(
         self, channel: Channel, times: list[Timestamp], copies: list[dict[int, pa.Table]]
@@ -104,14 +104,14 @@ class Outbox:
         encoded: dict[tuple[int, ...], tuple[int, bytes]] = {}
         for worker in sorted({worker for parts in copies for worker in parts}):
             parted = zip(times, copies, strict=True)
-            theirs = [(time, parts[worker]) for time, parts in parted if worker in parts]
-            same = tuple(id(part) for _, part in theirs)
+            its_parts = [(time, parts[worker]) for time, parts in parted if worker in parts]
+            same = tuple(id(part) for _, part in its_parts)
             if same not in encoded:
-                table = self._combined(channel, [part for _, part in theirs])
+                table = self._combined(channel, [part for _, part in its_parts])
                 encoded[same] = table.num_rows, to_bytes(table, narrow=True)
             rows, payload = encoded[same]
             if rows:
-                yield channel.index, _join(time for time, _ in theirs), worker, rows, payload
+                yield channel.index, _join(time for time, _ in its_parts), worker, rows, payload
 
     def _combined(self, channel: Channel, tables: list[pa.Table]) -> pa.Table:
         return combined(self.plan, channel, pa.concat_tables(tables)).combine_chunks()

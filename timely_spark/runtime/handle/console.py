@@ -143,10 +143,10 @@ class Server(ThreadingHTTPServer):
         ways = {"next": (asked.flow + 1) % count, "before": (asked.flow - 1) % count}
         steps = " ".join(way for way, to in ways.items() if to == number)  # of two flows the other is both
         key = f' data-key="{steps}"' * bool(steps and not own)
-        here = ' aria-current="page"' * own
+        current = ' aria-current="page"' * own
         path = escaped(asked.path(flow=number, step="", open=()))
         return (
-            f'<a class="{kind}" href="{path}"{here}{key} title="{escaped(self.checkpoints[number])}">'
+            f'<a class="{kind}" href="{path}"{current}{key} title="{escaped(self.checkpoints[number])}">'
             f"{escaped(name)}<small>{escaped(state)}</small></a>"
         )
 

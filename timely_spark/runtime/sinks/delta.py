@@ -108,7 +108,7 @@ class DeltaSink(Sink):
             self._overwrite(session, schema, self._own, mapping)
         else:
             if owner not in {None, identity}:
-                raise TableTaken.by(self.target, found=owner, mine=identity)
+                raise TableTaken.by(self.target, found=owner, own=identity)
             self._check_columns(table, schema, output, made=owner is not None)
             if owner is None:  # a table that the user made for this output
                 self._set(session, self._own)

@@ -50,21 +50,21 @@ class DeltaHistory:
             return
         self._delivered = False
         if own:
-            mine: list[int] = []
+            ours: list[int] = []
             # the last may have come after a RESTORE that the check before the write did not see
-            while len(mine) < 2 and (commit := self._commit(version)) is not None:
+            while len(ours) < 2 and (commit := self._commit(version)) is not None:
                 if self._is_own(commit):
-                    mine.append(version)
+                    ours.append(version)
                 version -= 1
-            if not mine and delivered and version >= 0:
+            if not ours and delivered and version >= 0:
                 _log.warning(
                     "%s: the log begins after this output's last epoch; a RESTORE or an overwrite before "
                     "version %d, which would have taken epochs away, cannot be seen",
                     self.table,
                     version + 1,
                 )
-            self._delivered = bool(mine) or (delivered and version >= 0)
-            version = min(mine, default=version)
+            self._delivered = bool(ours) or (delivered and version >= 0)
+            version = min(ours, default=version)
         self._complete = {version: True}
 
     def is_complete(self) -> bool:

@@ -239,9 +239,9 @@ class Folder:
 
     def _inferred_schema(self, *, quarantine: bool) -> tuple[pa.Schema, Sequence[str]]:
         self.check_exists()
-        there = self._newest_first()
-        newest = next((file for file in there if not quarantine or self._opens(file.path)), None)
-        newest = newest or next(iter(there), None)
+        files = self._newest_first()
+        newest = next((file for file in files if not quarantine or self._opens(file.path)), None)
+        newest = newest or next(iter(files), None)
         if newest is None:
             hint = 'files(..., schema="id long, name string"); names that begin with "." or "_" do not count.'
             msg = f"no schema is given, and {self.path} has no file to take it from"
@@ -362,13 +362,13 @@ class Folder:
         spans = intervals(own)
         for name in sorted({*columns} & {*own.names} & {*schema.names}):
             of, to = own.field(name).type, schema.field(name).type
-            there, wanted = dict(types(of, (name,))), dict(types(to, (name,)))
+            own_types, wanted_types = dict(types(of, (name,))), dict(types(to, (name,)))
             changed = typed and any(
-                changes_values(there[at], wanted[at])
-                for at in {*there} & {*wanted}
-                if not (at in spans and wanted[at] == pa.duration("us"))
+                changes_values(own_types[at], wanted_types[at])
+                for at in {*own_types} & {*wanted_types}
+                if not (at in spans and wanted_types[at] == pa.duration("us"))
             )
-            if changed or folded({*wanted} - {*there}) & folded(there):
+            if changed or folded({*wanted_types} - {*own_types}) & folded(own_types):
                 what = f"column {name!r} is {to}, and {of} in {path}"
                 raise self.error(what, "give files(schema=...) the types of the files; case counts.")
 

@@ -64,9 +64,9 @@ class Decoder(ABC):
             columns: the columns that are read, and checked.
         """
         schema = pa.schema([self.schema.field(name) for name in columns])
-        there = np.asarray(values.is_valid())
+        present = np.asarray(values.is_valid())
         good, reasons, tables = np.ones(len(values), bool), list[str](), [schema.empty_table()]
-        places, stack = np.flatnonzero(there), []
+        places, stack = np.flatnonzero(present), []
         prepared = self.prepared(values.drop_null())
         if len(places):
             stack.append((0, len(places)))
@@ -86,7 +86,7 @@ class Decoder(ABC):
                     middle = start + 1 if named else (start + end) // 2
                     stack += [(middle, end), (start, middle)]
         rows = pa.concat_tables(tables)
-        kept = there[good]
+        kept = present[good]
         if not kept.all():  # a null has no row yet
             at = pa.array(np.cumsum(kept) - 1, mask=~kept)
             rows = rows.take(at) if len(schema) else rows
