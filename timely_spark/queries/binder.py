@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 #: The one row of a query without tables.
-UNIT = ConstantRows(((0,),), pa.schema({"one": pa.int64()}))
+UNIT = ConstantRows(pa.schema({"one": pa.int64()}), ((0,),))
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Binder:
             columns.append([frozen(value[0].as_py()) for value in cast])
         names = [f"col{n}" for n in range(1, len(kinds) + 1)]
         schema = pa.schema(list(zip(names, kinds, strict=True)))
-        made: Relation = ConstantRows(tuple(zip(*columns, strict=True)), schema)
+        made: Relation = ConstantRows(schema, tuple(zip(*columns, strict=True)))
         answer = BoundQuery(made, tuple(names), tuple(names))
         return answer if domain is None else self.with_domain(answer, domain)
 

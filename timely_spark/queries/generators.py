@@ -41,7 +41,7 @@ def is_generator(node: Any) -> bool:
     return (node.name.lower() if type(node).__name__ == "Anonymous" else type(node).__name__) in GENERATORS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Generated(Relation):
     """A row for each element of an array, or entry of a map, with columns of its parts.
 
@@ -53,7 +53,6 @@ class Generated(Relation):
     #: whether a row without elements stays, with nulls
     outer: bool
     parts: tuple[tuple[str, pa.DataType, str | int], ...]
-    __hash__ = Relation.__hash__
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -154,4 +153,4 @@ def rows_of_range(binder: Binder, node: Any) -> ConstantRows:
         raise binder.refuse(
             node, f"range of {len(values):,} rows", f"give a table of more than {MOST_ROWS:,}."
         )
-    return ConstantRows(tuple((one,) for one in values), pa.schema([("id", pa.int64())]))
+    return ConstantRows(pa.schema([("id", pa.int64())]), tuple((one,) for one in values))

@@ -249,7 +249,7 @@ class Loop:
 
     def _columns_view(self, node: Any) -> View:
         schema = self.schemas[node.alias.lower()]
-        named = Named(self.loop, node.alias, schema)
+        named = Named(schema, self.loop, node.alias)
         return View(named, tuple(self._column_names(node)), tuple(schema.names))
 
     def _column_names(self, node: Any) -> list[str]:
@@ -326,7 +326,7 @@ class Loop:
                 self._check_linear(part, made, read)
         every = [*starts, *steps]
         whole: Relation = every[0] if len(every) == 1 else Concat(tuple(every))
-        empty = ConstantRows((), schema)
+        empty = ConstantRows(schema, ())
         if key is not None:
             return empty, self._by_key(node, whole, schema, key)
         if distinct is None:

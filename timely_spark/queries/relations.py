@@ -25,7 +25,7 @@ Needs: TypeAlias = frozenset[str]
 
 
 class Building(Protocol):
-    """What building collections takes beside those of the inputs."""
+    """The surroundings in which collections are built."""
 
     variables: dict[tuple[str, str], Collection]
 
@@ -46,7 +46,7 @@ class Building(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Relation:
     """A relational operator over others, its inputs.
 
@@ -54,14 +54,21 @@ class Relation:
     `narrowed` is the operator with those alone; `build` makes the collection.
     """
 
-    def __post_init__(self) -> None:
-        # a plan is a graph with shared parts: hashing it anew at each look-up would visit all paths
-        object.__setattr__(
-            self, "_hash", hash((type(self), *(getattr(self, one.name) for one in fields(self))))
-        )
+    @cached_property
+    def _values(self) -> tuple[Any, ...]:
+        return (type(self), *(getattr(self, one.name) for one in fields(self)))
+
+    @cached_property
+    def _hash(
+        self,
+    ) -> int:  # a plan is a graph with shared parts: to hash each part again would visit all paths
+        return hash(self._values)
 
     def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined, no-any-return]
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Relation) and self._hash == other._hash and self._values == other._values
 
     @property
     def inputs(self) -> tuple[Relation, ...]:
@@ -74,10 +81,10 @@ class Relation:
         names = [one.name for one in fields(self) if isinstance(getattr(self, one.name), Relation)]
         return replace(self, **dict(zip(names, inputs, strict=True)))
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
-        """The columns."""
-        raise NotImplementedError
+        """The columns; those of the first input, if the operator has no others."""
+        return self.inputs[0].schema
 
     def needs(self, columns: Needs) -> list[Needs]:
         """For each input the columns that it must have."""
@@ -93,11 +100,11 @@ class Relation:
 
     @property
     def detail(self) -> str:
-        """What `explain_sql` says of it."""
+        """The operator's line in `explain_sql`."""
         return ""
 
     def walk(self) -> Iterator[Relation]:
-        """It and all that it reads, each once, inputs before their readers."""
+        """The relation and all that it reads, each once, inputs before their readers."""
         seen: set[Relation] = set()
 
         def visit(one: Relation) -> Iterator[Relation]:
@@ -114,18 +121,23 @@ def _pick(schema: pa.Schema, names: Sequence[str]) -> list[pa.Field]:
     return [schema.field(name) for name in names]
 
 
-@dataclass(frozen=True)
-class TableScan(Relation):
-    """A table of the program: a collection."""
+@dataclass(frozen=True, eq=False)
+class Leaf(Relation):
+    """A relation without inputs."""
 
-    name: str
     columns: pa.Schema
-    __hash__ = Relation.__hash__
 
     @property
     def schema(self) -> pa.Schema:
-        """Those of the collection."""
+        """The columns."""
         return self.columns
+
+
+@dataclass(frozen=True, eq=False)
+class TableScan(Leaf):
+    """A table of the program: a collection."""
+
+    name: str
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
         """The collection."""
@@ -137,18 +149,11 @@ class TableScan(Relation):
         return self.name
 
 
-@dataclass(frozen=True)
-class ConstantRows(Relation):
+@dataclass(frozen=True, eq=False)
+class ConstantRows(Leaf):
     """Constant rows: `VALUES`, and the one row of a query without `FROM`."""
 
     rows: tuple[tuple[Any, ...], ...]
-    columns: pa.Schema
-    __hash__ = Relation.__hash__
-
-    @property
-    def schema(self) -> pa.Schema:
-        """As given."""
-        return self.columns
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
         """The rows, from the first epoch on."""
@@ -162,19 +167,12 @@ class ConstantRows(Relation):
         return f"{len(self.rows)} constant row{'s' if len(self.rows) != 1 else ''}"
 
 
-@dataclass(frozen=True)
-class Named(Relation):
+@dataclass(frozen=True, eq=False)
+class Named(Leaf):
     """The present rows of a recursive name, inside its loop."""
 
     loop: str
     name: str
-    columns: pa.Schema
-    __hash__ = Relation.__hash__
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Those of its body."""
-        return self.columns
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
         """The loop's variable."""
@@ -186,13 +184,12 @@ class Named(Relation):
         return self.name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Projection(Relation):
     """Computed columns: for each its name, and an input's column or an expression."""
 
     input: Relation
     columns: tuple[tuple[str, str | Computed], ...]
-    __hash__ = Relation.__hash__
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -202,7 +199,7 @@ class Projection(Relation):
         return pa.schema([(name, kind) for (name, _), kind in zip(self.columns, kinds, strict=True)])
 
     def needs(self, columns: Needs) -> list[Needs]:
-        """What the needed expressions read."""
+        """The columns that the needed expressions read."""
         kept = [of for name, of in self._kept(columns)]
         return [frozenset(one for of in kept for one in ((of,) if isinstance(of, str) else of.columns))]
 
@@ -225,18 +222,12 @@ class Projection(Relation):
         return ", ".join(shown)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Selection(Relation):
-    """The rows of which a condition is true."""
+    """The rows for which a condition is true."""
 
     input: Relation
     condition: Computed
-    __hash__ = Relation.__hash__
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The input's."""
-        return self.input.schema
 
     def needs(self, columns: Needs) -> list[Needs]:
         """The condition's, too."""
@@ -252,7 +243,7 @@ class Selection(Relation):
         return str(self.condition)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RelationJoin(Relation):
     """Pairs of rows with equal keys, and for outer joins the rows that match nothing.
 
@@ -267,7 +258,6 @@ class RelationJoin(Relation):
     right_keys: tuple[str, ...]
     #: whether null equals null
     null_safe: bool = False
-    __hash__ = Relation.__hash__
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -297,19 +287,13 @@ class RelationJoin(Relation):
         return f"{self.how}, {' and '.join(f'{a} {sign} {b}' for a, b in pairs) or 'all pairs'}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Matched(Relation):
     """The left rows that are among the right ones, or are not; null equals null."""
 
     left: Relation
     right: Relation
     present: bool
-    __hash__ = Relation.__hash__
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The left side's."""
-        return self.left.schema
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
         """A reduction that counts each row on both sides."""
@@ -321,7 +305,7 @@ class Matched(Relation):
         return "rows with a match" if self.present else "rows without a match"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Aggregation(Relation):
     """One row for each group: its keys and aggregates.
 
@@ -333,7 +317,6 @@ class Aggregation(Relation):
     keys: tuple[str, ...]
     calls: tuple[tuple[str, AggregateFunction], ...]
     always: Relation | None = None
-    __hash__ = Relation.__hash__
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -368,29 +351,22 @@ class Aggregation(Relation):
         return f"{', '.join(str(call) for _, call in self.calls)}{by}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Distinct(Relation):
     """Each row once."""
 
     input: Relation
-    __hash__ = Relation.__hash__
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The input's."""
-        return self.input.schema
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
         """A reduction."""
         return inputs[0].distinct()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Concat(Relation):
     """`UNION ALL`: the rows of all inputs, which have the same columns."""
 
     parts: tuple[Relation, ...]
-    __hash__ = Relation.__hash__
 
     @property
     def inputs(self) -> tuple[Relation, ...]:
@@ -398,13 +374,8 @@ class Concat(Relation):
         return self.parts
 
     def over(self, inputs: Sequence[Relation]) -> Relation:
-        """Of other parts."""
+        """The concatenation of other parts."""
         return Concat(tuple(inputs))
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The first one's."""
-        return self.parts[0].schema
 
     def needs(self, columns: Needs) -> list[Needs]:
         """The same of each."""
@@ -417,7 +388,7 @@ class Concat(Relation):
         return first.concat(*(one if one.schema.names == names else one.select(*names) for one in rest))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Compared(Relation):
     """`INTERSECT` and `EXCEPT`, of sets or multisets."""
 
@@ -425,12 +396,6 @@ class Compared(Relation):
     right: Relation
     operation: Literal["intersect", "subtract"]
     all: bool
-    __hash__ = Relation.__hash__
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The left side's."""
-        return self.left.schema
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
         """A reduction that counts each row on both sides."""
@@ -444,7 +409,7 @@ class Compared(Relation):
         return self.operation + (" all" if self.all else "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Limit(Relation):
     """The first rows of each group by an order; ties are ordered by the other columns."""
 
@@ -453,12 +418,6 @@ class Limit(Relation):
     order: tuple[Order, ...]
     count: int | None
     offset: int = 0
-    __hash__ = Relation.__hash__
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The input's."""
-        return self.input.schema
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
         """A reduction."""
@@ -472,7 +431,7 @@ class Limit(Relation):
         return f"{'all' if self.count is None else self.count} from {self.offset}{by}{of}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Window(Relation):
     """The rows with functions of their windows: the partitions that change are computed again."""
 
@@ -480,7 +439,6 @@ class Window(Relation):
     partition: tuple[str, ...]
     order: tuple[Order, ...]
     calls: tuple[tuple[str, Frame], ...]
-    __hash__ = Relation.__hash__
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -503,7 +461,7 @@ class Window(Relation):
         return f"{', '.join(str(call) for _, call in self.calls)}{by}{order}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recursion(Relation):
     """One of the names of a loop: the least fixed point of their bodies.
 
@@ -517,11 +475,10 @@ class Recursion(Relation):
     bodies: tuple[Relation, ...]
     limit: int | None = None
     on_limit: Literal["raise", "return", "warn"] | None = None
-    __hash__ = Relation.__hash__
 
     @property
     def inputs(self) -> tuple[Relation, ...]:
-        """What the loop begins with, and the bodies."""
+        """The starts of the loop, and the bodies."""
         return (*self.starts, *self.bodies)
 
     def over(self, inputs: Sequence[Relation]) -> Relation:

@@ -20,7 +20,7 @@ from timely_spark.sql import parse
 def table_view(name: str, table: Collection) -> View:
     """A collection by its name in a query."""
     columns = tuple(table.schema.names)
-    return View(TableScan(name, table.schema), columns, columns)
+    return View(TableScan(table.schema, name), columns, columns)
 
 
 def statements(text: str) -> tuple[Binder, list[Any]]:
