@@ -6,45 +6,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from timely_spark.queries import calls
 from timely_spark.queries.aggregates import TYPES, AggregateFunction
-from timely_spark.queries.binder import UNIT, Binder, Domain, cast_to, column_node, ordering
+from timely_spark.queries.binder import UNIT, cast_to, column_node, ordering
+from timely_spark.queries.joins import Sources
 from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation
-from timely_spark.queries.scopes import Fresh, VisibleColumns
+from timely_spark.queries.scopes import VisibleColumns
 from timely_spark.sql import parse
 from timely_spark.sql.types import name_of
 
 
-class Aggregating:
+class Aggregating(Sources):
     """The part of a block that groups and aggregates."""
 
-    binder: Binder
-    node: Any
-    around: VisibleColumns | None
-    domain: Domain | None
-    fresh: Fresh
-    names: VisibleColumns
-    relation: Relation
-    computed: dict[Any, str] | None
-    keys_of_queries: dict[Any, str]
-    grouped: tuple[str, list[Any]] | None
-    _before: VisibleColumns | None
     _listed: list[Any]
-    _aliases: dict[str, Any]
-
-    if TYPE_CHECKING:  # of the block
-
-        def final(self, node: Any) -> Any: ...  # noqa: D102
-        def final_name(self, column: str) -> str: ...  # noqa: D102
-        def plain(self, node: Any, names: VisibleColumns) -> Any: ...  # noqa: D102
-        def rewritten(self, node: Any) -> Any: ...  # noqa: D102
-        def is_named(self, node: Any, names: VisibleColumns) -> bool: ...  # noqa: D102
-        def add(self, node: Any, wanted: str) -> str: ...  # noqa: D102
-        def window_clauses(self) -> dict[str, Any]: ...  # noqa: D102
 
     def aggregate(self, items: Sequence[tuple[str | None, Any]]) -> bool:
         """Group and aggregate, if the block does."""

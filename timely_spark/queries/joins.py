@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timely_spark.queries import calls
 from timely_spark.queries.binder import UNIT, Domain, cast_to, column_node
@@ -67,18 +67,6 @@ def factored(node: Any) -> list[Any]:
 class Sources(FromItems):
     """The part of a block that binds `FROM`, `JOIN` and `WHERE`."""
 
-    node: Any
-    same: dict[str, str]
-    asked_by_on: list[Any]
-
-    if TYPE_CHECKING:  # of the block
-
-        def final(self, node: Any) -> Any: ...  # noqa: D102
-        def final_name(self, column: str) -> str: ...  # noqa: D102
-        def named(self, node: Any, names: VisibleColumns | None = None) -> Any: ...  # noqa: D102
-        def filter(self, condition: Any) -> None: ...  # noqa: D102
-        def condition(self, node: Any) -> Any: ...  # noqa: D102
-
     def read_sources(self) -> None:
         """Make the relation of `FROM`, `JOIN` and `WHERE`."""
         node = self.node
@@ -115,6 +103,14 @@ class Sources(FromItems):
         for one in later:
             if calls.has_query(one):
                 self.filter(one)
+
+    def filter(self, condition: Any) -> None:
+        """Keep the rows of which a condition is true."""
+        for one in conjuncts(condition):
+            if self.by_subquery(one):
+                continue
+            made = self.rewritten(one)
+            self.relation = Selection(self.relation, self.condition(made))
 
     def take(self, made: FromItem) -> None:
         """Go on with a source as the block's relation."""

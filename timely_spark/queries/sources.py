@@ -7,37 +7,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.queries import calls
-from timely_spark.queries.binder import UNIT, Binder, BoundQuery, Domain, Views, column_node
+from timely_spark.queries.binder import UNIT, BoundQuery, column_node
 from timely_spark.queries.generators import GENERATORS, Generated, is_generator, parts_of, rows_of_range
 from timely_spark.queries.pivots import pivoted
 from timely_spark.queries.relations import Projection, Relation, RelationJoin
 from timely_spark.queries.scopes import (
     Correlated,
-    Fresh,
     FromItem,
     NamedColumn,
     VisibleColumns,
     close_name,
 )
+from timely_spark.queries.subqueries import Subqueries
 from timely_spark.sql import parse
 
 
-class FromItems:
+class FromItems(Subqueries):
     """The part of a block that binds one table or subquery of `FROM`."""
 
-    binder: Binder
-    views: Views
-    around: VisibleColumns | None
-    domain: Domain | None
-    fresh: Fresh
-    names: VisibleColumns
-    relation: Relation
+    if TYPE_CHECKING:  # of `Sources`
 
-    if TYPE_CHECKING:  # of the block
-
-        def plain(self, node: Any, names: VisibleColumns) -> Any: ...  # noqa: D102
-        def add(self, node: Any, wanted: str) -> str: ...  # noqa: D102
-        def answer_for_each(self, query: Any) -> tuple[BoundQuery, list[str]]: ...  # noqa: D102
         def take(self, made: FromItem) -> None: ...  # noqa: D102
         def names_of(self, parts: Sequence[FromItem]) -> VisibleColumns: ...  # noqa: D102
         def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem: ...  # noqa: D102

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from timely_spark.queries.aggregates import AggregateFunction
-from timely_spark.queries.binder import UNIT, Binder, BoundQuery, Domain, Views, cast_to, column_node
+from timely_spark.queries.binder import UNIT, BoundQuery, Domain, cast_to, column_node
+from timely_spark.queries.names import BlockNames
 from timely_spark.queries.relations import (
     Aggregation,
     Distinct,
@@ -24,7 +25,7 @@ from timely_spark.queries.relations import (
     RelationJoin,
     Selection,
 )
-from timely_spark.queries.scopes import Correlated, Fresh, NamedColumn, VisibleColumns
+from timely_spark.queries.scopes import Correlated, Fresh, NamedColumn
 from timely_spark.sql import types
 from timely_spark.sql.types import name_of
 
@@ -32,23 +33,8 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 
-class Subqueries:
+class Subqueries(BlockNames):
     """The part of a block that binds subqueries."""
-
-    binder: Binder
-    views: Views
-    domain: Domain | None
-    fresh: Fresh
-    names: VisibleColumns
-    relation: Relation
-
-    if TYPE_CHECKING:  # of the block
-
-        def final(self, node: Any) -> Any: ...  # noqa: D102
-        def final_name(self, column: str) -> str: ...  # noqa: D102
-        def rewritten(self, node: Any) -> Any: ...  # noqa: D102
-        def condition(self, node: Any) -> Any: ...  # noqa: D102
-        def add(self, node: Any, wanted: str) -> str: ...  # noqa: D102
 
     def is_subquery(self, node: Any) -> bool:
         """Whether a node is a subquery, or a test of one."""
