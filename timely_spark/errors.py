@@ -218,35 +218,33 @@ class RecordError(Exception):
         self.record, self.meaning = record, meaning
 
 
+_RESTORE = "restore the whole checkpoint from a backup, or start on a new one"
+
+
 class LogDamaged(TimelyError, RuntimeError):
     """A file of the checkpoint is missing or damaged; the message names the file."""
 
     @classmethod
     def no_manifest(cls, root: str, batch: int) -> Self:
         """The manifest of `batch` is missing, and there is no substitute."""
-        msg = f"{root} does not hold the manifest of batch {batch}, rounds/*/{batch}.arrow."
-        return cls(msg, hint="restore the whole checkpoint from a backup, or start on a new one.")
+        return cls.no_file(root, f"the manifest of batch {batch}, rounds/*/{batch}.arrow")
 
     @classmethod
     def unreadable(cls, root: str, name: str, reason: object) -> Self:
         """A file cannot be parsed."""
         msg = f"{root}: {name} cannot be read: {str(reason).partition(chr(10))[0]}."
-        hint = "restore the whole checkpoint from a backup, or start on a new one; and check the disk."
-        return cls(msg, hint=hint)
+        return cls(msg, hint=f"{_RESTORE}; and check the disk.")
 
     @classmethod
     def altered(cls, root: str, name: str, *, expected: object, found: object) -> Self:
         """A file's content differs from its checksum."""
         msg = f"{root}: {name} is damaged: its checksum is {found}, expected was {expected}."
-        hint = "restore the whole checkpoint from a backup, or start on a new one; and check the disk."
-        return cls(msg, hint=hint)
+        return cls(msg, hint=f"{_RESTORE}; and check the disk.")
 
     @classmethod
     def no_file(cls, root: str, name: str) -> Self:
         """A file to which a manifest or an offset refers is missing."""
-        msg = f"{root} does not hold {name}."
-        hint = "restore the whole checkpoint from a backup, or start on a new one."
-        return cls(msg, hint=hint)
+        return cls(f"{root} does not hold {name}.", hint=f"{_RESTORE}.")
 
     @classmethod
     def escapes(cls, root: str, name: str) -> Self:

@@ -11,8 +11,9 @@ import pyarrow as pa
 from timely_spark.errors import SqlError
 from timely_spark.queries.binder import UNIT, Binder, Domain, Views, column_node
 from timely_spark.queries.relations import Projection, Relation
-from timely_spark.queries.scopes import Ambiguous, Fresh, VisibleColumns, close_name
+from timely_spark.queries.scopes import Ambiguous, Fresh, VisibleColumns
 from timely_spark.queries.time_windows import with_time_windows
+from timely_spark.sql.binder import near
 from timely_spark.sql.types import name_of
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class BlockNames(ABC):
         listed = list(
             dict.fromkeys(f"{one.table}.{one.name}" if len(parts) > 1 else one.name for one in known)
         )
-        hint = close_name(text, listed) or f"the columns are: {', '.join(listed) or 'none'}."
+        hint = near(text, listed) or f"the columns are: {', '.join(listed) or 'none'}."
         return self.binder.refuse(node, f"no column {text}", hint)
 
     # -- expressions -----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -131,9 +130,3 @@ class Fresh:
 def moved(entries: Iterable[NamedColumn], columns: dict[str, str]) -> list[NamedColumn]:
     """Entries whose columns have new names; those without one are dropped."""
     return [replace(one, column=columns[one.column]) for one in entries if one.column in columns]
-
-
-def close_name(name: str, names: Sequence[str]) -> str:
-    """A hint to the name that is most like another; "" if none is."""
-    close = difflib.get_close_matches(name.lower(), names, 1)
-    return f"did you mean {close[0]}?" if close else ""

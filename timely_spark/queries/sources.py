@@ -16,10 +16,10 @@ from timely_spark.queries.scopes import (
     FromItem,
     NamedColumn,
     VisibleColumns,
-    close_name,
 )
 from timely_spark.queries.subqueries import Subqueries
 from timely_spark.sql import parse
+from timely_spark.sql.binder import near
 
 
 class FromItems(Subqueries):
@@ -139,7 +139,7 @@ class FromItems(Subqueries):
         if name.lower() in views:
             return views[name.lower()]
         known = sorted(self.views)
-        hint = close_name(name, known) or f"the tables are {', '.join(known) or 'none'}."
+        hint = near(name, known) or f"the tables are {', '.join(known) or 'none'}."
         raise self.binder.refuse(node, f"no table {name}", hint)
 
     def lateral(self, node: Any, left: FromItem, side: str, join: Any) -> FromItem:
