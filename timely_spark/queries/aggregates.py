@@ -1,6 +1,6 @@
 """Aggregates of SQL: one reduction computes all of a query block.
 
-Counts and sums of whole numbers and of short decimals are weights, of which no values are stored. Other
+Counts and sums of whole numbers and of short decimals are weights, whose values are not stored. Other
 aggregates store the distinct arguments of each group.
 """
 

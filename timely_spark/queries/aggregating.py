@@ -165,7 +165,7 @@ class Aggregating(Sources):
         return self.final(self.plain(node, self.names))
 
     def _call_key(self, node: Any) -> Any:
-        """What makes two aggregates one: the same tree over the same columns."""
+        """The key by which two aggregates are one: the same tree over the same columns."""
         assert self._before is not None
         return node if calls.has_query(node) else self.final(self.plain(node, self._before))
 

@@ -71,7 +71,7 @@ class View:
 
     @property
     def query(self) -> BoundQuery:
-        """As a query."""
+        """Bind it as a query."""
         return BoundQuery(self.relation, self.names, self.columns)
 
 

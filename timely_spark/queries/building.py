@@ -148,7 +148,7 @@ def _any_name(one: Recursion) -> Recursion:
 
 
 def _base(relation: Relation, keys: tuple[str, ...]) -> tuple[Relation, tuple[str, ...]]:
-    """What a relation only renames, and its names of the keys."""
+    """The relation that another one only renames, and the other's names of the keys."""
     if isinstance(relation, Projection) and all(isinstance(of, str) for _, of in relation.columns):
         names: Any = dict(relation.columns)
         if len(set(names.values())) == len(names):

@@ -104,7 +104,7 @@ def function_name(node: Any) -> str:
 
 
 def aggregate_of(node: Any) -> str | None:
-    """The aggregate that a call is; "" if it is one that is not supported; None if it is none."""
+    """The aggregate that a call is; "" if it is not supported; None if the call is no aggregate."""
     from sqlglot import exp
 
     kind = type(node).__name__

@@ -29,7 +29,7 @@ class Compute(Stateless):
         self.columns, self.schema = dict(columns), schema
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Listed[str]:
-        """What the expressions read."""
+        """The columns that the expressions read."""
         read = {one for of in self.columns.values() for one in ((of,) if isinstance(of, str) else of.columns)}
         return {*read, DIFF}
 
@@ -42,7 +42,7 @@ class Compute(Stateless):
 
 
 class Keep(Stateless):
-    """Keep the rows of which a condition is true."""
+    """Keep the rows for which a condition is true."""
 
     def __init__(self, condition: Computed) -> None:
         self.expression = condition
@@ -79,7 +79,7 @@ def with_columns(collection: Collection, columns: Mapping[str, str | Computed]) 
 
 
 def keep(collection: Collection, condition: Computed) -> Collection:
-    """The records of which a condition is true."""
+    """The records for which a condition is true."""
     source = lasting(collection) if condition.fails else collection
     schema = source.stream.schema
     stream = source.stream.then(

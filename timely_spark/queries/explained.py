@@ -57,7 +57,7 @@ class _Tree:
 
 
 def stored(one: Relation) -> str:  # noqa: PLR0911 - a table
-    """What an operator stores, and by what its rows are exchanged."""
+    """The state of an operator, and the columns by which its rows are exchanged."""
     match one:
         case RelationJoin(left_keys=()):
             return "stores both sides, the right one on every worker"

@@ -93,7 +93,7 @@ def _result(block: GrowingBlock, node: Any, name: str, columns: tuple[str, ...])
 
 
 def _parts(block: GrowingBlock, node: Any, named: Mapping[str, Any]) -> tuple[list[Any], list[Any], Any]:
-    """What `PARTITION BY`, `ORDER BY` and the frame are, also of a window in the clause `WINDOW`."""
+    """The `PARTITION BY`, `ORDER BY` and frame of a window, also of one in the clause `WINDOW`."""
     partition = list(node.args.get("partition_by") or ())
     order = node.args.get("order")
     orders = list(order.expressions) if order is not None else []

@@ -105,7 +105,7 @@ class Sources(FromItems):
                 self.filter(one)
 
     def filter(self, condition: Any) -> None:
-        """Keep the rows of which a condition is true."""
+        """Keep the rows for which a condition is true."""
         for one in conjuncts(condition):
             if self.by_subquery(one):
                 continue

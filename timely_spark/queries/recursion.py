@@ -312,7 +312,7 @@ class Loop:
         return {**kept, **mine}
 
     def _body(self, node: Any, branches: tuple[bool | None, list[Any]]) -> tuple[Relation, Relation]:
-        """What a name begins with, and its body."""
+        """The start of a name, and its body."""
         distinct, parts = branches
         schema, views = self.schemas[node.alias.lower()], self._known()
         key = self._key(node)
@@ -350,7 +350,7 @@ class Loop:
         return Projection(answer.relation, tuple(columns))
 
     def _check_linear(self, node: Any, relation: Relation, read: Sequence[str]) -> None:
-        """Refuse a step of `UNION ALL` of which the fixed point is not SQL's iteration."""
+        """Refuse a step of `UNION ALL` whose fixed point is not SQL's iteration."""
         if len(read) > 1:
             problem = f"UNION ALL with {len(read)} recursive references in one part"
             raise self.binder.refuse(node, problem, "write UNION, which is the least fixed point of sets.")

@@ -1,4 +1,4 @@
-"""What stands in `FROM`: tables, subqueries, joins in parentheses, and functions that make rows."""
+"""The items of `FROM`: tables, subqueries, joins in parentheses, and functions that make rows."""
 
 from __future__ import annotations
 

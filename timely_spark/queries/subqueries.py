@@ -302,7 +302,7 @@ def _query(node: Any) -> Any:
 
 
 def _without_limit(query: Any) -> Any:
-    """A query of which only is asked whether it has rows: its order and a limit of 1 or more say nothing."""
+    """A query that is asked only whether it has rows: its order and a limit of 1 or more say nothing."""
     from sqlglot import exp
 
     if not isinstance(query, exp.Select) or query.args.get("offset") is not None:

@@ -82,7 +82,7 @@ def with_time_windows(binder: Binder, node: Any) -> tuple[Any, Any]:
 
 
 def _microseconds(binder: Binder, call: Any, place: int) -> int:
-    """The duration of an argument; 0 if there is none."""
+    """The duration of an argument; 0 without one."""
     if len(call.expressions) <= place:
         return 0
     text = str(binder.constant(call.expressions[place], NAME))

@@ -330,7 +330,7 @@ class WindowFunctions(Logic):
         rows, order = rows_in_order(inputs, self.order)
         counts = numbers(inputs, DIFF)[rows]
         if int(counts.sum()) > MOST_RECORDS:
-            msg = f"windows of {int(counts.sum()):,} records, of which {len(rows):,} are distinct"
+            msg = f"windows of {int(counts.sum()):,} records, {len(rows):,} of them distinct"
             raise SchemaError(msg, hint="give the window a PARTITION BY, or drop equal records by DISTINCT.")
         many = np.repeat(np.arange(len(rows)), counts)
         table = inputs.take(pa.array(rows[many]))

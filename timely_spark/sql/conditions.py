@@ -1,4 +1,4 @@
-"""What a reader of files can test of a condition, as an expression of pyarrow's."""
+"""The part of a condition that a reader of files can test, as an expression of pyarrow's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TURNED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def condition_of(term: Term) -> pc.Expression | None:
-    """An expression that is true wherever a condition is; None if there is none but `true`.
+    """An expression that is true wherever a condition is; None if only `true` is.
 
     Of the parts of an AND those that cannot be tested are left out.
     """

@@ -31,7 +31,7 @@ class BoundExpression(SqlExpression):
         sql: the expression in Spark's SQL: the same for the same expression.
         type: the type of its values, Spark's.
         columns: the schema's columns that it reads.
-        name: the name after `AS`; None if there is none.
+        name: the name after `AS`; None without one.
     """
 
     sql: str
@@ -79,7 +79,7 @@ def bind(
         resolve: finds the column of a name; by default the name is a column's, in any case.
         functions: functions of the user by their names, in small letters.
         zone: the session's time zone.
-        text: the text of which a tree is a part, for errors.
+        text: the text that a tree is a part of, for errors.
         step: what the expression is for, for errors.
 
     Example:

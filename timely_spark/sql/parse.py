@@ -139,6 +139,6 @@ def mistake(text: str, start: int, problem: str, *, hint: str, step: str = "") -
 
 
 def start_of(node: exp.Expression) -> int | None:
-    """Where a node begins in the text from which it was parsed; None if that is not known."""
+    """The place in the text from which a node was parsed; None if that is not known."""
     places = [one.meta["start"] for one in node.walk() if "start" in one.meta]
     return min(places, default=None)

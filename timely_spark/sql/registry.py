@@ -36,7 +36,7 @@ class Failed(Exception):
 
 
 class Failures:
-    """Where a kernel tells which rows have no value: an error, or null for functions that try."""
+    """The rows for which a kernel has no value: an error, or null for functions that try."""
 
     def __init__(self, *, null: bool) -> None:
         self.null = null
@@ -71,7 +71,7 @@ class Function:
 
     @cached_property
     def extras(self) -> frozenset[str]:
-        """What the kernel takes beside the arguments."""
+        """The options of the kernel, beside the arguments."""
         named = inspect.signature(self.kernel).parameters.values()
         return frozenset(one.name for one in named if one.kind is one.KEYWORD_ONLY)
 

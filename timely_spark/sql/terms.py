@@ -18,7 +18,7 @@ from timely_spark.sql.registry import FUNCTIONS, Failed, Function, Value, apply_
 
 
 class Rows:
-    """The columns of a batch, and the variables of lambdas, of which some rows may be chosen."""
+    """The columns of a batch, and the variables of lambdas; `take` chooses some rows."""
 
     def __init__(self, columns: Mapping[str, pa.Array | pa.ChunkedArray], length: int) -> None:
         self.columns, self.length = dict(columns), length
@@ -193,7 +193,7 @@ class UserCall(Term):
         return True
 
     def evaluate(self, rows: Rows) -> Value:
-        """What the function returns, checked."""
+        """The function's results, checked."""
         made = self.function(*(one.array(rows) for one in self.arguments))
         if not isinstance(made, pa.Array | pa.ChunkedArray):
             made = pa.array(made, self.type)

@@ -26,13 +26,13 @@ class Characters:
 
     @cached_property
     def offsets(self) -> Any:
-        """Where each text begins in the bytes, and where the last one ends."""
+        """The places in the bytes where the texts begin, and where the last one ends."""
         first, count = self.texts.offset, len(self.texts)
         return np.frombuffer(self.texts.buffers()[1], np.int32)[first : first + count + 1].astype(np.int64)
 
     @cached_property
     def starts(self) -> Any:
-        """Where each character begins in the bytes, and where the last one ends."""
+        """The places in the bytes where the characters begin, and where the last one ends."""
         first, last = self.offsets[0], self.offsets[-1]
         inside = np.flatnonzero((self.data[first:last] & 0xC0) != 0x80) + first
         return np.append(inside, last)

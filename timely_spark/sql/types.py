@@ -198,7 +198,7 @@ def wider_decimal(a: pa.DataType, b: pa.DataType) -> pa.DataType:
 
 
 def common(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """The least common type of two, texts included; None if there is none.
+    """The least common type of two, texts included; None without a common type.
 
     >>> common(pa.int32(), pa.float32()), common(pa.string(), pa.int32()), common(pa.bool_(), pa.int8())
     (DataType(double), DataType(int64), None)

@@ -91,7 +91,7 @@ class Driver:
     def _first(
         self, session: SparkSession, last: _BatchState, rows: pa.Table, micro_batch: int, started: float
     ) -> _BatchState:
-        """The first batch of a micro-batch, of which Spark's tasks have run a round."""
+        """The first batch of a micro-batch, after the round of Spark's tasks."""
         log = self.context.log
         before, coordinator, states = last.manifest, last.coordinator, last.states
         offsets = log.spark.text(micro_batch)
@@ -377,7 +377,7 @@ class _BatchState:
 
 
 def _read_to(log: RoundLog, before: Manifest, micro_batch: int) -> dict[str, Any]:
-    """Where the first batch of a micro-batch ends in the inputs, perhaps ahead of Spark's offsets."""
+    """The end of a micro-batch's first batch in the inputs, perhaps ahead of Spark's offsets."""
     entries, sources = log.read_to(micro_batch)
     _, old = log.read_to(before.micro_batch) if before.sources else ({}, {})
     changed = {name: _bare(offset) for name, offset in sources.items() if offset != old.get(name)}

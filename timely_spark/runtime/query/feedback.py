@@ -216,7 +216,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def wakeup_of(context: RunContext, *own: str) -> Wakeup:
-    """What is told of all that sources watch, and of files in folders of the round log."""
+    """The changes of all that sources watch, and of files in folders of the round log."""
     sources, files = context.sources.values(), context.log.files
     folders = [source.watched for source in sources if source.watched is not None]
     for name in own if files.local else ():

@@ -45,7 +45,7 @@ class TaskResult(Item):
 
 @dataclass(frozen=True)
 class Addresses:
-    """The addresses of a stage's tasks, in files of the round log; one that another has written is none."""
+    """The addresses of a stage's tasks, in files of the round log; those of other writers do not count."""
 
     context: RunContext
     #: names the stage among those of the run
@@ -154,7 +154,7 @@ class Hosted:
 def exchange_by_peers(
     context: RunContext, peers: Peers, batch: int, tasks: int, sent: int
 ) -> tuple[Callable[[Sequence[pa.Table]], list[pa.Table]], list[str]]:
-    """What `Share.swap` is in a task, and the files through which it sends what is too large for memory."""
+    """The `Share.swap` of a task, and the files through which it sends tables too large for memory."""
     rank, blobs, garbage, rounds = peers.rank, context.blobs, list[str](), itertools.count()
 
     def swap(parts: Sequence[pa.Table]) -> list[pa.Table]:

@@ -167,7 +167,7 @@ class Live:
         }  # fmt: skip
 
     def _look(self) -> None:
-        """What the thread does; a batch that ends soon is not looked at."""
+        """Look for commands and write the file, on the thread; not for a batch that ends soon."""
         pause = EVERY
         while not self._closed.wait(pause):
             started, pause = time.monotonic(), EVERY

@@ -30,14 +30,14 @@ LONG = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where a batch reads inputs to: the last entry of each handle, the offset of each other input."""
+    """The end of a batch in the inputs: the last entry of each handle, the offset of each other input."""
 
     entries: Mapping[str, int]
     sources: Mapping[str, Mapping[str, Any]]
 
     @classmethod
     def of(cls, manifest: Manifest) -> Ends:
-        """Where the batch of a manifest has read them to."""
+        """The end of the batch of a manifest."""
         return cls(manifest.entries, manifest.sources)
 
     def encode(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class ResidentInputs:
                 reader.look_again()
 
     def available(self, read: Ends) -> tuple[Ends, bool]:
-        """Where a batch can read the inputs to, after `read`; and whether that is little enough for here.
+        """The end of a batch after `read`; and whether this process may run so large a one.
 
         Files are in their journal when this returns.
         """

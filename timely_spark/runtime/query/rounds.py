@@ -209,7 +209,7 @@ class Rounds:
     def _by_tasks(
         self, session: SparkSession, work: Work, rows: pa.Table, references: Mapping[int, bytes]
     ) -> pa.Table | None:
-        """What the tasks that stay return for a batch; None: there are none, and they have run no round."""
+        """The answer of the tasks that stay; None if no task could be taken, and none has run a round."""
         assert self._tasks is not None
         for attempt in itertools.count(1):
             if not self.can_stay(session, work.batch):

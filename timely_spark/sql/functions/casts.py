@@ -60,7 +60,7 @@ def cast(a: Value, *, result: pa.DataType, zone: str, failures: Failures) -> Any
 
 
 def _some(a: pa.Array, to: pa.DataType, zone: str, failures: Failures) -> pa.Array:
-    """The elements of a nested value, of which some may be null."""
+    """The elements of a nested value; some may be null."""
     name = "try_cast" if failures.null else "cast"
     return as_array(apply_function(FUNCTIONS[name], [a], len(a), result=to, zone=zone), len(a))
 

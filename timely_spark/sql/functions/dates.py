@@ -41,7 +41,7 @@ def days(value: Value) -> Any:
 
 
 def as_dates(made: Any, failures: Failures) -> Any:
-    """Days since 1970, of which those out of range fail."""
+    """Days since 1970; those out of range fail."""
     far = np.abs(made) > 2**31 - 1
     failures.at(far, "the date is out of range", _RANGE)
     return pa.array(np.where(far, 0, made).astype(np.int32)).view(pa.date32())

@@ -161,7 +161,7 @@ def read_by_pattern(texts: pa.Array, pattern: str) -> tuple[Any, Any]:
 
 
 def _value(part: Letters, texts: pa.Array, good: Any) -> Any:
-    """What a part says, as a number."""
+    """The value of a part, as a number."""
     if part.letter == "a":
         return np.asarray(pc.equal(pc.ascii_upper(texts), "PM")).astype(np.int64)
     if part.letter == "E" or (part.letter in "ML" and part.count > 2):
