@@ -135,7 +135,7 @@ def _aggregate(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     start = binder.bind(node.expressions[1])
     names, body = _lambda(binder, node.expressions[2], [start.type, kind])
-    folded: Term = terms.Folded(start.type, array, start, names, binder.cast(body, start.type, node))
+    folded: Term = terms.Folded(start.type, array, names, binder.cast(body, start.type, node), start)
     if len(node.expressions) < 4:
         return folded
     (name, *_), last = _lambda(binder, node.expressions[3], [start.type])

@@ -425,29 +425,23 @@ class Quantified(OfElements):
 
 
 @dataclass(frozen=True)
-class Folded(Term):
+class Folded(OfElements):
     """`aggregate`: the body for the first elements of all arrays, then for the second ones, and so on."""
 
-    array_of: Term
     start: Term
-    names: tuple[str, ...]
-    body: Term
 
-    def evaluate(self, rows: Rows) -> Value:
-        """The values; null where the array is."""
-        lists = self.array_of.array(rows)
-        present = np.flatnonzero(np.asarray(lists.is_valid()))
-        elements = Elements(lists.take(pa.array(present)))
-        made = self.start.array(rows).take(pa.array(present))
+    def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
+        """The last values."""
+        elements, made = Elements(lists), self.start.array(rows)
         for place in range(int(elements.sizes.max(initial=0))):
             left = np.flatnonzero(elements.sizes > place)
             values = elements.values.take(pa.array(elements.offsets[left] + place))
             before = made.take(pa.array(left))
-            inner = rows.take(present[left], **dict(zip(self.names, (before, values), strict=False)))
-            others = np.setdiff1d(np.arange(len(present)), left)
+            inner = rows.take(left, **dict(zip(self.names, (before, values), strict=False)))
+            others = np.setdiff1d(np.arange(rows.length), left)
             parts = [(left, self.body.array(inner)), (others, made.take(pa.array(others)))]
-            made = scatter(parts, len(present), self.type)
-        return scatter([(present, made)], rows.length, self.type)
+            made = scatter(parts, rows.length, self.type)
+        return made
 
 
 @dataclass(frozen=True)
