@@ -53,8 +53,7 @@ def maintain(
             among them becomes a collection too, as with ``roots`` of `graphs.bfs`; if it has the column
             `diff`, its rows count by that.
 
-    **Columns:** in: the algorithm's, and `diff`. Out: epoch long (of the last change), then those of the
-    result.
+    **Columns:** in: the algorithm's, and `diff`. Out: those of the result.
 
     Example:
         >>> import timely_spark as ts

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.errors import SchemaError
+from timely_spark.errors import GraphError, SchemaError
 from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.delta import DeltaSink
@@ -22,8 +22,8 @@ from timely_spark.state.arrow import to_bytes
 CHANGES = pa.schema([("k", pa.int64()), ("v", pa.string()), ("diff", pa.int64())])
 
 
-def prepared(spark: SparkSession, path: Path) -> DeltaSink:
-    sink = DeltaSink(str(path), keys=("k",), diff="diff")
+def prepared(spark: SparkSession, path: Path, *, epoch: bool | None = None) -> DeltaSink:
+    sink = DeltaSink(str(path), keys=("k",), diff="diff", epoch=epoch)
     sink.prepare(spark, Output(name="out", vertex=Vertex(CHANGES), sink=sink), "/nowhere", "one")
     return sink
 
@@ -42,16 +42,21 @@ def rows(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
 
 
 def test_an_epoch_of_changes_is_taken_in_once(spark: SparkSession, tmp_path: Path) -> None:
-    sink = prepared(spark, tmp_path / "now")
-    deliver(spark, sink, 0, (1, "a", 1), (2, "b", 1))
-    deliver(spark, sink, 1, (1, "a", -1), (1, "z", 1), (2, "b", -1), (3, "c", 1))
-    deliver(spark, prepared(spark, tmp_path / "now"), 1, (1, "a", -1), (1, "z", 1), (2, "b", -1), (3, "c", 1))
+    first = [(1, "a", 1), (2, "b", 1)]
+    second = [(1, "a", -1), (1, "z", 1), (2, "b", -1), (3, "c", 1)]
+    for name, epoch in (("plain", None), ("stamped", True)):
+        sink = prepared(spark, tmp_path / name, epoch=epoch)
+        deliver(spark, sink, 0, *first)
+        deliver(spark, sink, 1, *second)
+        deliver(spark, prepared(spark, tmp_path / name), 1, *second)  # a restart that asks for no epochs
+        deliver(spark, prepared(spark, tmp_path / name), 2, (4, "d", 1))
 
-    assert rows(spark, tmp_path / "now") == [(1, 1, "z"), (1, 3, "c")]
+    assert rows(spark, tmp_path / "plain") == [(1, "z"), (3, "c"), (4, "d")]
+    assert rows(spark, tmp_path / "stamped") == [(1, 1, "z"), (1, 3, "c"), (2, 4, "d")]
 
 
 def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
-    sink = prepared(spark, tmp_path / "now")
+    sink = prepared(spark, tmp_path / "now", epoch=True)
     deliver(spark, sink, 0, (1, "a", 1))
 
     for second in ([(1, "b", 1)], [(2, "b", 1), (2, "c", 1)]):
@@ -70,10 +75,10 @@ def test_keys_are_checked_at_each_epoch_of_a_commit_of_several(spark: SparkSessi
     for first, second in (([(1, "b", 1)], (1, "a", -1)), ([(2, "b", 1), (2, "c", 1)], (2, "b", -1))):
         with pytest.raises(SchemaError, match="are the keys of more than one record"):
             sink.deliver(spark, 2, [part(1, *first), part(2, second)])
-    assert rows(spark, tmp_path / "now") == [(0, 1, "a")]
+    assert rows(spark, tmp_path / "now") == [(1, "a")]
     gone, moved = part(1, (1, "a", -1), (3, "x", 1)), part(3, (1, "b", -1), (1, "c", 1), (3, "x", -1))
     sink.deliver(spark, 3, [gone, part(2, (1, "b", 1)), moved])
-    assert rows(spark, tmp_path / "now") == [(3, 1, "c")]
+    assert rows(spark, tmp_path / "now") == [(1, "c")]
 
 
 def test_odd_names_are_names(spark: SparkSession, tmp_path: Path) -> None:
@@ -93,17 +98,30 @@ def test_odd_names_are_names(spark: SparkSession, tmp_path: Path) -> None:
         ]
         content = to_bytes(pa.Table.from_pylist(records, schema))
         sink.deliver(spark, epoch, [Delivery(epoch, [content], Blobs(Files("/nowhere")), vertex)])
-    assert [(set(row[1:6]), {value.x for value in row[6:]}) for row in rows(spark, tmp_path / "now")] == [
-        ({3}, {"c"}),
+    assert [(set(row[:5]), {value.x for value in row[5:]}) for row in rows(spark, tmp_path / "now")] == [
         ({1}, {"z"}),
+        ({3}, {"c"}),
         ({4}, {"n"}),
     ]
 
 
 @pytest.mark.parametrize("columns", ["EPOCH long", "DIFF long", "s struct<A: long, a: long>"])
 def test_names_that_differ_in_case_only_are_refused_when_the_flow_is_built(columns: str) -> None:
+    flow = ts.Dataflow("bad")
     with pytest.raises(SchemaError, match=r"it ignores case.*\nHint: rename one"):
-        ts.Dataflow("bad").input("x", f"k long, {columns}").distinct().to_delta("x", keys="k", diff="diff")
+        flow.input("x", f"k long, {columns}").distinct().to_delta("x", keys="k", diff="diff", epoch=True)
+
+
+def test_a_current_table_has_epochs_if_they_are_asked_for() -> None:
+    x = ts.Dataflow("epochs").input("x", "k long, epoch long")
+
+    x.to_delta("now", keys="k")  # the stream's own
+    with pytest.raises(SchemaError, match="'epoch'"):
+        x.to_delta("now", keys="k", epoch=True)
+    with pytest.raises(GraphError, match=r"(?s)epoch=False without keys.*Hint"):
+        x.to_delta("log", epoch=False)
+    with pytest.raises(GraphError, match=r"(?s)epoch=False with release='arrival'.*Hint"):
+        x.to_delta("early", keys="k", epoch=False, release="arrival")
 
 
 @pytest.mark.campaign
@@ -122,7 +140,7 @@ def test_log_and_table_agree(spark: SparkSession, checkpoint: str, tmp_path: Pat
             assert query.wait_for(timeout=60)
             log = ts.snapshot(spark.read.format("delta").load(str(tmp_path / "log")))
             assert sorted(map(tuple, log.collect())) == degrees
-            assert sorted(row[1:] for row in rows(spark, tmp_path / "now")) == degrees
+            assert rows(spark, tmp_path / "now") == degrees
 
 
 def test_what_cannot_count_is_no_diff() -> None:

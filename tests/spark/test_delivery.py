@@ -171,7 +171,9 @@ def test_a_large_epoch_is_what_a_small_one_is(
     ordered = plain.frame(spark, order="o").orderBy("o").collect()
     assert [row["v"] for row in ordered] == ["a", "b", "c", "d"]
 
-    sink = DeltaSink(str(tmp_path / "t"), keys=("k",))  # the user's key, too, comes from several workers
+    sink = DeltaSink(
+        str(tmp_path / "t"), keys=("k",), epoch=True
+    )  # the user's key, too, comes from several workers
     sink.prepare(spark, Output(name="out", vertex=Vertex(SCHEMA), sink=sink), "/nowhere", "one")
     sink.deliver(spark, 0, [part(3, table((2, "old"))), part(4, table((1, "a"), (2, "b")), table((1, "c")))])
     assert rows(spark, tmp_path / "t", "epoch", "k", "v") == [(4, 1, "c"), (4, 2, "b")]
@@ -329,7 +331,7 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
         flow = ts.Dataflow("failing")
         x = flow.input("x", "k long, n long", epochs="manual")
         x.to_delta(str(tmp_path / "log"), name="log")
-        x.to_delta(str(tmp_path / "now"), keys="k", name="now")
+        x.to_delta(str(tmp_path / "now"), keys="k", epoch=True, name="now")
         x.to_files(str(tmp_path / files), name="files")
         x.subscribe(on_epoch, name="heard")
         return flow, x

@@ -79,10 +79,10 @@ def test_a_query_is_watched_and_an_interrupt_leaves_it_running(
     assert sum(each.records for each in first.iterations) == 41
     frame = query.captured("out").to_spark(spark)
     assert sorted(row.node for row in frame.collect()) == list(range(42))
-    own, (event, own_of_last) = (
-        query.recent_progress,
-        max((told.get(timeout=60) for _ in range(2)), key=lambda pair: pair[0].progress.batchId),
-    )
+    # Spark's events first: how long a batch took is known when its event has come
+    events = [told.get(timeout=60) for _ in range(2)]
+    event, own_of_last = max(events, key=lambda pair: pair[0].progress.batchId)
+    own = query.recent_progress
     assert own_of_last == own[-1] == query.last_progress
     assert (own_of_last.epoch, own_of_last.duration_ms) == (1, event.progress.durationMs["triggerExecution"])
     assert sum(own_of_last.state_bytes.values()) > 0

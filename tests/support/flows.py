@@ -216,7 +216,7 @@ def _delta(home: Path) -> ts.Dataflow:
     orders = flow.source("orders", "id long, amount long")
     totals = orders.select(id="id").exchange("id").group_by("id").aggregate(count="count", name="count")
     totals.to_delta(str(home / "table"), name="log")
-    totals.to_delta(str(home / "current"), keys=["id"], name="current")
+    totals.to_delta(str(home / "current"), keys=["id"], epoch=True, name="current")
     totals.capture("totals")
     return flow
 
@@ -246,7 +246,7 @@ def _keyed(home: Path) -> ts.Dataflow:
 
     labels = both.select(node="src", label=pc.min_element_wise(pc.field("src"), pc.field("dst")))
     labels = labels.loop(spread, name="spread")
-    labels.to_delta(str(home / "current"), keys=["node"], name="current")
+    labels.to_delta(str(home / "current"), keys=["node"], epoch=True, name="current")
     labels.to_delta(str(home / "table"), diff="diff", name="log")
     labels.capture("labels")
     return flow

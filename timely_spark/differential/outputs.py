@@ -38,6 +38,7 @@ def to_delta(
     *,
     keys: str | Sequence[str] | None = None,
     diff: str = "diff",
+    epoch: bool | None = None,
     overwrite: bool = False,
     release: Release = "epoch",
     name: str | None = None,
@@ -48,16 +49,25 @@ def to_delta(
         keys: None means a log of the changes, with their epoch. Else the current collection, one row per key:
             keys must be unique.
         diff: the name of the column of differences.
+        epoch: whether a table with `keys` has a column of the epoch of a row's last change. None means that
+            it is kept up in a table that has it.
         release: "epoch", or, for a log, "arrival".
 
-    **Columns:** epoch long (with keys: of the last change), then the records'; without keys `diff` long, too.
+    **Columns:** without keys epoch long, the records', `diff` long. With keys the records', after epoch if it
+    is asked for.
 
     Raises:
         GraphError: the collection is in a loop; or `keys` are combined with `release` "arrival".
         SchemaError: a key is missing; the records have a column `diff`, or nested ones.
     """
     changes_of(collection, diff, name).to_delta(
-        table, keys=keys, diff=diff if keys else None, overwrite=overwrite, release=release, name=name
+        table,
+        keys=keys,
+        diff=diff if keys else None,
+        epoch=epoch,
+        overwrite=overwrite,
+        release=release,
+        name=name,
     )
     return collection
 

@@ -254,6 +254,7 @@ def to_delta(
     *,
     keys: str | Sequence[str] | None = None,
     diff: str | None = None,
+    epoch: bool | None = None,
     overwrite: bool = False,
     release: Release = "epoch",
     name: str | None = None,
@@ -274,10 +275,13 @@ def to_delta(
             `keys` also a column of the stream, as in the changes of a collection: the table is the current
             collection, and deletes a key with its record. The keys must be unique, or the epoch fails. Not
             with `release` "arrival": retractions are known when the epoch is complete.
+        epoch: whether there is a column of the epoch of a row's last change. A log has it, and so has a table
+            of records on arrival. With `keys`, None means that it is kept up in a table that has it.
         overwrite: replace the contents of a table that another checkpoint wrote.
         release: "epoch", or "arrival" to append each round's records at once.
 
-    **Columns:** epoch long (with keys: of the last change), then the stream's own; without keys `diff`, too.
+    **Columns:** without keys epoch long, the stream's own, `diff`. With keys the stream's own; epoch is the
+    first if it is asked for.
 
     Example:
         >>> import timely_spark as ts
@@ -299,6 +303,12 @@ def to_delta(
     """
     columns = names("to_delta", keys)
     check_columns("to_delta", stream.schema, columns, keys=True)
+    if not columns or release == "arrival":
+        if epoch is False:
+            msg = "to_delta: epoch=False " + ("with release='arrival'" if columns else "without keys")
+            hint = "leave epoch out: a log, and a table in which a later epoch may come first, need it."
+            raise GraphError(msg, where=caller(), hint=hint)
+        epoch = True
     added = diff
     if diff is not None:
         _check_diff(stream, diff, columns, release)
@@ -311,8 +321,9 @@ def to_delta(
         release,
         added=added,
         diff=diff,
-        table=_table(table),
-        keys=list(columns) or None,
+        target=_table(table),
+        keys=list(columns),
+        epoch=epoch,
         overwrite=overwrite,
     )
 
@@ -522,7 +533,8 @@ def add_output(
         msg = f"{operator}: release={release!r}"
         raise GraphError(msg, where=caller(), hint="give 'epoch' or 'arrival'.")
     schema = stream.schema if added is None else stream.schema.append(pa.field(added, pa.int32()))
-    epoch = [pa.field("epoch", pa.int64())] if kind in {"memory", "delta", "files"} else []
+    stamped = kind in {"memory", "files"} or options.get("epoch")
+    epoch = [pa.field("epoch", pa.int64())] if stamped else []
     check_names(operator, caller(), pa.schema([*epoch, *schema]), known=stream.schema.names)
     stage_kind = Kind.INSPECT if kind == "inspect" else Kind.OUTPUT
     called = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from importlib.util import find_spec
@@ -16,10 +16,10 @@ from timely_spark.graph.schema import every_name
 from timely_spark.graph.sql import identifier, literal, table_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied
-from timely_spark.runtime.sinks.delivery import arrow_schema
+from timely_spark.runtime.sinks.delivery import arrow_schema, spark_schema
 from timely_spark.runtime.sinks.delta_append import appended, local_folder, properties
 from timely_spark.runtime.sinks.delta_history import DeltaHistory
-from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, with_epoch, with_epoch_column
+from timely_spark.runtime.sinks.sink import EPOCH, STAMP, Output, Parts, Sink, with_epoch, with_epoch_column
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder, DeltaTable
@@ -58,9 +58,11 @@ class DeltaSink(Sink):
     """
 
     target: str
-    keys: tuple[str, ...] = ()
+    keys: Sequence[str] = ()
     diff: str | None = None
     overwrite: bool = False
+    #: whether there is a column of epochs; None: if the table has it
+    epoch: bool | None = None
     confs: ClassVar[Mapping[str, str]] = DELTA
     grouped: ClassVar[bool] = True
     _app: str = ""
@@ -79,16 +81,7 @@ class DeltaSink(Sink):
     # -- at start --------------------------------------------------------------------------------------------
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Create the table, or check the existing one."""
-        schema, names = with_epoch(self.target, output.schema)
-        missing = [key for key in self.keys if key not in names]
-        if missing:
-            msg = f"{self.target}: keys {missing} must be columns of the stream, which has {names}."
-            raise OutputMismatch(msg, hint="give columns of the stream: to_delta(keys=...).")
-        if self.keys and self.diff is not None:
-            names.remove(self.diff)
-            schema = type(schema)([f for f in schema.fields if f.name != self.diff])
-        self._app, self._columns = f"timely/{identity}/{output.name}/{output.release}", names
-        self._own = {_OWNER: identity}
+        self._app, self._own = f"timely/{identity}/{output.name}/{output.release}", {_OWNER: identity}
         configured = "delta" in (session.conf.get("spark.sql.extensions", "") or "").lower()
         if not configured or find_spec("delta") is None:
             msg = f"{self.target}: this Spark session has no Delta Lake."
@@ -96,6 +89,7 @@ class DeltaSink(Sink):
                 "timely_spark.configure(SparkSession.builder, delta=True), and install timely-spark[delta]."
             )
             raise OutputMismatch(msg, hint=hint)
+        schema = self._schema(session, output)
         mapping = _BY_NAME if any(map(_ODD.search, every_name(output.schema))) else {}
         if output.resumed:
             self._check_own(session)
@@ -117,6 +111,16 @@ class DeltaSink(Sink):
         self._history = DeltaHistory(detail["location"], self._app)
         self._history.begin(own=owner == identity, delivered=output.resumed)
         self._check_whole(session)
+
+    def _schema(self, session: SparkSession, output: Output) -> StructType:
+        """The table's columns: those of the stream, without its diff in a current table, and the epoch."""
+        columns = [f for f in output.schema if not self.keys or f.name != self.diff]
+        self._columns = [field.name for field in columns]
+        if self.epoch is None:
+            found = self._table(session).toDF().columns if self._exists(session) else []
+            self.epoch = not self.keys or EPOCH in set(found) - set(self._columns)
+        schema = pa.schema(columns)
+        return with_epoch(self.target, schema)[0] if self.epoch else spark_schema(schema)
 
     def _check_columns(self, table: DeltaTable, schema: StructType, output: Output, *, made: bool) -> None:
         columns = [f"{f.name} {f.dataType.simpleString()}" for f in table.toDF().schema]
@@ -145,7 +149,8 @@ class DeltaSink(Sink):
             records = records.cast(arrow_schema(records.schema))
             if appended(self._folder, records, self._app, version, self._own):
                 return
-        frame = _with_epochs(session, parts).select(*map(identifier, [EPOCH, *self._columns]))
+        frame = _with_epochs(session, parts).withColumnRenamed(STAMP, EPOCH)
+        frame = frame.select(*map(identifier, [EPOCH, *self._columns]))
         writer = frame.write.format("delta").mode("append")
         writer = writer.option("txnAppId", self._app).option("txnVersion", version)
 
@@ -179,12 +184,15 @@ class DeltaSink(Sink):
         """The upsert of an epoch's last records into the table as it is now, if it is still this output's."""
         self._check_own(session)
         same = " AND ".join(f"{identifier('t', key)} <=> {_s(key)}" for key in self.keys)
-        values: dict[str, str | Column] = {identifier(name): _s(name) for name in [EPOCH, *self._columns]}
+        values: dict[str, str | Column] = {identifier(name): _s(name) for name in self._columns}
+        newer = "TRUE"
+        if self.epoch:
+            values[identifier(EPOCH)] = _s(STAMP)
+            # with release="arrival", an older epoch may come after a newer one
+            newer = f"{_s(STAMP)} >= coalesce({identifier('t', EPOCH)}, {_s(STAMP)})"
         merge = self._table(session).alias("t").merge(frame.alias("s"), same)
-        # with release="arrival", an older epoch may come after a newer one
-        newer = f"{_s(EPOCH)} >= coalesce({identifier('t', EPOCH)}, {_s(EPOCH)})"
         if self.diff is not None:
-            two: dict[str, str | Column] = {identifier(EPOCH): self._two_records()}
+            two: dict[str, str | Column] = {identifier(self.keys[0]): self._two_records()}
             merge = merge.whenMatchedUpdate(f"{_s(_MORE)} > 0 AND {newer}", two)
             merge = merge.whenMatchedDelete(f"{_s(self.diff)} < 0 AND {newer}")
             merge = merge.whenMatchedUpdate(newer, values)
@@ -193,21 +201,21 @@ class DeltaSink(Sink):
         return merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(values=values)
 
     def _two_records(self) -> str:
-        """An error in place of a row's epoch, since its key has a second record."""
+        """An error in place of a row's key, which has a second record."""
         key = ", ".join(map(_s, self.keys))
-        return f"CAST(raise_error(concat(to_json(struct({key})), ' {_MANY}')) AS BIGINT)"
+        return f"raise_error(concat(to_json(struct({key})), ' {_MANY}'))"
 
     def _last_per_key(self, frame: DataFrame) -> DataFrame:
         """The last row of each key; of a -1 of the old and a +1 of the new record, the +1."""
         from pyspark.sql import Window
         from pyspark.sql.functions import col, max, row_number, sum
 
-        ranked = [EPOCH, *([self.diff] if self.diff is not None else []), _PLACE]
+        ranked = [STAMP, *([self.diff] if self.diff is not None else []), _PLACE]
         keys = Window.partitionBy(*map(identifier, self.keys))
         last = keys.orderBy(*(col(identifier(column)).desc() for column in ranked))
         if self.diff is not None:
             # an epoch in which a key has two records is an error, also if a later one removes the first
-            until = keys.orderBy(identifier(EPOCH)).rangeBetween(Window.unboundedPreceding, Window.currentRow)
+            until = keys.orderBy(identifier(STAMP)).rangeBetween(Window.unboundedPreceding, Window.currentRow)
             frame = frame.withColumn(_MORE, sum(identifier(self.diff)).over(until))
             frame = frame.withColumn(_MORE, max(_MORE).over(keys))
         return frame.withColumn(_RANK, row_number().over(last)).where(f"{_RANK} = 1")
@@ -291,7 +299,7 @@ def _with_epochs(session: SparkSession, parts: Parts, *, order: str | None = Non
     from pyspark.sql.functions import lit
 
     frames = [
-        part.frame(session, order=order).withColumn(EPOCH, lit(part.epoch).cast("long")) for part in parts
+        part.frame(session, order=order).withColumn(STAMP, lit(part.epoch).cast("long")) for part in parts
     ]
     return reduce(DataFrame.unionAll, frames)
 

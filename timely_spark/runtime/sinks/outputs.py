@@ -52,9 +52,7 @@ def _sink(spec: OutputSpec) -> Sink:
         case "foreach_epoch":
             sink = ForeachEpochSink(options["function"])
         case "delta":
-            keys = tuple(options["keys"] or ())
-            diff, overwrite = options["diff"], options["overwrite"]
-            sink = DeltaSink(options["table"], keys=keys, diff=diff, overwrite=overwrite)
+            sink = DeltaSink(**options)
         case "files":
             sink = FolderSink(options["path"], options["format"], overwrite=options["overwrite"])
         case "kafka":
