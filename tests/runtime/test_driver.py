@@ -17,9 +17,11 @@ from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.query import driver as driver_module
 from timely_spark.runtime.query.driver import Driver
+from timely_spark.runtime.query.resident import ResidentInputs
 from timely_spark.runtime.storage import blobs
-from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.log import RoundLog, stop_file
 from timely_spark.runtime.storage.states import States
 from timely_spark.worker import ROWS, wire
 from timely_spark.worker.wire import Message
@@ -533,3 +535,27 @@ def test_a_resident_micro_batch_without_rows_of_a_taken_checkpoint_does_not_comm
     # what Spark commits must be in the manifest that the other run continues from
     with pytest.raises(LostOwnership):
         process.finish(Frame(ROWS.empty_table(), process))
+
+
+def test_a_command_that_ends_the_wait_of_a_resident_micro_batch_is_seen_before_the_next_wait(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait takes a quarter of a second where nothing escapes the wake-up, and a command wakes it once."""
+    process = begin(loop())
+    context = dataclasses.replace(process.context, resident=1e9)
+    process.driver = Driver(context, process.driver.outputs)
+    process.handles["x"].send([0])
+    waits: list[float] = []
+
+    def wait(_: ResidentInputs, seconds: float) -> bool:
+        waits.append(seconds)
+        assert len(waits) < 3, "the command was not seen"
+        if len(waits) == 2:
+            context.log.files.write(stop_file(context.term), b"")
+        return len(waits) == 2
+
+    monkeypatch.setattr(ResidentInputs, "wait", wait)
+    monkeypatch.setattr(driver_module, "LONGEST_LOOK", 1e9)  # it looked but a moment ago
+    process.poll()
+    process.finish(process.run())
+    assert len(waits) == 2

@@ -490,12 +490,13 @@ class Told(Driver):
         world.taken[batch] = dict(taken)
         assert world.read.setdefault(batch, read) == read, "a replay reads the same files"
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(self, seconds: float) -> bool:
         process = self.process
         process.point("the driver waits")
         process.leaves = not process.send() or process.world.draw.random() < process.world.leaves
         for reader in self._inputs._readers.values():
             reader._next_look = 0.0
+        return True
 
 
 class GroupState:

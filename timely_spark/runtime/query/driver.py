@@ -10,6 +10,7 @@ reads everything from the round log; keeping the coordinator for the next batch 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -211,7 +212,7 @@ class Driver:
     def _stay(self, session: SparkSession, last: _BatchState, micro_batch: int) -> _BatchState:
         """Run further batches as their input arrives, until Spark is to have the micro-batch back."""
         until, pause = time.monotonic() + self.context.resident, SHORTEST_LOOK
-        looked = 0.0
+        looked = -math.inf
         while (now := time.monotonic()) < until and not (
             last.manifest.complete or last.manifest.not_resident
         ):
@@ -228,7 +229,8 @@ class Driver:
                 ends = Ends(**self.context.log.begin(last.manifest.batch + 1, ends.encode()))
                 last, pause = self._next(session, last, micro_batch, ends), SHORTEST_LOOK
             else:
-                self._wait(pause)
+                if self._wait(pause):  # perhaps for a command, which nothing tells of again
+                    looked = -math.inf
                 pause = min(2 * pause, LONGEST_LOOK)
         if last.manifest.due:
             ends = Ends(**self.context.log.begin(last.manifest.batch + 1, Ends.of(last.manifest).encode()))
@@ -238,9 +240,9 @@ class Driver:
             self._rounds.leave()
         return last
 
-    def _wait(self, seconds: float) -> None:
-        """Wait for input or a command, for so long at most."""
-        self._inputs.wait(seconds)
+    def _wait(self, seconds: float) -> bool:
+        """Wait for input or a command, for so long at most; False: nothing has told of any."""
+        return self._inputs.wait(seconds)
 
     def _has_work(self, manifest: Manifest) -> bool:
         """Whether there is a batch to run without new input."""

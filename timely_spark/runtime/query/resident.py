@@ -60,12 +60,13 @@ class ResidentInputs:
         """Told of entries, of what sources watch, and of commands, which are files."""
         return wakeup_of(self.context, "inputs", "terms", "cancels")
 
-    def wait(self, seconds: float) -> None:
-        """Wait until an input or a command may be new; for so long at most."""
+    def wait(self, seconds: float) -> bool:
+        """Wait until an input or a command may be new; False after so many seconds, or `LONG`."""
         complete = self.context.log.files.local and self._wakeup.complete
-        if self._wakeup.wait(LONG if complete else seconds):
+        if woken := self._wakeup.wait(LONG if complete else seconds):
             for reader in self._readers.values():
                 reader.look_again()
+        return woken
 
     def available(self, read: Ends) -> tuple[Ends, bool]:
         """The end of a batch after `read`; and whether this process may run so large a one.
