@@ -69,12 +69,15 @@ def flow(folder: Path) -> ts.Dataflow:
     return made
 
 
-def world(folder: Path) -> World:
+def world(folder: Path, *, stays: bool = False) -> World:
     def rows(first: int) -> tuple[str, Any]:
         return "send", ([(n, f"word {n % 20}") for n in range(first, first + 60)],)
 
     sends = [rows(0), rows(50), ("advance_to", (1,)), rows(100), ("advance_to", (2,)), ("close", ())]
-    there = World(flow(folder), str(folder / "checkpoint"), {"x": sends}, rounds=1, workers=2, keep=50)
+    there = World(
+        flow(folder), str(folder / "checkpoint"), {"x": sends}, rounds=100 if stays else 1, workers=2,
+        keep=50, resident=stays,
+    )  # fmt: skip
     there.clocked = False
     return there
 
@@ -100,9 +103,11 @@ def outcome(process: Process, folder: Path) -> Any:
     return rows, files
 
 
-def calls(folder: Path, methods: list[str]) -> list[str]:
+def calls(folder: Path, methods: list[str], *, stays: bool) -> list[str]:
+    there = world(folder, stays=stays)
     with refusing(None, 0, methods=methods) as paths:
-        live(world(folder))
+        live(there)
+    assert bool(there.count["resident batches"]) is stays
     return paths
 
 
@@ -116,19 +121,20 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stays", [False, True], ids=["micro-batches", "resident"])
 @pytest.mark.parametrize("methods", [WRITES, READS], ids=["writing", "reading"])
 @pytest.mark.parametrize(
     "share", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(2, 11))]
 )
 def test_whatever_is_refused_the_storage_owns_the_error_and_a_restart_has_lost_nothing(
-    tmp_path: Path, undisturbed: Any, methods: list[str], share: int
+    tmp_path: Path, undisturbed: Any, methods: list[str], share: int, *, stays: bool
 ) -> None:
-    total = len(calls(tmp_path / "counted", methods))
+    total = len(calls(tmp_path / "counted", methods, stays=stays))
     assert total > 50
     owned = 0
     for at in range(share, total, 11 if methods is WRITES else 36):
         number, folder = ERRNOS[at % len(ERRNOS)], tmp_path / str(at)
-        there = world(folder)
+        there = world(folder, stays=stays)
         with refusing(at, number, methods=methods) as paths:
             try:
                 live(there)
