@@ -6,12 +6,13 @@ kinds. No other module knows the layout of a row. Times are in their encoded for
 
 from __future__ import annotations
 
+import functools
 import json
 from array import array
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import MISSING, astuple, dataclass, field, fields
 from enum import Enum
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter
@@ -77,9 +78,15 @@ class Item:
     binary: ClassVar[str] = "payload"
 
     def encode(self) -> str:
-        """All fields but the payload, as JSON."""
+        """All fields but the payload, and but those that have their default, as JSON.
+
+        >>> Report(left=1).encode()
+        '{"left":1}'
+        """
         names: tuple[str, ...] = self.__slots__
-        return _as_json({name: getattr(self, name) for name in names if name != self.binary})
+        defaults = _defaults(type(self))  # type: ignore[arg-type] # a class has a hash of its own
+        values = [(name, getattr(self, name)) for name in names if name != self.binary]
+        return _as_json({name: value for name, value in values if value != defaults.get(name, _defaults)})
 
     @classmethod
     def decode(cls, meta: str, payload: Any = None) -> Self:
@@ -90,6 +97,13 @@ class Item:
     def _of(cls, values: dict[str, Any]) -> Self:
         """An object with these fields, where JSON cannot hold the fields as they are."""
         return cls(**values)
+
+
+@functools.cache
+def _defaults(item: Any) -> dict[str, Any]:
+    """The defaults of an item's fields that have one."""
+    made = {one.name: one.default_factory() for one in fields(item) if one.default_factory is not MISSING}
+    return made | {one.name: one.default for one in fields(item) if one.default is not MISSING}
 
 
 def _fields(item: Any) -> dict[str, Any]:
@@ -279,10 +293,11 @@ class Report(Item):
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
-        refused = {source: Refused(**counts) for source, counts in values["refused"].items()}
-        loads = [Load(**load) for load in values["loads"]]
-        own = {"refused": refused, "loops": LoopCounts(**values["loops"]), "loads": loads}
-        return cls(**values | own | {"negatives": [Negatives(**one) for one in values["negatives"]]})
+        refused = {source: Refused(**counts) for source, counts in values.get("refused", {}).items()}
+        loads = [Load(**load) for load in values.get("loads", ())]
+        negatives = [Negatives(**one) for one in values.get("negatives", ())]
+        own = {"refused": refused, "loads": loads, "negatives": negatives}
+        return cls(**values | own | {"loops": LoopCounts(**values.get("loops", {}))})
 
 
 def _sum_of_changes(parts: Iterable[list[Change]]) -> list[Change]:
