@@ -14,7 +14,7 @@ import timely_spark
 from timely_spark.captured import Captured
 from timely_spark.differential import CollectionVariable
 from timely_spark.operators.group_by import Grouped
-from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.handle.input_handle import InputHandle
 
 PACKAGE = Path(__file__).parents[1] / "timely_spark"
 MODULES = sorted(PACKAGE.rglob("*.py"))

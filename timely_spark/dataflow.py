@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from timely_spark.runtime.handle.inputs import InputHandle
+    from timely_spark.runtime.handle.input_handle import InputHandle
     from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.sources.source import JournaledSource
 

@@ -11,7 +11,7 @@ from timely_spark.streams import Stream
 from timely_spark.worker.columns import by_column
 
 if TYPE_CHECKING:
-    from timely_spark.runtime.handle.inputs import InputHandle
+    from timely_spark.runtime.handle.input_handle import InputHandle
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from timely_spark.differential import Collection
-    from timely_spark.runtime.handle.inputs import InputHandle
+    from timely_spark.runtime.handle.input_handle import InputHandle
     from timely_spark.runtime.handle.query import Query
     from timely_spark.runtime.sources.source import JournaledSource
 
@@ -475,7 +475,7 @@ class Inputs:
             epochs: "clock": records sent since the last micro-batch join the next epoch; "manual": the
                 program ends epochs, by `Input.advance_to`.
         """
-        from timely_spark.runtime.handle.inputs import InputHandle
+        from timely_spark.runtime.handle.input_handle import InputHandle
 
         given: Any = epochs
         if not isinstance(given, str) or given not in ("clock", "manual"):

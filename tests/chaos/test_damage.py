@@ -20,7 +20,7 @@ from tests.support.engine import Killed, Process, World, files
 from tests.support.feeds import FolderFeed
 from timely_spark.__main__ import main
 from timely_spark.errors import LogDamaged
-from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query import streaming as query
 from timely_spark.runtime.sources.account import Account

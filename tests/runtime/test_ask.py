@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from timely_spark.errors import BadArgument, SchemaError, TimelyError
 from timely_spark.graph.schema import as_table
 from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
-from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.storage.log import RoundLog
 
 AGES = pa.schema([("name", pa.string()), ("age", pa.int64()), ("diff", pa.int64())])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.query import feedback
 from timely_spark.runtime.query.feedback import FeedbackReader
 from timely_spark.runtime.run_context import RunContext, labels, packed

@@ -16,7 +16,7 @@ import pytest
 
 from timely_spark.errors import InvalidTime, SchemaError
 from timely_spark.runtime.errors import EpochClosed, SentElsewhere
-from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.storage.entries import close_source, read_entry
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog

@@ -39,7 +39,7 @@ from timely_spark.captured import sorted_rows
 from timely_spark.compiler.pushdown import needed
 from timely_spark.runtime import run_context, start
 from timely_spark.runtime.errors import CheckpointInUse, LostOwnership
-from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query import driver, feedback
 from timely_spark.runtime.query import streaming as query

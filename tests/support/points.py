@@ -58,7 +58,7 @@ CALLS = (
     Call("delta", "sinks.delta", "DeltaSink.deliver", lambda sink, *_: sink.target),
     Call(
         "entry",
-        "handle.inputs",
+        "handle.input_handle",
         "InputHandle._append",
         lambda handle, *_: handle._log and handle._log.checkpoint,
     ),

@@ -36,7 +36,7 @@ from timely_spark.runtime.errors import (
     QueryRefused,
     SourceMismatch,
 )
-from timely_spark.runtime.handle.inputs import InputHandle, locked
+from timely_spark.runtime.handle.input_handle import InputHandle, locked
 from timely_spark.runtime.handle.query import Query, keep_until_it_ends, living
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.rounds import Rounds

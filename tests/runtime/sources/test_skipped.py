@@ -10,7 +10,7 @@ import pytest
 
 from timely_spark.__main__ import main
 from timely_spark.runtime.errors import BadFile
-from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.sources import skipped
 from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.sources.arrivals import File

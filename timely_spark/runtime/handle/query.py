@@ -29,7 +29,7 @@ from timely_spark.runtime.handle import pointstamps as stamps
 from timely_spark.runtime.handle.ask import Indexes
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.idle import Idle
-from timely_spark.runtime.handle.inputs import InputHandle
+from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.handle.probe import QueryProbe
 from timely_spark.runtime.handle.sent import Sent
 from timely_spark.runtime.handle.watch import (

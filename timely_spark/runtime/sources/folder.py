@@ -21,7 +21,8 @@ from timely_spark.errors import Where
 from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
-from timely_spark.runtime.sources.casts import (
+from timely_spark.runtime.sources.file_formats import Format, file_kind, with_options
+from timely_spark.runtime.sources.file_types import (
     INSTANT,
     changes_values,
     folded,
@@ -32,7 +33,6 @@ from timely_spark.runtime.sources.casts import (
     with_instants,
     zones,
 )
-from timely_spark.runtime.sources.file_formats import Format, file_kind, with_options
 from timely_spark.runtime.sources.listing import walk
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import location

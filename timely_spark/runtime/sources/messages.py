@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
-from timely_spark.runtime.sources.casts import times_as_texts
+from timely_spark.runtime.sources.file_types import times_as_texts
 
 #: What Arrow raises for values that it cannot read; and where it names the first of them.
 _UNREADABLE = (pa.ArrowException, ValueError, OverflowError)
