@@ -41,11 +41,11 @@ def wcoj(
     intermediate result is stored: state is an index of each relation by each key by which it is read. Changes
     of the same epoch see each other in the order of the relations: each change extends once.
 
-    There is no loop. An index takes an exchange; an attribute, one for each relation that has it to count,
-    one to propose, and one each for all others but one, in all delta queries at the same time (less one where
-    a change lies at the key that is read first). An epoch costs the prefixes of its changes. The number of
-    prefixes is worst-case optimal if relations have two shared attributes. One with more proposes one at a
-    time only as the last that it lacks; otherwise all that it lacks at once.
+    There is no loop. An index costs one exchange. Adding an attribute that r relations share costs r
+    exchanges to count candidates, one to propose them, and r - 1 to filter them. The first attribute of a
+    change costs one less; delta queries run at the same time. An epoch costs the prefixes of its changes. The
+    number of prefixes is worst-case optimal if relations have two shared attributes. A relation with more
+    proposes all that it lacks at once, unless it lacks one only.
 
     Inside a loop, times are not totally ordered. There the result comes from ordinary joins, one relation
     after another, which store the intermediate results.

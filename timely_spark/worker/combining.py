@@ -59,9 +59,9 @@ def _by_user(template: Vertex) -> bool:
 def _check_law(
     combine: Callable[[int, pa.Table], Any], edge: int, table: pa.Table, result: pa.Table, by: Partition
 ) -> None:
-    """Check that records are combined as without those that are partitioned apart, or left as they are.
+    """Check the law of `combine`: the result for one partition does not depend on other partitions' records.
 
-    A part that is left as it is without the others may be too small: it is combined among more of them.
+    A small partition may be left as it is if it is alone, and combined if others come with it.
     """
     by = replace(by, workers=None, skew=None)
     if (to := destinations(table, by, _PARTS)) is None:

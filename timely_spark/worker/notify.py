@@ -223,7 +223,7 @@ class Notificator:
             by_epoch[capability.epoch].update_iter([(capability, +1)])
 
     def together(self, pending: Pending) -> list[Pending]:
-        """The requests that one call answers: an active one, and the same of other inputs."""
+        """All pending requests for a vertex and time, one per input: one call of `on_notify` answers them."""
         if pending.input is None or pending.capability is None:
             return [pending]
         every = range(len(self.plan.nodes[pending.node].ports))

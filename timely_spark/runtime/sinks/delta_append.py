@@ -35,9 +35,9 @@ def local_folder(location: str) -> str | None:
 def appended(folder: str, records: pa.Table, app: str, version: int, owner: Mapping[str, str]) -> bool:
     """Whether a Delta table has transaction `version` of `app`: it is written if it is not there.
 
-    A table without the properties `owner`, or with properties of Delta's, constraints, partitions or newer
-    features, or with other columns than the records, is left to Spark; and what fails, which Spark skips if
-    it was committed all the same.
+    The table has the properties `owner` and the columns of the records, and no properties of Delta's, no
+    constraints, no partitions and no newer features: Spark writes all other tables. If the append fails,
+    Spark repeats it; Delta ignores the repeat if the first attempt was committed.
     """
     if find_spec("deltalake") is None:
         return False
