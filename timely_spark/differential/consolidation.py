@@ -111,7 +111,7 @@ def consolidated(collection: AnyCollection, vertex: Consolidate, *, name: str | 
 
 
 def partition_of(graph: LogicalGraph, stage: Stage) -> Partition | None:
-    """The partitioning of a stage's output; None means unknown.
+    """The partitioning of a stage's output, by columns or to one worker; None means unknown.
 
     Equal records are then on one worker, so consolidating needs no exchange.
     """
@@ -121,8 +121,10 @@ def partition_of(graph: LogicalGraph, stage: Stage) -> Partition | None:
     by = stage.requires[0] if stage.requires else None
     if by is None and inputs:
         by = partition_of(graph, inputs[0].source)
-    if by is None or by.copies or (len(inputs) > 1 and not by.reads):
-        return None  # the others' records shall not all go to the one worker
+    if by is None or by.copies or by.blocks or by.expression is not None:
+        return None
+    if len(inputs) > 1 and not by.reads:  # the others' records shall not all go to the one worker
+        return None
     if stage.is_routing:
         return by
     return by.renamed({old: new for new, old in (stage.keeps or {}).items()})

@@ -66,7 +66,7 @@ class World:
             place=(None, "/in"),
             divisible=False,
             listing=lambda: (list(self.arrived), {}),
-            gone=lambda files: {file.path for file in files} & self.removed,
+            removed=lambda files: {file.path for file in files} & self.removed,
             why_bad=lambda file, **_: "half of it" if file.modified % 2 else None,
         )
         self.reader = FilesReader(
