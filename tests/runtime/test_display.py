@@ -130,6 +130,21 @@ def test_in_a_log_there_is_a_line_for_each_batch(shown: Shown, capsys: pytest.Ca
     assert last.startswith("shown: ended")
 
 
+def test_watching_ends_with_an_epoch_or_a_length_of_time(
+    shown: Shown, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown.looks = 1_000_000
+    shown.watch(every=0.001, until=0)  # complete already: one look
+    shown.watch(every=0.001, until=7, seconds="20ms")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("shown: running") for line in lines)
+
+    for wrong in ({"seconds": "soon"}, {"until": -1}):
+        with pytest.raises(ts.TimelyError, match="Hint: "):
+            shown.watch(**wrong)  # type: ignore[arg-type]
+
+
 def test_a_failure_is_shown_at_the_end(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
     shown.error = ts.TimelyError("step 'a' failed", hint="mend it.")
     shown.watch(every=0.001)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import shutil
 import sys
 import threading
@@ -10,12 +11,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from timely_spark.graph import integer, seconds
+from timely_spark.graph import caller, integer
+from timely_spark.graph import seconds as length
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.plot import figure_of
 from timely_spark.runtime.handle.watch import only_the_wait
 from timely_spark.show.table import escaped, printable
+from timely_spark.times import as_epoch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +32,9 @@ _LINES = 10.0
 Shower: TypeAlias = Callable[[Overview, bool], None]
 
 
-def watch(self: Query, *, every: float = 0.5) -> None:
+def watch(
+    self: Query, *, every: float = 0.5, seconds: float | str | None = None, until: int | None = None
+) -> None:
     """Show the query's progress, until the query ends or the program is interrupted.
 
     An interrupt (Ctrl-C, or the notebook's button) ends the display only: the query runs on, and `stop`
@@ -38,15 +43,26 @@ def watch(self: Query, *, every: float = 0.5) -> None:
 
     Args:
         every: seconds between two looks.
+        seconds: the longest time that is watched; None means without limit.
+        until: an epoch with which the display ends, once it is complete at all outputs and probes.
+
+    Raises:
+        GraphError: `seconds` is no length of time.
+        InvalidTime: `until` is no epoch.
 
     Example:
-        >>> query.watch()  # doctest: +SKIP
+        >>> query.watch(until=4)  # doctest: +SKIP
         fraud: running, batch 4, 61 rounds; now batch 5, round 12, hops: iteration 40, 1,200 changes
     """
+    ends = math.inf if seconds is None else time.monotonic() + length("seconds", seconds)
+    is_complete = None
+    if until is not None:
+        epoch = as_epoch(until, f"watch on flow {self._context.name!r}", caller())
+        is_complete = self._watch.past(self._watch.names(), lambda: epoch)
     show = shower()
     try:
         with only_the_wait() as interruptible:
-            while self.is_active:
+            while self.is_active and time.monotonic() < ends and not (is_complete and is_complete()):
                 show(Overview.of(self), False)  # noqa: FBT003
                 interruptible(time.sleep, every)
     except KeyboardInterrupt:
@@ -76,7 +92,7 @@ def ui(self: Query, *, port: int = 0, slo: float | None = None) -> str:
         'http://127.0.0.1:41233/?flow=0'
     """
     port = integer("port", port, least=0)
-    slo = None if slo is None else seconds("slo", slo)
+    slo = None if slo is None else length("slo", slo)
     server = self._consoles.get(port)
     if server is None:
         server = self._consoles[port] = Server([self.checkpoint], address="127.0.0.1", port=port)
