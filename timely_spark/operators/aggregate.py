@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from timely_spark.graph import (
     composed,
     operator,
 )
-from timely_spark.operators.expire import Sessions, check_per, checked_expire, options_text
+from timely_spark.operators.expire import Per, Sessions, check_per, checked_expire, options_text
 from timely_spark.operators.retractions import with_signs
 from timely_spark.operators.rows import all_named, check_name, computed
 from timely_spark.state.arrangement import Arrangement
@@ -32,7 +32,8 @@ from timely_spark.streams import Stream
 from timely_spark.times import Timestamp, only_epochs
 
 _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
-_KINDS = ("count", "sum", "mean", "min", "max", "collect")
+Kind: TypeAlias = Literal["count", "sum", "mean", "min", "max", "collect"]
+_KINDS = get_args(Kind)
 _PART = "__timely_part"
 """Prefix of the columns that hold the sum and the count of a mean."""
 
@@ -46,8 +47,8 @@ OTHER_SUMS = 'sum doubles or decimals: select(..., amount=pc.field("amount").cas
 ALL = "__timely_all"
 """A constant column that makes all records one group, on one worker."""
 
-AggregateSpec = str | tuple[str, str]
-"""``"count"``, or ``(kind, column)`` with kind one of count, sum, mean, min, max, collect."""
+AggregateSpec: TypeAlias = Literal["count"] | tuple[Kind, str]
+"""``"count"`` of all records, or a kind and the column whose values it is of."""
 
 
 class Combines:
@@ -298,7 +299,7 @@ def aggregate(
     named: Mapping[str, AggregateSpec] | None = None,
     /,
     *,
-    per: str = "accumulated",
+    per: Per = "accumulated",
     expire: int | None = None,
     name: str | None = None,
     **columns: AggregateSpec,
@@ -335,7 +336,7 @@ def aggregated(
     stream: Stream,
     keys: tuple[str, ...],
     columns: dict[str, AggregateSpec],
-    per: str,
+    per: Per,
     *,
     expire: int | None,
     name: str | None,

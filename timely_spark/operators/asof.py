@@ -15,7 +15,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import caller, check_columns, composed, names, operator
 from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.event_time import Duration, length, time_type
-from timely_spark.operators.expire import check_per, checked_expire, options_text
+from timely_spark.operators.expire import Per, check_per, checked_expire, options_text
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.state.arrangement import Arrangement
@@ -180,7 +180,7 @@ class AsOfJoin(BufferingVertex):
         schema: pa.Schema,
         *,
         how: str,
-        per: str,
+        per: Per,
         expire: int | None,
     ) -> None:
         super().__init__(inputs=2)
@@ -237,7 +237,7 @@ def asof_join(
     direction: Direction = "backward",
     tolerance: Duration | None = None,
     how: Literal["left", "inner"] = "left",
-    per: str = "accumulated",
+    per: Per = "accumulated",
     expire: int | None = None,
     name: str | None = None,
 ) -> Stream:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ from timely_spark.state.history import EPOCH, epochs_of, with_time
 from timely_spark.state.repartition import repartition
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
+
+Per: TypeAlias = Literal["accumulated", "time"]
+"""The records up to each time, or those of the time alone."""
 
 
 class Expire(Vertex):
@@ -118,7 +121,7 @@ def latest(keys: Sequence[str], hashed: Hashes, table: pa.Table) -> tuple[Hashes
 
 def check_per(operator: str, per: Any) -> None:
     """Check `per`: the records up to each time, or those of the time alone."""
-    if per not in ("accumulated", "time"):
+    if per not in get_args(Per):
         hint = "give 'accumulated' or 'time'."
         if operator == "aggregate":
             hint += ' A column called "per" is written aggregate({"per": ...}).'
@@ -126,12 +129,12 @@ def check_per(operator: str, per: Any) -> None:
         raise SchemaError(msg, where=caller(), hint=hint)
 
 
-def options_text(*, per: str = "accumulated", expire: int | None = None) -> str:
+def options_text(*, per: Per = "accumulated", expire: int | None = None) -> str:
     """`per` and `expire` in a step's `detail`, where they are not the defaults."""
     return (", per time" if per == "time" else "") + (f", expire {expire}" if expire is not None else "")
 
 
-def checked_expire(operator: str, stream: Stream, expire: Any, *, per: str = "accumulated") -> int | None:
+def checked_expire(operator: str, stream: Stream, expire: Any, *, per: Per = "accumulated") -> int | None:
     """Check `expire`, and that the stream's times are epochs; None if state does not expire."""
     argument = "after" if operator == "expire" else "expire"
     if expire is None and argument == "expire":

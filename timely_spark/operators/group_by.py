@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from timely_spark.graph import SchemaLike, Suggests, composed, operator
 from timely_spark.operators.aggregate import ALL, AggregateSpec, aggregated, one_group
+from timely_spark.operators.expire import Per
 from timely_spark.operators.group_map import group_mapped
 from timely_spark.operators.rows import all_named
 from timely_spark.streams import Stream
@@ -38,7 +39,7 @@ class Grouped(Suggests):
         named: Mapping[str, AggregateSpec] | None = None,
         /,
         *,
-        per: str = "accumulated",
+        per: Per = "accumulated",
         expire: int | None = None,
         name: str | None = None,
         **columns: AggregateSpec,
@@ -84,7 +85,7 @@ class Grouped(Suggests):
         self,
         column: str = "count",
         *,
-        per: str = "accumulated",
+        per: Per = "accumulated",
         expire: int | None = None,
         name: str | None = None,
     ) -> Stream:

@@ -22,7 +22,7 @@ from timely_spark.graph import (
     names,
     operator,
 )
-from timely_spark.operators.expire import check_per, checked_expire, latest, options_text
+from timely_spark.operators.expire import Per, check_per, checked_expire, latest, options_text
 from timely_spark.operators.retractions import check_no_retractions, retractions_in
 from timely_spark.state.arrangement import Arrangement, Matches
 from timely_spark.state.arrow import Indices, Mask, numbers, rows_at
@@ -406,7 +406,7 @@ def join(
     left: str | Sequence[str] | None = None,
     right: str | Sequence[str] | None = None,
     how: How = "inner",
-    per: str = "accumulated",
+    per: Per = "accumulated",
     expire: int | None = None,
     name: str | None = None,
 ) -> Stream:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.graph import Monotone, Vertex, composed, operator
-from timely_spark.operators.expire import Sessions, check_per, checked_expire, options_text
+from timely_spark.operators.expire import Per, Sessions, check_per, checked_expire, options_text
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import keys_and_value
 from timely_spark.state.arrangement import Arrangement
@@ -154,7 +154,7 @@ def at_least_as_good(stored: pa.Table, batch: pa.Table, monotone: Monotone) -> M
 
 @operator(Stream)
 def distinct(
-    stream: Stream, *, per: str = "accumulated", expire: int | None = None, name: str | None = None
+    stream: Stream, *, per: Per = "accumulated", expire: int | None = None, name: str | None = None
 ) -> Stream:
     """Each different record once, at the least time at which it appears.
 
@@ -280,7 +280,7 @@ def _monotone(
     monotone: Monotone,
     schema: pa.Schema,
     *,
-    per: str = "accumulated",
+    per: Per = "accumulated",
     expire: int | None,
     name: str | None,
 ) -> Stream:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from timely_spark.errors import SchemaError
 from timely_spark.graph import check_columns, composed, integer, operator
 from timely_spark.operators.aggregate import ALL, Aggregate, Combines, one_group
-from timely_spark.operators.expire import check_per, options_text
+from timely_spark.operators.expire import Per, check_per, options_text
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import keys_and_value
 from timely_spark.state.arrow import Indices
@@ -55,7 +55,7 @@ def top_k(
     *,
     keys: str | Sequence[str] | None = None,
     descending: bool = True,
-    per: str = "accumulated",
+    per: Per = "accumulated",
     name: str | None = None,
 ) -> Stream:
     """The first `k` records of each key by a column; ties are ordered by the other columns, ascending.
