@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.errors import GraphError
 from timely_spark.graph import as_table, caller
 from timely_spark.streams import Stream
-from timely_spark.worker.columns import by_column
+from timely_spark.worker.epoch_columns import by_column
 
 if TYPE_CHECKING:
     from timely_spark.runtime.handle.input_handle import InputHandle

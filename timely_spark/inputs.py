@@ -25,7 +25,7 @@ from timely_spark.graph import (
 )
 from timely_spark.input_streams import Input, Source
 from timely_spark.streams import Scope
-from timely_spark.worker.columns import check_epoch_column, kind_of
+from timely_spark.worker.epoch_columns import check_epoch_column, kind_of
 
 if TYPE_CHECKING:
     import os

@@ -66,7 +66,7 @@ from timely_spark.state.arrow import from_bytes
 from timely_spark.state.codec import BlobStore
 from timely_spark.times import as_epoch
 from timely_spark.worker import Budget, pack, pack_input, step, wire
-from timely_spark.worker.columns import by_column
+from timely_spark.worker.epoch_columns import by_column
 from timely_spark.worker.record import Recorded, recorded
 from timely_spark.worker.wire import ROWS, Message
 

@@ -16,7 +16,7 @@ import timely_spark as ts
 from timely_spark.differential import DIFF
 from timely_spark.differential.trace import insert
 from timely_spark.state import Arrangement
-from timely_spark.state.history import times_of
+from timely_spark.state.row_times import times_of
 from timely_spark.times import Antichain, Time
 
 Changes = list[list[tuple[int, int, int]]]

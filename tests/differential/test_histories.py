@@ -19,7 +19,7 @@ from timely_spark.differential.reducers import Count
 from timely_spark.differential.trace import insert
 from timely_spark.errors import StateError
 from timely_spark.state import Arrangement, codec
-from timely_spark.state.history import by_join, times_of
+from timely_spark.state.row_times import by_join, times_of
 from timely_spark.testing import Simulation
 from timely_spark.times import Time
 from timely_spark.worker.round import Worker

@@ -16,7 +16,7 @@ from timely_spark.differential.trace import DIFF
 from timely_spark.differential.working import Numbering, Side, Values, WorkingSet, consolidated_rows
 from timely_spark.state import Arrangement, hashing
 from timely_spark.state.arrow import numbers
-from timely_spark.state.history import with_time
+from timely_spark.state.row_times import with_time
 from timely_spark.times import Time
 
 KEYS = st.lists(st.one_of(st.none(), st.integers(-3, 30)), max_size=30)

@@ -29,7 +29,7 @@ import timely_spark as ts
 from tests.differential.test_law import LATE, Build, tap
 from tests.differential.test_law import Batch as BatchProgram
 from timely_spark.differential import trace
-from timely_spark.state import history
+from timely_spark.state import row_times
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.batch import Batch
 from timely_spark.times import only_epochs
@@ -230,19 +230,19 @@ def adversary(draw: random.Random, beyond: int = 0) -> Iterator[Counter[str]]:
 
     def advanced(table: pa.Table, kind: Any, since: int) -> pa.Table:
         assert only_epochs(kind)
-        epochs = history.epochs_of(table)
+        epochs = row_times.epochs_of(table)
         anywhere = np.array([draw.randrange(since + beyond) for _ in epochs] if since else epochs, np.int64)
         before = epochs < since
         did["moved"] += int((before & (anywhere != epochs)).sum())
-        at = table.schema.get_field_index(history.EPOCH)
-        return table.set_column(at, history.EPOCH, pa.array(np.where(before, anywhere, epochs)))
+        at = table.schema.get_field_index(row_times.EPOCH)
+        return table.set_column(at, row_times.EPOCH, pa.array(np.where(before, anywhere, epochs)))
 
     def splitting(since: int, *args: Any) -> Any:
         compact = compaction(since, *args)
 
         def split(hashed: Any, table: pa.Table) -> Any:
             hashed, table = compact(hashed, table)
-            early = history.epochs_of(table) < since
+            early = row_times.epochs_of(table) < since
             which = np.repeat(
                 np.arange(len(early)), 1 + (early & (np.array([draw.random() < 0.3 for _ in early], bool)))
             )
@@ -271,7 +271,7 @@ def adversary(draw: random.Random, beyond: int = 0) -> Iterator[Counter[str]]:
             parts[:] = [part for part in parts if len(part)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(history, "advanced", advanced)
+        patch.setattr(row_times, "advanced", advanced)
         patch.setattr(trace, "compaction", splitting)
         patch.setattr(Arrangement, "insert", insert_and_compact)
         yield did

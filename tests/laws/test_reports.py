@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timely_spark.worker import wire
-from timely_spark.worker.columns import Refused
 from timely_spark.worker.convergence import Convergence
+from timely_spark.worker.epoch_columns import Refused
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts
 from timely_spark.worker.negatives import Negatives

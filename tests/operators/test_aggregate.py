@@ -21,7 +21,7 @@ from timely_spark.operators import aggregate as module
 from timely_spark.operators.aggregate import Aggregates
 from timely_spark.state.arrow import from_bytes
 from timely_spark.state.grouping import group
-from timely_spark.state.history import EPOCH, with_time
+from timely_spark.state.row_times import EPOCH, with_time
 from timely_spark.testing import Simulation, run
 from timely_spark.times import Time
 from timely_spark.worker import pack

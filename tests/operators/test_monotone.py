@@ -17,7 +17,7 @@ import timely_spark as ts
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Monotone
 from timely_spark.operators.monotone import keep_best
-from timely_spark.state.history import EPOCH, with_time
+from timely_spark.state.row_times import EPOCH, with_time
 from timely_spark.testing import run
 from timely_spark.times import PRODUCT, Time
 

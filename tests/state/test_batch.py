@@ -16,7 +16,7 @@ from timely_spark.state import arrangement, batch
 from timely_spark.state.arrow import from_bytes, to_bytes
 from timely_spark.state.batch import Batch
 from timely_spark.state.hashing import exact, hashes
-from timely_spark.state.history import EPOCH
+from timely_spark.state.row_times import EPOCH
 
 LONGS = [0, 1, -1, 127, -128, 128, -129, 1 << 15, -(1 << 31), (1 << 63) - 1, -(1 << 63)]
 PLAIN = {"k", "v", "small", "null"}

@@ -32,7 +32,7 @@ from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.hashing import hashes
-from timely_spark.state.history import advanced
+from timely_spark.state.row_times import advanced
 from timely_spark.times import PRODUCT
 from timely_spark.worker import Worker
 from timely_spark.worker.vertex_snapshot import Invocation

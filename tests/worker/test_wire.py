@@ -8,7 +8,7 @@ import pytest
 
 from timely_spark.errors import VertexError
 from timely_spark.worker import ROWS, wire
-from timely_spark.worker.columns import Refused
+from timely_spark.worker.epoch_columns import Refused
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts
 from timely_spark.worker.negatives import Negatives

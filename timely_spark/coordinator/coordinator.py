@@ -25,8 +25,8 @@ from timely_spark.graph import Kind
 from timely_spark.progress import Tracker
 from timely_spark.times import MutableAntichain, Timestamp
 from timely_spark.worker import wire
-from timely_spark.worker.columns import Refused, by_column
 from timely_spark.worker.convergence import Convergence
+from timely_spark.worker.epoch_columns import Refused, by_column
 from timely_spark.worker.notify import Blockers, input_frontier
 from timely_spark.worker.wire import ELSEWHERE, NO_ROWS, Failure, Header, Item, Message, Report, SinkRows
 

@@ -15,7 +15,7 @@ from timely_spark.compiler.plan import Plan
 from timely_spark.coordinator.differences import SHOWN
 from timely_spark.graph import Kind, Stage
 from timely_spark.graph.stage import edges_into
-from timely_spark.state.history import DIFF
+from timely_spark.state.row_times import DIFF
 
 
 def behind(plan: Plan, stages: Iterable[Stage]) -> set[Stage]:

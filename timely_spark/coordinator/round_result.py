@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from timely_spark.coordinator.loops import Notice
 from timely_spark.worker import wire
-from timely_spark.worker.columns import Refused
 from timely_spark.worker.convergence import Convergence
+from timely_spark.worker.epoch_columns import Refused
 from timely_spark.worker.wire import Header, SinkRows
 
 CountChange: TypeAlias = tuple[int | None, int, Any, int, int]

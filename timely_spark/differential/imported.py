@@ -18,7 +18,7 @@ from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, Mask
 from timely_spark.state.batch import Batch
-from timely_spark.state.history import EPOCH, with_time
+from timely_spark.state.row_times import EPOCH, with_time
 from timely_spark.streams import Stream
 from timely_spark.times import Time, Timestamp
 

@@ -31,8 +31,8 @@ from timely_spark.state.arrangement import Arrangement, Matches
 from timely_spark.state.arrow import numbers
 from timely_spark.state.exchange import is_hot
 from timely_spark.state.hashing import hashes
-from timely_spark.state.history import by_join, stamped_each
 from timely_spark.state.repartition import repartition
+from timely_spark.state.row_times import by_join, stamped_each
 from timely_spark.times import Timestamp
 
 Columns = str | Sequence[str] | None

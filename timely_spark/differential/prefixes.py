@@ -21,8 +21,8 @@ from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, numbers, replaced
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.hashing import hashes
-from timely_spark.state.history import EPOCH, epochs_of, with_time
 from timely_spark.state.repartition import repartition as repartitioned
+from timely_spark.state.row_times import EPOCH, epochs_of, with_time
 from timely_spark.times import Timestamp
 
 AT = "__timely_at"

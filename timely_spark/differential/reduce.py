@@ -16,7 +16,7 @@ from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import FEW, Mask, numbers, replaced
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.grouping import group
-from timely_spark.state.history import stamped_each, times_of, with_time
+from timely_spark.state.row_times import stamped_each, times_of, with_time
 from timely_spark.times import Timestamp
 
 #: keys with more records than these are looked at before their records are read

@@ -13,15 +13,15 @@ import pyarrow as pa
 
 from timely_spark.errors import SchemaError, StateError
 from timely_spark.operators.aggregate import OTHER_SUMS
-from timely_spark.state import history
+from timely_spark.state import row_times
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, Indices, abs_bound, numbers, replaced, rows_at
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.grouping import Groups
-from timely_spark.state.history import Compact, compaction, time_columns, with_time
+from timely_spark.state.row_times import Compact, compaction, time_columns, with_time
 from timely_spark.times import PRODUCT, Timestamp
 
-DIFF = history.DIFF
+DIFF = row_times.DIFF
 """The column of differences: by how much the multiplicity of a record grows at a time."""
 
 SEQUENCE = "__timely_sequence"

@@ -24,7 +24,7 @@ from timely_spark.state.arrow import FEW, Hashes, Indices, numbers, rows_at
 from timely_spark.state.codes import runs
 from timely_spark.state.grouping import changes, group, ranges, run_starts
 from timely_spark.state.hashing import exact, hashes, same
-from timely_spark.state.history import TIME, Coordinates, by_join
+from timely_spark.state.row_times import TIME, Coordinates, by_join
 from timely_spark.times import Timestamp
 
 #: if numbers reach so many times their count, they are sorted, not marked among all

@@ -34,6 +34,7 @@ from timely_spark.graph.loop_context import LoopContext
 from timely_spark.graph.naming import Name, composed
 from timely_spark.graph.operator import load_operators, operator
 from timely_spark.graph.projection import ColumnProjection, SqlExpression
+from timely_spark.graph.quoting import identifier
 from timely_spark.graph.schema import (
     SchemaLike,
     as_schema,
@@ -43,7 +44,6 @@ from timely_spark.graph.schema import (
     columns_of,
     describe,
 )
-from timely_spark.graph.sql import identifier
 from timely_spark.graph.stage import Edge, Kind, Monotone, Partition, Skew, Stage
 from timely_spark.graph.suggest import Several, Suggests
 from timely_spark.graph.vertex import Context, Forward, Partitioner, Stateless, States, Vertex

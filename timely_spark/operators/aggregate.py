@@ -27,7 +27,7 @@ from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Indices, Mask, abs_bound, flat
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.grouping import Groups, group
-from timely_spark.state.history import RowTimes, compaction, time_columns, with_time
+from timely_spark.state.row_times import RowTimes, compaction, time_columns, with_time
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp, only_epochs
 

@@ -22,7 +22,7 @@ from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Mask, flat
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.grouping import changes, group
-from timely_spark.state.history import RowTimes, compaction, epochs_of, with_time
+from timely_spark.state.row_times import RowTimes, compaction, epochs_of, with_time
 from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import Timestamp
 

@@ -20,8 +20,8 @@ from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, Indices, replaced
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.grouping import group
-from timely_spark.state.history import EPOCH, epochs_of, with_time
 from timely_spark.state.repartition import repartition
+from timely_spark.state.row_times import EPOCH, epochs_of, with_time
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 

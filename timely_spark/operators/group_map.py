@@ -28,7 +28,7 @@ from timely_spark.state.arrow import Hashes, Indices, numbers
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.grouping import Groups, changes, group
-from timely_spark.state.history import epochs_of, with_time
+from timely_spark.state.row_times import epochs_of, with_time
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 

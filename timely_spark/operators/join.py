@@ -28,8 +28,8 @@ from timely_spark.state.arrangement import Arrangement, Matches
 from timely_spark.state.arrow import Indices, Mask, numbers, rows_at
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.grouping import group
-from timely_spark.state.history import EPOCH, TIME, RowTimes, compaction, epochs_of, with_time
 from timely_spark.state.repartition import repartition
+from timely_spark.state.row_times import EPOCH, TIME, RowTimes, compaction, epochs_of, with_time
 from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import EPOCHS, Timestamp
 

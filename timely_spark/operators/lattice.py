@@ -34,7 +34,7 @@ from timely_spark.state.arrow import Indices, Mask, flat, numbers, replaced
 from timely_spark.state.buffering import PerTime
 from timely_spark.state.codes import numbers_of
 from timely_spark.state.grouping import Groups, group, run_starts
-from timely_spark.state.history import Fold, RowTimes, compaction, with_time
+from timely_spark.state.row_times import Fold, RowTimes, compaction, with_time
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 

@@ -23,8 +23,8 @@ from timely_spark.state.arrow import Indices, Mask
 from timely_spark.state.buffering import BufferingVertex, PerTime
 from timely_spark.state.grouping import Groups, group
 from timely_spark.state.hashing import hashes
-from timely_spark.state.history import Compact, RowTimes, compaction, with_time
 from timely_spark.state.repartition import repartition
+from timely_spark.state.row_times import Compact, RowTimes, compaction, with_time
 from timely_spark.streams import Stream
 from timely_spark.times import Times, Timestamp
 

@@ -13,8 +13,8 @@ from timely_spark.operators.monotone import best_per_key, keep_best
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Indices, Mask
 from timely_spark.state.grouping import changes, group
-from timely_spark.state.history import epochs_of, with_time
 from timely_spark.state.repartition import repartition
+from timely_spark.state.row_times import epochs_of, with_time
 from timely_spark.times import Timestamp
 
 VOID = "__timely_void"

@@ -47,8 +47,8 @@ from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.grouping import group
-from timely_spark.state.history import EPOCH
 from timely_spark.state.repartition import repartition
+from timely_spark.state.row_times import EPOCH
 from timely_spark.streams import Stream
 from timely_spark.times import EPOCHS, Timestamp
 

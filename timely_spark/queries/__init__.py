@@ -2,8 +2,8 @@
 
 - `relations`: the relational operators, each with how it is built from collections.
 - `scopes`: which column a name means.
-- `blocks`, `sources`, `joins`, `calls`, `subqueries`, `recursion`: from a syntax tree to relations.
-- `generators`: functions that make rows.
+- `names`, `subqueries`, `from_items`, `joins`, `aggregating`, `blocks`: a query block, step by step.
+- `calls`, `recursion`, `generators`: aggregates in a tree, loops, functions that make rows.
 - `aggregates`, `windows`: reductions by aggregates and by functions of windows.
 - `narrowing`: which columns each relation needs.
 - `sql`: what users call.

@@ -13,14 +13,14 @@ import pyarrow as pa
 from timely_spark.queries import calls
 from timely_spark.queries.aggregates import TYPES, AggregateFunction
 from timely_spark.queries.binder import UNIT, cast_to, column_node, ordering
-from timely_spark.queries.joins import Sources
+from timely_spark.queries.joins import Joins
 from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation
 from timely_spark.queries.scopes import VisibleColumns
 from timely_spark.sql import parse
 from timely_spark.sql.types import name_of
 
 
-class Aggregating(Sources):
+class Aggregating(Joins):
     """The part of a block that groups and aggregates."""
 
     _listed: list[Any]

@@ -8,6 +8,7 @@ from typing import Any
 
 from timely_spark.queries import calls
 from timely_spark.queries.binder import UNIT, Domain, cast_to, column_node
+from timely_spark.queries.from_items import FromItems
 from timely_spark.queries.relations import Concat, Matched, Projection, Relation, RelationJoin, Selection
 from timely_spark.queries.scopes import (
     Ambiguous,
@@ -16,7 +17,6 @@ from timely_spark.queries.scopes import (
     NamedColumn,
     VisibleColumns,
 )
-from timely_spark.queries.sources import FromItems
 from timely_spark.sql import parse, types
 
 
@@ -64,7 +64,7 @@ def factored(node: Any) -> list[Any]:
     return [*(one for one in sides[0] if all(one in other for other in sides[1:])), node]
 
 
-class Sources(FromItems):
+class Joins(FromItems):
     """The part of a block that binds `FROM`, `JOIN` and `WHERE`."""
 
     def read_sources(self) -> None:

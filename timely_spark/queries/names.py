@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class BlockNames(ABC):
     """The state of a block that is bound.
 
-    `Subqueries`, `FromItems`, `Sources`, `Aggregating` and `Block` bind its clauses, in this order.
+    `Subqueries`, `FromItems`, `Joins`, `Aggregating` and `Block` bind its clauses, in this order.
     """
 
     def __init__(

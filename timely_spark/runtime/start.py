@@ -73,7 +73,7 @@ from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT
 from timely_spark.runtime.storage.states import States
 from timely_spark.show.sketch import Sketch
-from timely_spark.worker.columns import by_column
+from timely_spark.worker.epoch_columns import by_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

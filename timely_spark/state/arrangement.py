@@ -22,7 +22,7 @@ from timely_spark.state.arrow import FEW, Hashes, Indices, Mask
 from timely_spark.state.batch import Batch
 from timely_spark.state.grouping import in_order, ranges, run_starts
 from timely_spark.state.hashing import exact, hashes, same
-from timely_spark.state.history import EPOCH, TIME, Compact, Coordinates
+from timely_spark.state.row_times import EPOCH, TIME, Compact, Coordinates
 
 LIMIT = 1 << 21
 """Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""

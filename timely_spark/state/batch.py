@@ -16,7 +16,7 @@ from timely_spark.state.arrow import FEW, Hashes, Indices, flat, holding
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.grouping import run_starts
 from timely_spark.state.hashing import exact, unmix
-from timely_spark.state.history import EPOCH
+from timely_spark.state.row_times import EPOCH
 
 _HASH, _ROWS = "__timely_hash", "__timely_rows"
 #: metadata of a stored batch

@@ -17,8 +17,8 @@ from timely_spark.graph import Partition, Stage, Stateless
 from timely_spark.state.arrow import to_bytes
 from timely_spark.state.exchange import partitioned
 from timely_spark.worker import wire
-from timely_spark.worker.columns import Epochs, by_column, column_epochs, spans
 from timely_spark.worker.combining import combined
+from timely_spark.worker.epoch_columns import Epochs, by_column, column_epochs, spans
 from timely_spark.worker.loops import DIFF
 from timely_spark.worker.wire import Advance, InputBatch, Item, Tick
 

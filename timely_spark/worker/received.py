@@ -13,7 +13,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Channel, Node, Plan
 from timely_spark.state.arrow import from_bytes
 from timely_spark.worker import wire
-from timely_spark.worker.columns import InTime, Refused, by_column
+from timely_spark.worker.epoch_columns import InTime, Refused, by_column
 from timely_spark.worker.notify import input_frontier
 from timely_spark.worker.wire import Advance, Header, InputBatch, Item, Message, Tick
 

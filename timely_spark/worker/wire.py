@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from timely_spark.errors import VertexError
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.grouping import run_starts
-from timely_spark.worker.columns import Refused, Span
+from timely_spark.worker.epoch_columns import Refused, Span
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts, highest
 from timely_spark.worker.negatives import Negatives

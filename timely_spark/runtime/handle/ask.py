@@ -19,7 +19,7 @@ from timely_spark.graph import caller, describe, refuse, seconds
 from timely_spark.graph.schema import as_table
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Indices, numbers, replaced
-from timely_spark.state.history import EPOCH, epochs_of, with_time
+from timely_spark.state.row_times import EPOCH, epochs_of, with_time
 from timely_spark.times import Time
 
 Released = Callable[[str, int], Iterator[tuple[int, pa.Table]]]

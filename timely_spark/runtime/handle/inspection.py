@@ -27,7 +27,7 @@ from timely_spark.show.sketch import Sketch
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import from_bytes
 from timely_spark.state.codec import Codec, unpack_json
-from timely_spark.state.history import EPOCH
+from timely_spark.state.row_times import EPOCH
 from timely_spark.times.refined import time_text
 from timely_spark.worker import wire
 from timely_spark.worker.vertex_snapshot import VertexSnapshot, decode_chunk

@@ -48,7 +48,7 @@ from timely_spark.runtime.storage.cancel import request
 from timely_spark.runtime.storage.entries import Journal, close_source
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.times import Timestamp, as_epoch
-from timely_spark.worker.columns import by_column
+from timely_spark.worker.epoch_columns import by_column
 
 if TYPE_CHECKING:
     from typing import Self

@@ -14,7 +14,7 @@ from timely_spark.runtime.sources.replay import ReplaySource
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.entries import Journal, entry_size
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.worker.columns import by_column
+from timely_spark.worker.epoch_columns import by_column
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,8 @@ from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
 from timely_spark.worker import ROWS, Worker, wire
-from timely_spark.worker.columns import by_column
 from timely_spark.worker.convergence import Convergence
+from timely_spark.worker.epoch_columns import by_column
 from timely_spark.worker.wire import Header, Message
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from timely_spark.runtime.storage.entries import entry_size, read_entry
 from timely_spark.runtime.storage.log import FIRST
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker import pack_input
-from timely_spark.worker.columns import by_column
+from timely_spark.worker.epoch_columns import by_column
 
 Offset = dict[str, Any]
 

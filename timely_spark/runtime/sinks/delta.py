@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from timely_spark.errors import SchemaError
+from timely_spark.graph.quoting import identifier, literal, table_name
 from timely_spark.graph.schema import every_name
-from timely_spark.graph.sql import identifier, literal, table_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied
 from timely_spark.runtime.sinks.delivery import arrow_schema, spark_schema

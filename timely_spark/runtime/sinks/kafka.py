@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from timely_spark.graph.sql import identifier, literal
+from timely_spark.graph.quoting import identifier, literal
 from timely_spark.libraries.kafka import HEADERS
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks.delivery import spark_schema

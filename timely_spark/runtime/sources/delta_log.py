@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from timely_spark.graph import as_schema, caller, describe, refuse
-from timely_spark.graph.sql import table_name
+from timely_spark.graph.quoting import table_name
 from timely_spark.runtime.errors import BadFile, TableUnsupported
 from timely_spark.runtime.session import active_session
 from timely_spark.runtime.sources.arrivals import File, Values

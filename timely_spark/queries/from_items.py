@@ -25,7 +25,7 @@ from timely_spark.sql.binder import near
 class FromItems(Subqueries):
     """The part of a block that binds one table or subquery of `FROM`."""
 
-    if TYPE_CHECKING:  # of `Sources`
+    if TYPE_CHECKING:  # of `Joins`
 
         def take(self, made: FromItem) -> None: ...  # noqa: D102
         def names_of(self, parts: Sequence[FromItem]) -> VisibleColumns: ...  # noqa: D102

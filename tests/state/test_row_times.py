@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from timely_spark.state.grouping import Groups
 from timely_spark.state.hashing import hashes
-from timely_spark.state.history import RowTimes, advanced, compaction, epochs_of, times_of, with_time
+from timely_spark.state.row_times import RowTimes, advanced, compaction, epochs_of, times_of, with_time
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Lexicographic, Time
 
 

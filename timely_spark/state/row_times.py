@@ -1,4 +1,4 @@
-"""Histories: the time of each stored row, in columns, and logical compaction.
+"""The times of rows: those of each stored row, in columns, and logical compaction.
 
 The library's own times are one column of integers per coordinate, so that the times of many rows are compared
 at once. A time of a user's kind, or with an inner time of a user's type, is one column of JSON text.

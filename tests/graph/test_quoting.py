@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from timely_spark.errors import GraphError
-from timely_spark.graph.sql import identifier, literal, table_name
+from timely_spark.graph.quoting import identifier, literal, table_name
 
 TEXTS = st.text(st.sampled_from("`'\"\\; .-ab\n"), min_size=1, max_size=8)
 
