@@ -27,7 +27,11 @@ def query(spark: SparkSession) -> Iterator[ts.Query]:
     flow = ts.Dataflow("measured")
     numbers = flow.input("numbers", "n long", epochs="manual")
     numbers.group_by("n").count(name="counts").capture("out")
+    removed = flow.input("removed", "k long, diff long", epochs="manual")
+    removed.collection(diff="diff").count("many", keys="k", name="left").capture("remaining")
     with flow.start(spark, workers=2) as query:
+        removed.send([(7, -1)])
+        removed.advance_to(3)
         numbers.send([1, 2, 2])
         numbers.advance_to(3)
         query.wait_for(epoch=2)
@@ -56,6 +60,8 @@ def expected(query: ts.Query) -> dict[tuple[str, ...], float]:
         ("timely_rounds", "measured"): query.rounds,
         ("timely_epochs_in_flight", "measured"): 1,
         ("timely_frontier", "measured", "out"): 3,
+        ("timely_frontier", "measured", "remaining"): 3,
+        ("timely_negative_records", "left", "measured"): 1,
         **state,
     }
 
@@ -87,6 +93,8 @@ def test_a_scrape_and_a_reading_say_what_the_query_says(query: ts.Query) -> None
         for point in metric.data.data_points
     }
     assert expected(query).items() <= scraped.items()
+    age, later = (seen.pop(("timely_epoch_age_seconds", "measured")) for seen in (scraped, read))
+    assert 0 < age < later
     assert scraped == read
     names = {family.name for family in families} | {f"{family.name}_total" for family in families}
     shown = set(re.findall(r"(timely_\w+)\{", DASHBOARD.read_text(encoding="utf-8")))

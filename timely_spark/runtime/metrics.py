@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,12 @@ class _Metric:
     counter: bool = False
 
 
+def _age(view: LogView, _: Progress) -> dict[str, float]:
+    """For how long the oldest epoch in flight has waited; 0 if all are complete."""
+    since = view.history().all_open_since(view.newest().open_epochs)
+    return {"": max(0.0, time.time() - min(since)) if since else 0.0}
+
+
 _METRICS = (
     _Metric("micro_batch", None, "The newest micro-batch that is done.", lambda _, p: {"": p.epoch}),
     _Metric(
@@ -59,6 +66,27 @@ _METRICS = (
     _Metric("state_bytes", "step", "Bytes of state of all workers.", lambda _, p: p.state_bytes),
     _Metric("late_rows", "input", "Late rows since the flow began.", lambda _, p: p.late, counter=True),
     _Metric("cut_off", "loop", "Records that limits dropped.", lambda _, p: p.cut_off, counter=True),
+    _Metric("epoch_age_seconds", None, "How long the oldest epoch in flight has waited.", _age),
+    _Metric(
+        "quarantined",
+        "input",
+        "Files or messages that were quarantined since the flow began.",
+        lambda w, _: w.newest().quarantined,
+        counter=True,
+    ),
+    _Metric(
+        "negative_records",
+        "step",
+        "Records that were removed more often than inserted, since the flow began.",
+        lambda w, _: {step: number for step, (number, _) in w.newest().negatives.items()},
+        counter=True,
+    ),
+    _Metric(
+        "worker_seconds",
+        "worker",
+        "How long each worker worked in the newest batch: their difference is the skew.",
+        lambda w, _: {worker: ms / 1000 for worker, ms in w.newest().stats.get("took", {}).items()},
+    ),
 )
 
 

@@ -134,6 +134,10 @@ class History:
             return own[0].began
         return next((batch.began for batch in self.batches if epoch in batch.open_epochs), None)
 
+    def all_open_since(self, epochs: Iterable[int]) -> list[float]:
+        """The begins of epochs in flight, without those whose batch was removed."""
+        return [at for epoch in epochs if (at := self.open_since(epoch)) is not None]
+
     def convergence(self) -> dict[str, dict[int, list[tuple[int, float]]]]:
         """By loop and epoch, the changed records by iteration."""
         return convergence(each for batch in self.batches for each in batch.iterations)

@@ -61,7 +61,7 @@ class Verdict:
 
 def _late(status: Status, history: History, waiting: Mapping[str, int], now: float) -> float:
     manifest = status.after.manifest
-    since = [at for epoch in manifest.open_epochs if (at := history.open_since(epoch)) is not None]
+    since = history.all_open_since(manifest.open_epochs)
     if status.now is not None or waiting:
         since.append(manifest.written)
     return max(0.0, now - min(since)) if since else 0.0
