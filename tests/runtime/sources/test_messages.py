@@ -79,6 +79,16 @@ def test_json_has_times_and_only_the_columns_that_are_read() -> None:
     assert decoded.good.tolist() == [True, False, True]
 
 
+def test_json_has_the_envelopes_of_change_events() -> None:
+    row = pa.struct({"id": pa.int64(), "city": pa.string()})
+    schema = pa.schema({"op": pa.string(), "before": row, "after": row})
+    event = {"op": "d", "before": {"id": 2**53 + 1, "city": "Bonn", "more": 1}, "after": None, "ts_ms": 5}
+
+    assert alone(Json(schema), json.dumps(event).encode()) == [
+        {"op": "d", "before": {"id": 2**53 + 1, "city": "Bonn"}, "after": None}
+    ]
+
+
 def test_very_many_bad_values_take_few_parsers() -> None:
     sent = [b"{" if n % 10 == 0 else b'{"a": 1}' for n in range(2000)]
     decoder, calls = Json(SCHEMA), []
