@@ -55,6 +55,32 @@ def test_an_epoch_of_changes_is_taken_in_once(spark: SparkSession, tmp_path: Pat
     assert rows(spark, tmp_path / "stamped") == [(1, 1, "z"), (1, 3, "c"), (2, 4, "d")]
 
 
+def test_a_table_may_be_made_before_with_partitions_and_properties(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    now, log = tmp_path / "now", tmp_path / "log"
+    spark.sql(
+        f"CREATE TABLE delta.`{now}` (k BIGINT COMMENT 'the key', v STRING) USING delta PARTITIONED BY (v) "
+        "TBLPROPERTIES ('delta.appendOnly' = 'false', 'team' = 'graphs')"
+    )
+    spark.sql(
+        f"CREATE TABLE delta.`{log}` (epoch BIGINT, k BIGINT, v STRING, diff BIGINT) "
+        "USING delta CLUSTER BY (k)"
+    )
+    sinks = [DeltaSink(str(now), keys=("k",), diff="diff"), DeltaSink(str(log))]
+    for sink in sinks:
+        sink.prepare(spark, Output(name="out", vertex=Vertex(CHANGES), sink=sink), "/nowhere", "one")
+        deliver(spark, sink, 0, (1, "a", 1), (2, "b", 1))
+        deliver(spark, sink, 1, (2, "b", -1), (3, "c", 1))
+
+    assert rows(spark, now) == [(1, "a"), (3, "c")]
+    assert rows(spark, log) == [(0, 1, "a", 1), (0, 2, "b", 1), (1, 2, "b", -1), (1, 3, "c", 1)]
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{now}`").collect()[0]
+    assert detail["partitionColumns"] == ["v"]
+    assert detail["properties"]["team"] == "graphs"
+    assert spark.sql(f"DESCRIBE DETAIL delta.`{log}`").collect()[0]["clusteringColumns"] == ["k"]
+
+
 def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
     sink = prepared(spark, tmp_path / "now", epoch=True)
     deliver(spark, sink, 0, (1, "a", 1))
