@@ -11,8 +11,10 @@ PY := .venv/bin/python
 ARGS ?=
 # The environment of another Spark.
 OTHER = $(CURDIR)/build/spark-$(VERSION)
-# Tests run in as many processes as there are cores; each that meets a Spark test starts a session of its own.
-PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+# Tests run in as many processes as there are cores, and all of them in one more, as Spark's and the broker's wait.
+# Each process that meets a Spark test starts a session of its own.
+PARALLEL := --maxprocesses 4 --dist worksteal -n
+MORE = $(shell $(PYTHON) -c 'import os; print(1 + os.cpu_count())')
 KILLS ?= 60
 # An archive of the classes that Spark loads: a JVM that finds it starts in a third of the time.
 ARCHIVE := $(CURDIR)/.venv/classes.jsa
@@ -32,10 +34,10 @@ run: install ## stream a real graph through loops, check the answer, draw it (a 
 	@$(PY) -m timely_spark demo $(ARGS)
 
 check: install ## run the fast tests: the pure parts, no Spark (under a minute)
-	@$(PY) -m pytest $(PARALLEL) -m "not spark and not slow" $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) auto -m "not spark and not slow" $(ARGS)
 
 test: install ## run all tests
-	@$(PY) -m pytest $(PARALLEL) $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) $(MORE) $(ARGS)
 
 test-spark: check-tools ## run Spark's tests on another Spark, without Delta, which fits one only: make test-spark VERSION=4.3.0
 	@[ -n "$(VERSION)" ] || { echo "which one? make test-spark VERSION=4.3.0" >&2; exit 1; }
@@ -43,7 +45,7 @@ test-spark: check-tools ## run Spark's tests on another Spark, without Delta, wh
 	@$(OTHER)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@sed -E 's/"pyspark\[connect\][^"]*"/"pyspark[connect]==$(VERSION)"/' pyproject.toml > $(OTHER)/pyproject.toml
 	@cd $(OTHER) && bin/python -m pip install --quiet --group dev numpy pyarrow 'pandas<3'
-	@PYTHONPATH=$(CURDIR) $(OTHER)/bin/python -m pytest $(PARALLEL) -m spark $(ARGS)
+	@PYTHONPATH=$(CURDIR) $(OTHER)/bin/python -m pytest $(PARALLEL) $(MORE) -m spark $(ARGS)
 
 lint: .venv/.installed ## ruff (rules and format) and mypy --strict
 	@$(PY) -m ruff check .

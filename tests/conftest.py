@@ -1,4 +1,4 @@
-"""What every test may ask for: one Spark session for all, a checkpoint of its own, and `--campaign`."""
+"""What every test may ask for: one Spark session and one broker for all, a checkpoint, and `--campaign`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import zlib
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tests.support.broker import Broker
     from timely_spark import Dataflow
 
 # Each process that Spark starts imports the package: compile it once, wherever bytecode is usually off.
@@ -69,7 +71,7 @@ os.environ.setdefault(
 )
 
 # No deadline: the machine is small and shared. A campaign looks at many more examples, new ones each time.
-settings.register_profile("timely", deadline=None, max_examples=12, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("timely", deadline=None, max_examples=10, derandomize=bool(os.environ.get("CI")))
 settings.register_profile("campaign", deadline=None, max_examples=5_000, derandomize=False)
 
 
@@ -192,16 +194,22 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what uses Spark, and run it first; leave out the campaigns unless they were asked for.
+    """Mark what uses Spark or a broker, and run it first; leave out the campaigns unless they were asked for.
 
     Of several processes the first one then has all tests of the common session and of the broker: one warm
     JVM each. The others begin with the shortest tests, and take from the end of the first one's when they
-    have none left: the slow tests without Spark, and then those that start processes of their own.
+    have none left: the slow tests without Spark, then those that start processes of their own, and at last
+    some of the common session's. The files with many tests of these come first, as such tests are short: what
+    another process takes is worth a session.
     """
+    many = Counter(item.path for item in items)
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        names = getattr(item, "fixturenames", ())
+        if "spark" in names:
             item.add_marker("spark")
-    items.sort(key=_turn)
+        elif "broker" in names:
+            item.add_marker("slow")
+    items.sort(key=lambda item: (turn := _turn(item), 0 if turn else -many[item.path]))
     if not config.getoption("--campaign"):
         campaigns = [item for item in items if item.get_closest_marker("campaign")]
         config.hook.pytest_deselected(items=campaigns)
@@ -267,18 +275,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from tests.support.sessions import SHORT
 
     local = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        "spark.log.level": "ERROR",
         **SHORT,
     }
     builder = SparkSession.builder.master("local[2]").appName("timely_spark tests")
     session = timely_spark.configure(builder, delta=JARS, kafka=JARS).config(map=local).getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker of Kafka that all tests share: each has topics of its own."""
+    from tests.support.broker import Broker
+
+    with Broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -162,6 +162,7 @@ def test_a_checkpoint_that_nothing_happened_to_goes_on(checkpoint: Path) -> None
     go_on(checkpoint)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_bit_that_flips_is_found(kind: str, checkpoint: Path) -> None:
     (name,) = of_kind(kind, checkpoint)[-1:]
@@ -373,6 +374,7 @@ def test_files_of_a_batch_that_has_begun_are_read_once_whether_the_next_run_stay
     assert sum(len(files["folder"]) for files in there.read.values()) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [one for one in HARMS if one is not deleted], ids=lambda harm: harm.__name__)
 def test_a_damaged_record_of_a_batch_that_has_begun_is_named(begun: World, harm: Any) -> None:
     folder = Path(begun.checkpoint) / "timely" / "epochs"
@@ -392,6 +394,7 @@ def test_a_record_that_goes_back_is_not_followed(begun: World, entries: dict[str
         begun.live()
 
 
+@pytest.mark.slow
 def test_a_resident_flow_that_is_rolled_back_reads_each_entry_once(tmp_path: Path) -> None:
     """Its later batches begin anew: the records of those that there were say where others end."""
     there = resident(tmp_path / "checkpoint", leaves=0.4)

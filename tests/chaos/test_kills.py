@@ -1,4 +1,8 @@
-"""kill -9 anywhere, and a restart, as if nothing had happened: a sample of the campaign."""
+"""kill -9 anywhere, and a restart, as if nothing had happened: a sample of `make chaos`.
+
+In every run the engine without a JVM is killed anywhere (`test_engine.py`), a driver between a sink and its
+checkpoint (`tests/kafka`), and an executor in the middle of a loop (`tests/cluster`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ import pytest
 from tests.support import verdict
 from tests.support.campaign import CLUSTER, RETRYING, Campaign, Chain, Params, Unfailed, unfailed
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.campaign, pytest.mark.timeout(600)]
 
 SEED = 7 if os.environ.get("CI") else int(time.time()) % 100_000
 KILLS = 1
@@ -49,7 +53,6 @@ def test_a_driver_killed_anywhere_loses_nothing_and_repeats_nothing(
     assert sum(len(chain.kills) for chain in campaign.chains) >= KILLS
 
 
-@pytest.mark.campaign  # a driver is killed in every run
 def test_python_workers_killed_in_the_middle_of_their_tasks(
     base: Path, known: dict[Params, Unfailed]
 ) -> None:
@@ -64,7 +67,6 @@ def test_python_workers_killed_in_the_middle_of_their_tasks(
     assert verdict.differences(known[LOOPING].outcome, verdict.outcome(chain.home)) == []
 
 
-@pytest.mark.campaign  # tests/cluster kills a task of parallel rounds
 def test_a_driver_and_tasks_killed_in_parallel_rounds(base: Path) -> None:
     params = Params("looping", workers=2, partitions=2, parallel=True)
     chain = Chain(replace(params, master=RETRYING), base / "parallel")
@@ -78,7 +80,6 @@ def test_a_driver_and_tasks_killed_in_parallel_rounds(base: Path) -> None:
     assert verdict.differences(unkilled.outcome, verdict.outcome(chain.home)) == []
 
 
-@pytest.mark.campaign  # tests/cluster kills one on a cluster
 def test_executors_killed_and_a_task_that_is_done_twice(base: Path, known: dict[Params, Unfailed]) -> None:
     chain = Chain(replace(LOOPING, master=CLUSTER, partitions=2), base / "executors")
 
@@ -89,7 +90,6 @@ def test_executors_killed_and_a_task_that_is_done_twice(base: Path, known: dict[
     assert verdict.differences(known[LOOPING].outcome, verdict.outcome(chain.home)) == []
 
 
-@pytest.mark.campaign  # the sample may kill anywhere
 def test_the_file_source_killed_around_its_journal(base: Path, known: dict[Params, Unfailed]) -> None:
     chain = Chain(LOOPING, base / "journal")
 

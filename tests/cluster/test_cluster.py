@@ -150,14 +150,8 @@ def in_order(folder: Path) -> None:
         os.utime(file, (1_600_000_000 + number,) * 2)
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        pytest.param({"master": "local[2]"}, id="local"),
-        # the loop below is of a module that executors get
-        pytest.param({}, id="cluster", marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.campaign  # a page of tests/docs adds a module to its session; executors get the package below
+@pytest.mark.parametrize("where", [{"master": "local[2]"}, {}], ids=["local", "cluster"])
 def test_vertices_of_modules_that_are_shipped(
     submit: Any, package: Path, module: Any, tmp_path: Path, where: dict[str, str]
 ) -> None:
@@ -293,7 +287,7 @@ def test_the_job_of_the_story_reads_kafka_and_writes_delta(
     assert jars is not None
 
     with Broker(tmp_path) as broker:
-        to = {"kafka.bootstrap.servers": broker.servers, "topic": "payments"}
+        to = {"kafka.bootstrap.servers": broker.servers, "topic": "transfers"}
         paid.selectExpr("to_json(struct(*)) AS value").write.format("kafka").options(**to).save()
         shipped = ["--conf", f"spark.jars.packages={jars[1]}", "--py-files", package]
         running = submit(job, broker.servers, tmp_path / "rings", 2, shipped=shipped)

@@ -234,6 +234,7 @@ def test_notifications_that_were_received_leave_nothing_behind() -> None:
     assert not any(simulation.coordinator.pending)
 
 
+@pytest.mark.slow
 def test_a_flow_that_is_closed_leaves_nothing_behind() -> None:
     flow = ts.Dataflow("leak")
     x = flow.input("x", "n long")

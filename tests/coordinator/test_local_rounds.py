@@ -47,6 +47,7 @@ def test_local_rounds_give_the_results_of_micro_batches(component_sizes: Flow, w
     assert simulations[2].batch == 2, "one batch an epoch"
 
 
+@pytest.mark.slow
 def test_a_live_worker_equals_a_restored_one(component_sizes: Flow) -> None:
     plan, coordinator, result, states = first_round(component_sizes, 3)
     resident = {index: Worker(plan, state, index) for index, state in states.items()}
@@ -83,6 +84,7 @@ def test_each_bound_ends_the_batch(component_sizes: Flow, name: str, value: int)
     assert plan is coordinator.plan
 
 
+@pytest.mark.slow
 def test_stats_of_work_are_summed_over_rounds_and_stats_of_the_state_are_not(component_sizes: Flow) -> None:
     _, coordinator, result, states = first_round(component_sizes, 2)
     later, _ = run_local_rounds(coordinator, result, states, Bound(rounds=1000))

@@ -207,6 +207,7 @@ def test_a_process_sends_messages_to_their_worker_only_and_one_report_to_all() -
     assert report.encode() == added_up(written).encode()
 
 
+@pytest.mark.slow
 def test_what_processes_add_up_is_safe_only_together() -> None:
     coordinator, result, states = first_round([(i, i + 1) for i in range(20)], 4)
     workers = [Worker(coordinator.plan, states[i], i) for i in range(4)]
@@ -225,6 +226,7 @@ def test_what_processes_add_up_is_safe_only_together() -> None:
     assert overtaken, "one process's decrements need the increments of the other"
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(nodes, nodes), min_size=1, max_size=25),
     st.integers(2, 6),

@@ -43,6 +43,7 @@ def importing(path: Path) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.campaign) for n in (3, 4, 5))])
 def test_joins_and_reductions_are_those_of_the_records_at_each_epoch(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)

@@ -813,6 +813,7 @@ def test_so_it_is_with_what_goes_round(
         assert acc(changes["out"], time) == batch(program), time
 
 
+@pytest.mark.slow
 def test_what_iterations_undo_does_not_leave() -> None:
     flow = ts.Dataflow("path")
     edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")

@@ -108,6 +108,7 @@ def test_a_loop_in_the_body_of_another_may_begin_with_an_outer_collection() -> N
     }
 
 
+@pytest.mark.slow
 def test_crashes_change_nothing() -> None:
     flow = ts.Dataflow("crashes")
     halved(flow.input("x", "n long, diff long").collection(diff="diff"), 20).changes().capture("out")

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.broker import Broker
-
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md")))]
 FENCE = re.compile(r"^ {0,3}```")
@@ -129,12 +127,15 @@ def test_the_blocks_of_a_document_run(document: str, folder: Path) -> None:
 @pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize("document", sorted(ON_SPARK))
 def test_the_blocks_of_a_document_run_on_spark(
-    document: str, spark: SparkSession, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    document: str,
+    spark: SparkSession,
+    folder: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if document in KAFKA:
+        monkeypatch.setenv("KAFKA", request.getfixturevalue("broker").servers)
     with ExitStack() as stack:
-        if document in KAFKA:
-            broker = stack.enter_context(Broker(tmp_path))
-            monkeypatch.setenv("KAFKA", broker.servers)
         for name, text in files((ROOT / document).read_text(encoding="utf-8")).items():
             (folder / name).write_text(text, encoding="utf-8")
             monkeypatch.syspath_prepend(folder)

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "laws.md").read_text(encoding="utf-8")
 
@@ -17,6 +19,7 @@ def names_in(path: str) -> set[str]:
     return {function.name for function in functions if function.name.startswith("test_")}
 
 
+@pytest.mark.slow
 def test_cited_tests_exist() -> None:
     text = PAGE + (ROOT / "docs" / "naiad.md").read_text(encoding="utf-8")
     cited = [one.partition("::") for one in sorted(set(re.findall(r"`(tests/[^`]+)`", text)))]

@@ -72,6 +72,7 @@ def test_an_integer_may_be_one_of_numpy(what: str) -> None:
         INTEGERS[what](number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", INTEGERS)
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_anything_else_is_refused_with_the_line(what: str, wrong: Any) -> None:

@@ -137,6 +137,7 @@ def test_a_flow_with_ranks_can_be_rescaled_again_and_again(changing) -> None:
         rescaled(simulation, workers, flow_of(3000))
 
 
+@pytest.mark.slow
 def test_a_small_change_costs_few_records() -> None:
     draw = np.random.default_rng(1)
     given = [(*edge, 1) for edge in draw.integers(0, 2000, (10_000, 2)).tolist()]

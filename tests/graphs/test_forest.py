@@ -200,6 +200,7 @@ def test_crashes_and_schedules_do_not_change_the_result(seed: int) -> None:
     check_run(churn(seed, nodes=20, epochs=12, size=8), workers=3, seed=seed, crashes=0.3)
 
 
+@pytest.mark.slow
 def test_epochs_in_flight_together_are_sent_one_by_one() -> None:
     check_run(churn(5, nodes=15, epochs=10, size=8), workers=3, seed=5, together=True)
 
@@ -438,6 +439,7 @@ def test_after_rescaling_workers_without_edges_send_their_changes_too(seed: int,
         assert {pair for pair, count in components.items() if count} == least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
 def test_edges_that_are_partitioned_by_one_end_are_exchanged(workers: int) -> None:
     """Both directions of an edge get to one worker, and stay together when the flow is rescaled."""

@@ -86,6 +86,7 @@ def test_further_nodes_and_texts(follows, changing, named, algorithm, oracle) ->
     )
 
 
+@pytest.mark.slow
 @both
 def test_another_seed_is_another_order(follows, changing, algorithm, oracle) -> None:
     given = {"edges": (LONGS, changing(12, 24, 2, seed=7))}

@@ -78,6 +78,7 @@ def test_a_window_slides(algorithm, oracle, follows, window) -> None:
     follows(algorithm, oracle, {"edges": (LONGS, window(30, 60, 3))})
 
 
+@pytest.mark.slow
 def test_nodes_may_be_texts(follows, changing, named) -> None:
     edges = named(changing(9, 16, 3, seed=5))
 
@@ -137,7 +138,7 @@ SINKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dangling", ["drop", "spread"])
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.campaign), 3])
+@pytest.mark.parametrize("workers", [*(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2)), 3])
 def test_shares_of_a_changing_graph(dangling, workers) -> None:
     flow = ts.Dataflow("shares")
     edges = flow.input("edges", f"{LONGS}, diff long").collection(diff="diff")

@@ -10,6 +10,7 @@ from typing import Any
 
 import timely_spark as ts
 from tests.kafka.test_kafka import payments, summed
+from tests.support.sessions import SHORT
 from timely_spark.runtime.sinks.kafka import KafkaSink
 
 
@@ -24,9 +25,9 @@ def main(servers: str, checkpoint: str) -> None:
 
     KafkaSink.deliver = killed  # type: ignore[method-assign]
     broker: Any = SimpleNamespace(servers=servers)
-    builder = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR")
+    builder = SparkSession.builder.master("local[2]").config(map=SHORT)
     spark = ts.configure(builder, kafka=True).getOrCreate()
-    flow = summed(broker, payments(spark, broker, "transactions"), "totals")
+    flow = summed(broker, payments(spark, broker, "transactions"), "account-totals")
     flow.start(spark, checkpoint=checkpoint, workers=2).await_termination()
 
 

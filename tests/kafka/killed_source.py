@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import timely_spark as ts
+from tests.support.sessions import SHORT
 from timely_spark.runtime.sinks.delta import DeltaSink
 
 
@@ -38,7 +39,7 @@ def main(topic: str, servers: str, table: str, checkpoint: str, *kill: str) -> N
             deliver(*args)
 
     DeltaSink.deliver = killed  # type: ignore[method-assign]
-    builder = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR")
+    builder = SparkSession.builder.master("local[2]").config(map=SHORT)
     spark = ts.configure(builder, delta=True).getOrCreate()
     flow = totals(topic, servers, table, records_per_epoch=40)
     flow.start(spark, checkpoint=checkpoint, workers=2, commit_every=0).await_termination()

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
@@ -18,6 +19,8 @@ from tests.kafka.killed_source import totals
 from tests.support.broker import Broker
 
 ACCOUNTS = "abc"
+#: before which delivery a driver is killed, or after which
+KILLS = [(4, "after"), (2, "before")]
 
 
 def create(broker: Broker, topic: str) -> None:
@@ -52,13 +55,14 @@ def check(table: Path, numbers: range) -> None:
     assert sorted(places) == sorted((n % 3, n // 3) for n in numbers if n % 7 == 0)
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.campaign)])
 def test_each_message_is_in_the_table_once_although_drivers_and_the_broker_are_killed(
-    spark: SparkSession, broker: Broker, checkpoint: str, tmp_path: Path
+    spark: SparkSession, broker: Broker, checkpoint: str, tmp_path: Path, kills: int
 ) -> None:
-    topic = "payments-to-delta"
+    topic = f"payments-to-delta-{kills}"
     create(broker, topic)
     send(broker, topic, range(120))
-    for delivery, when in ((2, "before"), (4, "after")):
+    for delivery, when in KILLS[:kills]:
         place = [broker.servers, str(tmp_path), checkpoint]
         program = [sys.executable, "-m", "tests.kafka.killed_source", topic, *place, str(delivery), when]
         killed = subprocess.run(

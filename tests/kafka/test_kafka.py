@@ -113,12 +113,12 @@ def test_a_driver_is_killed_between_kafka_and_its_checkpoint(
     killed = subprocess.run(program, env=os.environ, capture_output=True, text=True, check=False, timeout=200)
     assert killed.returncode == -9, killed.stderr
     send(spark, broker, "transactions", sent[20:], PAYMENTS)
-    flow = summed(broker, payments(spark, broker, "transactions"), "totals")
+    flow = summed(broker, payments(spark, broker, "transactions"), "account-totals")
     flow.start(spark, checkpoint=checkpoint, trigger="available_now").await_termination()
 
-    assert topic(spark, broker, "totals").count() > 6, "the first epoch is there twice"
-    assert once(spark, broker, "totals") == totals(sent[:20], sent)
-    assert in_a_stream(spark, broker, "totals", checkpoint) == totals(sent[:20], sent)
+    assert topic(spark, broker, "account-totals").count() > 6, "the first epoch is there twice"
+    assert once(spark, broker, "account-totals") == totals(sent[:20], sent)
+    assert in_a_stream(spark, broker, "account-totals", checkpoint) == totals(sent[:20], sent)
 
 
 def totals(*epochs: list[tuple[str, int]]) -> Counter[Any]:

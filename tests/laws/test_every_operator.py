@@ -210,14 +210,14 @@ def test_no_operator_is_left_out_of_the_programs() -> None:
         2,
         3,
         4,
-        *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 15)),
-        *(pytest.param(n, marks=pytest.mark.campaign) for n in range(15, 40)),
+        *(pytest.param(n, marks=pytest.mark.campaign) for n in range(5, 40)),
     ],
 )
 def test_a_program_s_answer_is_its_own_on_other_workers_schedules_and_in_one_batch(seed: int) -> None:
     check(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1_002_433])
 def test_programs_that_once_differed_do_not(seed: int) -> None:
     """Ranks with a tolerance, of epochs in flight together."""

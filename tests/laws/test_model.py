@@ -632,6 +632,7 @@ def test_epochs_by_the_clock_lose_nothing() -> None:
 # -- the model has teeth -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "model"),
     [
@@ -656,6 +657,7 @@ def without_messages(self: Share, rows: pa.Table) -> pa.Table:
     return wire.without(pa.concat_tables(self.swap([rows] * self.processes)), Message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [without_others, without_messages])
 def test_a_wrong_exchange_is_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Share, "exchange", wrong)

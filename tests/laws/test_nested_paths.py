@@ -284,6 +284,7 @@ def test_every_record_takes_its_path_and_every_time_is_complete_once(
     check(loops, drawn, ends, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", range(1, LEVELS + 1))
 def test_a_step_that_sends_earlier_than_it_declares_is_an_error(wrong: int) -> None:
     path = Path(1, 1, more=False)
@@ -296,6 +297,7 @@ def test_a_step_that_sends_earlier_than_it_declares_is_an_error(wrong: int) -> N
         sim.run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [no_arrivals, no_data_of_this_batch])
 def test_a_wrong_rule_of_notifications_is_caught(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "lower_bounds", rule)

@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import Any
 
+import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ Kind = Any
 KINDS = st.sampled_from([PRODUCT, LEXICOGRAPHIC])
 SMALL = st.integers(0, 4)
 #: pure algebra costs next to nothing: more examples than others have, however few those are
-MANY = settings(max_examples=max(100, settings().max_examples))
+MANY = settings(max_examples=max(50, settings().max_examples))
 
 
 def some(kind: Kind, *times: tuple[int, ...]) -> tuple[Kind, list[Any]]:
@@ -190,6 +191,7 @@ def test_a_composition_exists_iff_something_passes_it(data: st.DataObject) -> No
     assert (composed(path, kind.identity(depth)) is None) == (along(path, least) is None)
 
 
+@pytest.mark.slow
 @MANY
 @given(st.data())
 def test_followed_by_is_associative(data: st.DataObject) -> None:
@@ -202,6 +204,7 @@ def test_followed_by_is_associative(data: st.DataObject) -> None:
     assert composed(one + two, kind.identity(depth)) == expected
 
 
+@pytest.mark.slow
 @MANY
 @given(st.data())
 def test_what_a_path_advances(data: st.DataObject) -> None:
@@ -263,6 +266,7 @@ def minimal(times: Any) -> set[Any]:
     return {time for time in times if not any(other < time for other in times)}
 
 
+@pytest.mark.slow
 @MANY
 @given(alike(8), st.data())
 def test_an_antichain_holds_the_minimal_elements(drawn: tuple[Kind, list[Any]], data: st.DataObject) -> None:
@@ -278,6 +282,7 @@ def test_an_antichain_holds_the_minimal_elements(drawn: tuple[Kind, list[Any]], 
     assert frontier.dominates(Antichain(times))
 
 
+@pytest.mark.slow
 @MANY
 @given(alike(5), st.data())
 def test_a_counted_frontier_is_that_of_the_positive_counts(
@@ -305,6 +310,7 @@ def test_a_counted_frontier_is_that_of_the_positive_counts(
     assert not counted.frontier()
 
 
+@pytest.mark.slow
 @MANY
 @given(alike(5), st.data())
 def test_order_and_grouping_of_counts_do_not_matter(

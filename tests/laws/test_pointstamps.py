@@ -25,6 +25,7 @@ def frontiers(plan: Any, active: Iterable[tuple[int, Any]]) -> dict[int, Anticha
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("salt", range(12))
 def test_a_program_with_dicts_arrives_at_the_frontiers_of_each_round(salt: int) -> None:
     workers = 1 + salt % 3

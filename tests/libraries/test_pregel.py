@@ -235,6 +235,7 @@ def grown(nodes: ts.Collection, edges: ts.Collection) -> ts.Collection:
     ).nodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", SCHEDULES[:2])
 def test_nodes_and_edges_are_added(how: dict[str, Any]) -> None:
     def oracle(nodes: set[int], _: Any) -> Iterable[tuple[int, int]]:

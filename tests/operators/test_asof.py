@@ -121,6 +121,7 @@ def test_each_record_has_the_nearest_that_its_epoch_knows(
     assert found["expire"] == expected(epochs, lambda e: max(0, e - n), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["k", None])
 def test_it_goes_on_with_other_workers(by: Any) -> None:
     draw = random.Random(1)

@@ -238,6 +238,7 @@ def test_new_keys_do_not_make_the_state_grow(step: str) -> None:
     assert max(sizes[70:]) < 1.2 * before, "nothing of the burst is left, although large batches merge rarely"
 
 
+@pytest.mark.slow
 def test_a_key_in_every_epoch_is_never_dropped_and_stored_once() -> None:
     flow = ts.Dataflow("always")
     flow.input("x", "k long").group_by("k").count(expire=1_000).capture("out")

@@ -63,6 +63,7 @@ def test_final_values_may_be_accumulated() -> None:
     assert len(results(hops(lambda near: near.settle().distinct()))) == 1
 
 
+@pytest.mark.slow
 def test_a_function_that_reads_the_iteration_gives_one_result_on_every_schedule() -> None:
     def scale(time: Any, batch: pa.Table) -> pa.Table:
         return batch.set_column(1, "hops", pc.multiply(pc.add(batch["hops"], 0), time.counters[0] + 1))
@@ -273,6 +274,7 @@ def decided(flow: ts.Dataflow) -> str:
     return ", ".join([*(f"{before[e.source].name} -> {e.target.name}" for e in settled), *itself])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epochs", "build", "decision"),
     [

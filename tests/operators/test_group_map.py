@@ -133,6 +133,7 @@ def test_in_a_loop_a_reduction_is_of_each_iteration() -> None:
         assert made["out"].rows() == {0: [(1, 3), (1, 6), (1, 12), (2, 4), (2, 8)]}
 
 
+@pytest.mark.slow
 def test_a_key_that_is_forgotten_leaves_nothing_behind_and_state_is_not_its_history() -> None:
     flow = ts.Dataflow("small")
     x = flow.input("x", "k long, v long")

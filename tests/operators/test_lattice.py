@@ -64,6 +64,7 @@ def test_a_key_has_the_merge_of_its_values_at_each_epoch(epochs, how, kind) -> N
         assert rows.get(epoch, []) == sorted((k, v) for k, v in there.items() if before.get(k) != v)
 
 
+@pytest.mark.slow
 @given(epochs=RECORDS, how=HOW, up_to=st.sampled_from([None, 1, 2, 3]))
 def test_counts_and_thresholds_at_each_epoch(epochs, how, up_to) -> None:
     flow = ts.Dataflow("counted")
@@ -178,6 +179,7 @@ def test_thresholds_in_a_loop(epochs, how) -> None:
         assert found == on
 
 
+@pytest.mark.slow
 def test_the_state_of_a_key_does_not_grow_with_the_number_of_its_values() -> None:
     flow = ts.Dataflow("long")
     x = flow.input("x", "k long, v long")

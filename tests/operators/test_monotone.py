@@ -171,6 +171,7 @@ def test_per_is_checked_when_the_graph_is_built(options: Any) -> None:
         ts.Dataflow("x").input("x", "n long").distinct(**options)
 
 
+@pytest.mark.slow
 def test_readers_outside_a_loop_get_final_records() -> None:
     """In a loop a minimum improves again and again; readers outside the loop see the last one only."""
     flow = ts.Dataflow("derived")
@@ -243,6 +244,7 @@ def test_settle_refuses_records_that_are_final() -> None:
         ts.Dataflow("bad").input("x", "n long").settle()
 
 
+@pytest.mark.slow
 def test_old_epochs_are_compacted() -> None:
     """State per key does not grow with the number of epochs."""
     flow = ts.Dataflow("long")

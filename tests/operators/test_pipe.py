@@ -88,6 +88,7 @@ def test_records_go_through_a_program_of_another_language(workers: int) -> None:
     assert rows == {i: [(n,) for n in sorted(epoch)] for i, epoch in enumerate(epochs)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_notifications_and_state_are_those_of_a_vertex_whatever_crashes(seed: int) -> None:
     # a worker's batches of a time are one; more than one worker, late messages, budgets and crashes
@@ -247,6 +248,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "message"), FAILURES, ids=range(len(FAILURES)))
 def test_a_program_that_fails_is_named_with_the_reason(body: str, message: str) -> None:
     body = f'our $seen; my $recv = $m->{{verb}} eq "recv"; {body};'

@@ -465,6 +465,7 @@ def test_an_input_of_a_scope_ends_its_epochs_by_itself() -> None:
     assert simulation.captured["both out"].rows() == {0: [(0,), (1,), (3,)]}
 
 
+@pytest.mark.slow
 def test_an_input_opened_in_a_scope_is_one_that_enters_it() -> None:
     def flow_of(*, inside: bool) -> ts.Dataflow:
         flow = ts.Dataflow("opened")

@@ -148,6 +148,7 @@ def test_the_same_text_is_the_same_plan() -> None:
     assert plan("n > 1") != plan("n > 2")
 
 
+@pytest.mark.slow
 def test_importing_the_library_does_not_import_sqlglot() -> None:
     program = "import sys, timely_spark; print(*({'sqlglot', 'timely_spark.sql.forms'} & {*sys.modules}))"
     made = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)

@@ -167,6 +167,7 @@ LEVELS = """WITH RECURSIVE walk(node, n) {} AS (
     SELECT 1L, 0 UNION ALL SELECT dst, n + 1 FROM walk JOIN edges ON node = src) SELECT n FROM walk"""
 
 
+@pytest.mark.slow
 def test_a_limit_ends_the_recursion_or_is_an_error():
     assert run(LEVELS.format("RETURN AT RECURSION LIMIT 4")) == [(n, 1) for n in range(5)]
     with pytest.raises(LimitReached):

@@ -111,6 +111,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("query", "problem", "hint"), REFUSED)
 def test_what_is_refused_shows_its_place_and_what_to_write(query, problem, hint):
     with pytest.raises(SqlError) as caught:
@@ -198,6 +199,7 @@ def test_a_function_of_the_user_is_called_in_queries():
     }
 
 
+@pytest.mark.slow
 def test_the_package_of_expressions_does_not_hide_the_function_sql():
     code = (
         "import timely_spark.sql.functions; from timely_spark.sql import bind; import timely_spark as ts;"

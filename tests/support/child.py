@@ -27,9 +27,6 @@ from timely_spark.runtime.query import rounds
 from timely_spark.runtime.sources.folder import FileSource, Folder
 
 CONFS = SHORT | {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.log.level": "ERROR",
     "spark.sql.streaming.pollingDelay": "5ms",
     "spark.driver.memory": "700m",
     "spark.executor.memory": "512m",

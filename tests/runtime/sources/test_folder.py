@@ -50,6 +50,7 @@ def rows(folder: Folder, schema: Any = None, columns: list[str] | None = None, *
 TABLE = pa.table({"n": [1, 2, None], "s": ["a", None, ""]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
 @pytest.mark.parametrize("length", [1, 1 << 17])
 @pytest.mark.parametrize("end", ["", "\n", " ", "\n\n"])
@@ -65,6 +66,7 @@ def test_the_last_line_of_json_needs_no_end(tmp_path: Path, name: str, length: i
         rows(folder_of(tmp_path, "json"), "n long")
 
 
+@pytest.mark.slow
 def test_a_line_of_json_that_is_longer_than_a_block(tmp_path: Path) -> None:
     record = {"s": "a" * (3 << 20)}
     (tmp_path / "a.json").write_text(json.dumps(record) + "\n" + json.dumps(record))
@@ -74,6 +76,7 @@ def test_a_line_of_json_that_is_longer_than_a_block(tmp_path: Path) -> None:
     assert rows(folder_of(tmp_path, larger), "s string") == [record, record]
 
 
+@pytest.mark.slow
 def test_json_with_long_lines_is_not_held_in_memory(tmp_path: Path) -> None:
     record = {"s": "a" * 70_000}
     (tmp_path / "a.json").write_text("\n \n" + (json.dumps(record) + "\n") * 600)
@@ -338,6 +341,7 @@ def test_values_that_a_cast_would_change_are_refused(tmp_path: Path) -> None:
 INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 @pytest.mark.parametrize(
     ("of", "to", "value"),
@@ -386,6 +390,7 @@ def test_values_inside_of_others_that_a_cast_would_change_are_refused(
         assert rows(folder_of(tmp_path, form), pa.schema([("c", asked(of))]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "json", "arrow"])
 def test_a_column_has_its_default_in_files_that_lack_it(tmp_path: Path, form: str) -> None:
     write: dict[str, Any] = {
@@ -423,6 +428,7 @@ def test_a_column_has_its_default_in_files_that_lack_it(tmp_path: Path, form: st
         rows(*folder({"diff": 1}, "n long, diff long"))
 
 
+@pytest.mark.slow
 def test_a_default_in_json_is_that_of_records(tmp_path: Path) -> None:
     (tmp_path / "a").write_text('{"n": 1}\n' * 120_000 + '{"n": 2, "diff": -1}\n{"n": 3, "diff": null}\n')
     made = Folder.of("in", HERE, tmp_path, "json", None, defaults={"diff": 1})
