@@ -167,5 +167,6 @@ def test_what_is_changed_can_be_compiled_and_is_another_program() -> None:
         assert ast.dump(tree) != ast.dump(ast.parse(source)), one
 
 
+@pytest.mark.slow
 def test_what_is_known_to_change_nothing_is_still_there() -> None:
     assert EQUIVALENT.keys() - {one.name for one in all_mutations()} == set()

@@ -87,6 +87,7 @@ def test_a_sum_needs_all_that_are_in_it() -> None:
     assert sum(each.step == "large" for each in then.steps) == 1
 
 
+@pytest.mark.slow
 def test_what_keeps_a_row_away_or_where_it_is_lost() -> None:
     banned = explain_row(orders(), GIVEN, "good", {"customer": "bob"})
     assert not banned.present

@@ -185,6 +185,7 @@ def endless() -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 def test_a_loop_that_does_not_converge_is_told(begin: Any, serve: Any, tmp_path: Path) -> None:
     process = begin(endless(), workers=2, rounds=40, keep=10)
     process.handles["x"].send([(i,) for i in range(20)])

@@ -218,7 +218,7 @@ def test_who_listens_without_the_token_learns_neither_the_token_nor_data(answers
         listener.start()
         given = iter([impostor.getsockname()[:2]])
         with pytest.raises(PeersUnreachable, match=r"token of this stage|closed the connection|no address"):
-            victim.connect(lambda _: next(given, None), within=2.0)
+            victim.connect(lambda _: next(given, None), within=1.0)
         listener.join(10)
 
     assert len(heard) == 72, "a rank, a challenge and a proof of it"
@@ -239,7 +239,7 @@ def test_an_address_holds_for_one_place_of_one_stage() -> None:
 
 def _sends(content: bytes, size: int | None = None) -> Exception:
     """What a task raises if a peer that has the token sends some bytes after their length, or another one."""
-    them = peers(2, silence=2.0)
+    them, read = peers(2, silence=2.0), threading.Event()
 
     def work(own: Peers) -> None:
         own.connect(lambda rank: them[rank].address)
@@ -247,9 +247,12 @@ def _sends(content: bytes, size: int | None = None) -> Exception:
             file = own._sending[0]._file
             file.write((len(content) if size is None else size).to_bytes(8, "big") + content)
             file.flush()
-            time.sleep(1.0)
+            read.wait(20)
             return
-        own.swap([table(0)] * 2, within=20)
+        try:
+            own.swap([table(0)] * 2, within=20)
+        finally:
+            read.set()
 
     found: Exception = at_once(work, them)[0]
     return found

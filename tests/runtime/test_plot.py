@@ -60,6 +60,7 @@ def test_loops_latencies_and_states_have_panels() -> None:
     assert figure.axes[0].get_legend().get_window_extent().x0 > figure.axes[0].get_window_extent().x1
 
 
+@pytest.mark.slow
 def test_an_axis_shows_whole_iterations_and_powers_where_changes_fall_by_much() -> None:
     falls = batch(0, [Iterations("a", 0, i, 1, 4 ** (12 - i)) for i in range(12)], [])
     short = batch(1, [Iterations("b", 1, i, 1, 10 ** (6 - i)) for i in range(3)], [])

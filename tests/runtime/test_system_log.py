@@ -38,6 +38,7 @@ def edges(epoch: int) -> list[tuple[int, int, int]]:
     return [(draw.randrange(9), draw.randrange(9), 1) for _ in range(6)]
 
 
+@pytest.mark.slow
 def test_measuring_changes_no_result() -> None:
     plan = reach().compile(3)
     given = [edges(epoch) for epoch in range(4)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
+import pytest
 
 import timely_spark as ts
 from timely_spark.compiler.summary import PlanSummary
@@ -19,6 +20,7 @@ def ask(process: Any, epoch: int) -> Why:
     return Why.of(replace(newest, own=PlanSummary.of(process.context.plan)), epoch)
 
 
+@pytest.mark.slow
 def test_what_a_loop_does_and_since_when(begin: Any, tmp_path: Path) -> None:
     flow = ts.Dataflow("hops")
     numbers = flow.input("numbers", "n long, to long")

@@ -70,6 +70,7 @@ def test_an_expression_without_a_value_says_which() -> None:
         bind("9223372036854775807 + a", ROWS.schema).evaluate(ROWS)
 
 
+@pytest.mark.slow
 def test_a_worker_evaluates_without_sqlglot() -> None:
     expression = pickle.dumps((bind("upper(s) || a", ROWS.schema), ROWS))
     program = (

@@ -325,6 +325,7 @@ def test_the_runtime_captures_exactly_once_and_replays_on_other_workers(begin: A
     assert (shared / "_complete").exists()
 
 
+@pytest.mark.slow
 def test_the_runtime_replays(begin: Any, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     first = Simulation(capturing(shared), workers=2)
