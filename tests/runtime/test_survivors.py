@@ -84,12 +84,13 @@ def test_an_older_epoch_never_replaces_the_record_of_a_newer_one(
 
             return call
 
-    sink = DeltaSink("t", keys=("k",), diff=diff)
+    sink = DeltaSink("t", keys=("k",), diff=diff, epoch=True)
     sink._columns = ["k", "v"]
     monkeypatch.setattr(sink, "_check_own", lambda _: None)
     monkeypatch.setattr(sink, "_table", lambda _: Merge())
     sink._merge(None, SimpleNamespace(alias=lambda _: None))  # type: ignore[arg-type]
-    newer = "`s`.`epoch` >= coalesce(`t`.`epoch`, `s`.`epoch`)"
+    stamp = f"`s`.`{delta.STAMP}`"
+    newer = f"{stamp} >= coalesce(`t`.`epoch`, {stamp})"
     more = f"`s`.`{delta._MORE}` > 0"
     assert conditions == (
         [newer] if diff is None else [f"{more} AND {newer}", f"`s`.`d` < 0 AND {newer}", newer]
