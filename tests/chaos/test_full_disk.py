@@ -123,9 +123,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("stays", [False, True], ids=["micro-batches", "resident"])
 @pytest.mark.parametrize("methods", [WRITES, READS], ids=["writing", "reading"])
-@pytest.mark.parametrize(
-    "share", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(2, 11))]
-)
+@pytest.mark.parametrize("share", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(1, 11))])
 def test_whatever_is_refused_the_storage_owns_the_error_and_a_restart_has_lost_nothing(
     tmp_path: Path, undisturbed: Any, methods: list[str], share: int, *, stays: bool
 ) -> None:

@@ -38,7 +38,9 @@ def coefficients(directed: bool) -> Callable[..., Iterable[tuple[Any, float]]]: 
 
 @pytest.mark.slow
 @both
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (2, 0), (3, 1)])
+@pytest.mark.parametrize(
+    ("workers", "seed"), [(1, None), pytest.param(2, 0, marks=pytest.mark.campaign), (3, 1)]
+)
 def test_edges_come_and_go(follows, changing, workers, seed, directed) -> None:
     edges = changing(8, 24, 5, seed=workers)
 
@@ -52,7 +54,7 @@ def test_edges_come_and_go(follows, changing, workers, seed, directed) -> None:
 
 @pytest.mark.slow
 @both
-@pytest.mark.parametrize("size", [(10, 20, 20), (30, 200, 6)])
+@pytest.mark.parametrize("size", [(10, 20, 20), pytest.param((30, 200, 6), marks=pytest.mark.campaign)])
 def test_a_window_slides(follows, window, size, directed) -> None:
     given = {"edges": (LONGS, window(*size))}
 

@@ -17,7 +17,7 @@ from timely_spark.testing import run
 LONGS = "src long, dst long"
 WINDOWS = [
     (10, 20, 20),
-    (100, 200, 10),
+    pytest.param((100, 200, 10), marks=pytest.mark.campaign),
     (100, 2000, 1),
     pytest.param((10, 20, 1000), marks=[pytest.mark.campaign, pytest.mark.timeout(1800)]),
 ]

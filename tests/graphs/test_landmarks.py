@@ -62,8 +62,8 @@ WAYS = [
     "weights",
     [
         (),
-        pytest.param((0.5, 0.25, 4.0), marks=pytest.mark.slow),
-        pytest.param((1, 2, 5), marks=[pytest.mark.slow, pytest.mark.campaign]),
+        (0.5, 0.25, 4.0),
+        pytest.param((1, 2, 5), marks=pytest.mark.campaign),
     ],
 )
 def test_edges_and_landmarks_come_and_go(follows, changing, weights, how) -> None:

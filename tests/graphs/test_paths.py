@@ -20,7 +20,7 @@ from timely_spark.testing import run
 
 WINDOWS = [
     (10, 20, 40),
-    (100, 200, 10),
+    pytest.param(100, 200, 10, marks=pytest.mark.campaign),
     (100, 2000, 1),
     pytest.param(10, 20, 1000, marks=[pytest.mark.campaign, pytest.mark.timeout(1800)]),
 ]
@@ -41,7 +41,9 @@ def nearest(edges: list[tuple[Any, ...]], roots: list[tuple[Any]]) -> Iterable[t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (2, 0), (3, 1)])
+@pytest.mark.parametrize(
+    ("workers", "seed"), [(1, None), pytest.param(2, 0, marks=pytest.mark.campaign), (3, 1)]
+)
 @pytest.mark.parametrize("graph", [2, *(pytest.param(n, marks=pytest.mark.campaign) for n in (0, 1))])
 def test_roots_and_edges_are_inserted_and_deleted(follows, changing, workers, seed, graph) -> None:
     edges = changing(12, 18 + 6 * graph, 8, seed=graph)

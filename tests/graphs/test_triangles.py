@@ -30,7 +30,9 @@ def threes(edges: list[tuple[Any, Any]]) -> Iterable[tuple[Any, Any, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (2, 0), (3, 1)])
+@pytest.mark.parametrize(
+    ("workers", "seed"), [(1, None), pytest.param(2, 0, marks=pytest.mark.campaign), (3, 1)]
+)
 @pytest.mark.parametrize("graph", [2, *(pytest.param(n, marks=pytest.mark.campaign) for n in (0, 1))])
 def test_edges_change_and_degrees_pass_powers_of_two(follows, changing, workers, seed, graph) -> None:
     edges = changing(9, 16 + 10 * graph, 12, changes=8, seed=graph)
@@ -41,7 +43,10 @@ def test_edges_change_and_degrees_pass_powers_of_two(follows, changing, workers,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "edges", "rounds"), [(10, 20, 40), (30, 200, 10), (30, 400, 1)])
+@pytest.mark.parametrize(
+    ("nodes", "edges", "rounds"),
+    [(10, 20, 40), pytest.param(30, 200, 10, marks=pytest.mark.campaign), (30, 400, 1)],
+)
 def test_a_window_slides(follows, window, nodes, edges, rounds) -> None:
     follows(triangles, threes, {"edges": (LONGS, window(nodes, edges, rounds))}, workers=2)
 

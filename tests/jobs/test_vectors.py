@@ -41,7 +41,7 @@ def irises() -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.campaign), 3])
+@pytest.mark.parametrize("workers", [*(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2)), 3])
 def test_centres_are_those_of_lloyd_to_the_last_bit_while_points_come_and_go(workers: int) -> None:
     import kmeans
 

@@ -36,7 +36,7 @@ def test_a_small_change_writes_a_small_part_of_a_large_state(memory: Any) -> Non
     send(simulation, np.arange(KEYS))
     whole = blobs.written + sum(len(state or b"") for state in simulation.states)
     assert whole > 8 * KEYS, "H of the key, at least"
-    blobs.written, inline, epochs = 0, 0, 100
+    blobs.written, inline, epochs = 0, 0, 50
     for _ in range(epochs):
         send(simulation, random.integers(0, KEYS, 1_000))
         inline += sum(len(state or b"") for state in simulation.states)
