@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.authors import (
+    DIFF,
     Arrangement,
     BufferingVertex,
     Several,
@@ -25,6 +26,7 @@ from timely_spark.authors import (
     caller,
     check_collection,
     check_columns,
+    consolidate,
     integer,
 )
 from timely_spark.differential import Collection
@@ -32,7 +34,7 @@ from timely_spark.errors import BadArgument, GraphError, SchemaError
 from timely_spark.graphs import connected_components, minimum_spanning_forest
 from timely_spark.streams import Stream
 
-DIFF, WEIGHT, LEVEL = "diff", "weight", "level"
+CHANGE, LEVEL = "diff", "level"
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ def _moves(schema: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
 def _before_and_after(changes: pa.Table, key: str, value: str) -> tuple[pa.Array, Any, Any]:
     """The keys of changes, which have one row each at a time, with their values before and after."""
     keys = changes[key].unique()
-    rows = (changes.filter(pc.equal(changes[DIFF], sign)) for sign in (-1, 1))
+    rows = (changes.filter(pc.equal(changes[CHANGE], sign)) for sign in (-1, 1))
     before, after = (some[value].take(pc.index_in(keys, some[key])) for some in rows)
     return keys, before, after
 
@@ -311,13 +313,13 @@ def stable_ids(
             ("entity", pa.string()),
         ]
     )
-    results = pa.schema([("record", kind), ("entity", pa.string()), (DIFF, pa.int64())])
+    results = pa.schema([("record", kind), ("entity", pa.string()), (CHANGE, pa.int64())])
     moved = members.changes().unary_notify(partial(_regrouped, messages), messages, by="record")
     loop = moved.scope.inner()
     message = loop.variable(moved)
     back, changes = moved.flow.vertex(_Ids(messages), message, [messages, results], by="group")
     message.feed(back)
-    ids: Collection = changes.leave().collection(diff=DIFF).select("record", "entity", name=name)
+    ids: Collection = changes.leave().collection(diff=CHANGE).select("record", "entity", name=name)
     return ids
 
 
@@ -404,7 +406,7 @@ class _Ids(BufferingVertex):
     def _members(self, groups: Any, *new: pa.Table) -> tuple[pa.Table, Any, Any]:
         """The members of groups, oldest first; for each group its oldest; and for each member its group."""
         _, rows = self.members.matches(pa.table({"group": groups}), ["group"])
-        stored = [_summed(rows).drop_columns([WEIGHT])] if rows.num_rows else []
+        stored = [consolidate(rows).drop_columns([DIFF])] if rows.num_rows else []
         rows = pa.concat_tables([self.rows.empty_table(), *stored, *new])
         rows = rows.sort_by([(name, "ascending") for name in ("group", "since", "founder")])
         _, oldest, group = np.unique(
@@ -418,7 +420,7 @@ class _Ids(BufferingVertex):
 
     def _send(self, time: Any, rows: pa.Table, diff: int) -> None:
         changes = {"record": rows["record"], "entity": rows["entity"]}
-        self.send_by(1, time, pa.table(changes).append_column(DIFF, pa.array(np.full(rows.num_rows, diff))))
+        self.send_by(1, time, pa.table(changes).append_column(CHANGE, pa.array(np.full(rows.num_rows, diff))))
 
 
 def _with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
@@ -428,18 +430,10 @@ def _with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
 
 def _weighted(rows: pa.Table, weight: int) -> pa.Table:
     """The rows with a weight."""
-    return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight)))
-
-
-def _summed(rows: pa.Table) -> pa.Table:
-    """Equal rows as one with the sum of their weights, where that is not zero; in any order."""
-    columns = [name for name in rows.column_names if name != WEIGHT]
-    sums = rows.group_by(columns, use_threads=False).aggregate([(WEIGHT, "sum")])
-    sums = sums.rename_columns([*columns, WEIGHT]).select(rows.column_names)
-    return sums.filter(pc.not_equal(sums[WEIGHT], 0))
+    return rows.append_column(DIFF, pa.array(np.full(rows.num_rows, weight)))
 
 
 def _compacted(hashes: Any, rows: pa.Table) -> tuple[Any, pa.Table]:
-    """`_summed` rows with the hashes of their groups, by which they are in order."""
-    both = _summed(rows.append_column("hash", pa.array(hashes))).sort_by("hash")
+    """Consolidated rows with the hashes of their groups, by which they are in order."""
+    both = consolidate(rows.append_column("hash", pa.array(hashes))).sort_by("hash")
     return both["hash"].to_numpy(), both.drop_columns(["hash"])
