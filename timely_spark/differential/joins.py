@@ -32,7 +32,7 @@ from timely_spark.state.arrow import numbers
 from timely_spark.state.exchange import is_hot
 from timely_spark.state.hashing import hashes
 from timely_spark.state.repartition import repartition
-from timely_spark.state.row_times import by_join, stamped_each
+from timely_spark.state.row_times import by_join, with_each_time
 from timely_spark.times import Timestamp
 
 Columns = str | Sequence[str] | None
@@ -96,7 +96,7 @@ class JoinChanges(Join):
         """Add what was stored to its trace: in a loop often no iteration but the first looks a side up."""
         if stored := self._stored[side]:
             compact = consolidation(*self._compacted)
-            self.sides[side].insert(stamped_each(stored), compact=compact)
+            self.sides[side].insert(with_each_time(stored), compact=compact)
             stored.clear()
 
     def checkpoint(self) -> Mapping[str, Any]:

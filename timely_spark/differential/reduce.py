@@ -16,7 +16,7 @@ from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import FEW, Mask, numbers, replaced
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.grouping import group
-from timely_spark.state.row_times import stamped_each, times_of, with_time
+from timely_spark.state.row_times import times_of, with_each_time, with_time
 from timely_spark.times import Timestamp
 
 #: keys with more records than these are looked at before their records are read
@@ -167,7 +167,7 @@ class Reduce(BufferingVertex):
             if side.fresh:
                 few = [one for one in side.fresh if one[1].num_rows < FEW]  # see `_partial`
                 rows = [with_time(table, time) for time, table in side.fresh if table.num_rows >= FEW]
-                rows += [consolidate(stamped_each(few))] if few else []
+                rows += [consolidate(with_each_time(few))] if few else []
                 trace.insert(pa.concat_tables(rows), compact=consolidation(self._since))
 
     def checkpoint(self) -> Mapping[str, Any]:

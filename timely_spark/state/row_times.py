@@ -55,12 +55,12 @@ def with_time(table: pa.Table, time: Timestamp) -> pa.Table:
     return table
 
 
-def stamped_each(tables: Sequence[tuple[Time, pa.Table]]) -> pa.Table:
+def with_each_time(tables: Sequence[tuple[Time, pa.Table]]) -> pa.Table:
     """The rows of tables of one schema, each with the time columns of its table's time.
 
     Example:
         >>> a, b = pa.table({"k": ["a", "b"]}), pa.table({"k": ["c"]})
-        >>> stamped_each([(Time(7), a), (Time(8), b)]).to_pydict()
+        >>> with_each_time([(Time(7), a), (Time(8), b)]).to_pydict()
         {'k': ['a', 'b', 'c'], '__timely_time0': [7, 7, 8]}
     """
     if len(tables) == 1:
