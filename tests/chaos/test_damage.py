@@ -142,7 +142,7 @@ def look(kind: str, checkpoint: Path, name: str) -> object:
     readers: dict[str, Callable[[], object]] = {
         "flow.json": log.identity,
         "terms": log.owner,
-        "flows": lambda: log.files.found(name, log.files.json(name)),
+        "flows": lambda: log.files.existing(name, log.files.json(name)),
         "failures": lambda: log.files.json(name),
         "rounds": lambda: (log.read(number), log.manifest_and_rows(number)),
         "outputs": lambda: log.outputs(name),

@@ -44,9 +44,9 @@ def test_the_state_at_every_retained_round_is_the_collection_then(begin: Any, tm
 
     look = ts.inspect(str(tmp_path))
 
-    assert look.kept == range(6, 12)
-    assert look.rounds()["round"].to_pylist() == list(look.kept)
-    for number in look.kept:
+    assert look.retained == range(6, 12)
+    assert look.rounds()["round"].to_pylist() == list(look.retained)
+    for number in look.retained:
         trace = look.at(number).state("counted")["input"]
         total: Counter[str] = Counter()
         for row in trace.to_pylist():

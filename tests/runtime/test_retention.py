@@ -29,8 +29,8 @@ def test_batches_are_kept_for_so_long_and_at_least_so_many(
         process.handles["x"].send([n])
         process.batches()
     look = ts.inspect(str(tmp_path))
-    assert len(look.kept) == kept
-    for number in look.kept:
+    assert len(look.retained) == kept
+    for number in look.retained:
         found = look.at(number).state("counted")
         assert found == {} if number < 0 else found["output"].num_rows == number + 1
 

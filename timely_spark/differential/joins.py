@@ -119,7 +119,7 @@ class JoinChanges(Join):
         """Send the products of the changes."""
         if edge == self.shared:  # the others were matched when they arrived at this join
             unmet = found.numbers(SEQUENCE) < numbers(arrived, SEQUENCE)[found.probe]
-            found = found.kept(unmet)
+            found = found.filter(unmet)
         diffs = products(numbers(arrived, DIFF)[found.probe], found.numbers(DIFF))
         pairs = self.pairs(edge, arrived, found).append_column(DIFF, pa.array(diffs))
         for moment, part in by_join(pairs, found.times(len(time.encode())), time):

@@ -86,10 +86,14 @@ def _grouped(
     if value is not None:
         keys_and_value(operator, collection.schema, listed, value)
     if not listed:
-        columns = {ALL: pc.scalar(0), DIFF: DIFF}
-        records = computed(collection.stream, *collection.schema.names, columns, own=(ALL,))
-        return collection.like(records), (ALL,)
+        return with_one_key(collection), (ALL,)
     return collection, listed
+
+
+def with_one_key(collection: Collection) -> Collection:
+    """The records with a constant key `ALL`."""
+    columns = {ALL: pc.scalar(0), DIFF: DIFF}
+    return collection.like(computed(collection.stream, *collection.schema.names, columns, own=(ALL,)))
 
 
 def _plain(result: Collection) -> Collection:

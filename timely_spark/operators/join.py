@@ -112,7 +112,7 @@ class JoinExpiring(Join):
     def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, found: Matches) -> None:
         """Send the pairs of close epochs."""
         close = np.abs(found.times(1)[:, 0] - time.epoch) <= self.expire
-        super().send_pairs(edge, time, arrived, found.kept(close))
+        super().send_pairs(edge, time, arrived, found.filter(close))
 
     def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Store the batch with its own epoch."""

@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 from timely_spark.authors import DIFF, GROUP, Logic, computed, flat, numbers, reduced
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import Extreme, present_records
+from timely_spark.differential.reductions import with_one_key
 from timely_spark.differential.trace import products
 from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import ALL, beyond_longs, too_large_sum
-from timely_spark.queries.sorting import Order, ranks, rows_in_order, whole
+from timely_spark.queries.sorting import Order, ranks, rows_in_order
 from timely_spark.sql.plain import decimals, rounded_quotient, unscaled, wide
 from timely_spark.state.arrow import replaced
 from timely_spark.state.grouping import run_starts
@@ -560,7 +561,7 @@ def _general(
     stored = tuple(dict.fromkeys(one for one in read if one not in keys))
     by = keys
     if always is None:
-        given = collection if keys else whole(collection)
+        given = collection if keys else with_one_key(collection)
     else:
         given = _with_groups(collection, keys, always)
     by = keys or (ALL,)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from timely_spark.authors import DIFF, GROUP, Logic, computed, flat, numbers, reduced
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import present_records
+from timely_spark.differential.reductions import with_one_key
 from timely_spark.operators.aggregate import ALL
 from timely_spark.state.arrow import replaced
 from timely_spark.state.grouping import run_starts
@@ -118,12 +119,6 @@ class FirstRows(Logic):
         return inputs.filter(pa.array(left > 0))
 
 
-def whole(collection: Collection) -> Collection:
-    """The records with a constant key."""
-    columns = {ALL: pc.scalar(0), DIFF: DIFF}
-    return collection.like(computed(collection.stream, *collection.schema.names, columns, own=(ALL, DIFF)))
-
-
 def by_keys(
     operator: str,
     collection: Collection,
@@ -136,7 +131,7 @@ def by_keys(
     schema = collection.schema
     names = [*schema.names, *(one.name for one in more)]
     keyed_by = keys or (ALL,)
-    given = collection if keys else whole(collection)
+    given = collection if keys else with_one_key(collection)
     fields = [*(one for one in schema if one.name not in keyed_by), *more]
     made = reduced(operator, given, logic(keyed_by), fields, name=None, **parameters)
     return made if made.schema.names == names else made.select(*names)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, integer, refuse
-from timely_spark.runtime.handle.query import known, living
+from timely_spark.runtime.handle.query import living, query_of
 from timely_spark.runtime.handle.watch import LogView, Progress
 from timely_spark.runtime.storage.latencies import QUANTILES
 
@@ -180,7 +180,7 @@ def progress_of(event: QueryProgressEvent) -> Progress | None:
     if progress is None:
         hint = "call it in onQueryProgress(self, event)."
         refuse(event, what="event", expected="a QueryProgressEvent of Spark", hint=hint)
-    query = known(str(progress.runId))
+    query = query_of(str(progress.runId))
     if query is None:
         return None
     durations = {progress.batchId: progress.durationMs.get("triggerExecution")}

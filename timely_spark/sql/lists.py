@@ -30,7 +30,7 @@ class Elements:
         """The number of each element in its list."""
         return np.arange(len(self.values)) - np.repeat(self.offsets[:-1], self.sizes)
 
-    def kept(self, mask: Any) -> pa.Array:
+    def filter(self, mask: Any) -> pa.Array:
         """The lists with some of their elements."""
         counts = np.bincount(self.owners[mask], minlength=len(self.sizes))
         return lists_of(self.values.filter(pa.array(mask)), counts)

@@ -394,7 +394,7 @@ class OfEntries(OfElements):
         if self.what == "items":
             offsets = pa.array(elements.offsets, pa.int32())
             return pa.MapArray.from_arrays(offsets, elements.values.field(0), made, type=self.type)
-        entries = elements.kept(np.asarray(pc.fill_null(made, fill_value=False)))
+        entries = elements.filter(np.asarray(pc.fill_null(made, fill_value=False)))
         return pa.MapArray.from_arrays(entries.offsets, *entries.values.flatten(), type=self.type)
 
 
@@ -405,7 +405,7 @@ class Filtered(OfElements):
     def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
         """The arrays."""
         elements = Elements(lists)
-        return elements.kept(np.asarray(pc.fill_null(self.bodies(rows, elements), fill_value=False)))
+        return elements.filter(np.asarray(pc.fill_null(self.bodies(rows, elements), fill_value=False)))
 
 
 @dataclass(frozen=True)

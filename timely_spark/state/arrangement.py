@@ -98,7 +98,7 @@ class Matches:
             times[:, i] = self.numbers(column)
         return times
 
-    def kept(self, some: Mask) -> Matches:
+    def filter(self, some: Mask) -> Matches:
         """The rows for which `some` is true."""
         if some.all():
             return self

@@ -90,7 +90,7 @@ class Inspection:
     flow: str
 
     @property
-    def kept(self) -> range:
+    def retained(self) -> range:
         """The retained rounds: numbers of micro-batches, -1 for the state before the first."""
         newest = self._log.newest()
         assert newest is not None
@@ -107,7 +107,7 @@ class Inspection:
             BadArgument: `round` is not an integer.
             UnknownName: the round is not retained.
         """
-        kept = self.kept
+        kept = self.retained
         number = kept[-1] if round is None else integer("round", round, least=FIRST)
         found = self._log.manifest_and_rows(number) if number in kept else None
         if found is None:
@@ -126,12 +126,12 @@ class Inspection:
         which a micro-batch may have several), epochs array<long> (those in flight), released array<string>
         (output and epoch), messages long, notifications long, state_bytes long, complete boolean.
         """
-        kept = self.kept[-integer("last", last) :] if last is not None else self.kept
+        kept = self.retained[-integer("last", last) :] if last is not None else self.retained
         found = [self.at(number) for number in kept]
         return pa.table({name: pa.array(map(of, found), kind) for name, (kind, of) in _ROUNDS.items()})
 
     def __repr__(self) -> str:
-        kept = self.kept
+        kept = self.retained
         return f"Inspection(flow={self.flow!r}, rounds {kept[0]} to {kept[-1]}, {self._log.checkpoint})"
 
 

@@ -81,7 +81,7 @@ def living() -> list[Query]:
     return list(_living.values())
 
 
-def known(run_id: str) -> Query | None:
+def query_of(run_id: str) -> Query | None:
     """A query that this process runs or has run; None if no flow, or nobody has its handle any more."""
     return _known.get(run_id)
 

@@ -65,7 +65,7 @@ class FileCounts:
         if until < 0:
             return cls()
         name = f"{folder}/{until}.arrow"
-        return cls(**files.head(name, files.found(name, files.schema(name))))
+        return cls(**files.head(name, files.existing(name, files.schema(name))))
 
     def after(self, batch: Sequence[File]) -> FileCounts:
         """The counts after one more batch."""
@@ -194,7 +194,7 @@ class FileJournal:
             self._files.remove(self._name(name))
 
     def _table(self, name: str | int) -> pa.Table:
-        return self._files.found(self._name(name), self._files.table(self._name(name)))
+        return self._files.existing(self._name(name), self._files.table(self._name(name)))
 
     def _name(self, name: str | int) -> str:
         return f"{self._folder}/{name}.arrow"

@@ -66,7 +66,7 @@ class KafkaReader(Reader):
             try:
                 files.write_json(name, begun, durable=True, new=True)
             except FileExistsError:  # written by a run that lost the checkpoint a moment ago
-                begun = files.found(name, files.json(name))
+                begun = files.existing(name, files.json(name))
         return dict(begun)
 
     def _end_here(self) -> None:

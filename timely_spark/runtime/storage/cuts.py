@@ -19,7 +19,7 @@ def recorded_cuts(log: RoundLog, batch: int) -> Cuts:
     for name in log.files.names("cuts"):
         of, round_, worker = _parts(log, name)
         if of == batch:
-            found[round_, worker] = int(log.files.found(name, log.files.json(name))["steps"])
+            found[round_, worker] = int(log.files.existing(name, log.files.json(name))["steps"])
     return found
 
 

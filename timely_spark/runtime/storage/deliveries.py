@@ -46,7 +46,7 @@ class Deliveries:
             if version <= after:
                 continue
             name = captured_file(self.output, version)
-            table = files.found(name, files.table(name))
+            table = files.existing(name, files.table(name))
             self._check(files, files.head(name, table.schema).get("after"))
             metadata = {key: value for key, value in table.schema.metadata.items() if key != HEAD}
             yield version, table.replace_schema_metadata(metadata or None)

@@ -199,7 +199,7 @@ class Journal:
     def _head(self, number: int) -> dict[str, Any]:
         files, name = self.log.files, _file(self.name, number)
         with self.log.reading_entry(self.name, number):
-            return {"id": None} | files.head(name, files.found(name, files.schema(name)))
+            return {"id": None} | files.head(name, files.existing(name, files.schema(name)))
 
 
 def close_source(log: RoundLog, name: str) -> None:
@@ -220,7 +220,7 @@ def read_entry(log: RoundLog, name: str, number: int) -> Entry:
     """
     file = _file(name, number)
     with log.reading_entry(name, number):
-        table = log.files.found(file, log.files.table(file))
+        table = log.files.existing(file, log.files.table(file))
         head = log.files.head(file, table.schema)
     return Entry(head["kind"], head["epoch"], table.replace_schema_metadata(None), head.get("id", ""))
 

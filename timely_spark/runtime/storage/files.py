@@ -258,7 +258,7 @@ class Files:
         """
         path = self.path(name)
         stamp = self._stamp(path)
-        buffer = self.found(name, self.buffer(name))
+        buffer = self.existing(name, self.buffer(name))
         if stamp != self._stamp(path):  # it was replaced meanwhile, so what is mapped is either of both
             stamp = None
         if buffer.size != of or start + size > of:
@@ -294,7 +294,7 @@ class Files:
         with self._owned(name, "looked up"):
             return self._store.size(path)
 
-    def found(self, name: str, content: T | None) -> T:
+    def existing(self, name: str, content: T | None) -> T:
         """The content of a file that must exist."""
         if content is None:
             raise LogDamaged.no_file(self.root, name)

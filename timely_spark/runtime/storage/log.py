@@ -214,7 +214,7 @@ class RoundLog:
 
     def _earlier_manifest(self, batch: int) -> Manifest:
         name = f"rounds/{self._earlier[batch]}/{batch}.arrow"
-        return Manifest.of(self.files, name, self.files.found(name, self.files.schema(name)))
+        return Manifest.of(self.files, name, self.files.existing(name, self.files.schema(name)))
 
     # -- manifests -------------------------------------------------------------------------------------------
     def write(self, manifest: Manifest, rows: pa.Table) -> None:
@@ -243,7 +243,7 @@ class RoundLog:
     def flow(self, manifest: Manifest) -> dict[str, Any]:
         """The flow that wrote a manifest: its description, the plan's summary, and a sketch."""
         name = f"flows/{manifest.plan}.json"
-        return dict(self.files.found(name, self.files.json(name)))
+        return dict(self.files.existing(name, self.files.json(name)))
 
     def feedback(self, batch: int) -> pa.Table | None:
         """The rows of manifest `batch` for batch + 1: those of the workers that run, which have a header."""
@@ -311,7 +311,7 @@ class RoundLog:
         if newest is None or not no_input:
             raise LogDamaged.no_manifest(self.files.root, needed)
         name = f"rounds/{self._earlier[newest]}/{newest}.arrow"
-        table = self.files.found(name, self.files.table(name))
+        table = self.files.existing(name, self.files.table(name))
         manifest = Manifest.of(self.files, name, table.schema)
         self._check_gaps(manifest.kept_from, newest)
         for output, version in manifest.captured.items():
@@ -377,7 +377,7 @@ class RoundLog:
         try:
             self.files.write_json(name, {"term": self.term, "ends": ends}, durable=True, new=True)
         except FileExistsError:
-            begun = self.files.found(name, self.files.json(name))
+            begun = self.files.existing(name, self.files.json(name))
             if self.term is None or begun["term"] > self.term:
                 raise LostOwnership.to(self.checkpoint, term=self.term or 0, owner=self.owner()) from None
             return dict(begun["ends"])
@@ -468,7 +468,7 @@ class RoundLog:
 
     def outputs(self, name: str) -> pa.Table:
         """Read a file of `write_outputs`."""
-        return self.files.found(name, self.files.table(name))
+        return self.files.existing(name, self.files.table(name))
 
     # -- removal ---------------------------------------------------------------------------------------------
     def prune(self, manifest: Manifest, *, keep: int, seconds: float = 0.0) -> Manifest:

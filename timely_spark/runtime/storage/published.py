@@ -152,7 +152,7 @@ class Published:
         return sum(self.files.size(name) or 0 for name in names)
 
     def _table(self, name: str) -> pa.Table:
-        content = pa.py_buffer(self.files.found(name, self.files.read(name)))
+        content = pa.py_buffer(self.files.existing(name, self.files.read(name)))
         try:
             table = from_bytes(content.slice(_MAGIC))
         except (pa.ArrowException, ValueError, OSError) as error:

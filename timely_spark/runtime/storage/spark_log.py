@@ -87,15 +87,15 @@ class SparkLog:
             raise LogDamaged.no_file(self.files.root, f"offsets/{behind}")
         if not offsets:
             return
-        self._json("metadata", self.files.found("metadata", self._content("metadata")))
+        self._json("metadata", self.files.existing("metadata", self._content("metadata")))
         if not commits and last > 0:
             raise LogDamaged.no_file(self.files.root, f"commits/{last - 1}")
         if commits:
             name = f"commits/{commits[-1]}"
-            self.files.found(name, self._text(name))
+            self.files.existing(name, self._text(name))
         for batch in range(max(0, last - 1), last + 1):
             name = f"offsets/{batch}"
-            text = self.files.found(name, self.text(batch))
+            text = self.files.existing(name, self.text(batch))
             if (expected := given.get(batch)) is not None and text != expected:
                 reason = f"it is not what Spark gave to batch {batch}, which manifest {batch} has"
                 raise self._unreadable(name, reason)
@@ -131,7 +131,7 @@ class SparkLog:
         merged = [batch for batch in range(last + 1) if f"{batch}.compact" in names]
         for batch in range(max(merged, default=0), last + 1):
             name = f"{folder}/{batch}" + ".compact" * (batch in merged)
-            version, *entries = _lines(self.files.found(name, self._content(name)))
+            version, *entries = _lines(self.files.existing(name, self._content(name)))
             if not _VERSION.fullmatch(version):
                 raise self._unreadable(name, f"it begins with {version[:20]!r}")
             for entry in entries:

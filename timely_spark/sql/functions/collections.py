@@ -112,13 +112,13 @@ def _array_position(a: Value, value: Value, *, length: int) -> Any:
 @spark_function("array_remove", "array<T>, T -> array<T>")
 def _array_remove(a: Value, value: Value, *, length: int) -> Any:
     x, same = _matches(as_array(a, length), as_array(value, length))
-    return x.kept(~same)
+    return x.filter(~same)
 
 
 @spark_function("array_compact", "array<T> -> array<T>")
 def _array_compact(a: pa.Array) -> Any:
     x = Elements(a)
-    return x.kept(np.asarray(x.values.is_valid()))
+    return x.filter(np.asarray(x.values.is_valid()))
 
 
 def _firsts(owners: Any, codes: Any) -> Any:
@@ -132,7 +132,7 @@ def _firsts(owners: Any, codes: Any) -> Any:
 @spark_function("array_distinct", "array<T> -> array<T>")
 def _array_distinct(a: pa.Array) -> Any:
     x = Elements(a)
-    return x.kept(_firsts(x.owners, dense_ranks(x.values)))
+    return x.filter(_firsts(x.owners, dense_ranks(x.values)))
 
 
 def _both(a: Value, b: Value, length: int) -> tuple[Elements, Elements, Any, Any]:
@@ -157,13 +157,13 @@ def _array_union(a: Value, b: Value, *, length: int, result: pa.DataType) -> Any
 @spark_function("array_intersect", "array<T>, array<T> -> array<T>")
 def _array_intersect(a: Value, b: Value, *, length: int) -> Any:
     x, _, ours, theirs = _both(a, b, length)
-    return x.kept(np.isin(ours, theirs) & _firsts(x.owners, ours))
+    return x.filter(np.isin(ours, theirs) & _firsts(x.owners, ours))
 
 
 @spark_function("array_except", "array<T>, array<T> -> array<T>")
 def _array_except(a: Value, b: Value, *, length: int) -> Any:
     x, _, ours, theirs = _both(a, b, length)
-    return x.kept(~np.isin(ours, theirs) & _firsts(x.owners, ours))
+    return x.filter(~np.isin(ours, theirs) & _firsts(x.owners, ours))
 
 
 @spark_function("arrays_overlap", "array<T>, array<T> -> boolean")
@@ -219,7 +219,7 @@ def _array_join(a: Value, separator: Value, null: Value | None = None, *, length
     lists = as_array(a, length)
     x = Elements(lists)
     if null is None:
-        lists = x.kept(np.asarray(x.values.is_valid()))
+        lists = x.filter(np.asarray(x.values.is_valid()))
     else:
         filled = pc.coalesce(x.values, as_array(null, length).take(pa.array(x.owners)))
         lists = lists_of(filled, x.sizes)
