@@ -43,9 +43,7 @@ Opened = Callable[[str, pa.Schema, tuple[str, ...]], Sorted]
 class Mapped(Arrangement):
     """An arrangement of further rows over a mapped batch, which is read, and neither merged nor written."""
 
-    def __init__(
-        self, keys: Sequence[str], rows: Arrangement | None = None, base: Batch | None = None
-    ) -> None:
+    def __init__(self, keys: Sequence[str], rows: Arrangement | None = None) -> None:
         super().__init__(keys)
         if rows is not None:
             self.recent, self.lanes, self.cuts = rows.recent, rows.lanes, rows.cuts

@@ -142,11 +142,10 @@ class GroupRecords:
         """Whether each record has a value."""
         return flat(self.table.column(column)).is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
-    def total(self, values: Any, chosen: Any = None) -> Longs:
+    def total(self, values: Any) -> Longs:
         """For each group the sum of a number for each of its records, exact for longs."""
         made = np.zeros(self.count, np.asarray(values).dtype)
-        of = self.of if chosen is None else self.of[chosen]
-        np.add.at(made, of, values if chosen is None else values[chosen])
+        np.add.at(made, self.of, values)
         return made
 
     def where(self, mask: Any) -> GroupRecords:
