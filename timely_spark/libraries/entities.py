@@ -246,16 +246,16 @@ def _lineage(members: Collection) -> Stream:
 
 
 def _moves(schema: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
-    _, before, after = _before_and_after(changes, "record", "entity")
+    _, before, after = _before_and_after(changes, "entity")
     return pa.table([before, after], schema)
 
 
-def _before_and_after(changes: pa.Table, key: str, value: str) -> tuple[pa.Array, Any, Any]:
-    """The keys of changes, which have one row each at a time, with their values before and after."""
-    keys = changes[key].unique()
+def _before_and_after(changes: pa.Table, value: str) -> tuple[pa.Array, Any, Any]:
+    """The records of changes, with their values before and after: each has one value at a time."""
+    records = changes["record"].unique()
     rows = (changes.filter(pc.equal(changes[CHANGE], sign)) for sign in (-1, 1))
-    before, after = (some[value].take(pc.index_in(keys, some[key])) for some in rows)
-    return keys, before, after
+    before, after = (some[value].take(pc.index_in(records, some["record"])) for some in rows)
+    return records, before, after
 
 
 # -- stable ids ----------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def stable_ids(
 
 def _regrouped(messages: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
     """For each record that changes its group, the old one (null: it came) and the new one (null: it went)."""
-    records, before, after = _before_and_after(changes, "record", "group")
+    records, before, after = _before_and_after(changes, "group")
     return _filled(messages, record=records, group=before, to=after)
 
 

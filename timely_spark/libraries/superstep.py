@@ -82,8 +82,8 @@ class Superstep(Logic):
         inputs = inputs.filter(pc.greater(inputs.column(DIFF), 0))
         is_message = inputs.column(IS_MESSAGE)
         nodes, messages = inputs.filter(pc.invert(is_message)), inputs.filter(is_message)
-        self._check_single("node", "records", keys, nodes)
-        self._check_single("node", "messages", keys, messages)
+        _check_single("records", keys, nodes)
+        _check_single("messages", keys, messages)
         groups, of = numbers(nodes, GROUP), numbers(messages, GROUP)
         at = np.searchsorted(of, groups)
         received = np.zeros(len(groups), np.bool_)
@@ -119,14 +119,14 @@ class Superstep(Logic):
         vote = project(batch, {HALTED: self.halt}).column(HALTED)
         return results.append_column(HALTED, pc.fill_null(vote, fill_value=False))
 
-    def _check_single(self, noun: str, what: str, keys: pa.Table, rows: pa.Table) -> None:
-        groups: npt.NDArray[np.int64] = numbers(rows, GROUP)
-        twice = (numbers(rows, DIFF) > 1) | np.concatenate([groups[1:] == groups[:-1], [False]])[
-            : len(groups)
-        ]
-        if twice.any():
-            first = keys.take(pa.array(groups[twice][:1])).to_pylist()[0]
-            own = describe(rows.drop_columns([GROUP, IS_MESSAGE, DIFF]).schema)
-            msg = f"pregel: {noun} {first} has several {what}, with ({own})"
-            hint = "give one record for each node, and let agg_msgs return one message for each."
-            raise SchemaError(msg, hint=hint)
+
+def _check_single(what: str, keys: pa.Table, rows: pa.Table) -> None:
+    groups: npt.NDArray[np.int64] = numbers(rows, GROUP)
+    twice = numbers(rows, DIFF) > 1
+    twice[:-1] |= groups[1:] == groups[:-1]
+    if twice.any():
+        first = keys.take(pa.array(groups[twice][:1])).to_pylist()[0]
+        own = describe(rows.drop_columns([GROUP, IS_MESSAGE, DIFF]).schema)
+        msg = f"pregel: node {first} has several {what}, with ({own})"
+        hint = "give one record for each node, and let agg_msgs return one message for each."
+        raise SchemaError(msg, hint=hint)
