@@ -83,7 +83,7 @@ def name_of(kind: pa.DataType) -> str:
 
 
 #: What Arrow stores and Spark does not, as the type that Spark reads it as.
-_READ_AS = {
+READ_AS = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
@@ -103,8 +103,8 @@ def spark_type(kind: pa.DataType, zone: str) -> pa.DataType | None:
     >>> spark_type(pa.large_list(pa.uint8()), "UTC"), spark_type(pa.time32("s"), "UTC")
     (ListType(list<element: int16>), None)
     """
-    if kind in _READ_AS:
-        return _READ_AS[kind]
+    if kind in READ_AS:
+        return READ_AS[kind]
     if of.is_dictionary(kind):
         return spark_type(kind.value_type, zone)
     if of.is_timestamp(kind):

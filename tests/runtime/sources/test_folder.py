@@ -185,13 +185,15 @@ def test_types_that_spark_lacks_are_those_that_its_reader_gives(tmp_path: Path) 
             "t": pa.array([1000, 2000], pa.timestamp("ns")),
             "u": pa.array([1, 2], pa.uint32()),
             "l": pa.array(["x", "y"], pa.large_string()),
+            "day": pa.array([0, 86_400_000], pa.date64()),
         }
     )
     feather.write_feather(table, tmp_path / "a")
     folder = folder_of(tmp_path, "arrow")
 
-    assert folder.inspect(None)[0] == as_schema("d string, t timestamp_ntz, u long, l string")
+    assert folder.inspect(None)[0] == as_schema("d string, t timestamp_ntz, u long, l string, day date")
     assert [row["d"] for row in rows(folder)] == ["a", "b"]
+    assert [row["day"].day for row in rows(folder)] == [1, 2]
 
 
 def test_a_file_system_of_pyarrow(tmp_path: Path) -> None:

@@ -8,18 +8,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-#: Types that Spark does not have, and the types that Spark's reader has for them.
-_PLAIN = {
-    pa.large_string(): pa.string(),
-    pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(),
-    pa.binary_view(): pa.binary(),
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-}
+from timely_spark.sql.types import READ_AS
+
 #: Names of types inside of a column, from the column's on.
 Path: TypeAlias = tuple[str, ...]
 #: A time with a zone.
@@ -139,4 +129,4 @@ def plain(kind: pa.DataType) -> pa.DataType:
         return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
-    return _PLAIN.get(kind, kind)
+    return READ_AS.get(kind, kind)
