@@ -18,7 +18,8 @@ import pyarrow as pa
 from timely_spark import __version__
 from timely_spark.captured import as_pandas
 from timely_spark.demo import flow as demo
-from timely_spark.errors import TimelyError, with_hint
+from timely_spark.errors import BadArgument, TimelyError, with_hint
+from timely_spark.graph import seconds
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.status import Status
@@ -74,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument(
         "--watch",
         nargs="?",
-        type=_seconds,
+        type=_duration,
         const=2.0,
         metavar="SECONDS",
         help="look again every so many seconds (2), until interrupted",
@@ -231,22 +232,12 @@ def _told(error: TimelyError) -> str:
     return error.message if error.hint is None else with_hint(error.message, error.hint)
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        message = f"{text!r} is no number of seconds above 0"
-        raise argparse.ArgumentTypeError(message)
-    return seconds
-
-
 def _duration(text: str) -> float:
-    for unit, size in {"ms": 0.001, "min": 60.0, "s": 1.0, "h": 3600.0}.items():
-        if text.endswith(unit):
-            return size * _seconds(text.removesuffix(unit))
-    return _seconds(text)
+    try:
+        return seconds("duration", text if text[-1:].isalpha() else f"{text} s", above=True)
+    except BadArgument:
+        message = f"{text!r} is no number of seconds above 0"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def _inspected(given: argparse.Namespace) -> str:
