@@ -82,7 +82,7 @@ def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
     least = nodes * order
     starts = np.flatnonzero(changes(graph.node))
     if len(starts):
-        at = rows_of(nodes, graph.node[starts])
+        at = node_rows(nodes, graph.node[starts])
         least[at] = np.minimum(least[at], np.minimum.reduceat(graph.other * order, starts))
     became = least * back
     left = np.flatnonzero(became != nodes)
@@ -90,7 +90,7 @@ def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
     level_ = Level(nodes, graph.weight, became, nodes[:0], nodes[:0], none)
     return level_, Messages(
         np.append(became[left], graph.other),
-        np.append(nodes[left], became[rows_of(nodes, graph.node)]),
+        np.append(nodes[left], became[node_rows(nodes, graph.node)]),
         np.zeros(len(left) + len(graph.other), np.int64),
         np.append(graph.weight[left], np.zeros(len(graph.other), np.int64)),
     )
@@ -99,14 +99,14 @@ def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
 def contracted(level: Level, received: Messages) -> tuple[Level, LocalGraph, Messages]:
     """The members of each cluster; the clusters; and the links, which go to the clusters of their nodes."""
     nodes = level.nodes
-    present = rows_of(nodes, received.to) >= 0
+    present = node_rows(nodes, received.to) >= 0
     joins = np.flatnonzero(present & (received.amount > 0))
     joins = joins[np.lexsort((received.of[joins], received.to[joins]))]
     cluster, amount = received.to[joins], received.amount[joins]
     weight = np.where(level.became == nodes, level.weight, 0)
-    np.add.at(weight, rows_of(nodes, cluster), amount)
+    np.add.at(weight, node_rows(nodes, cluster), amount)
     links = np.flatnonzero(present & (received.amount == 0))
-    to, of = level.became[rows_of(nodes, received.to[links])], received.of[links]
+    to, of = level.became[node_rows(nodes, received.to[links])], received.of[links]
     to, of = to[to != of], of[to != of]
     zeros = np.zeros(len(to), np.int64)
     level = replace(level, cluster=cluster, member=received.of[joins], amount=amount)
@@ -117,14 +117,14 @@ def contracted(level: Level, received: Messages) -> tuple[Level, LocalGraph, Mes
 
 def relinked(graph: LocalGraph, received: Messages) -> LocalGraph:
     """The graph of clusters, with their links."""
-    present = rows_of(graph.nodes, received.to) >= 0
+    present = node_rows(graph.nodes, received.to) >= 0
     return linked(graph.nodes, graph.weight, received.to[present], received.of[present])
 
 
 def divide(level: Level, clusters: Hashes, start: Indices) -> Messages:
     """The start of each member's interval; clusters whose own is unknown, -1, say nothing."""
     own = np.where(level.became == level.nodes, level.weight, 0)
-    base, at = start[rows_of(clusters, level.cluster)], rows_of(level.nodes, level.cluster)
+    base, at = start[node_rows(clusters, level.cluster)], node_rows(level.nodes, level.cluster)
     before = np.cumsum(level.amount) - level.amount
     first = np.flatnonzero(changes(level.cluster))
     before -= np.repeat(before[first], np.diff(first, append=len(before)))
@@ -137,17 +137,17 @@ def starts_of(level: Level, clusters: Hashes, start: Indices, received: Messages
     """The start of each node's interval: of a cluster's own node its start, of others as received."""
     starts = np.full(len(level.nodes), -1)
     own = np.flatnonzero(level.became == level.nodes)
-    starts[own] = start[rows_of(clusters, level.nodes[own])]
-    at = rows_of(level.nodes, received.to)
+    starts[own] = start[node_rows(clusters, level.nodes[own])]
+    at = node_rows(level.nodes, received.to)
     starts[at[at >= 0]] = received.number[at >= 0]
     return starts
 
 
-def rows_of(nodes: Hashes, which: Hashes) -> Indices:
+def node_rows(nodes: Hashes, which: Hashes) -> Indices:
     """The numbers of nodes among others, in order; -1 of one that is not there.
 
     Example:
-        >>> rows_of(np.array([2, 5], np.uint64), np.array([5, 3, 2], np.uint64)).tolist()
+        >>> node_rows(np.array([2, 5], np.uint64), np.array([5, 3, 2], np.uint64)).tolist()
         [1, -1, 0]
     """
     if not len(nodes):

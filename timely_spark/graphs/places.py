@@ -44,8 +44,8 @@ from timely_spark.graphs.contraction import (
     contracted,
     divide,
     linked,
+    node_rows,
     relinked,
-    rows_of,
     starts_of,
 )
 from timely_spark.graphs.forest import OrderedEnds
@@ -197,7 +197,7 @@ class _Places(BufferingVertex):
 
     def _now(self, nodes: Hashes) -> Indices:
         """The places of nodes; `NEW` of those that have none yet."""
-        at = rows_of(self.nodes, nodes)
+        at = node_rows(self.nodes, nodes)
         place = np.full(len(nodes), NEW)
         place[at >= 0] = self.place[at[at >= 0]]
         if (at < 0).any():
@@ -213,7 +213,7 @@ class _Places(BufferingVertex):
         every = np.union1d(self.nodes, nodes)
         places, counts = np.full(len(every), NEW), np.zeros(len(every), np.int64)
         for some, at, number in ((self.nodes, self.place, self.ends_of), (nodes, place, ends)):
-            rows = rows_of(every, some)
+            rows = node_rows(every, some)
             places[rows] = np.maximum(places[rows], at)
             counts[rows] += number
         self.nodes, self.place, self.ends_of = every, places, counts
@@ -224,7 +224,7 @@ class _Places(BufferingVertex):
     def _meet(self, time: Timestamp, received: Messages) -> None:
         """New ends of edges take the place of a home that has one; answer homes that have none."""
         nodes, of = np.unique(received.to, return_inverse=True)
-        at = rows_of(self.nodes, nodes)
+        at = node_rows(self.nodes, nodes)
         place = np.where(at >= 0, self.place[at] if len(self.place) else NEW, NEW)
         place[at < 0] = self._known(nodes[at < 0])
         new = (at >= 0) | (place == NEW)
@@ -256,7 +256,7 @@ class _Places(BufferingVertex):
 
     def _take(self, nodes: Hashes, of: Hashes, place: Indices) -> None:
         """Give new nodes without a place that of the neighbour of least hash."""
-        at = rows_of(self.nodes, nodes)
+        at = node_rows(self.nodes, nodes)
         at, of, place = at[at >= 0], of[at >= 0], place[at >= 0]
         order = np.argsort(of, kind="stable")[::-1]
         taken = np.full(len(self.nodes), NEW)
@@ -280,12 +280,12 @@ class _Places(BufferingVertex):
         left = self.place == NEW
         nodes = self.nodes[left]
         if step == 0:
-            linked_ = rows_of(nodes, self.links[0]) >= 0
+            linked_ = node_rows(nodes, self.links[0]) >= 0
             node, other = self.links[0][linked_], self.links[1][linked_]
             self.graph, self.links = None, (node, other)
             if len(nodes) < _MANY:
                 least = nodes.copy()
-                np.minimum.at(least, rows_of(nodes, node), other)
+                np.minimum.at(least, node_rows(nodes, node), other)
                 self.place[left] = (least % _U(PLACES)).astype(np.int64)
                 return
             self.graph = linked(nodes, np.ones(len(nodes), np.int64), node, other)
@@ -344,17 +344,17 @@ class _Places(BufferingVertex):
         assert self.graph is not None
         nodes, place, (node, other) = self.graph.nodes, self.starts, self.links
         if step % 3 == 0:
-            at = rows_of(nodes, received.to)
+            at = node_rows(nodes, received.to)
             if step:
                 place[at[at >= 0]] = received.number[at >= 0]
             if step == 3 * _MOVES:
-                self.place[rows_of(self.nodes, nodes)] = place
+                self.place[node_rows(self.nodes, nodes)] = place
                 self.graph, self.starts, self.links = None, place[:0], (nodes[:0], nodes[:0])
                 return
             tells = node < other
-            self._tell(time, other[tells], node[tells], place[rows_of(nodes, node[tells])])
+            self._tell(time, other[tells], node[tells], place[node_rows(nodes, node[tells])])
         elif step % 3 == 1:
-            at = rows_of(nodes, received.to)
+            at = node_rows(nodes, received.to)
             home, of, number = received.to[at >= 0], received.of[at >= 0], received.number[at >= 0]
             to = place[at[at >= 0]].astype(np.uint64)
             self._send(time, Messages(to, home, of.view(np.int64), number))
