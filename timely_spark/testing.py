@@ -52,6 +52,7 @@ from timely_spark.compiler import Node, Plan
 from timely_spark.coordinator import Bound, Coordinator, RoundResult
 from timely_spark.coordinator.local_rounds import run_local_rounds, run_workers
 from timely_spark.coordinator.loops import check_endless, notices_to_log, with_warn_after
+from timely_spark.coordinator.spreading import spread
 from timely_spark.crashes import Crash, Crashes, SimulatedBatch, results_by_step
 from timely_spark.dataflow import Dataflow
 from timely_spark.errors import BadArgument, TimelyError, values_of
@@ -358,6 +359,8 @@ class Simulation:
         if not batch.later:  # a message that is late for this round must arrive before the next round
             self._local_rounds(point)
         self.result = self.coordinator.cancel(batch.cancel, self.result)
+        if not batch.later:
+            self._spread(point)
         next(point)
         self._collect(point)
         self._crashes.end()
@@ -386,6 +389,15 @@ class Simulation:
             self.states[index] = worker.checkpoint(f"{index}-{self.batch}")
             self._check(f"the local rounds of worker {index}", self.states[index], ROWS.empty_table())
         self._check("the messages left", None, wire.only(self.result.rows, Message))
+
+    def _spread(self, point: Iterator[None]) -> None:
+        """Spread the hot keys that the batch has found."""
+        self.coordinator, self.result, workers = spread(
+            self.coordinator, self.result, self.states, self.blobs
+        )
+        for index, worker in enumerate(workers):
+            next(point)
+            self.states[index] = worker.checkpoint(f"{index}-{self.batch}")
 
     def _collect(self, point: Iterator[None]) -> None:
         for sink, epoch, payload in zip(

@@ -178,6 +178,6 @@ def test_the_share_counts_workers_that_report_nothing() -> None:
     vertex = plan.by_name["it"].index
     most = Load(vertex, 0, 3 * MANY, "7", 0.5)
 
-    assert "at least 2.0 times" in hot_keys(plan, [most], 0)["it"]  # 3 of at most 6 times MANY
+    assert "at least 2.0 times" in hot_keys(plan, [most], 0)["it"].text  # 3 of at most 6 times MANY
     assert not hot_keys(plan, [most, *[Load(vertex, 0, 2 * MANY, "8", 0.1)] * 3], 0)
     assert not hot_keys(plan, [Load(vertex, 0, 3 * MANY, "7", 0.4)], 0)

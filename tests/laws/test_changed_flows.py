@@ -16,7 +16,8 @@ import pytest
 
 import timely_spark as ts
 from tests.support.rescaling import plain
-from timely_spark.coordinator.migrate import FlowChanged, Migration, migrate
+from timely_spark.coordinator.migrate import FlowChanged, migrate
+from timely_spark.coordinator.migration import Migration
 from timely_spark.testing import Simulation
 
 K, V = pc.field("k"), pc.field("v")

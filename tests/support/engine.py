@@ -37,6 +37,7 @@ from tests.support.feeds import Counts, Feed, FolderFeed, TableFeed
 from tests.support.simulate import Pairs
 from timely_spark.captured import sorted_rows
 from timely_spark.compiler.pushdown import needed
+from timely_spark.coordinator import hot_keys as coordinator_hot_keys
 from timely_spark.runtime import run_context, start
 from timely_spark.runtime.errors import CheckpointInUse, LostOwnership
 from timely_spark.runtime.handle.input_handle import InputHandle
@@ -57,7 +58,7 @@ from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States
 from timely_spark.state import codec
 from timely_spark.testing import Captured, Simulation, run
-from timely_spark.worker import ROWS, vertex_snapshot, wire
+from timely_spark.worker import ROWS, hot_keys, vertex_snapshot, wire
 from timely_spark.worker.wire import Message
 
 
@@ -534,8 +535,9 @@ def _points(world: World) -> Iterator[None]:
     def here() -> list[Process]:
         return [process for process in world.processes if process.thread is threading.current_thread()]
 
-    def batch_id(_: RoundLog) -> int:
-        return here()[0].next
+    def batch_of_task() -> int | None:
+        process = here()[0]
+        return process.next if process.in_task else None
 
     def leaves(_: RunContext) -> bool:
         return here()[0].leaves
@@ -556,7 +558,7 @@ def _points(world: World) -> Iterator[None]:
     with ExitStack() as patches:
         for name in ("write", "remove"):
             patches.enter_context(mock.patch.object(Files, name, at_points(getattr(Files, name))))
-        patches.enter_context(mock.patch.object(query, "batch_id", batch_id))
+        patches.enter_context(mock.patch.object(run_context, "_batch_of_task", batch_of_task))
         patches.enter_context(mock.patch.object(driver, "yields", leaves))
         patches.enter_context(mock.patch.object(feedback, "yields", return_value=False))
         patches.enter_context(mock.patch.object(driver, "LONGEST_LOOK", 0.0))
@@ -564,6 +566,8 @@ def _points(world: World) -> Iterator[None]:
         patches.enter_context(mock.patch.multiple(blobs, EMBEDDED=64, BULK=500))
         patches.enter_context(mock.patch.object(codec, "BLOB_BYTES", 200))
         patches.enter_context(mock.patch.object(vertex_snapshot, "LOG_BYTES", 1_000))
+        for module in (hot_keys, coordinator_hot_keys):
+            patches.enter_context(mock.patch.object(module, "MANY", 4))
         # of use in Spark's own processes only
         patches.enter_context(mock.patch.object(run_context.process, "task", nullcontext))
         yield
@@ -748,6 +752,9 @@ def fed(
     both.to_files(folder / "out", name="files")
     sums = both.group_by("k").aggregate(v=("sum", "v"))
     sums.subscribe(lambda epoch, table: delivered.append((epoch, sorted_rows(table))), name="told")
+    most = both.map(lambda row: (max(0, row.k - 5), row.v), "k long, v long", name="most on one key")
+    pairs = most.collection().arrange("k", skew="auto", name="by key")
+    pairs.join(others.collection(name="other").select("k", w="v"), on="k").count(keys="k").capture("pairs")
     calls = [("send", ([(draw.randint(0, 9), draw.randint(0, 99))],)) for _ in range(draw.randint(0, 4))]
     return flow, {"sent": calls}, feeds
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import timely_spark as ts
-from timely_spark.coordinator.migrate import Migration, migrate
+from timely_spark.coordinator.migrate import migrate
+from timely_spark.coordinator.migration import Migration
 from timely_spark.state.codec import unpack_parts
 from timely_spark.testing import Simulation
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -16,7 +16,18 @@ import pyarrow as pa
 
 from timely_spark.compiler.identity import described
 from timely_spark.compiler.partitioning import output_partitioning
-from timely_spark.graph import Edge, Kind, LoopContext, Partition, Stage, Vertex, find, integer, refuse
+from timely_spark.graph import (
+    Edge,
+    FoundKeys,
+    Kind,
+    LoopContext,
+    Partition,
+    Stage,
+    Vertex,
+    find,
+    integer,
+    refuse,
+)
 from timely_spark.progress import Reachability
 from timely_spark.times import PRODUCT, Antichain, PathSummary, RefinedTimes, Times, Timestamp
 
@@ -258,6 +269,21 @@ class Plan:
         """By step and input, the partitioning of the arriving records; None means unknown."""
         by_edge = output_partitioning(self.edges, self.exchanged, self.elided)
         return {(edge.target.name, edge.input): by_edge.get(edge.index) for edge in self.edges}
+
+    @cached_property
+    def found_keys(self) -> dict[str, FoundKeys]:
+        """By step the hot keys that a run finds itself: of each arrangement or join with ``skew="auto"``."""
+        found: dict[FoundKeys, str] = {}
+        for stage in self.stages:
+            for by in stage.requires:
+                if by is not None and by.skew is not None and isinstance(by.skew.hot, FoundKeys):
+                    found.setdefault(by.skew.hot, stage.name)
+        return {step: keys for keys, step in found.items()}
+
+    def spread(self, found: Mapping[str, Sequence[int]]) -> None:
+        """Spread the records of these hot keys, by step, and of no others of `found_keys`, from now on."""
+        for step, keys in self.found_keys.items():
+            keys[:] = found.get(step, ())
 
     @cached_property
     def in_order(self) -> bool:

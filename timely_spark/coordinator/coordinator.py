@@ -27,9 +27,12 @@ from timely_spark.times import MutableAntichain, Timestamp
 from timely_spark.worker import wire
 from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.epoch_columns import Refused, by_column
+from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.notify import Blockers, input_frontier
 from timely_spark.worker.wire import ELSEWHERE, NO_ROWS, Failure, Header, Item, Message, Report, SinkRows
 
+#: What is told of a hot key that the run has found.
+SPREAD_LATER = "it is spread when no record is in flight"
 #: Longer runs of empty epochs are released as one epoch.
 MAX_EMPTY = 100
 
@@ -83,6 +86,12 @@ class Coordinator:
         self.loops = Loops.of(plan)
         #: by step the warning of the last hot key, with its micro-batch
         self.hot_keys: dict[str, str] = {}
+        #: by step H of the hot keys that are spread, and of those that will be, as the run has found them
+        self.spread: dict[str, list[int]] = {}
+        self.to_spread: dict[str, list[int]] = {}
+        #: why none is spread; empty: they are
+        self.not_spread = ""
+        plan.spread(self.spread)
         #: records that have become negative since the flow began, by step, and the warning of the first
         self.negatives: dict[str, tuple[int, str]] = {}
         #: steps that were new at a restart and started without the past, and the first epoch of each
@@ -170,7 +179,7 @@ class Coordinator:
         self._advance_inputs(advanced, total)
         outputs = as_outputs(_by_worker(rows, SinkRows))
         self._add_unreleased(ticks, total.outputs)
-        self.hot_keys |= hot_keys(self.plan, total.loads, batch_id)
+        self._enter_hot_keys(total.loads)
         for one in total.negatives:  # in order, so that in each process the same one is the first
             where = self.plan.by_name[one.step].stage.where
             before, text = self.negatives.get(one.step, (0, one.text(where)))
@@ -193,6 +202,18 @@ class Coordinator:
             counts[place] = counts.get(place, self.tracker.count(*place)) + n
             counted.append((worker, location, encoded, n, counts[place]))
         return counted
+
+    def _enter_hot_keys(self, loads: Iterable[Load]) -> None:
+        for step, hot in hot_keys(self.plan, loads, self.batch).items():
+            self.hot_keys[step] = hot.text
+            if hot.found is not None:
+                of, keys = hot.found
+                self.hot_keys[step] += f"; {self.not_spread or SPREAD_LATER}"
+                if self.not_spread:
+                    continue
+                present = [*self.spread.get(of, ()), *self.to_spread.get(of, ())]
+                if new := [key for key in keys if key not in present]:
+                    self.to_spread = self.to_spread | {of: [*self.to_spread.get(of, ()), *new]}
 
     def cancel(self, epochs: Iterable[int], result: RoundResult) -> RoundResult:
         """End the running loops of epochs; returns the batch's result with the bounds in its header."""
@@ -302,6 +323,7 @@ class Coordinator:
             bounds=dict(self.loops.bounds),
             unseen=sorted(self.no_epoch_yet),
             late=dict(self.late_epochs),
+            spread=self.spread,
         )
         wake = set(messages.column("worker").to_pylist()) | self.unfinished
         wake |= set(self._deliverable_workers(header))
@@ -476,6 +498,9 @@ class Coordinator:
             "loops": self.loops.encode(),
             "refused": dict(self.refused_rows),
             "hot_keys": dict(self.hot_keys),
+            "spread": self.spread,
+            "to_spread": self.to_spread,
+            "not_spread": self.not_spread,
             "negatives": {step: list(counted) for step, counted in self.negatives.items()},
             "lacking": self.lacking,
         }
@@ -505,6 +530,9 @@ class Coordinator:
         self.loops = Loops.of(plan)
         self.loops.restore(snapshot["loops"])
         self.hot_keys = dict(snapshot.get("hot_keys", {}))
+        self.spread = dict(snapshot.get("spread", {}))
+        self.to_spread = dict(snapshot.get("to_spread", {}))
+        self.not_spread = snapshot.get("not_spread", "")
         self.negatives = {step: (n, text) for step, (n, text) in snapshot.get("negatives", {}).items()}
         self.lacking = dict(snapshot.get("lacking", {}))
         return self

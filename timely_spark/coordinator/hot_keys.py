@@ -1,13 +1,18 @@
-"""Hot keys: a warning where one worker gets much more than its share of an exchange, because of one key."""
+"""Hot keys: where one worker gets much more than its share of an exchange, because of one key.
+
+A step with ``skew="auto"`` spreads such keys; of any other step the user is told.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from timely_spark.compiler.plan import Plan
 from timely_spark.errors import with_hint
+from timely_spark.graph import FoundKeys
 from timely_spark.worker.hot_keys import MANY, Load, exchange_by_key
 
 #: Longer keys are not repeated in the hint.
@@ -16,8 +21,16 @@ _LONGEST = 40
 _FACTOR = 1.5
 
 
-def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, str]:
-    """By step a warning; `loads`: those of all workers in one round of a micro-batch.
+class HotKey(NamedTuple):
+    """What the user is told of a step's hot key."""
+
+    text: str
+    #: if the run spreads such keys itself, the step of `Plan.found_keys` and H of the keys to spread
+    found: tuple[str, list[int]] | None = None
+
+
+def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, HotKey]:
+    """The hot keys by step; `loads`: those of all workers in one round of a micro-batch.
 
     A worker that reports no load of an input has fewer than `MANY` records there, so the share of each worker
     is at most what is computed here.
@@ -25,7 +38,7 @@ def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, str]:
     by_input: dict[tuple[int, int], list[Load]] = defaultdict(list)
     for load in loads:
         by_input[load.vertex, load.input].append(load)
-    found: dict[str, str] = {}
+    found: dict[str, HotKey] = {}
     for (vertex, input_), of in by_input.items():
         exchange = exchange_by_key(plan, vertex, input_)
         assert exchange is not None
@@ -40,11 +53,16 @@ def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, str]:
             f"{workers} workers one got {most.records:,} records, at least {most.records / share:.1f} times "
             f"its share, and {most.share:.0%} of them have this key (micro-batch {batch})"
         )
+        keys = by.skew.hot if by.skew is not None else None
+        if isinstance(keys, FoundKeys) and not by.copies:
+            step = next(step for step, own in plan.found_keys.items() if own is keys)
+            found[stage.name] = HotKey(text, (step, most.hot))
+            continue
         if getattr(stage.vertex, "takes_skew", False) and stage.direct:
             key = most.key if _is_literal(most.key) else "..."
             listed = f"skew=[{key}]" + ("" if key == most.key else ", a list of their values")
             text = with_hint(text, f"name such keys in your call of {stage.operator}: {listed}.")
-        found.setdefault(stage.name, text)
+        found.setdefault(stage.name, HotKey(text))
     return found
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -33,6 +33,7 @@ from timely_spark.coordinator.lacking import (
     reads_changes,
     refusal,
 )
+from timely_spark.coordinator.migration import Migration
 from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, Partition, Stage, Vertex
@@ -57,32 +58,6 @@ class FlowChanged(TimelyError, ValueError):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
-    """A coordinator and workers for the new plan, as if it had run the newest batch; and the changes."""
-
-    coordinator: Coordinator
-    #: the rows of the next round; no outputs, and no releases
-    result: RoundResult
-    workers: tuple[Worker, ...]
-    #: new steps
-    added: tuple[str, ...]
-    #: the first epoch of the new steps that need the past and start empty, and of those before them
-    lacking: Mapping[str, int]
-    #: the first epoch of new outputs that do not need the past
-    begins: Mapping[str, int]
-    #: removed steps, and their contents that were dropped
-    removed: Mapping[str, Sequence[str]]
-    #: the old and the new number of workers
-    worker_counts: tuple[int, int]
-    #: steps that keep their state, and whose records come by other steps than before
-    fed_otherwise: tuple[str, ...]
-    #: whether hot keys differ
-    hot_keys: bool
-    #: loops with a lower bound: the old and the new `max_iterations`
-    bounded: Mapping[str, tuple[int | None, int]]
-
-
 def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them optional
     before: Mapping[str, Any],
     plan: Plan,
@@ -102,7 +77,7 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
         messages: the messages in flight, of schema `ROWS`. They are queued at their workers.
         empty: whether new steps that need the past may start empty.
     """
-    return _Migrator(before, plan, snapshot, states, messages, blobs, empty=empty).migration()
+    return Migrator(before, plan, snapshot, states, messages, blobs, empty=empty).migration()
 
 
 #: the encoded state of a worker without contents
@@ -110,7 +85,9 @@ _EMPTY: Mapping[str, Any] = {"format": FORMAT, "vertices": {}, "queue": [], "bat
 _QUIESCE = 'first run the old flow to its end, by start(trigger="available_now"), so nothing is in flight'
 
 
-class _Migrator:
+class Migrator:
+    """One migration: `migration` makes it, or raises an error with all reasons against it."""
+
     def __init__(  # noqa: PLR0917
         self,
         before: Mapping[str, Any],
@@ -132,13 +109,18 @@ class _Migrator:
             wire.read(messages, Message), key=lambda sent: (sent[1].channel, sent[1].sender)
         )
         old, new = self.differences.workers
-        self.rescaled = old != new or self.differences.hot_keys
+        plan.spread(found := snapshot.get("spread", {}))
+        #: whether the hot keys of some steps differ
+        self.hot_keys = self.differences.hot_keys or not found.keys() <= plan.found_keys.keys()
+        self.rescaled = old != new or self.hot_keys
         #: what the user may do instead of letting state be repartitioned
         self.as_before = f"start with workers={old}" if old != new else "leave the hot keys as they were"
         #: per step the number of states, batches, notifications and unreleased epochs
         self.contents = self._contents()
         #: vertices that keep their contents
         self.continuing = set(before["nodes"]) & set(plan.by_name) - set(self.differences.changed)
+        #: of these, those whose state is repartitioned if `rescaled`
+        self.moving = self.continuing
         #: new and changed steps that records of before the restart would have reached
         self.new = new_steps(
             plan, self.continuing, [n for n, rows in snapshot.get("read", {}).items() if rows]
@@ -182,7 +164,7 @@ class _Migrator:
         self._check_steps()
         self._check_stored()
         self._check_new_steps()
-        if self.differences.hot_keys and any(contents["batch"] for contents in self.contents.values()):
+        if self.hot_keys and any(contents["batch"] for contents in self.contents.values()):
             self._problem("records are in flight, and its hot keys have changed", _QUIESCE, self.as_before)
         workers = [] if self.problems else self._workers()
         self._refuse()
@@ -210,7 +192,7 @@ class _Migrator:
             removed=removed,
             fed_otherwise=tuple(stage.name for stage in self.fed_otherwise),
             worker_counts=self.differences.workers,
-            hot_keys=self.differences.hot_keys,
+            hot_keys=self.hot_keys,
             bounded=self.bounded,
         )
 
@@ -383,19 +365,28 @@ class _Migrator:
                 time = self.plan.times.decode(message.time)
                 old[to].enqueue(self.plan.by_name[target], input_, time, from_bytes(message.payload))
             return old
-        new = [self._worker(index, _EMPTY) for index in range(self.plan.workers)]
+        new = [self._new_worker(index) for index in range(self.plan.workers)]
         requested: dict[int, list[set[Pending]]] = defaultdict(lambda: [set() for _ in old])
         for number, worker in enumerate(old):
             for pending in worker.pending:
                 requested[pending.node][number].add(pending)
-                for other in new:  # every new worker gets the notifications of all old ones
-                    other.pending.add(pending)
+                if self.plan.nodes[pending.node].name in self.moving:
+                    for other in new:  # every new worker gets the notifications of all old ones
+                        other.pending.add(pending)
         for node in self.plan.nodes:
-            if node.name in self.continuing:
+            if node.name in self.moving:
                 first, *others = requested[node.index]
                 self._repartition_state(node, old, new, same_pending=all(other == first for other in others))
         self._repartition_batches(old, new)
         return new
+
+    def _new_worker(self, index: int) -> Worker:
+        """A worker with what does not move of the old one, or of an empty one."""
+        staying = self.continuing - self.moving
+        head, parts = self.heads[index] if staying else (_EMPTY, [])
+        vertices = {name: of for name, of in head["vertices"].items() if name in staying}
+        pending = [of for of in head["pending"] if of[0] in staying]
+        return self._worker(index, {**_EMPTY, "vertices": vertices, "pending": pending}, parts)
 
     def _repartition_state(
         self, node: Node, old: Sequence[Worker], new: Sequence[Worker], *, same_pending: bool
@@ -586,6 +577,11 @@ class _Migrator:
                 counted: {name: count for name, count in snapshot.get(counted, {}).items() if name in inputs}
                 for counted in ("read", "quarantined")
             },
+            **{
+                told: {step: of for step, of in snapshot.get(told, {}).items() if step in self.stages}
+                for told in ("hot_keys", "negatives")
+            },
+            "spread": {step: [*keys] for step, keys in self.plan.found_keys.items() if keys},
         }
         result = Coordinator.decode(self.plan, encoded).first()
         if result.released:  # removed steps held them back: run a round, which releases them

@@ -98,7 +98,7 @@ class Imported(Arrange):
         self.sequence += 1
         self.first[time.epoch] = min(self.sequence, self.first.get(time.epoch, self.sequence))
         _, rows = self._share()
-        self.send_by(0, time, with_sequence(rows.drop_columns([EPOCH]), self.sequence))
+        self.send_by(0, time, with_sequence(rows, self.sequence))
 
     def _place(self, worker: int, workers: int) -> tuple[int, int]:
         """The number of a worker's share, and of shares."""
@@ -113,18 +113,19 @@ class Imported(Arrange):
         self.state.base = Batch(hashed, distinct, rows, schema, constants={EPOCH: epoch})
 
     def _share(self) -> tuple[Hashes, pa.Table]:
-        """The rows of this worker's keys in the mapped batch, with their epoch; and H of each."""
-        base, (_, epoch, number, shares) = self.state.base, self.base
+        """The rows of this worker's keys in the mapped batch, and H of each."""
+        base, (*_, number, shares) = self.state.base, self.base
         assert base is not None
+        if shares == 1:
+            return base.hashes, base.rows
         own: Mask = base.hashes % np.uint64(shares) == np.uint64(number)
-        rows = base.rows if own.all() else base.rows.filter(pa.array(own))
-        return base.hashes[own], with_time(rows, Time(epoch))
+        return base.hashes[own], base.rows.filter(pa.array(own))
 
     def merge_share(self, since: int) -> None:
         """Merge this worker's share of the mapped batch into its own batches."""
-        hashed, rows = self._share()
+        (hashed, rows), epoch = self._share(), self.base[1]
         self.state.base, self.base = None, ()
-        self.state.insert(rows, hashed, consolidation(since))
+        self.state.insert(with_time(rows, Time(epoch)), hashed, consolidation(since))
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The worker's own batches, and the file that is mapped under them."""

@@ -54,11 +54,13 @@ class JoinChanges(Join):
     takes_skew = True
 
     def __init__(
-        self, on: Keys, columns: Sequence[str], shared: int | None, *, copies: tuple[int, ...] = ()
+        self, on: Keys, columns: Sequence[str], shared: int | None, *, copied: tuple[int, Skew] | None = None
     ) -> None:
         super().__init__(on, columns)
-        #: of hot keys: the side with copies on all workers, and H of each key
-        self.copies = copies
+        #: the side with copies on all workers, and the hot keys of which it has them
+        self.copied = copied
+        #: that side, and H of each of these keys, as of the state that was restored; None if none was
+        self.copies: tuple[int, ...] | None = None
         #: the side that reads the trace of an `Arrange`
         self.shared = shared
         #: the compaction frontier, and what readers had received of the shared trace, as of the last change
@@ -103,7 +105,10 @@ class JoinChanges(Join):
         """The traces."""
         for side in range(len(self.sides)):
             self._merge(side)
-        return {"sides": self.sides, "copies": self.copies} if any(map(len, self.sides)) else {}
+        if not any(map(len, self.sides)):
+            return {}
+        now = () if self.copied is None else (self.copied[0], *self.copied[1].hot)
+        return {"sides": self.sides, "copies": now if self.copies is None else self.copies}
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Repartition as any keyed state, but one of several copies of a record, perhaps as new copies."""
@@ -161,8 +166,8 @@ def join(
         other: the right side; from an outer scope it enters this one.
         skew: keys that very many records of this side have, of several columns tuples; as in the hint
             ``skew`` of Spark SQL on Databricks. The records of these keys are spread over all workers, by H
-            of whole records, and those of `other` with these keys go to every worker. If this side is
-            arranged by the keys, give it to `arrange`.
+            of whole records, and those of `other` with these keys go to every worker. With "auto" the run
+            finds them, as for `arrange`. If this side is arranged by the keys, give it to `arrange`.
 
     Example:
         >>> import timely_spark as ts
@@ -378,7 +383,7 @@ def _join(
                 [schema],
                 others=[streams[1]],
                 name=name,
-                vertex=vertex(keys, columns, shared, copies=() if hot is None else (1 - spread, *hot.hot)),
+                vertex=vertex(keys, columns, shared, copied=None if hot is None else (1 - spread, hot)),
                 requires=parted,
                 # the records of hot keys are where those of the left side are, if these are spread
                 guarantees=keys[0] if hot is None or spread == 0 else None,
@@ -397,7 +402,7 @@ def _hot_side(
     skew: Iterable[Any] | None,
 ) -> tuple[Skew | None, int]:
     """The hot keys of a join, and the side whose records of these are spread."""
-    given = named_keys(operator, sides[0].schema, keys[0], skew)
+    given = named_keys(operator, sides[0].schema, keys[0], skew, finds=True)
     arranged = [side.skew if index else None for side, index in zip(sides, indexed, strict=True)]
     if given is not None and (indexed[0] or arranged[1] is not None):
         which = "left side is arranged by the keys" if indexed[0] else "right side is arranged with hot keys"

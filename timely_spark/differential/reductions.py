@@ -28,6 +28,7 @@ from timely_spark.differential.skew import SALT, Salt, named_keys
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import (
+    FoundKeys,
     SchemaLike,
     as_schema,
     caller,
@@ -119,8 +120,10 @@ def _in_parts(
     keys, columns = logic.keys, [*logic.keys, *(field.name for field in fields)]
     spread = [field.name for field in fields]
     hot = named_keys(operator, collection.schema, keys, skew, spread)
-    if hot is None and collection.keys == keys and collection.skew is not None:
-        hot = replace(collection.skew, spread=tuple(spread))
+    arranged = collection.skew if collection.keys == keys else None
+    # parts would be stored in another step, to which a run cannot move what it has stored of a key
+    if hot is None and arranged is not None and not isinstance(arranged.hot, FoundKeys):
+        hot = replace(arranged, spread=tuple(spread))
     if hot is not None:
         schema = pa.schema([collection.schema.field(column) for column in columns])
         given = collection.select(*columns).stream

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Skew, Stateless, as_table, caller, check_columns, describe
+from timely_spark.graph import FoundKeys, Skew, Stateless, as_table, caller, check_columns, describe
 from timely_spark.state.exchange import is_hot
 from timely_spark.state.hashing import hashes
 
@@ -24,13 +24,20 @@ _SHOWN = 3
 
 
 def named_keys(
-    operator: str, schema: pa.Schema, keys: Sequence[str], values: Any, spread: Sequence[str] | None = None
+    operator: str,
+    schema: pa.Schema,
+    keys: Sequence[str],
+    values: Any,
+    spread: Sequence[str] | None = None,
+    *,
+    finds: bool = False,
 ) -> Skew | None:
     """The hot keys that a user names; None if there are none.
 
     Args:
         values: the keys' values; of several key columns tuples.
         spread: the columns by which their records are spread: by default all.
+        finds: whether "auto" lets the run find the keys.
 
     Raises:
         SchemaError: `values` are no list of keys, or the records have nested columns.
@@ -39,6 +46,8 @@ def named_keys(
         return None
     spread = schema.names if spread is None else spread
     check_columns(operator, schema, spread, keys=True)
+    if finds and isinstance(values, str) and values == "auto":
+        return Skew(FoundKeys(), values, tuple(spread))
     # numbered, since a join's keys may name a column twice
     one, keyed = len(keys) == 1, pa.schema([(str(i), schema.field(key).type) for i, key in enumerate(keys)])
     try:
@@ -48,7 +57,8 @@ def named_keys(
     except TypeError as error:  # also SchemaError
         kinds = describe(pa.schema([schema.field(key) for key in keys]))
         msg = f"{operator}: skew={values!r}, where keys are ({kinds})"
-        hint = f"list the hot keys: skew={'[key, ...]' if one else '[(first, second), ...]'}."
+        listed = "[key, ...]" if one else "[(first, second), ...]"
+        hint = f"list the hot keys: skew={listed}" + '; or let the run find them: skew="auto".' * finds
         raise SchemaError(msg, where=caller(), hint=hint) from error
     if not table.num_rows:
         return None

@@ -44,7 +44,7 @@ from timely_spark.graph.schema import (
     columns_of,
     describe,
 )
-from timely_spark.graph.stage import Edge, Kind, Monotone, Partition, Skew, Stage
+from timely_spark.graph.stage import Edge, FoundKeys, Kind, Monotone, Partition, Skew, Stage
 from timely_spark.graph.suggest import Several, Suggests
 from timely_spark.graph.vertex import Context, Forward, Partitioner, Stateless, States, Vertex
 
@@ -54,6 +54,7 @@ __all__ = [
     "Edge",
     "Expression",
     "Forward",
+    "FoundKeys",
     "Kind",
     "LogicalGraph",
     "LoopContext",

@@ -70,12 +70,22 @@ _ROUTING = frozenset(
 _ENDS = frozenset({Kind.OUTPUT, Kind.INSPECT, Kind.PROBE})
 
 
+class FoundKeys(list[int]):
+    """H of the hot keys that a run finds, oldest first; the coordinator tells each process which there are.
+
+    Each is equal to itself only: what is found for one step says nothing of another.
+    """
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, slots=True)
 class Skew:
     """Hot keys, whose records do not go to the one worker of their key."""
 
-    #: H of each hot key, ascending
-    hot: tuple[int, ...]
+    #: H of each hot key: ascending if the user names them
+    hot: tuple[int, ...] | FoundKeys
     #: the keys as text
     shown: str
     #: the columns by whose H records of hot keys are partitioned; none: every worker gets a copy of each

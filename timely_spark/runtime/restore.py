@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from timely_spark.compiler import Plan
 from timely_spark.coordinator.lacking import lacking_by_output
-from timely_spark.coordinator.migrate import Migration, migrate
+from timely_spark.coordinator.migrate import migrate
+from timely_spark.coordinator.migration import Migration
 from timely_spark.runtime.query.driver import progress_fields
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage.blobs import Blobs, files_of

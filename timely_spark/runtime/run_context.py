@@ -61,8 +61,9 @@ _finishing = threading.local()
 # By run, what says whether Spark still runs its query, in the process that started it; and when it was asked.
 _running: dict[str, Callable[[], bool]] = {}
 _asked: dict[str, float] = {}
-# Plans by digest. A process serves one or two runs; more come from restarts in a notebook.
-_plans: dict[str, Plan] = {}
+# Plans by run and digest. A process serves one or two runs; more come from restarts in a notebook.
+_plans: dict[tuple[str, str], Plan] = {}
+_BATCH_ID = "streaming.sql.batchId"  # internal to Spark; the only internal key that is used
 
 
 @dataclass(frozen=True)
@@ -163,11 +164,15 @@ class RunContext:
     @cached_property
     def plan(self) -> Plan:
         """The compiled flow."""
-        if (plan := _plans.get(self.digest)) is None:
+        if (plan := _plans.get((self.run, self.digest))) is None:
             if len(_plans) >= 4:
                 _plans.pop(next(iter(_plans)), None)
-            plan = _plans[self.digest] = process.with_default_limit(pickle.loads(self.packed))
+            plan = _plans[self.run, self.digest] = self.own_plan()
         return plan
+
+    def own_plan(self) -> Plan:
+        """A copy of the compiled flow, to run it beside this run: `Plan.spread` changes a plan."""
+        return process.with_default_limit(pickle.loads(self.packed))
 
     @cached_property
     def sources(self) -> Mapping[str, Any]:
@@ -202,6 +207,9 @@ class RunContext:
     def task(self) -> Iterator[None]:
         """Run the body as a task: `process.task`, and errors are reported."""
         with process.task(), self.reporting():
+            # of a micro-batch that is `continued`, nothing that a task packs is used
+            if self.plan.found_keys and (micro_batch := _batch_of_task()) not in {None, self.continued}:
+                self.plan.spread(self.log.before(micro_batch)[0].spread)
             yield
 
     @contextmanager
@@ -294,6 +302,21 @@ class RunContext:
             return LogDamaged.no_file(files.root, "state")
         own = re.search(re.escape(files.root) + r"/((?:state|sources|offsets|commits)/[\w./-]*\w)", text)
         return None if own is None else LogDamaged.unreadable(files.root, own[1], line)
+
+
+def batch_id(log: RoundLog) -> int:
+    """Spark's id of this task's micro-batch; from Spark's own log if the task property is missing."""
+    batch = _batch_of_task()
+    return log.spark_batch() if batch is None else batch
+
+
+def _batch_of_task() -> int | None:
+    """Spark's id of this task's micro-batch; None if it has none, or if this is no task of Spark's."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    batch = task.getLocalProperty(_BATCH_ID) if task is not None else None
+    return None if batch is None else int(batch)
 
 
 def packed(plan: Plan) -> dict[str, Any]:

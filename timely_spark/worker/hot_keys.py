@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,8 @@ from timely_spark.state.hashing import hashes
 
 #: Batches of fewer records are not looked at.
 MANY = 1 << 15
+#: Keys with this share of a batch are hot where the batch is much more than a worker's share.
+HOT = 1 / 8
 
 _SAMPLE = 1 << 10
 
@@ -29,6 +31,8 @@ class Load:
     #: the most frequent key as text, and its share of the records
     key: str
     share: float
+    #: H of the keys with a share of at least `HOT`, ascending
+    hot: list[int] = field(default_factory=list)
 
 
 class Loads:
@@ -44,7 +48,7 @@ class Loads:
             return
         before = self._loads.get((vertex, input_))
         if before is None or batch.num_rows > before.records:
-            load = Load(vertex, input_, batch.num_rows, *most_frequent(batch, found[1]))
+            load = Load(vertex, input_, batch.num_rows, *frequent(batch, found[1]))
             self._loads[vertex, input_] = load
 
     def take(self) -> list[Load]:
@@ -67,15 +71,16 @@ def exchange_by_key(plan: Plan, vertex: int, input_: int) -> tuple[Stage, Partit
     return None
 
 
-def most_frequent(batch: pa.Table, by: Partition) -> tuple[str, float]:
-    """The most frequent key and its share, of a sample: so a batch of any size costs the same.
+def frequent(batch: pa.Table, by: Partition) -> tuple[str, float, list[int]]:
+    """The most frequent key, its share, and H of the frequent keys, by a sample: any batch costs the same.
 
-    >>> most_frequent(pa.table({"k": ["a", "a"]}), Partition(("k",)))
+    >>> frequent(pa.table({"k": ["a", "a"]}), Partition(("k",)))[:2]
     ("'a'", 1.0)
     """
     columns = list(dict.fromkeys(by.columns))
     places = np.random.default_rng(0).integers(batch.num_rows, size=_SAMPLE)  # equal batches, equal samples
     keys = batch.select(columns).take(pa.array(np.sort(places)))
-    _, firsts, counts = np.unique(hashes(keys, columns), return_index=True, return_counts=True)
+    hashed, firsts, counts = np.unique(hashes(keys, by.columns), return_index=True, return_counts=True)
     values = tuple(keys.slice(firsts[counts.argmax()], 1).to_pylist()[0].values())
-    return shorten(values if len(values) > 1 else values[0]), float(counts.max()) / _SAMPLE
+    key, hot = shorten(values if len(values) > 1 else values[0]), hashed[counts >= HOT * _SAMPLE]
+    return key, float(counts.max()) / _SAMPLE, hot.tolist()

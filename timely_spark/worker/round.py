@@ -154,6 +154,7 @@ class Worker:
         self.queued_before = self._queued()
         received = self.received = Received(self.plan, batch_id, rows, header)
         self.header = received.header
+        self.plan.spread(self.header.spread)
         blockers = Blockers(self.plan, self.header, received.frontiers, received.data_epochs)
         self.pending.begin(blockers.changed(self.blockers))
         self.blockers = blockers

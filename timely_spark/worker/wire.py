@@ -135,6 +135,8 @@ class Header(Item):
     unseen: list[str] = field(default_factory=list)
     #: by closed source, the epoch at which rows that still arrive enter
     late: dict[str, int] = field(default_factory=dict)
+    #: by step the hot keys that the run has found and spreads: see `Plan.spread`
+    spread: dict[str, list[int]] = field(default_factory=dict)
 
     def arrivals_at(self, vertex: int) -> list[Any]:
         """The least times that may still arrive over an exchange at a vertex that needs them.

@@ -104,7 +104,7 @@ def explain_row(
     given: dict[str, Any] = {
         name: self.captured(of) if isinstance(of, str) else of for name, of in inputs.items()
     }
-    return provenance.explain_row(self._context.plan, given, output, row, at=at, diff=diff)
+    return provenance.explain_row(self._context.own_plan(), given, output, row, at=at, diff=diff)
 
 
 def changing(self: Query, name: str, *, last: int = 16) -> Changing:

@@ -23,8 +23,10 @@ import pyarrow as pa
 
 from timely_spark.coordinator import Bound, Coordinator, RoundResult
 from timely_spark.coordinator.loops import notices_to_log
+from timely_spark.coordinator.spreading import spread
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.query.hosted import written
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
 from timely_spark.runtime.query.rest import yields
 from timely_spark.runtime.query.rounds import Rounds, description
@@ -127,6 +129,7 @@ class Driver:
         before, coordinator, states = last.manifest, last.coordinator, last.states
         started = time.perf_counter()
         self._inputs.check(before.batch + 1, Ends.of(before), ends)
+        self.context.plan.spread(before.spread)
         rows = pa.concat_tables([last.rows, self._inputs.rows(Ends.of(before), ends)])
         start = RoundResult.of_input(Header.decode(before.header), self.context.blobs.resolve(rows))
         bound = Bound(**before.bound)
@@ -176,6 +179,7 @@ class Driver:
         grouped = self.context.resident > 0 < self.context.commit_every and not result.complete
         captured = before.captured | self._deliver(session, pending, result, batch, grouped=grouped)
         self._rounds.write(batch, ran, states)
+        coordinator, result = self._spread(coordinator, result, states)
         sent = files_of(result.rows)
         earlier = before.took if before.run == self.context.run else Latencies()
         milliseconds = round(1000 * (time.perf_counter() - started), 1)
@@ -207,6 +211,19 @@ class Driver:
                 self.context.log_message(logging.WARNING, "%s", text)
         self._log_batch(manifest, result, time.perf_counter() - started)
         return _BatchState(manifest, coordinator, States(states.by_worker), sent, result.rows)
+
+    def _spread(
+        self, coordinator: Coordinator, result: RoundResult, states: States
+    ) -> tuple[Coordinator, RoundResult]:
+        """Spread the hot keys that the batch has found; the states that have moved are written."""
+        if not coordinator.to_spread:
+            return coordinator, result
+        blobs, before = self.context.blobs, {at: of.reference for at, of in states.by_worker.items()}
+        encoded = [blobs.get(before[at]) if at in before else None for at in range(coordinator.plan.workers)]
+        coordinator, result, workers = spread(coordinator, result, encoded, blobs)
+        moved = written(self.context, dict(enumerate(workers)), coordinator.batch, before)
+        states.enter(wire.table(moved))
+        return coordinator, result
 
     # -- staying ---------------------------------------------------------------------------------------------
     def _stay(self, session: SparkSession, last: _BatchState, micro_batch: int) -> _BatchState:

@@ -1,6 +1,7 @@
 """The feedback source: brings messages of the last round, and entries of handles, into the next micro-batch.
 
 Its offset is `{"round": M, "inputs": {name: k}}`: manifest M and the inputs' entries up to k have been read.
+With hot keys that the run has found, `"spread"` says how many of each step spread the batch's entries.
 A manifest without rows does not become an offset. So an idle flow runs no batches, and under `availableNow`
 the query stops at quiescence. (Spark asks AvailableNow sources to fix their end offset at the start; here the
 end moves on until no work is left, because loops create new work.)
@@ -15,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -82,6 +83,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         is ever skipped.
         """
         tables = []
+        self._spread(end.get("spread", {}))
         if start["round"] != end["round"] >= self.context.planned - 1:  # an earlier run continued after it
             if (rows := self.log.feedback(end["round"])) is None:
                 raise LogDamaged.no_manifest(self.log.files.root, end["round"] + 1)
@@ -117,7 +119,15 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         if end == before:
             return start
         after = {name: read[name] for name in news if read[name] > start["inputs"].get(name, -1)}
-        return end | {"after": after} if after else end
+        spread = {} if manifest is None else {step: len(keys) for step, keys in manifest.spread.items()}
+        return end | {name: value for name, value in (("after", after), ("spread", spread)) if value}
+
+    def _spread(self, numbers: Mapping[str, int]) -> None:
+        """Let the plan spread the hot keys that were found before a batch: by step the first so many."""
+        newest = self.log.newest() if numbers else None
+        manifest = None if newest is None else self.log.read(newest)
+        found = {} if manifest is None else manifest.spread
+        self.context.plan.spread({step: found.get(step, [])[:n] for step, n in numbers.items()})
 
     def _look(self, least: int) -> None:
         """Look for the newest manifest; `least` was there."""

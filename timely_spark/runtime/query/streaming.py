@@ -20,10 +20,9 @@ from timely_spark.runtime.batches import numbered
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.query.live import live
-from timely_spark.runtime.run_context import ROWS_DDL, RunContext, packed_sources
+from timely_spark.runtime.run_context import ROWS_DDL, RunContext, batch_id, packed_sources
 from timely_spark.runtime.session import cores, register
 from timely_spark.runtime.sources.source import JournaledSource
-from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States, write_state
 from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.record import Recorded
@@ -40,7 +39,6 @@ STATE_DDL = "format int, manifest binary"
 STATE_FORMAT = 2
 #: The number of tasks for a batch of files if the number of cores is unknown (Connect).
 _TASKS = 8
-_BATCH_ID = "streaming.sql.batchId"  # internal to Spark; the only internal key that is used
 
 
 def build(
@@ -177,12 +175,3 @@ def first_attempt() -> bool:
 
     task = TaskContext.get()
     return task is not None and not task.attemptNumber()
-
-
-def batch_id(log: RoundLog) -> int:
-    """Spark's id of this task's micro-batch; from Spark's own log if the task property is missing."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    batch = task.getLocalProperty(_BATCH_ID) if task is not None else None
-    return int(batch) if batch is not None else log.spark_batch()

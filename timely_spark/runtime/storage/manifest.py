@@ -97,6 +97,11 @@ class Manifest:
         return sorted({epoch for epochs in self.coordinator["unreleased"].values() for epoch in epochs})
 
     @property
+    def spread(self) -> dict[str, list[int]]:
+        """By step the hot keys that the run has found and spreads: see `Plan.spread`."""
+        return dict(self.coordinator.get("spread", {}))
+
+    @property
     def hot_keys(self) -> dict[str, str]:
         """By step the warning of the last hot key, with its micro-batch."""
         return dict(self.coordinator.get("hot_keys", {}))

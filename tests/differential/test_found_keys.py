@@ -1,0 +1,154 @@
+"""Hot keys that a run finds (`skew="auto"`): they are spread between two batches, and no answer changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import timely_spark as ts
+from tests.differential.test_skew import CASES, drawn, flow_of, kept
+from tests.support.rescaling import move
+from timely_spark.differential import Collection
+from timely_spark.testing import Simulation, run
+
+pytestmark = pytest.mark.filterwarnings("ignore:step .*more was removed")
+
+#: the cases with arrangements and joins
+SPREAD = sorted({*CASES} - {"min", "max", "top_k", "a column twice"})
+QUICK = ["inner", "arranged both", "arranged count", "arranged top_k"]
+
+
+@pytest.fixture
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("worker", "coordinator"):
+        monkeypatch.setattr(f"timely_spark.{module}.hot_keys.MANY", 2)
+
+
+@pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in SPREAD]
+)
+def test_keys_that_are_found_change_no_answer_also_if_a_move_crashes(case: str, seed: int) -> None:
+    inputs, flow = drawn(5, 12, seed), flow_of(CASES[case], "auto")
+    simulation = Simulation(flow, workers=3, seed=seed, crashes=0.4)
+    for epoch in range(5):
+        for side in "xy":
+            simulation.send(side, inputs[side][epoch])
+        simulation.run()
+
+    assert simulation.coordinator.spread
+    assert simulation.crashed
+    plain = run(flow_of(CASES[case], None), inputs)["out"].rows()
+    found = [one for one in simulation.captured["out"].rows().values() if one]
+    assert found == [one for one in plain.values() if one]
+
+
+@pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize("case", ["inner", "arranged left"])
+def test_keys_stay_spread_with_another_number_of_workers(case: str) -> None:
+    inputs, flow = drawn(6, 12), flow_of(CASES[case], "auto")
+    simulation = Simulation(flow, workers=3)
+    for epoch, workers in enumerate([2, 4, 1, 3, 2, 2]):
+        for side in "xy":
+            simulation.send(side, inputs[side][epoch])
+        simulation.run()
+        spread = simulation.coordinator.spread
+        move(simulation, flow, workers)
+        assert simulation.coordinator.spread == spread
+    assert spread
+
+    plain = run(flow_of(CASES[case], None), inputs)["out"].rows()
+    found = [one for one in simulation.captured["out"].rows().values() if one]
+    assert found == [one for one in plain.values() if one]
+
+
+def skewed(n: int, seed: int) -> pa.Table:
+    """Half of the records have one key."""
+    draw = np.random.default_rng(seed)
+    keys = np.where(np.arange(n) % 2, 0, draw.integers(1, 1 << 40, n))
+    return pa.table({"k": keys, "v": draw.integers(0, 1 << 40, n), "diff": np.ones(n, np.int64)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["inner", "arranged left"])
+def test_state_and_records_of_a_key_that_is_found_are_on_all_workers(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("worker", "coordinator"):
+        monkeypatch.setattr(f"timely_spark.{module}.hot_keys.MANY", 1 << 10)
+    workers, delivered = 8, list[list[int]]()
+    simulation = Simulation(flow_of(CASES[case], "auto"), workers=workers)
+
+    def count(_batch: int, worker: int, _before: Any, rows: pa.Table, *_after: Any) -> None:
+        delivered[-1][worker] += rows["payload"].combine_chunks().nbytes
+
+    simulation.on_step = count
+    for seed in range(3):
+        delivered.append([0] * workers)
+        simulation.send("x", skewed(1 << 14, seed))
+        simulation.run()
+
+    fullest = [max(each) / sum(each) for each in delivered]
+    assert fullest[0] > 0.4
+    assert fullest[1] < 1.5 / workers > fullest[2]
+    parts = move(simulation, flow_of(CASES[case], "auto"), workers).workers
+    stored = [sum(kept(part, node) for node in part.plan.nodes) for part in parts]
+    assert max(stored) < 1.5 * sum(stored) / workers
+
+
+class Last(ts.Vertex):
+    """Remember records, and do not say how to partition them."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.seen += batch["v"].to_pylist()
+        self.send_by(0, time, batch)
+
+
+@pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize("behind", [True, False])
+def test_keys_stay_where_a_step_behind_them_cannot_move(*, behind: bool) -> None:
+    flow = ts.Dataflow("unable")
+    x = flow.input("x", "k long, v long")
+    arranged = x.collection().arrange("k", skew="auto", name="by key")
+    source = arranged.changes(name="all").select("k", "v") if behind else x
+    flow.vertex(Last(), source, "k long, v long", name="last").capture("out")
+    arranged.count().changes().capture("counts")
+    simulation = Simulation(flow, workers=3)
+    for epoch in range(3):
+        simulation.send("x", [(7, epoch * 10 + n) for n in range(9)])
+        simulation.run()
+
+    assert bool(simulation.coordinator.spread) != behind
+    text = simulation.coordinator.hot_keys["by key"]
+    assert ("; it is not spread, since flow 'unable' cannot continue" in text and "'last'" in text) == behind
+    assert simulation.captured["counts"].rows()[2] == [(7, 18, -1), (7, 27, 1)]
+
+
+def test_a_flow_that_runs_again_begins_without_the_keys_of_before(few_are_many: None) -> None:
+    flow, inputs = flow_of(CASES["inner"], "auto"), drawn(3, 12)
+    first = Simulation(flow, workers=3)
+    first.send("x", inputs["x"][0])
+    first.run()
+    assert first.coordinator.spread
+
+    second = Simulation(flow, workers=3)
+
+    assert second.coordinator.spread == {} == {k: v for k, v in second.plan.found_keys.items() if v}
+
+
+def test_explain_and_the_hint_name_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def both(x: Collection, y: Collection, skew: Any) -> Collection:
+        return x.join(y, on="k", skew=skew)
+
+    flow_of(both, "auto").explain(workers=2)
+
+    text = capsys.readouterr().out
+    assert "by k; hot keys (auto) by k, v at the source" in text
+    assert "broadcast at the source" in text

@@ -1,0 +1,93 @@
+"""Spreading: the hot keys that a run has found are spread over all workers, between two batches.
+
+State moves as in a restart with other hot keys. It moves when no record is in flight, because a change of an
+arrangement has a number of the worker that sent it. The manifest of the batch has the moved states and the
+keys. So a batch that runs again, after a kill at any instant of a move, finds the states and the keys of
+before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from timely_spark.compiler.plan import Node, Plan
+from timely_spark.coordinator.coordinator import SPREAD_LATER, Coordinator
+from timely_spark.coordinator.migrate import FlowChanged, Migrator
+from timely_spark.coordinator.round_result import RoundResult
+from timely_spark.graph import FoundKeys
+from timely_spark.state.codec import BlobStore
+from timely_spark.worker import Worker, wire
+from timely_spark.worker.wire import NO_ROWS, Message
+
+
+def spread(
+    coordinator: Coordinator,
+    result: RoundResult,
+    states: Sequence[Any | None],
+    blobs: BlobStore | None = None,
+) -> tuple[Coordinator, RoundResult, tuple[Worker, ...]]:
+    """After a batch, spread the hot keys that it has found, if no record is in flight.
+
+    If a step cannot move its state, the keys stay where they are, and `Coordinator.hot_keys` says why.
+
+    Args:
+        coordinator: as of the batch.
+        result: the batch's.
+        states: the `Worker.checkpoint` of each worker; None: the worker never ran.
+
+    Returns:
+        The coordinator and the result to continue from; and all workers, if their states have moved.
+    """
+    left = coordinator.unfinished or coordinator.unfinished_elsewhere
+    if not coordinator.to_spread or left or result.complete or len(wire.places(result.rows, Message)):
+        return coordinator, result, ()
+    try:
+        moved = _Spreading(coordinator, states, blobs).migration()
+    except FlowChanged as error:
+        coordinator.plan.spread(coordinator.spread)
+        coordinator.not_spread, coordinator.to_spread = f"it is not spread, since {error.message}", {}
+        for step, text in coordinator.hot_keys.items():
+            coordinator.hot_keys[step] = text.replace(SPREAD_LATER, coordinator.not_spread)
+        return coordinator, result, ()
+    new = moved.result
+    result = replace(result, rows=new.rows, awake=new.awake, header=new.header, frontier=new.frontier)
+    return moved.coordinator, result, moved.workers
+
+
+class _Spreading(Migrator):
+    """A migration to the same flow, with more hot keys."""
+
+    def __init__(
+        self, coordinator: Coordinator, states: Sequence[Any | None], blobs: BlobStore | None
+    ) -> None:
+        plan, snapshot = coordinator.plan, json.loads(json.dumps(coordinator.encode()))
+        super().__init__(plan.described(), plan, snapshot, states, NO_ROWS, blobs, empty=False)
+        added = snapshot["to_spread"]
+        plan.spread({step: [*keys, *added.get(step, ())] for step, keys in plan.found_keys.items()})
+        self.rescaled, self.as_before = True, "name the hot keys: skew=[...]"
+        self.moving = self.continuing & _placed_by_found_keys(plan)
+
+
+def _placed_by_found_keys(plan: Plan) -> set[str]:
+    """The vertices whose records have their worker by hot keys that a run finds; or by steps before them.
+
+    Where the partitioning is unknown, records stay on the worker of the step before.
+    """
+    skewed, unknown = set[Node](), set[Node]()
+    for (step, _), by in plan.partitioning.items():
+        if (node := plan.by_name.get(step)) is None:
+            continue
+        if by is None:
+            unknown.add(node)
+        elif by.skew is not None and isinstance(by.skew.hot, FoundKeys):
+            skewed.add(node)
+    todo = [*skewed]
+    while todo:
+        channels = (plan.channels[index] for port in todo.pop().out for index in port)
+        stay = {plan.nodes[channel.target] for channel in channels if channel.exchange is None}
+        todo += (more := stay & unknown - skewed)
+        skewed |= more
+    return {node.name for node in skewed}
