@@ -64,6 +64,8 @@ CASES: dict[str, Callable[[], ts.Dataflow]] = {
         lambda x: x.arrange("k", skew="auto").join(x.select("k").distinct(), on="k")
     ),
     'arranged count, skew="auto"': collections(lambda x: x.arrange("k", skew="auto").count(keys="k")),
+    'min, skew="auto"': collections(lambda x: x.min("v", keys="k", skew="auto")),
+    'top_k, skew="auto"': collections(lambda x: x.top_k(3, "v", keys="k", skew="auto")),
     "broadcast_join": collections(lambda x: x.broadcast_join(x.select("k").distinct(), on="k")),
 }
 

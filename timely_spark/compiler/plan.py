@@ -272,12 +272,13 @@ class Plan:
 
     @cached_property
     def found_keys(self) -> dict[str, FoundKeys]:
-        """By step the hot keys that a run finds itself: of each arrangement or join with ``skew="auto"``."""
+        """The hot keys that a run finds itself, by the first step that places records by them."""
         found: dict[FoundKeys, str] = {}
         for stage in self.stages:
-            for by in stage.requires:
-                if by is not None and by.skew is not None and isinstance(by.skew.hot, FoundKeys):
-                    found.setdefault(by.skew.hot, stage.name)
+            for each in (*stage.requires, stage.vertex):
+                skew = getattr(each, "skew", None)
+                if skew is not None and isinstance(skew.hot, FoundKeys):
+                    found.setdefault(skew.hot, stage.name)
         return {step: keys for keys, step in found.items()}
 
     def spread(self, found: Mapping[str, Sequence[int]]) -> None:

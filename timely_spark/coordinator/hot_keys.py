@@ -43,6 +43,11 @@ def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, HotKey]
         exchange = exchange_by_key(plan, vertex, input_)
         assert exchange is not None
         stage, by = exchange
+        node = plan.nodes[vertex]
+        skew = by.skew or getattr(node.template, "skew", None)
+        keys = None if skew is None else skew.hot
+        if isinstance(keys, FoundKeys):
+            stage = node.stage
         workers = plan.workers if by.workers is None else len(by.workers)
         most = max(of, key=lambda load: (load.records, load.share, load.key))
         share = (sum(load.records for load in of) + (workers - len(of)) * MANY) / workers
@@ -53,7 +58,6 @@ def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, HotKey]
             f"{workers} workers one got {most.records:,} records, at least {most.records / share:.1f} times "
             f"its share, and {most.share:.0%} of them have this key (micro-batch {batch})"
         )
-        keys = by.skew.hot if by.skew is not None else None
         if isinstance(keys, FoundKeys) and not by.copies:
             step = next(step for step, own in plan.found_keys.items() if own is keys)
             found[stage.name] = HotKey(text, (step, most.hot))

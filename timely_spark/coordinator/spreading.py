@@ -13,13 +13,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow.compute as pc
+
 from timely_spark.compiler.plan import Node, Plan
 from timely_spark.coordinator.coordinator import SPREAD_LATER, Coordinator
 from timely_spark.coordinator.migrate import FlowChanged, Migrator
 from timely_spark.coordinator.round_result import RoundResult
-from timely_spark.graph import FoundKeys
+from timely_spark.graph import FoundKeys, Stage
+from timely_spark.state.arrow import replaced
 from timely_spark.state.codec import BlobStore
 from timely_spark.worker import Worker, wire
+from timely_spark.worker.loops import DIFF
 from timely_spark.worker.wire import NO_ROWS, Message
 
 
@@ -46,6 +50,9 @@ def spread(
         return coordinator, result, ()
     try:
         moved = _Spreading(coordinator, states, blobs).migration()
+    except _Later:
+        coordinator.plan.spread(coordinator.spread)
+        return coordinator, result, ()
     except FlowChanged as error:
         coordinator.plan.spread(coordinator.spread)
         coordinator.not_spread, coordinator.to_spread = f"it is not spread, since {error.message}", {}
@@ -55,6 +62,10 @@ def spread(
     new = moved.result
     result = replace(result, rows=new.rows, awake=new.awake, header=new.header, frontier=new.frontier)
     return moved.coordinator, result, moved.workers
+
+
+class _Later(Exception):
+    """An epoch is complete in a part of a loop, so that the keys are spread after it."""
 
 
 class _Spreading(Migrator):
@@ -69,6 +80,43 @@ class _Spreading(Migrator):
         plan.spread({step: [*keys, *added.get(step, ())] for step, keys in plan.found_keys.items()})
         self.rescaled, self.as_before = True, "name the hot keys: skew=[...]"
         self.moving = self.continuing & _placed_by_found_keys(plan)
+        self.tracker, self.added = coordinator.tracker, added
+
+    def _workers(self) -> list[Worker]:
+        """The workers; what a reduction has stored of the keys goes to the step that reduces their parts."""
+        workers = super()._workers()
+        salts = [stage for stage in self.plan.stages if stage.is_stateless and hasattr(stage.vertex, "skew")]
+        for step, keys in self.added.items() if not self.problems else ():
+            found = self.plan.found_keys[step]
+            for stage in (salt for salt in salts if salt.vertex.skew.hot is found):  # type: ignore[union-attr]
+                self._reduce_parts(stage, keys, workers)
+        return workers
+
+    def _reduce_parts(self, salt: Stage, keys: Sequence[int], workers: Sequence[Worker]) -> None:
+        """Queue the stored changes of keys for the step of parts, and their opposites for that of all.
+
+        Both steps get them at one time, so no result changes.
+        """
+        ends = {
+            edge.port: self.plan.nodes[channel.target]
+            for channel in self.plan.channels
+            for edge in channel.edges
+            if edge.source is salt
+        }
+        parts, every = ends[0], ends[1]
+        epoch = min(time.epoch for time in self.tracker.frontier(parts.arrives))
+        divide: Any = salt.vertex
+        for worker in workers:
+            vertex: Any = worker.vertex(every)
+            least, kind = self.plan.least(every.stage, epoch), every.stage.scope.times
+            for time, rows in vertex.stored(keys, least, kind):
+                if not all(self.tracker.less_equal(node.arrives, time) for node in (parts, every)):
+                    raise _Later
+                worker.enqueue(every, 0, time, replaced(rows, DIFF, pc.negate(rows.column(DIFF))))
+                divided = parts.template.before_exchange(0, divide.apply(rows)[0])  # type: ignore[misc]
+                for to, part in enumerate(self._parts(parts, "state", 0, divided)):
+                    if part.num_rows:
+                        workers[to].enqueue(parts, 0, time, part)
 
 
 def _placed_by_found_keys(plan: Plan) -> set[str]:

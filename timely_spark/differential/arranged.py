@@ -106,7 +106,7 @@ def arrange(
             records, and what joins them goes to every worker. With "auto" the run finds such keys, and moves
             their state, when a batch ends with no record in flight. A join reads the arrangement, a reduction
             does not: it brings what it needs of a key to one worker (`count`, `sum` and `mean` of integers:
-            partial results; `min`, `max`, `top_k`: those of parts of the named keys; others: all records).
+            partial results; `min`, `max`, `top_k`: those of parts of the key; others: all records).
 
     **Columns:** out as in; keys may not be nested, and with `skew` no column.
 
@@ -125,7 +125,7 @@ def arrange(
         SchemaError: there are no keys, or one is missing, nested, or named twice; or `skew` lists no keys.
     """
     listed = key_columns("arrange", collection.schema, keys)
-    hot = named_keys("arrange", collection.schema, listed, skew, finds=True)
+    hot = named_keys("arrange", collection.schema, listed, skew)
     stream = collection.stream
     arranged = stream.then(
         "arrange",

@@ -402,7 +402,7 @@ def _hot_side(
     skew: Iterable[Any] | None,
 ) -> tuple[Skew | None, int]:
     """The hot keys of a join, and the side whose records of these are spread."""
-    given = named_keys(operator, sides[0].schema, keys[0], skew, finds=True)
+    given = named_keys(operator, sides[0].schema, keys[0], skew)
     arranged = [side.skew if index else None for side, index in zip(sides, indexed, strict=True)]
     if given is not None and (indexed[0] or arranged[1] is not None):
         which = "left side is arranged by the keys" if indexed[0] else "right side is arranged with hot keys"

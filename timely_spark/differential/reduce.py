@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,15 @@ from timely_spark.differential.arranged import index_of
 from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.trace import DIFF, check_since, consolidate, consolidation
 from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
+from timely_spark.graph import Skew
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import FEW, Mask, numbers, replaced
 from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.exchange import is_hot
 from timely_spark.state.grouping import group
-from timely_spark.state.row_times import times_of, with_each_time, with_time
-from timely_spark.times import Timestamp
+from timely_spark.state.hashing import hashes
+from timely_spark.state.row_times import RowTimes, times_of, with_each_time, with_time
+from timely_spark.times import Times, Timestamp
 
 #: keys with more records than these are looked at before their records are read
 _MANY = 1 << 8
@@ -34,8 +37,12 @@ class Reduce(BufferingVertex):
     although no change has that time.
     """
 
-    def __init__(self, logic: Logic, *, shared: bool, tells_negative: bool = False) -> None:
+    def __init__(
+        self, logic: Logic, *, shared: bool, tells_negative: bool = False, skew: Skew | None = None
+    ) -> None:
         super().__init__()
+        #: the hot keys of which other workers' results are reduced here
+        self.skew = skew
         self.logic, self.shared, self.tells_negative = logic, shared, tells_negative
         #: the traces; the changes of the present loop context are in the working set only
         self.input, self.output = Arrangement(logic.keys), Arrangement(logic.keys)
@@ -169,6 +176,17 @@ class Reduce(BufferingVertex):
                 rows = [with_time(table, time) for time, table in side.fresh if table.num_rows >= FEW]
                 rows += [consolidate(with_each_time(few))] if few else []
                 trace.insert(pa.concat_tables(rows), compact=consolidation(self._since))
+
+    def stored(
+        self, keys: Sequence[int], time: Timestamp, kind: Times
+    ) -> Iterator[tuple[Timestamp, pa.Table]]:
+        """The changes of some keys, given by H, at the joins of `time` with their own times, of a kind."""
+        buffered = [with_time(one, at) for at, (tables,) in self.buffered.items() for one in tables]
+        for table in [*self.input.batches(), *buffered]:
+            rows = table.filter(pa.array(is_hot(hashes(table, self.logic.keys), keys)))
+            if rows.num_rows:
+                times, rows = RowTimes.of(rows, kind)
+                yield from times.joins(time, rows)
 
     def checkpoint(self) -> Mapping[str, Any]:
         """The traces, the buffered changes and the interesting times."""

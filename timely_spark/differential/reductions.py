@@ -28,8 +28,8 @@ from timely_spark.differential.skew import SALT, Salt, named_keys
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import (
-    FoundKeys,
     SchemaLike,
+    Skew,
     as_schema,
     caller,
     check_columns,
@@ -51,12 +51,18 @@ def reduced(
     collection: Collection,
     logic: Logic,
     fields: Sequence[pa.Field],
+    hot: Skew | None = None,
+    /,
     *,
     name: str | None,
     detail: str = "",
     **parameters: Any,
 ) -> Collection:
-    """A reduction of a collection by the keys of `logic`, with the result columns `fields`."""
+    """A reduction of a collection by the keys of `logic`, with the result columns `fields`.
+
+    Args:
+        hot: the keys of which the collection has results for parts.
+    """
     shared = collection.keys == logic.keys and collection.skew is None
     stream = collection.index if shared else collection.stream
     keys = [collection.schema.field(key) for key in logic.keys]
@@ -66,7 +72,7 @@ def reduced(
             operator,
             [pa.schema([*keys, *fields, pa.field(DIFF, pa.int64())])],
             name=name,
-            vertex=Reduce(logic, shared=shared, tells_negative=tells),
+            vertex=Reduce(logic, shared=shared, tells_negative=tells, skew=hot),
             keyed=logic.keys,
             detail=detail,
             parameters={"keys": list(logic.keys), **parameters},
@@ -120,10 +126,8 @@ def _in_parts(
     keys, columns = logic.keys, [*logic.keys, *(field.name for field in fields)]
     spread = [field.name for field in fields]
     hot = named_keys(operator, collection.schema, keys, skew, spread)
-    arranged = collection.skew if collection.keys == keys else None
-    # parts would be stored in another step, to which a run cannot move what it has stored of a key
-    if hot is None and arranged is not None and not isinstance(arranged.hot, FoundKeys):
-        hot = replace(arranged, spread=tuple(spread))
+    if hot is None and collection.keys == keys and collection.skew is not None:
+        hot = replace(collection.skew, spread=tuple(spread))
     if hot is not None:
         schema = pa.schema([collection.schema.field(column) for column in columns])
         given = collection.select(*columns).stream
@@ -139,7 +143,7 @@ def _in_parts(
         first = replace(logic, keys=(SALT, *keys))
         best = reduced(operator, collection.like(parts), first, fields, name=None, **options)
         collection = collection.like(others).concat(best.select(*columns))
-    return reduced(operator, collection, logic, fields, name=name, **options)
+    return reduced(operator, collection, logic, fields, hot, name=name, **options)
 
 
 @operator(Collection)
@@ -260,7 +264,8 @@ def min(
         value: the column.
         keys: the key columns, as for `count`.
         skew: keys that very many records have, of several columns tuples: all workers find the least values
-            of parts of these records, and one worker that of the parts. An epoch takes an exchange more.
+            of parts of these records, and one worker that of the parts. An epoch takes an exchange more. With
+            "auto" the run finds such keys, as for `arrange`.
 
     **Columns:** out: `keys` (as for `count`), then `value`.
 

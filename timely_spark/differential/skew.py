@@ -24,20 +24,13 @@ _SHOWN = 3
 
 
 def named_keys(
-    operator: str,
-    schema: pa.Schema,
-    keys: Sequence[str],
-    values: Any,
-    spread: Sequence[str] | None = None,
-    *,
-    finds: bool = False,
+    operator: str, schema: pa.Schema, keys: Sequence[str], values: Any, spread: Sequence[str] | None = None
 ) -> Skew | None:
     """The hot keys that a user names; None if there are none.
 
     Args:
-        values: the keys' values; of several key columns tuples.
+        values: the keys' values; of several key columns tuples; "auto": those that the run finds.
         spread: the columns by which their records are spread: by default all.
-        finds: whether "auto" lets the run find the keys.
 
     Raises:
         SchemaError: `values` are no list of keys, or the records have nested columns.
@@ -46,7 +39,7 @@ def named_keys(
         return None
     spread = schema.names if spread is None else spread
     check_columns(operator, schema, spread, keys=True)
-    if finds and isinstance(values, str) and values == "auto":
+    if isinstance(values, str) and values == "auto":
         return Skew(FoundKeys(), values, tuple(spread))
     # numbered, since a join's keys may name a column twice
     one, keyed = len(keys) == 1, pa.schema([(str(i), schema.field(key).type) for i, key in enumerate(keys)])
@@ -58,7 +51,7 @@ def named_keys(
         kinds = describe(pa.schema([schema.field(key) for key in keys]))
         msg = f"{operator}: skew={values!r}, where keys are ({kinds})"
         listed = "[key, ...]" if one else "[(first, second), ...]"
-        hint = f"list the hot keys: skew={listed}" + '; or let the run find them: skew="auto".' * finds
+        hint = f'list the hot keys: skew={listed}; or let the run find them: skew="auto".'
         raise SchemaError(msg, where=caller(), hint=hint) from error
     if not table.num_rows:
         return None
