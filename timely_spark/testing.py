@@ -217,6 +217,7 @@ class Simulation:
         source = self.plan.source(name)
         table = as_table(records, source.stage.outputs[0], of=f"input {name!r} ({caller()})")
         at = None if by_column(source.epochs) else self._open(name, epoch)
+        self.plan.spread(self.coordinator.spread)  # another simulation of the flow may have others
         if source.epochs == "manual":
             self._call(name, "send", at, table)
             return

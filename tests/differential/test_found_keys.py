@@ -168,16 +168,18 @@ def test_keys_stay_where_a_step_behind_them_cannot_move(*, behind: bool) -> None
     assert simulation.captured["counts"].rows()[2] == [(7, 18, -1), (7, 27, 1)]
 
 
-def test_a_flow_that_runs_again_begins_without_the_keys_of_before(few_are_many: None) -> None:
-    flow = flow_of(CASES["inner"], "auto")
-    first = Simulation(flow, workers=3)
-    first.send("x", drawn(3)["x"][0])
-    first.run()
-    assert first.coordinator.spread
+@pytest.mark.usefixtures("few_are_many")
+def test_each_simulation_of_a_flow_has_found_its_own_keys() -> None:
+    flow, inputs = flow_of(CASES["inner"], "auto"), drawn(3)
+    first, second = Simulation(flow, workers=3), Simulation(flow, workers=3)
+    for epoch in range(5):
+        for simulation, rows in ((first, inputs["x"][epoch]), (second, [(9, n, 1) for n in range(3)])):
+            simulation.send("x", rows)
+            simulation.send("y", inputs["y"][epoch])
+            simulation.run()
 
-    second = Simulation(flow, workers=3)
-
-    assert second.coordinator.spread == {} == {k: v for k, v in second.plan.found_keys.items() if v}
+    assert first.coordinator.spread != second.coordinator.spread
+    assert epochs_of(first) == unspread("inner", inputs)
 
 
 def test_explain_and_the_hint_name_it(capsys: pytest.CaptureFixture[str]) -> None:

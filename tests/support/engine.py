@@ -753,7 +753,9 @@ def fed(
     sums = both.group_by("k").aggregate(v=("sum", "v"))
     sums.subscribe(lambda epoch, table: delivered.append((epoch, sorted_rows(table))), name="told")
     most = both.map(lambda row: (max(0, row.k - 5), row.v), "k long, v long", name="most on one key")
-    pairs = most.collection().arrange("k", skew="auto", name="by key")
+    every = most.collection()
+    every.min("v", keys="k", skew="auto", name="least").capture("least values")
+    pairs = every.arrange("k", skew="auto", name="by key")
     pairs.join(others.collection(name="other").select("k", w="v"), on="k").count(keys="k").capture("pairs")
     calls = [("send", ([(draw.randint(0, 9), draw.randint(0, 99))],)) for _ in range(draw.randint(0, 4))]
     return flow, {"sent": calls}, feeds
