@@ -14,10 +14,9 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from tests.operators.test_partitioning import N, Where
-from timely_spark.runtime.query import driver
-from timely_spark.runtime.query.hosted import written
-from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.states import States
 from timely_spark.worker import Worker
 from timely_spark.worker.hot_keys import MANY
 
@@ -55,11 +54,13 @@ def test_a_hot_key_that_the_run_finds_is_spread_also_if_the_move_is_cut_off(
             titles.send(pages)
         return flow.start(spark, checkpoint=checkpoint, workers=3, trigger="available_now")
 
-    def cut_off(context: RunContext, moved: Mapping[int, Worker], *of: Any) -> Any:
-        written(context, dict([*moved.items()][:1]), *of)
-        raise ConnectionError
+    def cut_off(rounds: Rounds, batch: int, moved: Mapping[int, Worker], states: States) -> None:
+        write(rounds, batch, dict([*moved.items()][:1]), states)
+        if moved:
+            raise ConnectionError
 
-    monkeypatch.setattr(driver, "written", cut_off)
+    write = Rounds.write
+    monkeypatch.setattr(Rounds, "write", cut_off)
     with pytest.raises(ts.QueryFailed), start([(0, 7), (1, 8)]) as query:
         query.wait_for(timeout=120)
     log = RoundLog(checkpoint)

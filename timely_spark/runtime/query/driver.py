@@ -26,7 +26,6 @@ from timely_spark.coordinator.loops import notices_to_log
 from timely_spark.coordinator.spreading import spread
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.errors import OtherFlow
-from timely_spark.runtime.query.hosted import written
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
 from timely_spark.runtime.query.rest import yields
 from timely_spark.runtime.query.rounds import Rounds, description
@@ -218,11 +217,13 @@ class Driver:
         """Spread the hot keys that the batch has found; the states that have moved are written."""
         if not coordinator.to_spread:
             return coordinator, result
-        blobs, before = self.context.blobs, {at: of.reference for at, of in states.by_worker.items()}
-        encoded = [blobs.get(before[at]) if at in before else None for at in range(coordinator.plan.workers)]
+        blobs, before = self.context.blobs, states.by_worker
+        encoded = [
+            blobs.get(before[at].reference) if at in before else None
+            for at in range(coordinator.plan.workers)
+        ]
         coordinator, result, workers = spread(coordinator, result, encoded, blobs)
-        moved = written(self.context, dict(enumerate(workers)), coordinator.batch, before)
-        states.enter(wire.table(moved))
+        self._rounds.write(coordinator.batch, dict(enumerate(workers)), states)
         return coordinator, result
 
     # -- staying ---------------------------------------------------------------------------------------------
