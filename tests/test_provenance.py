@@ -76,6 +76,7 @@ SOLD: list[list[Any]] = [
 GIVEN = {"orders": SOLD, "banned": [["bob"]]}
 
 
+@pytest.mark.slow
 def test_a_sum_needs_all_that_are_in_it() -> None:
     why = explain_row(orders(), GIVEN, "good", {"customer": "cy"})
 

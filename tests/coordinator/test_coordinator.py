@@ -158,6 +158,7 @@ def test_a_column_epoch_completes_one_round_after_a_higher_one_and_late_rows_are
     assert simulation.captured["out"].rows()[5] == [(1, 3), (9, 1)]
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_plain_json_and_goes_on_like_the_original() -> None:
     flow = ts.Dataflow("snapshot")
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")

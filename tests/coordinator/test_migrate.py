@@ -682,6 +682,7 @@ def test_a_renamed_function_is_no_difference() -> None:
     assert new.captured["changes"].rows() == {1: [(5, 2, -1), (5, 3, 1)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -38,6 +38,7 @@ def counts(flow: ts.Dataflow) -> ts.Collection:
     return flow.input("x", "k string, v long, d long").collection(diff="d").count("n", keys="k")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_an_output_of_a_collection_is_that_of_its_changes(name: str) -> None:
     flow, same = ts.Dataflow("flow"), ts.Dataflow("flow")

@@ -111,6 +111,7 @@ def test_nodes_may_be_texts(algorithm, oracle, follows, changing, named) -> None
     follows(algorithm, oracle, {"edges": ("src string, dst string", edges)}, workers=2)
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_a_graph_may_be_empty_and_become_empty(algorithm, oracle, follows) -> None:
     loop = (7, 7)

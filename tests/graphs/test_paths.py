@@ -119,6 +119,7 @@ def test_nodes_may_be_texts(follows, changing, named) -> None:
     follows(bfs, hops, given, workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2))])
 def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
     given = {"edges": (LONGS, changing(12, 18, 8, seed=3)), "roots": ("node long", [[(1, 1)], [(2, 1)]])}
@@ -126,6 +127,7 @@ def test_epochs_may_be_in_flight_together(follows, changing, seed) -> None:
     follows(bfs, hops, given, workers=2, seed=seed, together=True)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_in_crashes(follows, changing) -> None:
     edges = changing(9, 20, 4, seed=2, weights=[1, 2, 5])
     given = {"edges": (f"{LONGS}, weight long", edges), "roots": ("node long", [[(1, 1)]])}

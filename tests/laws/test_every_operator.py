@@ -204,6 +204,7 @@ def test_no_operator_is_left_out_of_the_programs() -> None:
     assert {f"graphs.{name}" for name in ts.graphs.__all__} <= drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     [

@@ -154,6 +154,7 @@ def batches(draw: Any, drawn: Drawn) -> list[list[tuple[int, Any, int]]]:
 # -- the definition ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(graphs(), st.data())
 def test_frontiers_are_those_of_the_definition(drawn: Drawn, data: st.DataObject) -> None:
     tracker = Tracker(drawn.reachability)

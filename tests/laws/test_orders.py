@@ -164,6 +164,7 @@ def test_encode_and_coarse(drawn: tuple[Kind, list[Any]], counters: frozenset[in
 # -- summaries ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @MANY
 @given(st.data())
 def test_results_in_is_monotone_and_composes(data: st.DataObject) -> None:
@@ -181,6 +182,7 @@ def test_results_in_is_monotone_and_composes(data: st.DataObject) -> None:
     assert kind.identity(depth).results_in(a) == a
 
 
+@pytest.mark.slow
 @MANY
 @given(st.data())
 def test_a_composition_exists_iff_something_passes_it(data: st.DataObject) -> None:

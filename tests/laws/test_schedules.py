@@ -72,6 +72,7 @@ def reached(edges: list[Any], roots: list[Any]) -> set[tuple[int]]:
     return {(node,) for node in found}
 
 
+@pytest.mark.slow
 @FEW
 @given(EDGES, st.lists(st.lists(st.tuples(NODES), max_size=2), min_size=1, max_size=3), schedules())
 def test_reachability(edges: Epochs, roots: Epochs, schedule: Any) -> None:
@@ -276,6 +277,7 @@ def test_who_reads_the_least_gets_the_last_word_once_a_change(rows: Epochs, sche
     holds(flow, {"x": rows}, schedule, expected)
 
 
+@pytest.mark.slow
 @FEW
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=5), min_size=1, max_size=3),

@@ -100,6 +100,7 @@ def dijkstra(nodes: set[int], edges: list[tuple[int, int, int]]) -> Iterable[tup
     return [(node, float(far.get(node, inf))) for node in nodes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", SCHEDULES)
 def test_shortest_paths_as_in_graphx(how: dict[str, Any]) -> None:
     check(distances, dijkstra, changing(1), **how)

@@ -42,6 +42,7 @@ def results(flow: ts.Dataflow) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_a_minimum_may_leave_its_loop() -> None:
     (only,) = results(hops(lambda near: near))
     assert only == "{0: [(0, 0), (1, 1), (2, 2), (3, 3), (4, 1), (5, 2), (6, 3)]}"

@@ -148,6 +148,7 @@ SLIPS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slip", "message"), SLIPS.values(), ids=SLIPS)
 def test_an_error_has_the_line_and_a_hint(slip: Any, message: str) -> None:
     flow = ts.Dataflow("slip")

@@ -129,6 +129,7 @@ def test_a_stop_rests_between_two_batches_and_the_next_start_goes_on(begin: Begi
     assert newest.coordinator["loops"]["reached"]["up"] > reached, "no work was lost"
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_cut_off_takes_the_same_path_when_it_runs_again(begin: Begin) -> None:
     process = begin(endless(), workers=2, rounds=100)
     process.handles["x"].send([0])

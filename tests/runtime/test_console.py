@@ -96,6 +96,7 @@ def test_the_page_shows_the_flow_as_it_is_at_each_look(begin: Any, serve: Any, t
     assert "<b>held" not in shown
 
 
+@pytest.mark.slow
 def test_a_click_opens_a_box_and_tells_of_a_step(begin: Any, serve: Any, tmp_path: Path) -> None:
     process = begin(components(), workers=2, rounds=100)
     process.handles["edges"].send([(1, 2), (2, 1), (2, 3)])

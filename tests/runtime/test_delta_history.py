@@ -106,6 +106,7 @@ def at_start(folder: Path, *, own: bool = True, delivered: bool = True) -> Delta
     return history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint", [None, 0, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_restores_and_overwrites_take_epochs_away(

@@ -93,6 +93,7 @@ def test_a_batch_delivers_the_outputs_of_the_flow(begin: Begin) -> None:
     assert LogView(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [False, True], ids=["by the same driver", "by another one"])
 def test_a_batch_that_runs_again_leaves_the_same(begin: Begin, other: bool) -> None:  # noqa: FBT001
     process = begin(loop())

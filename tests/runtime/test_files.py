@@ -143,6 +143,7 @@ def test_fifty_rounds_are_written_read_listed_and_removed(files: Files) -> None:
     assert [table.column("worker")[0].as_py() for table in tables] == list(range(40, 50))
 
 
+@pytest.mark.slow
 def test_a_blob_is_found_by_its_reference_and_through_a_pickle(files: Files) -> None:
     reference = Blobs(files).put("worker-0-1", BIG)
 
@@ -150,6 +151,7 @@ def test_a_blob_is_found_by_its_reference_and_through_a_pickle(files: Files) -> 
     assert pickle.loads(pickle.dumps(files)).location == files.location
 
 
+@pytest.mark.slow
 def test_a_blob_is_verified_once_by_each_process_that_has_not_written_it(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -521,6 +523,7 @@ def _copies(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "cache").glob("timely-*/*"))
 
 
+@pytest.mark.slow
 def test_a_blob_is_fetched_once(remote: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remote.write("blobs/a", BIG)
     first = remote.buffer("blobs/a")
@@ -552,6 +555,7 @@ def test_a_copy_of_the_wrong_size_is_fetched_again(remote: Files, tmp_path: Path
     assert copy.stat().st_size == 1008
 
 
+@pytest.mark.slow
 def test_a_copy_that_vanishes_is_fetched_again_and_stays_readable(remote: Files, tmp_path: Path) -> None:
     remote.write("blobs/a", BIG)
     held = remote.buffer("blobs/a")

@@ -28,6 +28,7 @@ def counting() -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 def test_the_state_at_every_retained_round_is_the_collection_then(begin: Any, tmp_path: Path) -> None:
     flow = counting()
     process = begin(flow, workers=3, rounds=100, keep=5)

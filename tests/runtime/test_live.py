@@ -60,6 +60,7 @@ def path(length: int) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("takes", "most"), [(0.0, 60 / EVERY), (0.001, 60 / EVERY), (0.1, 60 * SHARE / 0.1)])
 def test_a_minute_of_rounds_writes_seldom_and_briefly(
     monkeypatch: pytest.MonkeyPatch, takes: float, most: float
@@ -100,6 +101,7 @@ def test_an_error_while_writing_is_none_of_the_batch(monkeypatch: pytest.MonkeyP
     assert clock.writes == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_running_batch_is_seen_and_its_file_does_not_outlive_it(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, workers: int

@@ -96,6 +96,7 @@ def test_each_call_and_each_message_is_counted_at_its_step_and_epoch(
     assert len(run(flow, {})["rows"].epochs) == len(found["rows"].epochs)
 
 
+@pytest.mark.slow
 def test_changes_of_counts_lead_from_what_was_active_to_what_is(
     begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

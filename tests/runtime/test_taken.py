@@ -63,6 +63,7 @@ def test_a_batch_takes_a_bounded_number_of_entries(
     assert reader._last("x", 2)[0] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_large_entry_is_split_and_its_records_keep_their_order(
     workers: int, monkeypatch: pytest.MonkeyPatch

@@ -222,6 +222,7 @@ def test_operators_at_times_of_two_coordinates() -> None:
     agree(ALL["bitemporal"], [[("plain", name)] for name in names], epochs, {"workers": 2, "seed": 1})
 
 
+@pytest.mark.slow
 def test_the_flows_of_these_tests_are_not_refused() -> None:
     refused = {
         (name, program)

@@ -334,6 +334,7 @@ def test_a_state_of_another_version_is_refused() -> None:
 # -- the queue -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_queued_batches_are_written_once(memory: Any) -> None:
     blobs = memory()
     flow = ts.Dataflow("slow")

@@ -64,6 +64,7 @@ def test_the_accounts_of_a_flow_are_those_of_its_sources_at_a_manifest(tmp_path:
     assert len(accounts["in"].names) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_records_that_inputs_have_read_are_counted_late_and_dropped_ones_too(seed: int) -> None:
     flow = ts.Dataflow("counts")

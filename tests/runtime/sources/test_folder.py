@@ -124,6 +124,7 @@ def test_a_format_with_options_of_its_own_and_compressed_files(tmp_path: Path) -
     assert rows(folder_of(tmp_path, form)) == [{"n": 1, "s": "x"}, {"n": 2, "s": "y"}]
 
 
+@pytest.mark.slow
 def test_parts_of_a_parquet_file_have_every_row_group_once_and_in_order(tmp_path: Path) -> None:
     table = pa.table({"n": range(5000), "s": [str(n) for n in range(5000)]})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=300)

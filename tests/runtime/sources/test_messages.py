@@ -89,6 +89,7 @@ def test_json_has_the_envelopes_of_change_events() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_very_many_bad_values_take_few_parsers() -> None:
     sent = [b"{" if n % 10 == 0 else b'{"a": 1}' for n in range(2000)]
     decoder, calls = Json(SCHEMA), []

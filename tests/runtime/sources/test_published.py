@@ -81,6 +81,7 @@ def test_who_attaches_late_has_the_records_of_each_epoch_from_then_on(seed: int,
     assert Published(Files(tmp_path), 1, "diff").holds() == {}, "who has read all holds nothing"
 
 
+@pytest.mark.slow
 def test_the_folder_stays_short_unless_somebody_holds_it(tmp_path: Path) -> None:
     def epochs(number: int, start: int) -> None:
         for epoch in range(start, start + number):

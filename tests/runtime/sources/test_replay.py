@@ -70,6 +70,7 @@ def direct() -> dict[int, list[Any]]:
 # -- in the simulator ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3, 4, 5))])
 def test_a_replay_beside_the_running_capture_has_its_epochs_under_any_schedule(
     seed: int, tmp_path: Path
