@@ -196,31 +196,32 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what uses Spark or a broker, and run it first; leave out the campaigns unless they were asked for.
 
-    Of several processes the first one then has all tests of the common session and of the broker: one warm
-    JVM each. The others begin with the shortest tests, and take from the end of the first one's when they
-    have none left: the slow tests without Spark, then those that start processes of their own, and at last
-    some of the common session's. The files with many tests of these come first, as such tests are short: what
+    Of several processes the first one then has the long tests that start processes of their own, and all of
+    the common session and of the broker: one warm JVM each. The others begin with the shortest tests, and
+    take from the end of the first one's when they have none left: the slow tests without Spark, and at last
+    some of the common session's. Files with many tests come before others, as such tests are short: what
     another process takes is worth a session.
     """
-    many = Counter(item.path for item in items)
     for item in items:
         names = getattr(item, "fixturenames", ())
         if "spark" in names:
             item.add_marker("spark")
         elif "broker" in names:
             item.add_marker("slow")
-    items.sort(key=lambda item: (turn := _turn(item), 0 if turn else -many[item.path]))
     if not config.getoption("--campaign"):
         campaigns = [item for item in items if item.get_closest_marker("campaign")]
         config.hook.pytest_deselected(items=campaigns)
         items[:] = [item for item in items if not item.get_closest_marker("campaign")]
+    turns = {item: (_turn(item), item.path) for item in items}
+    many = Counter(turns.values())
+    items.sort(key=lambda item: (turns[item][0], -many[turns[item]]))
 
 
 def _turn(item: pytest.Item) -> int:
     """When a test has its turn."""
     if {"spark", "broker"}.intersection(getattr(item, "fixturenames", ())):
-        return 0
-    return 1 if item.get_closest_marker("spark") else 2 if item.get_closest_marker("slow") else 3
+        return 1
+    return 0 if item.get_closest_marker("spark") else 2 if item.get_closest_marker("slow") else 3
 
 
 @pytest.hookimpl(wrapper=True)
