@@ -182,7 +182,22 @@ def test_each_simulation_of_a_flow_has_found_its_own_keys() -> None:
     assert epochs_of(first) == unspread("inner", inputs)
 
 
-def test_explain_and_the_hint_name_it(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("few_are_many")
+def test_a_key_is_found_in_the_last_epoch_of_an_input() -> None:
+    flow = ts.Dataflow("closed")
+    x = flow.input("x", "k long, v long", epochs="manual").collection()
+    x.min("v", keys="k", skew="auto").changes().capture("out")
+    flow.input("y", "n long", epochs="manual").capture("open")
+    simulation = Simulation(flow, workers=3)
+    simulation.send("x", [(7, n) for n in range(9)], epoch=0)
+    simulation.close("x")
+    simulation.run()
+
+    assert simulation.coordinator.spread
+    assert simulation.captured["out"].rows() == {0: [(7, 0, 1)]}
+
+
+def test_explain_shows_that_a_run_finds_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
     def both(x: Collection, y: Collection, skew: Any) -> Collection:
         return x.join(y, on="k", skew=skew)
 

@@ -104,11 +104,13 @@ class _Spreading(Migrator):
             if edge.source is salt
         }
         parts, every = ends[0], ends[1]
-        epoch = min(time.epoch for time in self.tracker.frontier(parts.arrives))
+        epochs = [time.epoch for time in self.tracker.frontier(parts.arrives)]
+        if not epochs:  # nothing arrives any more
+            return
+        least, kind = self.plan.least(every.stage, min(epochs)), every.stage.scope.times
         divide: Any = salt.vertex
         for worker in workers:
             vertex: Any = worker.vertex(every)
-            least, kind = self.plan.least(every.stage, epoch), every.stage.scope.times
             for time, rows in vertex.stored(keys, least, kind):
                 if not all(self.tracker.less_equal(node.arrives, time) for node in (parts, every)):
                     raise _Later

@@ -204,11 +204,16 @@ class RunContext:
         _log.log(level, f"%s: {text}", self.name, *args, extra={"context": extra})
 
     @contextmanager
-    def task(self) -> Iterator[None]:
-        """Run the body as a task: `process.task`, and errors are reported."""
+    def task(self, *, packs: bool = False) -> Iterator[None]:
+        """Run the body as a task: `process.task`, and errors are reported.
+
+        Args:
+            packs: whether it packs input, which the hot keys that were found before its micro-batch spread.
+        """
         with process.task(), self.reporting():
             # of a micro-batch that is `continued`, nothing that a task packs is used
-            if self.plan.found_keys and (micro_batch := _batch_of_task()) not in {None, self.continued}:
+            micro_batch = _batch_of_task() if packs and self.plan.found_keys else None
+            if micro_batch is not None and micro_batch != self.continued:
                 self.plan.spread(self.log.before(micro_batch)[0].spread)
             yield
 

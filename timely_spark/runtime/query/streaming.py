@@ -89,7 +89,7 @@ def _pack(context: RunContext, source: str, batches: Iterator[pa.RecordBatch]) -
 
     task = TaskContext.get()
     shard = task.partitionId() if task is not None else 0
-    with context.task():
+    with context.task(packs=True):
         names = context.plan.source(source).stage.outputs[0].names
         yield from context.pack(source, (batch.rename_columns(names) for batch in batches), shard)
 

@@ -195,7 +195,7 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The packed rows of one share."""
-        with self.context.task():
+        with self.context.task(packs=True):
             yield from self.packed(partition)
 
     def packed(self, partition: Any) -> Iterator[pa.RecordBatch]:
