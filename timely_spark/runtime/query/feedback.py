@@ -83,7 +83,8 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         is ever skipped.
         """
         tables = []
-        self._spread(end.get("spread", {}))
+        if "spread" in end:
+            self._spread(end["spread"])
         if start["round"] != end["round"] >= self.context.planned - 1:  # an earlier run continued after it
             if (rows := self.log.feedback(end["round"])) is None:
                 raise LogDamaged.no_manifest(self.log.files.root, end["round"] + 1)
@@ -124,7 +125,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _spread(self, numbers: Mapping[str, int]) -> None:
         """Let the plan spread the hot keys that were found before a batch: by step the first so many."""
-        newest = self.log.newest() if numbers else None
+        newest = self.log.newest()
         manifest = None if newest is None else self.log.read(newest)
         found = {} if manifest is None else manifest.spread
         self.context.plan.spread({step: found.get(step, [])[:n] for step, n in numbers.items()})
