@@ -5,9 +5,10 @@ of each. The same flow, session and changes, resident and not; each change waits
 changes go on over several micro-batches, so that the gaps between them are in the figures; the first, tenth
 and thousandth are also rows of their own. Then: from the rename of a file to the Delta commit of its epoch
 (`commit_every=0`); from a message to the one that answers it, through a running count and through a loop;
-fresh questions; small epochs one after the other, with what grows meanwhile; an idle query; and one change
-where executors are processes of their own: of a local-cluster, whose driver hosts the workers, and of a
-standalone cluster, where tasks that stay do.
+fresh questions; small epochs one after the other, with what grows meanwhile; large epochs, which must not be
+slower; an idle query; and one change where executors are processes of their own: of a local-cluster, whose
+driver hosts the workers, and of a standalone cluster, where tasks that stay do. Differential (Rust) has the
+same single changes in memory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pyarrow.parquet as pq
 
 import timely_spark as ts
 from benchmarks import harness
+from benchmarks.engine import differential
 from benchmarks.executors import session as session_of
 from benchmarks.harness import Report, median, quantile
 from benchmarks.resources import Resources, files, processors, size
@@ -65,8 +67,10 @@ class Search:
         roots.send([(0,)])
         self.sent.send(self.changed(self.src, self.dst, 1))
         checkpoint = str(harness.folder() / "checkpoint")
+        began = time.perf_counter()
         self.query = flow.start(self.session, checkpoint=checkpoint, workers=WORKERS, **self.options)
-        self.told.get(timeout=600)
+        #: milliseconds from the start of the query to the answer for the whole graph
+        self.load = 1000 * (self.told.get(timeout=600) - began)
         self.query.wait_for(timeout=600)
 
     @staticmethod
@@ -112,8 +116,45 @@ def one_change(report: Report, session: SparkSession, *, nodes: int, edges: int,
                 f"change {number:,} after the load", ours=median(near[0]), baseline=median(near[1]),
                 against=AGAINST,
             )  # fmt: skip
+    if theirs := in_differential(report, search, changes=min(1000, len(single[True]))):
+        report.add(
+            "one change, beside a program in memory", ours=median(single[True]), baseline=median(theirs),
+            against="differential (Rust)", epochs=len(theirs),
+        )  # fmt: skip
     ours, baseline = median(many[True]), median(many[False])
     report.add("1,000 inserts and deletes, median", ours=ours, baseline=baseline, against=AGAINST)
+
+
+def in_differential(report: Report, search: Search, *, changes: int) -> list[float]:
+    """Milliseconds of single changes of the same graph in differential; none without cargo."""
+    (folder := harness.folder()).mkdir(exist_ok=True)
+    load = np.column_stack([search.src, search.dst])
+    for number in range(1 + changes):
+        ends, diff = (load, 1) if not number else (load[number : number + 1], -1)
+        if number and number % 2 == 0:
+            ends, diff = search.random.integers(0, search.nodes, (1, 2)), 1
+        rows = np.column_stack([ends, np.tile([1, diff], (len(ends), 1))])  # edges have a weight there
+        rows.astype("<i4").tofile(folder / f"{number:04}.bin")
+    return [1000 * seconds for seconds, *_ in differential("bfs", folder, 1 + changes, report)][1:]
+
+
+def large(report: Report, session: SparkSession, *, rows: int, nodes: int, edges: int, runs: int) -> None:
+    """Epochs of many rows, and loads of a graph: Spark's tasks read them, in a micro-batch of their own."""
+    table = pa.table({"word": np.char.mod("w%d", np.arange(rows) % 1000)})
+    epochs: dict[bool, list[float]] = {False: [], True: []}
+    loads: dict[bool, list[float]] = {False: [], True: []}
+    for resident in (False, True) * runs:
+        with counting(session, resident=resident) as (_, words, told):
+            began = time.perf_counter()
+            words.send(table)
+            told.get(timeout=600)
+            epochs[resident].append(1000 * (time.perf_counter() - began))
+        search = Search(session, nodes, edges, options=SIDES[resident])
+        loads[resident].append(search.load)
+        search.query.stop()
+    for case, took in ((f"an epoch of {rows:,} rows", epochs), (f"load of {edges:,} edges", loads)):
+        ours, baseline = median(took[True]), median(took[False])
+        report.add(case, ours=ours, baseline=baseline, against=AGAINST, aim=">=0.95x")
 
 
 def file_to_delta(report: Report, session: SparkSession, *, files: int) -> None:
@@ -291,6 +332,8 @@ def run(quick: bool) -> None:
     one_change(report, session, nodes=nodes, edges=edges, seconds=10 if quick else 100)
     file_to_delta(report, session, files=5 if quick else 40)
     questions(report, session, asked=10 if quick else 200)
+    rows, runs = (100_000, 1) if quick else (1_000_000, 5)
+    large(report, session, rows=rows, nodes=nodes, edges=edges, runs=runs)
     topics(report, session, messages=5 if quick else 200)
     sustained(report, session, seconds=2 if quick else 60)
     if not quick:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -21,6 +22,7 @@ from timely_spark.runtime.query import driver as driver_module
 from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.query.resident import ResidentInputs
 from timely_spark.runtime.storage import blobs
+from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog, stop_file
 from timely_spark.runtime.storage.states import States
 from timely_spark.worker import ROWS, wire
@@ -560,3 +562,46 @@ def test_a_command_that_ends_the_wait_of_a_resident_micro_batch_is_seen_before_t
     process.poll()
     process.finish(process.run())
     assert len(waits) == 2
+
+
+def test_an_epoch_of_a_resident_micro_batch_is_delivered_after_one_write(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a write takes long, what is sent meanwhile joins the next epoch."""
+    heard: list[str] = []
+    flow = ts.Dataflow("slow")
+    sums = flow.input("x", "k long").group_by("k").count("n", name="sums")
+    sums.subscribe(lambda epoch, table: heard.append(f"told {epoch}: {table.num_rows}"), name="told")
+    process = begin(flow)
+    context = dataclasses.replace(process.context, resident=1e9)
+    process.driver = Driver(context, process.driver.outputs)
+    sent = process.handles["x"].send
+    to_send = {1: [[1], [2], [3]], 2: [[4]]}
+    real = Files.write
+
+    def write(files: Files, name: str, *args: Any, **more: Any) -> Any:
+        folder = name.partition("/")[0]
+        if folder == "epochs":  # slow: the program sends meanwhile
+            for records in to_send.pop(int(Path(name).stem), []):
+                sent(records)
+        if folder not in {"inputs", "terms", "commits"}:  # of the program, of `stop`, and of Spark
+            heard.append(folder)
+        return real(files, name, *args, **more)
+
+    def wait(_: ResidentInputs, seconds: float) -> bool:
+        context.log.files.write(stop_file(context.term), b"")
+        return True
+
+    sent([0])
+    process.poll()
+    frame = process.run()
+    sent([0])
+    monkeypatch.setattr(Files, "write", write)
+    monkeypatch.setattr(ResidentInputs, "wait", wait)
+    process.finish(frame)
+    assert heard == [
+        "told 0: 1", "rounds",
+        "epochs", "told 1: 1", "rounds",
+        "epochs", "told 2: 3", "rounds",
+        "epochs", "told 3: 1", "rounds",
+    ]  # fmt: skip
