@@ -20,7 +20,7 @@ from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query import driver as driver_module
 from timely_spark.runtime.query.driver import Driver
-from timely_spark.runtime.query.resident import ResidentInputs
+from timely_spark.runtime.query.resident import Ends, ResidentInputs
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog, stop_file
@@ -605,3 +605,47 @@ def test_an_epoch_of_a_resident_micro_batch_is_delivered_after_one_write(
         "epochs", "told 2: 3", "rounds",
         "epochs", "told 3: 1", "rounds",
     ]  # fmt: skip
+
+
+def test_a_batch_begins_also_when_the_interpreter_ends(begin: Begin) -> None:
+    """The driver delivers what waits for a common commit when the program ends without `stop`."""
+    inputs = ResidentInputs(begin(loop()).context)
+    ends = Ends({"x": 3}, {})
+    inputs._thread.shutdown()
+    assert inputs.begin(7, ends).result() == ends.encode()
+    assert inputs.context.log.begun(7) == ends.encode()
+
+
+def test_a_batch_that_the_run_before_has_begun_meanwhile_is_repeated_as_it_was_begun(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that was suspended may write the limits while the new one runs the batch with others."""
+    heard: list[Any] = []
+    flow = ts.Dataflow("begun")
+    sums = flow.input("x", "k long").group_by("k").count("n", name="sums")
+    sums.subscribe(lambda epoch, table: heard.append((epoch, table["n"].to_pylist())), name="told")
+    process = begin(flow)
+    context = dataclasses.replace(process.context, resident=1e9)
+    process.driver = Driver(context, process.driver.outputs)
+    process.handles["x"].send([0])
+    process.poll()
+    frame = process.run()
+    for _ in range(2):
+        process.handles["x"].send([0])
+    real, before = RoundLog.begin, RoundLog(context.checkpoint, context.term - 1)
+
+    def begins(log: RoundLog, batch: int, ends: Any) -> Any:
+        if batch == 1:
+            assert ends["entries"] == {"x": 2}
+            before.files.write_json("epochs/1.json", {"term": before.term, "ends": other}, new=True)
+        return real(log, batch, ends)
+
+    def wait(_: ResidentInputs, seconds: float) -> bool:
+        context.log.files.write(stop_file(context.term), b"")
+        return True
+
+    other = {"entries": {"x": 1}, "sources": {}}
+    monkeypatch.setattr(RoundLog, "begin", begins)
+    monkeypatch.setattr(ResidentInputs, "wait", wait)
+    process.finish(frame)
+    assert heard == [(0, [1]), (1, [2]), (2, [3])]

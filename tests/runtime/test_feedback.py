@@ -17,7 +17,7 @@ from timely_spark.runtime.query import feedback
 from timely_spark.runtime.query.feedback import FeedbackReader
 from timely_spark.runtime.run_context import packed_sources
 from timely_spark.runtime.sources.folder import FileSource, Folder
-from timely_spark.runtime.storage.log import FIRST, RoundLog
+from timely_spark.runtime.storage.log import FIRST, RoundLog, stop_file
 from timely_spark.worker import ROWS, wire
 from timely_spark.worker.wire import InputBatch
 
@@ -249,16 +249,30 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_an_idle_reader_pauses_longer_and_longer_up_to_a_limit(begin: Begin, clock: Clock) -> None:
-    process = begin(two_inputs())
+@pytest.mark.parametrize(
+    ("complete", "dataframe", "last"),
+    [(True, False, [0.32, 0.64, 0.64]), (False, False, [0.16] * 3), (True, True, [0.16] * 3)],
+)
+def test_an_idle_reader_pauses_longer_and_longer_up_to_a_limit(
+    begin: Begin,
+    clock: Clock,
+    complete: bool,  # noqa: FBT001 - whether all that arrives wakes it
+    dataframe: bool,  # noqa: FBT001 - Spark polls it between two pauses only
+    last: list[float],
+) -> None:
+    flow = two_inputs()
+    if dataframe:
+        flow.source("z", "k long").capture("seen")
+    process = begin(flow)
+    clock.wakeup.complete = complete
     reader, start = fresh(process), process.reader.initialOffset()
     pauses = []
-    for _ in range(9):
+    for _ in range(10):
         clock.slept = 0.0
         assert reader.read(start)[1] == start
         pauses.append(round(clock.slept, 6))
 
-    assert pauses == [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.16, 0.16]
+    assert pauses == [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, *last]
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -268,11 +282,11 @@ def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(
     complete: bool,  # noqa: FBT001 - drawn
 ) -> None:
     process = begin(two_inputs())
+    clock.wakeup.complete = complete
     reader, start = fresh(process), process.reader.initialOffset()
-    for _ in range(8):
+    for _ in range(9):
         reader.read(start)
     clock.slept = 0.0
-    clock.wakeup.complete = complete
 
     def send() -> None:
         if not process.handles["x"].sent:
@@ -283,7 +297,7 @@ def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(
     _, end = reader.read(start)
 
     assert end["inputs"]["x"] == 0
-    assert clock.slept < 0.05  # of 0.16
+    assert clock.slept < 0.05  # of 0.16, or 0.64
     clock.slept = 0.0
     reader.read(end)
     assert clock.slept == 0
@@ -313,9 +327,9 @@ def test_a_pause_ends_when_a_source_may_have_something_new(begin: Begin, clock: 
         assert reader.read(start)[1] == start
         return clock.slept
 
-    assert [round(paused(), 6) for _ in range(8)] == [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.16]
+    assert [round(paused(), 6) for _ in range(8)] == [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32]
     clock.on_sleep = lambda: setattr(clock.wakeup, "woken", True)
-    assert 0 < paused() < 0.05  # of 0.16
+    assert 0 < paused() < 0.05  # of 0.64
     clock.on_sleep = lambda: None
     assert [round(paused(), 6) for _ in range(3)] == [0, 0.005, 0.01]  # the file may not be listed yet
     clock.wakeup.woken = True  # after the answer, perhaps before the other sources were polled
@@ -331,6 +345,8 @@ def test_a_reader_is_told_of_files_and_entries(begin: Begin, tmp_path: Path) -> 
     (tmp_path / "a.csv").touch()
     assert wakeup.wait(5)
     process.handles["x"].send([1])
+    assert wakeup.wait(5)
+    process.context.log.files.write(stop_file(process.context.term), b"")
     assert wakeup.wait(5)
     wakeup.close()
 

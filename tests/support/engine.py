@@ -24,6 +24,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache, partial, partialmethod
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -46,6 +47,7 @@ from timely_spark.runtime.query import driver, feedback
 from timely_spark.runtime.query import streaming as query
 from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.query.feedback import FeedbackReader
+from timely_spark.runtime.query.resident import Ends, ResidentInputs
 from timely_spark.runtime.restore import check
 from timely_spark.runtime.run_context import RunContext, labels, packed, packed_sources
 from timely_spark.runtime.sinks.outputs import outputs_of
@@ -164,6 +166,13 @@ class World:
         """An entry of one of Spark's logs, which must be new."""
         with alone():
             self.files.write(name, text.encode(), new=True)
+
+    def later(self, function: Callable[[], Any]) -> Later:
+        """What another thread is to run: it is done now, or when somebody waits for it."""
+        later = Later(function)
+        if self.draw.random() < 0.5:
+            later.result()
+        return later
 
     def live(self) -> None:
         """Start processes, one after the other, until one has nothing left to do and all others are gone."""
@@ -474,15 +483,19 @@ class Told(Driver):
             self._tell(last.manifest.batch + 1, entries, self.process.files_read)
         return super()._first(session, last, rows, micro_batch, started)
 
-    def _next(self, session: Any, last: Any, micro_batch: int, ends: Any, *, repeated: bool = False) -> Any:
-        read = {}
+    def _next(self, session: Any, last: Any, micro_batch: int, ends: Any, begun: Any = None) -> Any:
+        read: dict[str, list[str]] = {}
         for name, reader in self._inputs._readers.items():
             between = last.manifest.sources.get(name) or reader.initialOffset(), ends.sources.get(name)
             shares = [] if between[1] in (None, between[0]) else reader.partitions(*map(dict, between))
             read[name] = [part.path for share in shares for part in share.parts]
-        self._tell(last.manifest.batch + 1, ends.entries, read)
+        tell = partial(self._tell, last.manifest.batch + 1, ends.entries, read)
         self.process.world.count["resident batches"] += 1
-        return super()._next(session, last, micro_batch, ends, repeated=repeated)
+        if begun is None:
+            tell()
+        # the other limits of an earlier attempt are told when the batch runs with them
+        then = begun and begun.then(lambda written: written == ends.encode() and tell())
+        return super()._next(session, last, micro_batch, ends, then)
 
     def _tell(self, batch: int, taken: Any, read: dict[str, list[str]]) -> None:
         world, log = self.process.world, self.context.log
@@ -498,6 +511,20 @@ class Told(Driver):
         for reader in self._inputs._readers.values():
             reader._next_look = 0.0
         return True
+
+
+class Later:
+    """A future whose function runs on this thread, when its result is first asked for."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.result = cache(function)
+
+    def exception(self) -> None:
+        """Wait for its end: no thread goes on with it."""
+
+    def then(self, call: Callable[[Any], object]) -> Later:
+        """The same result, with which something is called before it is returned."""
+        return Later(lambda: (self.result(), call(self.result()))[0])
 
 
 class GroupState:
@@ -526,6 +553,10 @@ class Frame:
     def mapInArrow(self, task: Any, _: str) -> Frame:  # noqa: N802
         made = self.process.task(lambda: list(task(iter([]))))
         return Frame(pa.Table.from_batches(made, ROWS), self.process)
+
+
+def _begin(inputs: ResidentInputs, world: World, batch: int, ends: Ends) -> Later:
+    return world.later(partial(inputs.context.log.begin, batch, ends.encode()))
 
 
 @contextmanager
@@ -560,6 +591,7 @@ def _points(world: World) -> Iterator[None]:
             patches.enter_context(mock.patch.object(Files, name, at_points(getattr(Files, name))))
         patches.enter_context(mock.patch.object(run_context, "_batch_of_task", batch_of_task))
         patches.enter_context(mock.patch.object(driver, "yields", leaves))
+        patches.enter_context(mock.patch.object(ResidentInputs, "begin", partialmethod(_begin, world)))
         patches.enter_context(mock.patch.object(feedback, "yields", return_value=False))
         patches.enter_context(mock.patch.object(driver, "LONGEST_LOOK", 0.0))
         # all of these small, so that much is kept in files

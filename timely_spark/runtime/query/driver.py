@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -86,7 +87,7 @@ class Driver:
             if last.manifest.micro_batch < micro_batch:
                 last = self._first(session, last, rows, micro_batch, started)
             while restored and (begun := self.context.log.begun(last.manifest.batch + 1)) is not None:
-                last = self._next(session, last, micro_batch, Ends(**begun), repeated=True)
+                last = self._next(session, last, micro_batch, Ends(**begun))
             self._last = self._stay(session, last, micro_batch)
 
     # -- batches ---------------------------------------------------------------------------------------------
@@ -121,10 +122,13 @@ class Driver:
         last: _BatchState,
         micro_batch: int,
         ends: Ends,
-        *,
-        repeated: bool = False,
+        begun: Future[dict[str, Any]] | None = None,
     ) -> _BatchState:
-        """A further batch of a micro-batch, run in this process or by tasks that stay."""
+        """A further batch of a micro-batch, run in this process or by tasks that stay.
+
+        Args:
+            begun: the write of `ends`; None: an earlier attempt at the batch has written them.
+        """
         before, coordinator, states = last.manifest, last.coordinator, last.states
         started = time.perf_counter()
         self._inputs.check(before.batch + 1, Ends.of(before), ends)
@@ -133,7 +137,7 @@ class Driver:
         start = RoundResult.of_input(Header.decode(before.header), self.context.blobs.resolve(rows))
         bound = Bound(**before.bound)
         coordinator, result, ran = self._rounds.from_input(
-            session, coordinator, before.batch + 1, start, states, bound=bound, repeated=repeated
+            session, coordinator, before.batch + 1, start, states, bound=bound, repeated=begun is None
         )
         read = last.sent | files_of(result.rows)
         if bound.allows(result):  # larger rounds, which begin with the states
@@ -141,6 +145,9 @@ class Driver:
             coordinator, result = self._rounds.run(session, coordinator, result, states, bound)
             ran = {}
         place = {"micro_batch": micro_batch, "resident": True, "offsets": before.offsets, **ends.encode()}
+        if begun is not None and (written := Ends(**begun.result())) != ends:
+            # the run before woke up after this one had begun, and was first with this batch
+            return self._next(session, self._restored(self.context.log, micro_batch), micro_batch, written)
         return self._complete(
             session, last, coordinator, result, read=read, place=place, started=started, ran=ran
         )
@@ -244,19 +251,25 @@ class Driver:
             if ends != Ends.of(last.manifest) or self._has_work(last.manifest):
                 if not self._rounds.can_stay(session, last.manifest.batch + 1):
                     break
-                ends = Ends(**self.context.log.begin(last.manifest.batch + 1, ends.encode()))
-                last, pause = self._next(session, last, micro_batch, ends), SHORTEST_LOOK
+                last, pause = self._begin(session, last, micro_batch, ends), SHORTEST_LOOK
             else:
                 if self._wait(pause):  # perhaps for a command, which nothing tells of again
                     looked = -math.inf
                 pause = min(2 * pause, LONGEST_LOOK)
         if last.manifest.due:
-            ends = Ends(**self.context.log.begin(last.manifest.batch + 1, Ends.of(last.manifest).encode()))
             self._delivered.clear()
-            last = self._next(session, last, micro_batch, ends)
+            last = self._begin(session, last, micro_batch, Ends.of(last.manifest))
         if time.monotonic() < until:  # else the next micro-batch goes on with the tasks that are there
             self._rounds.leave()
         return last
+
+    def _begin(self, session: SparkSession, last: _BatchState, micro_batch: int, ends: Ends) -> _BatchState:
+        """A further batch, which no earlier attempt has begun."""
+        begun = self._inputs.begin(last.manifest.batch + 1, ends)
+        try:
+            return self._next(session, last, micro_batch, ends, begun)
+        finally:
+            begun.exception()  # no write outlives its batch
 
     def _wait(self, seconds: float) -> bool:
         """Wait for input or a command, for so long at most; False: nothing has told of any."""

@@ -40,8 +40,9 @@ Offset = dict[str, Any]
 MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
 #: A resident micro-batch reads entries itself up to so many bytes at a time; tasks read more in parallel.
 SMALL_BYTES = 4 << 20
-#: Seconds between two answers of "nothing new"; the pause doubles while the flow is idle.
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.16
+#: Seconds between two answers of "nothing new"; the pause doubles while the flow is idle, and becomes longest
+#: where all that arrives ends it.
+SHORTEST_PAUSE, LONGEST_PAUSE, LONGEST_IF_WOKEN = 0.005, 0.16, 0.64
 
 
 class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -205,12 +206,14 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         """Pause before answering "nothing new", until an input has something; pauses grow in an idle flow.
 
         Spark polls its sources one after the other, so a pause also delays the flow's other sources: it
-        stays short, and ends when one of them may have something new.
+        ends when one of them may have something new, and stays short if one is a DataFrame of Spark's.
         """
         wakeup = self._wakeup
         until = time.monotonic() + self._pause
-        beat = self._pause if self.log.files.local and wakeup.complete else max(0.002, self._pause / 8)
-        self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)
+        complete = self.log.files.local and wakeup.complete
+        beat = self._pause if complete else max(0.002, self._pause / 8)
+        longest = LONGEST_IF_WOKEN if complete and not self._has_dataframes else LONGEST_PAUSE
+        self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), longest)
         while (left := until - time.monotonic()) > 0:
             woken = wakeup.wait(min(beat, left))
             end = self._end(start) if self.context.inputs else start
@@ -221,9 +224,14 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     @cached_property
+    def _has_dataframes(self) -> bool:
+        inputs = (source for source in self.context.plan.inputs if not source.stage.handle)
+        return any(source.name not in self.context.sources for source in inputs)
+
+    @cached_property
     def _wakeup(self) -> Wakeup:
-        """Told of what arrives from now on: the first answer has no pause."""
-        return wakeup_of(self.context, *["inputs"] * bool(self.context.inputs))
+        """Told of what arrives from now on, and of commands: the first answer has no pause."""
+        return wakeup_of(self.context, *["inputs"] * bool(self.context.inputs), "terms")
 
 
 def wakeup_of(context: RunContext, *own: str) -> Wakeup:

@@ -7,8 +7,9 @@ readers that Spark calls between micro-batches, so a batch reads the same rows i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -88,6 +89,23 @@ class ResidentInputs:
                 sources[name] = end
                 size += sum(share.size for share in reader.partitions(before, end))
         return Ends(entries, sources), size <= SMALL_BYTES
+
+    def begin(self, batch: int, ends: Ends) -> Future[dict[str, Any]]:
+        """Write, exclusively and durably, where a batch reads the inputs to, while its rounds run.
+
+        The disk takes as long as a small batch. Nothing of the batch may be released before the result.
+        """
+        begin = partial(self.context.log.begin, batch, ends.encode())
+        try:
+            return self._thread.submit(begin)
+        except RuntimeError:  # the interpreter is about to end, and takes no more work
+            begun = Future[dict[str, Any]]()
+            begun.set_result(begin())
+            return begun
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "timely-begin")
 
     def check(self, batch: int, read: Ends, ends: Ends) -> None:
         """Check the recorded ends of a batch: they are not before what was `read`, or it would be read again.
