@@ -33,6 +33,7 @@ from timely_spark.differential import Collection
 from timely_spark.errors import BadArgument, GraphError, SchemaError
 from timely_spark.graphs import connected_components, minimum_spanning_forest
 from timely_spark.streams import Stream
+from timely_spark.times import Timestamp
 
 CHANGE, LEVEL = "diff", "level"
 
@@ -352,7 +353,7 @@ class _Ids(BufferingVertex):
         #: group, record; since, founder: the id that it holds; entity: its group's, as text; and weights
         self.members = Arrangement(("group",))
 
-    def on_complete(self, time: Any, *batches: list[pa.Table]) -> None:
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         if not batches[0]:
             return
         *_, iteration = time.encode()
@@ -362,7 +363,7 @@ class _Ids(BufferingVertex):
         else:
             self._come(time, batch)
 
-    def _leave(self, time: Any, batch: pa.Table) -> None:
+    def _leave(self, time: Timestamp, batch: pa.Table) -> None:
         """Records leave their groups: columns group (null: it came), record, to (null: it went)."""
         new, leaving = (batch.filter(of) for of in (batch["group"].is_null(), batch["group"].is_valid()))
         groups = leaving["group"].unique()
@@ -391,7 +392,7 @@ class _Ids(BufferingVertex):
         messages = ({name: moving[name] for name in moving.column_names}, come, lost)
         self.send_by(0, time, pa.concat_tables(_filled(self.messages, **one) for one in messages))
 
-    def _come(self, time: Any, batch: pa.Table) -> None:
+    def _come(self, time: Timestamp, batch: pa.Table) -> None:
         """Records come to groups; in rows without a record the group has lost some."""
         new = batch.filter(batch["record"].is_valid()).select(self.rows.names)
         before, oldest, group = self._members(batch["group"].unique(), new)
@@ -418,7 +419,7 @@ class _Ids(BufferingVertex):
         rows = pa.concat_tables([_weighted(before, -1), _weighted(after, 1)])
         self.members.insert(rows, compact=_compacted)
 
-    def _send(self, time: Any, rows: pa.Table, diff: int) -> None:
+    def _send(self, time: Timestamp, rows: pa.Table, diff: int) -> None:
         changes = {"record": rows["record"], "entity": rows["entity"]}
         self.send_by(1, time, pa.table(changes).append_column(CHANGE, pa.array(np.full(rows.num_rows, diff))))
 
