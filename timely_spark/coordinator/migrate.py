@@ -450,13 +450,10 @@ class Migrator:
         return [numbered.get(worker, empty) for worker in range(workers)]
 
     def _refuse_unknown_partitioning(self, node: Node, noun: str, input_: int, by: Partition | None) -> None:
-        why = (
-            "every worker has a copy of them"
-            if by is not None and by.copies
-            else "records of hot keys are on any worker"
-            if by is not None
-            else "steps before it do not say which columns they preserve"
-        )
+        why = "steps before it do not say which columns they preserve"
+        if by is not None:
+            copies = "every worker has a copy of them"
+            why = copies if by.copies else "records of hot keys are on any worker"
         text = (
             f"{self._shown(node.name)} holds {noun} of input {input_} of unknown partitioning over "
             f"{self.plan.workers} workers: {why}"

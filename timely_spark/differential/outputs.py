@@ -123,11 +123,12 @@ def publish(
         OutputMismatch: at the start: the folder holds other files.
         TableTaken: at the start: another checkpoint's epochs are there, and `overwrite` is false.
     """
-    folder, held = (
-        absolute(path_text(path, "give a folder that all flows can reach")),
-        seconds("lease", lease),
-    )
-    options: dict[str, Any] = {"path": folder, "overwrite": bool(overwrite), "lease": held, "diff": diff}
-    options["arranged"] = collection.keys or ()
+    options: dict[str, Any] = {
+        "path": absolute(path_text(path, "give a folder that all flows can reach")),
+        "overwrite": bool(overwrite),
+        "lease": seconds("lease", lease),
+        "diff": diff,
+        "arranged": collection.keys or (),
+    }
     add_output(changes_of(collection, diff, name), "publish", name, "folder", "epoch", **options)
     return collection

@@ -19,12 +19,8 @@ def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None 
     """
     check_collection(algorithm, edges)
     if weight is not None and weight not in edges.schema.names and not weight.isidentifier():
-        edges, src, dst, weight = (
-            edges.select({"src": src, "dst": dst, "weight": weight}),
-            "src",
-            "dst",
-            "weight",
-        )
+        edges = edges.select({"src": src, "dst": dst, "weight": weight})
+        src, dst, weight = "src", "dst", "weight"
     columns = {"src": src, "dst": dst} | ({} if weight is None else {"weight": weight})
     check_columns(algorithm, edges.schema, [*columns.values()], keys=True)
     kinds = [edges.schema.field(end).type for end in (src, dst)]

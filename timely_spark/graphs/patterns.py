@@ -171,11 +171,9 @@ def _check_names(terms: list[_Term], filters: Mapping[str, Any], *, nodes: bool)
     edges = [term.edge for term in terms if term.edge]
     for term in terms:
         if missing := [end for end in term.named if end not in known]:
-            hint = (
-                "give nodes=, to which it belongs."
-                if term.edge is None
-                else "add an edge to it, without `!`."
-            )
+            hint = "give nodes=, to which it belongs."
+            if term.edge is not None:
+                hint = "add an edge to it, without `!`."
             msg = f"motifs: node {missing[0]!r} has no edge in the pattern"
         elif term.negated and (term.edge or not term.named):
             msg = "motifs: an edge after `!` has a name, or no node with a name"

@@ -212,12 +212,12 @@ def _matrix(column: pa.ChunkedArray, kind: pa.DataType) -> npt.NDArray[Any]:
     sizes = np.unique(arrays.value_lengths().fill_null(-1).to_numpy())
     values = arrays.flatten()
     if len(sizes) > 1 or sizes[0] < 0 or values.null_count:
-        what = (
-            f"arrays of {' and '.join(map(str, sizes.tolist()))} elements"
-            if sizes[0] >= 0
-            else "a null array"
-        )
-        msg = f"all_reduce got {what if len(sizes) > 1 or sizes[0] < 0 else 'a null element'}"
+        what = "a null element"
+        if sizes[0] < 0:
+            what = "a null array"
+        elif len(sizes) > 1:
+            what = f"arrays of {' and '.join(map(str, sizes.tolist()))} elements"
+        msg = f"all_reduce got {what}"
         raise SchemaError(msg, hint="give arrays of one length at each time, without nulls.")
     matrix: npt.NDArray[Any] = values.cast(kind).to_numpy().reshape(len(arrays), sizes[0])
     return matrix

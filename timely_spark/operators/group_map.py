@@ -124,11 +124,8 @@ class StatefulMap(GroupMap):
         """The present state of keys, with the epoch of its last change if it expires."""
         _, rows = self.state.matches(keys, self.keys)
         if not rows.num_rows:
-            return (
-                with_time(self.rows.empty_table(), time)
-                if self.expire is not None
-                else self.rows.empty_table()
-            )
+            none = self.rows.empty_table()
+            return none if self.expire is None else with_time(none, time)
         rows = with_summed_weights(rows)[1]
         rows = rows.take(pa.array(np.repeat(np.arange(rows.num_rows), np.maximum(numbers(rows, _WEIGHT), 0))))
         if self.expire is not None:

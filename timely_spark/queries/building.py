@@ -102,11 +102,9 @@ class Builder:
         mine = {f"left {name}": name for name in left.schema.names}
         renamed = left.select(mine)
         pairs = renamed.join(shared, left=[f"left {name}" for name in join.left_keys], right=list(keys))
-        new = (
-            dict(join.right.columns)
-            if isinstance(join.right, Projection)
-            else {n: n for n in base.schema.names}
-        )
+        new: dict[str, Any] = {n: n for n in base.schema.names}
+        if isinstance(join.right, Projection):
+            new = dict(join.right.columns)
         result = {name: f"left {name}" if f"left {name}" in mine else new[name] for name in join.schema.names}
         return pairs.select(result)
 

@@ -181,11 +181,8 @@ def read_call(node: Any) -> AggregateCall:
         given = []
     constants: list[Any] = []
     if type(call).__name__ in {"PercentileCont", "PercentileDisc"}:
-        constants, given = (
-            [*given, bool(order and order[0].args.get("desc"))],
-            [one.this for one in order[:1]],
-        )
-        order = ()
+        constants = [*given, bool(order and order[0].args.get("desc"))]
+        given, order = [one.this for one in order[:1]], ()
     elif function in {"percentile", "percentile_disc", "string_agg"}:
         given, constants = given[:1], given[1:2]
     elif function in {"first", "last"}:

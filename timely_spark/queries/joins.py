@@ -456,11 +456,9 @@ class Joins(FromItems):
 
 
 def _only(relation: Relation, names: Sequence[str]) -> Relation:
-    return (
-        relation
-        if relation.schema.names == list(names)
-        else Projection(relation, tuple((n, n) for n in names))
-    )
+    if relation.schema.names == list(names):
+        return relation
+    return Projection(relation, tuple((n, n) for n in names))
 
 
 def _is_resolved(tree: Any) -> bool:

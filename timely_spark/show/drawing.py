@@ -160,42 +160,27 @@ class _Drawn:
             yield f'<g class="frame {frame.kind}"><title>{tip}</title>{rect}{text}</g>'
 
     def step(self, step: Step, box: Box) -> str:
-        rounded = 17 if step.is_source else 10 if step.is_routing else 3
-        fill = (
-            "#e7f6ec"
-            if step.is_source
-            else "#fff3d6"
-            if step.is_end
-            else "#f3f0ff"
-            if step.kind == CALL
-            else "#fff"
-        )
+        kind, fill, rounded = step.kind, "#f3f0ff" if step.kind == CALL else "#fff", 3
+        if step.is_source:
+            kind, fill, rounded = "source", "#e7f6ec", 17
+        elif step.is_end:
+            kind, fill = "end", "#fff3d6"
+        elif step.is_routing:
+            kind, rounded = "route", 10
         ink = _FAINT if step.is_routing else _INK
         lines = self._lines(step)
         middle = box.y + box.height / 2 + 4
         columns = step.columns or "no output"
         tip = escaped(f"{step.name}: {columns}\n{step.label}\n{step.where}")
         texts = "".join(
-            f'<text class="{kind}" x="{box.x + box.width / 2:.1f}" '
+            f'<text class="{style}" x="{box.x + box.width / 2:.1f}" '
             f'y="{middle + (i - (len(lines) - 1) / 2) * 13:.1f}" '
             f'text-anchor="middle" fill="{_FAINT if i else ink}">{escaped(line)}</text>'
-            for i, (line, kind) in enumerate(lines)
-        )
-        kind = (
-            "source"
-            if step.is_source
-            else "end"
-            if step.is_end
-            else "route"
-            if step.is_routing
-            else step.kind
+            for i, (line, style) in enumerate(lines)
         )
         heat = self.marks.heat.get(step.key, 0.0)
-        glow = (
-            _rect(box, rounded, fill=_EXCHANGE, stroke="none", more=f' fill-opacity="{0.5 * heat:.2f}"')
-            if heat > 0.02
-            else ""
-        )
+        shade = f' fill-opacity="{0.5 * heat:.2f}"'
+        glow = _rect(box, rounded, fill=_EXCHANGE, stroke="none", more=shade) if heat > 0.02 else ""
         kinds = f"step {kind} {self.marks.classes.get(step.key, '')}".strip()
         made = (
             f'<g class="{kinds}"><title>{tip}</title>'

@@ -249,11 +249,8 @@ def _way(
     own = boxes[upper.scope]
     if (lane := blocks[upper.scope].lanes.get(arrow.index)) is not None:
         # between the rows, where no steps are
-        left, leaves, returns = (
-            own.x + PAD / 2 + LANE * (lane + 0.5),
-            source.y + source.height + 8,
-            target.y - 13,
-        )
+        left = own.x + PAD / 2 + LANE * (lane + 0.5)
+        leaves, returns = source.y + source.height + 8, target.y - 13
         middle, end = source.x + source.width / 2, target.x + target.width / 2
         corners = [(middle, leaves), (left, leaves), (left, returns), (end, returns)]
         return [

@@ -73,12 +73,9 @@ def _unit(binder: ExpressionBinder, node: Any) -> str:
 def _timestampadd(binder: ExpressionBinder, node: Any) -> Term:
     if len(node.expressions) < 3:
         return binder.call(node, "date_add", *node.expressions)
-    unit, number, time = (
-        _unit(binder, node),
-        binder.bind(node.expressions[1]),
-        binder.bind(node.expressions[2]),
-    )
-    return binder.call(node, "$timestampadd", binder.constant(pa.scalar(unit)), number, time)
+    unit = binder.constant(pa.scalar(_unit(binder, node)))
+    number, time = (binder.bind(one) for one in node.expressions[1:3])
+    return binder.call(node, "$timestampadd", unit, number, time)
 
 
 @special("timestampdiff datediff date_diff")

@@ -147,11 +147,9 @@ def _hash_bytes(column: pa.Array) -> Hashes:
     if len(column) == 0:
         return np.zeros(0, _U)
     offsets = np.frombuffer(offsets_buffer, np.int64)[column.offset : column.offset + len(column) + 1]
-    data = (
-        np.frombuffer(data_buffer, np.uint8)
-        if data_buffer is not None and data_buffer.size
-        else np.zeros(0, np.uint8)
-    )
+    data = np.zeros(0, np.uint8)
+    if data_buffer is not None and data_buffer.size:
+        data = np.frombuffer(data_buffer, np.uint8)
     result = np.empty(len(column), _U)
     start = 0
     while start < len(column):

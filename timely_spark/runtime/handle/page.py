@@ -159,11 +159,9 @@ class Page:
         shown = {
             name: listed(list(map(time_text, times)), 2) or "complete" for name, times in frontier.items()
         }
-        return (
-            next(iter(shown.values()))
-            if len(set(shown.values())) == 1
-            else listed([f"{name}: {times}" for name, times in shown.items()], 3)
-        )
+        if len(set(shown.values())) == 1:
+            return next(iter(shown.values()))
+        return listed([f"{name}: {times}" for name, times in shown.items()], 3)
 
     def _rate(self, done: Sequence[Epoch]) -> str:
         if len(done) < 2:
@@ -392,11 +390,8 @@ class Page:
         for step in status.after.sketch.steps:
             if step.is_end:
                 frontier = listed(list(map(time_text, manifest.frontier.get(step.name, [])))) or "complete"
-                commit = (
-                    f"epoch {last[step.name][0]} at {clock(last[step.name][1])}"
-                    if step.name in last
-                    else "none"
-                )
+                epoch, ended = last.get(step.name, (None, 0.0))
+                commit = "none" if epoch is None else f"epoch {epoch} at {clock(ended)}"
                 written = sum(
                     self.sketch.records(arrow, moved) for arrow in arrows if arrow.target == step.key
                 )

@@ -246,20 +246,16 @@ class DeltaSink(Sink):
     def _exists(self, session: SparkSession) -> bool:
         from delta.tables import DeltaTable
 
-        return (
-            DeltaTable.isDeltaTable(session, self.target)
-            if self._is_path
-            else session.catalog.tableExists(self._sql)
-        )
+        if self._is_path:
+            return DeltaTable.isDeltaTable(session, self.target)
+        return session.catalog.tableExists(self._sql)
 
     def _table(self, session: SparkSession) -> DeltaTable:
         from delta.tables import DeltaTable
 
-        return (
-            DeltaTable.forPath(session, self.target)
-            if self._is_path
-            else DeltaTable.forName(session, self._sql)
-        )
+        if self._is_path:
+            return DeltaTable.forPath(session, self.target)
+        return DeltaTable.forName(session, self._sql)
 
     def _save(self, writer: DataFrameWriter) -> None:
         if self._is_path:
