@@ -118,15 +118,12 @@ class Count(Logic):
     out: str
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """The keys and weights."""
         return changes.select([*self.keys, DIFF])
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The counts."""
         return pa.table({GROUP: inputs[GROUP], self.out: inputs[DIFF], DIFF: _ones(inputs.num_rows)})
 
     def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]]:
-        """The counts."""
         groups, _, counts = rows
         return [groups, counts, np.ones_like(counts)], [pa.field(self.out, pa.int64())]
 
@@ -177,7 +174,6 @@ class SumOfFractions(Logic):
     kind: pa.DataType
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """The values."""
         return changes.select([*self.keys, self.value, DIFF])
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
@@ -204,7 +200,6 @@ class Mean(Logic):
     total: Sum | SumOfFractions
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """The partial sums."""
         return self.total.partial(changes)
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
@@ -231,7 +226,6 @@ class Extreme(Logic):
     greatest: bool
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """The values."""
         return changes.select([*self.keys, self.value, DIFF])
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
@@ -291,7 +285,6 @@ class TopK(Logic):
         return _true(beyond)
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The first records."""
         inputs = present_records(inputs)
         others = [c for c in inputs.schema.names if c not in {GROUP, self.value, DIFF}]
         direction = "descending" if self.descending else "ascending"
@@ -345,7 +338,6 @@ class Batches(Logic):
     schema: pa.Schema
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The function's results."""
         inputs = present_records(inputs)
         rows = keys.take(inputs.column(GROUP))
         for field in inputs.schema:

@@ -129,7 +129,6 @@ class Leaf(Relation):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
         return self.columns
 
 
@@ -140,12 +139,10 @@ class TableScan(Leaf):
     name: str
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
-        """The collection."""
         return building.table(self.name)
 
     @property
     def detail(self) -> str:
-        """Its name."""
         return self.name
 
 
@@ -163,7 +160,6 @@ class ConstantRows(Leaf):
 
     @property
     def detail(self) -> str:
-        """How many."""
         return f"{len(self.rows)} constant row{'s' if len(self.rows) != 1 else ''}"
 
 
@@ -175,12 +171,10 @@ class Named(Leaf):
     name: str
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
-        """The loop's variable."""
         return building.variables[self.loop, self.name]
 
     @property
     def detail(self) -> str:
-        """Its name."""
         return self.name
 
 
@@ -193,7 +187,6 @@ class Projection(Relation):
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The computed columns."""
         given = self.input.schema
         kinds = [given.field(of).type if isinstance(of, str) else of.type for _, of in self.columns]
         return pa.schema([(name, kind) for (name, _), kind in zip(self.columns, kinds, strict=True)])
@@ -204,7 +197,6 @@ class Projection(Relation):
         return [frozenset(one for of in kept for one in ((of,) if isinstance(of, str) else of.columns))]
 
     def narrowed(self, columns: Needs) -> Relation:
-        """Without the other columns."""
         return replace(self, columns=self._kept(columns))
 
     def _kept(self, columns: Needs) -> tuple[tuple[str, str | Computed], ...]:
@@ -217,7 +209,6 @@ class Projection(Relation):
 
     @property
     def detail(self) -> str:
-        """The columns."""
         shown = (name if of == name else f"{of} AS {name}" for name, of in self.columns)
         return ", ".join(shown)
 
@@ -230,7 +221,6 @@ class Selection(Relation):
     condition: Computed
 
     def needs(self, columns: Needs) -> list[Needs]:
-        """The condition's, too."""
         return [columns | frozenset(self.condition.columns)]
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
@@ -239,7 +229,6 @@ class Selection(Relation):
 
     @property
     def detail(self) -> str:
-        """The condition."""
         return str(self.condition)
 
 
@@ -268,7 +257,6 @@ class RelationJoin(Relation):
         return pa.schema([*self.left.schema, *more])
 
     def needs(self, columns: Needs) -> list[Needs]:
-        """The keys, too."""
         ours = columns.intersection(self.left.schema.names) | frozenset(self.left_keys)
         theirs = frozenset(self.right_keys)
         if self.how not in {"semi", "anti"}:
@@ -301,7 +289,6 @@ class Matched(Relation):
 
     @property
     def detail(self) -> str:
-        """Which rows."""
         return "rows with a match" if self.present else "rows without a match"
 
 
@@ -333,7 +320,6 @@ class Aggregation(Relation):
         return [mine] if self.always is None else [mine, frozenset(self.always.schema.names)]
 
     def narrowed(self, columns: Needs) -> Relation:
-        """Without the other aggregates."""
         return replace(self, calls=self._kept(columns))
 
     def _kept(self, columns: Needs) -> tuple[tuple[str, AggregateFunction], ...]:
@@ -341,7 +327,6 @@ class Aggregation(Relation):
         return kept or (() if self.keys else self.calls[:1])
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
-        """A reduction."""
         return aggregate_records(inputs[0], self.keys, dict(self.calls), *inputs[1:])
 
     @property
@@ -358,7 +343,6 @@ class Distinct(Relation):
     input: Relation
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
-        """A reduction."""
         return inputs[0].distinct()
 
 
@@ -370,7 +354,6 @@ class Concat(Relation):
 
     @property
     def inputs(self) -> tuple[Relation, ...]:
-        """The parts."""
         return self.parts
 
     def over(self, inputs: Sequence[Relation]) -> Relation:
@@ -378,7 +361,6 @@ class Concat(Relation):
         return Concat(tuple(inputs))
 
     def needs(self, columns: Needs) -> list[Needs]:
-        """The same of each."""
         return [columns or frozenset(self.schema.names[:1])] * len(self.parts)
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
@@ -405,7 +387,6 @@ class Compared(Relation):
 
     @property
     def detail(self) -> str:
-        """The operation."""
         return self.operation + (" all" if self.all else "")
 
 
@@ -420,12 +401,10 @@ class Limit(Relation):
     offset: int = 0
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
-        """A reduction."""
         return limited(inputs[0], self.keys, self.order, self.count, self.offset)
 
     @property
     def detail(self) -> str:
-        """How many, by what."""
         by = f" by {', '.join(map(str, self.order))}" if self.order else ""
         of = f" of each {', '.join(self.keys)}" if self.keys else ""
         return f"{'all' if self.count is None else self.count} from {self.offset}{by}{of}"
@@ -450,7 +429,6 @@ class Window(Relation):
         return [frozenset(self.input.schema.names)]
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
-        """A reduction."""
         return windowed(inputs[0], self.partition, self.order, dict(self.calls))
 
     @property
@@ -482,13 +460,11 @@ class Recursion(Relation):
         return (*self.starts, *self.bodies)
 
     def over(self, inputs: Sequence[Relation]) -> Relation:
-        """With other bodies."""
         many = len(self.names)
         return replace(self, starts=tuple(inputs[:many]), bodies=tuple(inputs[many:]))
 
     @property
     def schema(self) -> pa.Schema:
-        """Those of its body."""
         return self.bodies[self.names.index(self.name)].schema
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
@@ -497,6 +473,5 @@ class Recursion(Relation):
 
     @property
     def detail(self) -> str:
-        """The names."""
         limit = "" if self.limit is None else f", at most {self.limit} times ({self.on_limit})"
         return f"{self.name} of {', '.join(self.names)}{limit}"

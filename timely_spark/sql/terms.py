@@ -109,7 +109,6 @@ class Constant(Term):
     value: Any
 
     def evaluate(self, rows: Rows) -> Value:
-        """The scalar."""
         return self.value
 
 
@@ -140,7 +139,6 @@ class FunctionCall(Term):
         return "zone" in self.function.extras or zoned or super().reads_zone
 
     def evaluate(self, rows: Rows) -> Value:
-        """The function's values."""
         if not rows.length:  # not even a constant has to have a value
             return pa.nulls(0, self.type)
         values = self._values(rows)
@@ -193,7 +191,6 @@ class UserCall(Term):
         return True
 
     def evaluate(self, rows: Rows) -> Value:
-        """The function's results, checked."""
         made = self.function(*(one.array(rows) for one in self.arguments))
         if not isinstance(made, pa.Array | pa.ChunkedArray):
             made = pa.array(made, self.type)
@@ -238,7 +235,6 @@ class Coalesce(Term):
     values: tuple[Term, ...]
 
     def evaluate(self, rows: Rows) -> Value:
-        """The values."""
         made = self.values[0].array(rows)
         for value in self.values[1:]:
             if not made.null_count:
@@ -261,7 +257,6 @@ class Logical(Term):
     decides: bool
 
     def evaluate(self, rows: Rows) -> Value:
-        """The truth values."""
         combine = pc.or_kleene if self.decides else pc.and_kleene
         left = self.left.array(rows)
         if not self.right.fails:
@@ -283,7 +278,6 @@ class Struct(Term):
     values: tuple[Term, ...]
 
     def evaluate(self, rows: Rows) -> Value:
-        """The structs."""
         arrays = [one.array(rows) for one in self.values]
         return pa.StructArray.from_arrays(arrays, fields=list(self.type))
 
@@ -311,7 +305,6 @@ class Listed(Term):
     values: tuple[Term, ...]
 
     def evaluate(self, rows: Rows) -> Value:
-        """The arrays."""
         count = len(self.values)
         if not count:
             return pa.scalar([], self.type)
@@ -358,7 +351,6 @@ class Transformed(OfElements):
     """`transform`: the arrays of the bodies."""
 
     def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
-        """The arrays."""
         elements = Elements(lists)
         return lists_of(self.bodies(rows, elements), elements.sizes, self.type)
 
@@ -403,7 +395,6 @@ class Filtered(OfElements):
     """`filter`: the elements for which the body is true."""
 
     def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
-        """The arrays."""
         elements = Elements(lists)
         return elements.filter(np.asarray(pc.fill_null(self.bodies(rows, elements), fill_value=False)))
 
@@ -415,7 +406,6 @@ class Quantified(OfElements):
     every: bool
 
     def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
-        """The truth values."""
         elements = Elements(lists)
         made = self.bodies(rows, elements)
         decides = np.asarray(pc.fill_null(pc.equal(made, not self.every), fill_value=False))
@@ -431,7 +421,6 @@ class Folded(OfElements):
     start: Term
 
     def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
-        """The last values."""
         elements, made = Elements(lists), self.start.array(rows)
         for place in range(int(elements.sizes.max(initial=0))):
             left = np.flatnonzero(elements.sizes > place)
@@ -453,5 +442,4 @@ class Applied(Term):
     body: Term
 
     def evaluate(self, rows: Rows) -> Value:
-        """The bodies."""
         return self.body.array(rows.take(np.arange(rows.length), **{self.name: self.value.array(rows)}))
