@@ -17,13 +17,23 @@ from pathlib import Path
 import pytest
 
 from tests.support import verdict
-from tests.support.campaign import CLUSTER, RETRYING, Campaign, Chain, Params, Unfailed, unfailed
+from tests.support.campaign import (
+    CLUSTER,
+    LOCAL,
+    RETRYING,
+    Campaign,
+    Chain,
+    Order,
+    Params,
+    Unfailed,
+    unfailed,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.campaign, pytest.mark.timeout(600)]
 
 SEED = 7 if os.environ.get("CI") else int(time.time()) % 100_000
 KILLS = 1
-LOOPING = Params("looping", workers=2, rounds=1)
+LOOPING, STAYING = Params("looping", workers=2, rounds=1), Params("staying", workers=2)
 SAMPLE = [LOOPING]
 
 
@@ -103,3 +113,42 @@ def test_the_file_source_killed_around_its_journal(base: Path, known: dict[Param
 
     assert len(chain.kills) == 3
     assert verdict.differences(known[LOOPING].outcome, verdict.outcome(chain.home)) == []
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("master", "orders"),
+    [
+        (
+            LOCAL,
+            [
+                [("epochs.temp", 5, "driver")],
+                [("round.before", 40, "group")],
+                [("capture.before", 4, "driver")],
+                [("delta.after", 3, "group")],
+                [("manifest.after", 5, "driver")],
+                [("batch.after", 1, "group")],
+            ],
+        ),
+        (
+            CLUSTER,
+            [
+                [("hosted.before", 8, "executor"), ("round.before", 200, "executor")],
+                [("blobs.temp", 12, "driver")],
+                [("manifest.before", 5, "group")],
+            ],
+        ),
+    ],
+    ids=["in the driver", "in tasks that stay"],
+)
+def test_kills_inside_of_micro_batches_that_stay(base: Path, master: str, orders: list[list[Order]]) -> None:
+    folder = base / f"staying-{master}"
+    expected = unfailed([STAYING], folder)[STAYING].outcome
+    chain = Chain(replace(STAYING, master=master), folder / "chain")
+
+    for order in orders:
+        chain.start(order)
+    assert chain.start()
+
+    assert [victim for _, victim in chain.kills] == [victim for order in orders for *_, victim in order]
+    assert verdict.differences(expected, verdict.outcome(chain.home)) == []

@@ -67,7 +67,8 @@ def run(spark: SparkSession, home: Path, params: dict[str, Any]) -> None:
         spark,
         checkpoint=str(home / "checkpoint"),
         workers=params["workers"],
-        rounds_per_batch=params["rounds"],
+        rounds_per_batch=None if scenario.stays else params["rounds"],
+        resident=True if scenario.stays else None,
         partitions=params["partitions"],
         sources=frames,
         trigger="available_now" if scenario.by_batch else None,
@@ -86,7 +87,10 @@ def say(flow: ts.Dataflow, query: Any, scenario: Scenario) -> None:
     durable = sum(flow.handle(name).sent for name in {name for name, *_ in scenario.script})
     for name, verb, argument in scenario.script[durable:]:
         getattr(flow.handle(name), verb)(argument)
-        time.sleep(0.05)  # so that not all of it joins one batch
+        if scenario.stays and verb == "advance_to":
+            query.wait_for("told", epoch=argument - 1)
+        else:
+            time.sleep(0.05)  # so that not all of it joins one batch
     query.process_all_available()
     query.stop()
 

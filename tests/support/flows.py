@@ -1,4 +1,4 @@
-"""The dataflows that are killed: acyclic, looping, nested, with epochs of the program's own, and to Delta.
+"""The dataflows that are killed: acyclic, looping, nested, with the program's own epochs, staying, to Delta.
 
 Input is the same in every run. From files, one of each source per micro-batch, so an epoch is a micro-batch;
 or said by the program, whose script goes on where its durable entries end.
@@ -36,6 +36,8 @@ class Scenario:
     files: Callable[[], Files] = dict
     script: Script = ()
     delta: bool = False
+    #: whether micro-batches stay resident, also on a cluster; else only where they do by default
+    stays: bool = False
 
     @cached_property
     def by_batch(self) -> bool:
@@ -204,6 +206,33 @@ def _manual(home: Path) -> ts.Dataflow:
     return flow
 
 
+# -- many epochs in a micro-batch that stays -----------------------------------------------------------------
+
+EPOCHS = 30
+
+
+def _steps() -> Script:
+    """A path that grows by two edges in each epoch, beside edges that nobody reaches."""
+    calls: list[tuple[str, str, Any]] = []
+    for epoch in range(EPOCHS):
+        near, far = 2 * epoch, 10_000 * (epoch + 1)
+        edges = [(near, near + 1), (near + 1, near + 2), *((far + n, far + n + 1) for n in range(50))]
+        calls += [("edges", "send", edges), ("edges", "advance_to", epoch + 1)]
+    return calls
+
+
+def _staying(home: Path) -> ts.Dataflow:
+    """To outputs that have each epoch at once, and to some that wait for a common commit."""
+    flow = ts.Dataflow("staying")
+    edges = flow.input("edges", "src long, dst long", epochs="manual")
+    near = _hops(edges, edges.where(pc.field("src") == 0).select(node="src").distinct(name="roots"))
+    near.capture("near")
+    near.to_files(str(home / "files"), name="files")
+    near.to_delta(str(home / "table"), name="log")
+    near.group_by().aggregate(count="count", name="count").subscribe(delivered(home), name="told")
+    return flow
+
+
 # -- Delta ---------------------------------------------------------------------------------------------------
 
 
@@ -257,6 +286,7 @@ SCENARIOS = {
     "looping": Scenario(_looping, _graph),
     "nested": Scenario(_nested, _starts),
     "manual": Scenario(_manual, script=_script()),
+    "staying": Scenario(_staying, script=_steps(), delta=True, stays=True),
     "delta": Scenario(_delta, _small_orders, delta=True),
     "keyed": Scenario(_keyed, _pieces, delta=True),
 }

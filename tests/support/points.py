@@ -48,7 +48,7 @@ CALLS = (
     Call("sweep", "storage.log", "RoundLog.sweep", lambda log: log.checkpoint),
     Call("batch", "query.driver", "Driver.__call__", lambda driver, *_: driver.context.checkpoint),
     Call("begin", "storage.log", "RoundLog.begin", lambda log, *_: log.checkpoint),
-    Call("hosted", "query.hosted", "Hosted.run", lambda it, *_, **__: it.context.checkpoint),
+    Call("hosted", "query.hosted", "Hosted.run", lambda it, *_, **__: it.context.checkpoint, TASK),
     Call("manifest", "storage.log", "RoundLog.write", lambda log, *_: log.checkpoint),
     Call("outputs", "storage.log", "RoundLog.write_outputs", lambda log, *_: log.checkpoint),
     Call("prune", "storage.log", "RoundLog.prune", lambda log, *_, **__: log.checkpoint),

@@ -106,7 +106,7 @@ def outcome(home: Path) -> Outcome:
         return {"manifest": "there is none"}
     manifest, rows = found
     out: Outcome = dict(captured(home))
-    out |= {f"table/{name}": table for name, table in delta_tables(home)}
+    out |= {f"table/{name}": table for name, table in delta_tables(home, by_batch=scenario.by_batch)}
     out |= {f"files/{file.name}": Rows(pq.read_table(file)) for file in (home / "files").glob("epoch-*")}
     out |= {f"told/{epoch}": lines for epoch, lines in delivered(home).items()}
     states = States.of(rows).by_worker
@@ -148,7 +148,7 @@ def captured(home: Path) -> Iterator[tuple[str, Rows]]:
             yield f"captured/{output.name}/{epoch}", Rows(table)
 
 
-def delta_tables(home: Path) -> Iterator[tuple[str, Any]]:
+def delta_tables(home: Path, *, by_batch: bool) -> Iterator[tuple[str, Any]]:
     """The tables' rows; by Delta's own log, without a JVM."""
     for folder in (home / "table", home / "current"):
         commits = sorted((folder / "_delta_log").glob("*.json"))
@@ -165,8 +165,10 @@ def delta_tables(home: Path) -> Iterator[tuple[str, Any]]:
         if commits:
             tables = [pq.read_table(file) for file in files.values()]
             yield folder.name, Rows(pa.concat_tables(tables)) if tables else None
-            # one per epoch, ascending: none twice
-            yield f"{folder.name}/transactions", transactions
+            # ascending: none twice
+            yield f"{folder.name}/ascending", transactions == sorted(set(transactions))
+            # one per epoch; where epochs share commits, how many do depends on the time
+            yield f"{folder.name}/transactions", transactions if by_batch else transactions[-1:]
 
 
 def delivered(home: Path) -> dict[int, list[str]]:
