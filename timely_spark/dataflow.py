@@ -19,6 +19,7 @@ from timely_spark.graph import (
     Vertex,
     caller,
     integer,
+    is_text,
     locate_errors,
     refuse,
 )
@@ -76,8 +77,7 @@ class Dataflow(Inputs, Suggests):
     )
 
     def __init__(self, name: str, *, times: Times = PRODUCT) -> None:
-        given: Any = name
-        if not isinstance(given, str) or not given:
+        if not is_text(name):
             hint = 'name the flow after its result: Dataflow("reachability")'
             refuse(name, what="name", expected="a text", hint=hint)
         if (broken := broken_law(times)) is not None:

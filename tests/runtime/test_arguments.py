@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
+from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyspark.sql.types import LongType, NullType, StructField, StructType
 
 import timely_spark as ts
-from timely_spark.errors import BadArgument, SchemaError, UnknownName
+from tests.operators.test_junk import JUNK
+from tests.support.stepper import Begin
+from timely_spark.errors import BadArgument, SchemaError, TimelyError, UnknownName
 from timely_spark.runtime.arguments import trigger_of
 from timely_spark.runtime.errors import Unpicklable
+from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.run_context import packed
 
 
@@ -135,3 +141,52 @@ def test_a_step_that_cannot_be_sent_to_tasks_is_named() -> None:
 
     with pytest.raises(Unpicklable, match=r"(?s)step 'bad' .*lock.*test_arguments\.py:\d+\)\nHint: "):
         packed(made.compile(2))
+
+
+#: what the other arguments are while one of a method is junk
+FITTING = {
+    "ask": {"name": "all", "question": [1], "keys": "n"},
+    "explain_row": {"output": "all", "row": {"n": 1}, "inputs": {"x": "all"}},
+}
+METHODS = [name for name, _ in inspect.getmembers(Query, inspect.isfunction) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("method", sorted({*METHODS} - {"ui"}))
+def test_methods_of_a_query_accept_junk_or_raise_a_typed_error(
+    method: str, begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow = ts.Dataflow("asked")
+    x = flow.input("x", "n long, diff long")
+    x.collection(diff="diff").capture("all")
+    x.loop(lambda n: n.where("n < 0"), name="hops").capture("left")
+    process = begin(flow)
+    process.handles["x"].send([(1, 1), (2, 1)])
+    process.batches()
+    ended = mock.Mock(isActive=False, status={}, recentProgress=[], exception=lambda: None)
+    query = Query(ended, process.context, inputs=[])
+    bare = []
+    for parameter in inspect.signature(getattr(query, method)).parameters:
+        for what, junk in JUNK.items():
+            if what == "an expression":  # which has no truth value, and no comparison that has
+                continue
+            try:
+                with suppress(StopIteration):
+                    getattr(query, method)(
+                        **{**FITTING.get(method, {}), parameter: junk(ts.Dataflow("junk"))}
+                    )
+            except TimelyError as error:
+                if "Hint: " not in str(error) or "test_arguments.py:" not in str(error):
+                    bare.append(f"{parameter}={what}: no line or hint: {type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - every exception is checked
+                bare.append(f"{parameter}={what}: {type(error).__name__}: {error}")
+    capsys.readouterr()
+    assert not bare, "\n".join(bare)
+
+
+@pytest.mark.parametrize("keys", [["n", "n"], 3, ["n", None]])
+def test_keys_of_a_question_are_columns_each_once(keys: Any, begin: Begin) -> None:
+    flow = ts.Dataflow("asked")
+    flow.input("x", "n long").collection().capture("all")
+    query = Query(mock.Mock(isActive=False), begin(flow).context, inputs=[])
+    with pytest.raises(SchemaError, match=r"(?s)ask.*test_arguments\.py:\d+.*Hint: give"):
+        query.ask("all", [(1, 1)], keys=keys)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timely_spark.errors import BadArgument, SchemaError, TimelyError
-from timely_spark.graph.schema import as_table
+from timely_spark.graph import as_table
 from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
 from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.storage.log import RoundLog
@@ -154,8 +154,8 @@ def test_a_question_may_have_many_forms(question: object, keys: list[str] | None
     ("names", "question", "keys", "text"),
     [
         (["ages"], {"nam": ["ann"]}, None, "no column of"),
-        (["ages"], {"age": ["ann"]}, None, "'age' is string here, and int64 in the collection"),
-        (["ages"], ["ann"], ["nam"], r"no columns \['nam'\]"),
+        (["ages"], {"age": ["33"]}, None, "column 'age' has values of type string, not int64"),
+        (["ages"], ["ann"], ["nam"], r"has \['nam'\], not each one column"),
         (["ages"], ["ann"], ["age"], "do not fit"),
         (["ages"], 7, None, "no table of questions"),
         (["ages"], ["ann"], None, "no table of questions"),

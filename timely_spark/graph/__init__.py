@@ -31,14 +31,14 @@ from timely_spark.graph.expressions import (
 from timely_spark.graph.graph import LogicalGraph
 from timely_spark.graph.locate_errors import locate_errors
 from timely_spark.graph.loop_context import LoopContext
-from timely_spark.graph.naming import Name, composed
+from timely_spark.graph.naming import Name, composed, is_text
 from timely_spark.graph.operator import load_operators, operator
 from timely_spark.graph.projection import ColumnProjection, SqlExpression
 from timely_spark.graph.quoting import identifier
+from timely_spark.graph.records import as_table
 from timely_spark.graph.schema import (
     SchemaLike,
     as_schema,
-    as_table,
     check_given,
     check_names,
     columns_of,
@@ -89,6 +89,7 @@ __all__ = [
     "frame_schema",
     "identifier",
     "integer",
+    "is_text",
     "load_operators",
     "locate_errors",
     "names",

@@ -62,6 +62,11 @@ class Owner:
         return word if inside else f"{self.text}.{word}"
 
 
+def is_text(given: Any) -> bool:
+    """Whether a name is a text with characters, all of which UTF-8 has: lone surrogates it has not."""
+    return isinstance(given, str) and given != "" and not any("\ud800" <= one <= "\udfff" for one in given)
+
+
 def _inside(outer: Name | None, text: str) -> str:
     """The full name of a step in a loop."""
     return text if outer is None else f"{outer.full}.{text}"
@@ -119,7 +124,7 @@ class Names:
             self.owner = before
 
     def _given(self, outer: Name | None, text: Any, where: Where) -> Name:
-        if not isinstance(text, str) or not text or set(text) & set("./\\\0\n"):
+        if not is_text(text) or set(text) & set("./\\\0\n"):
             msg = f"step name {text!r} is no text, is empty, or has one of . / \\ in it"
             raise GraphError(msg, where=where, hint="use letters, digits, _ and -.")
         full = _inside(outer, text)

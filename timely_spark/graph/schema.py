@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import datetime, time, timedelta
-from decimal import Decimal
 from typing import Any, NoReturn, TypeAlias
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from timely_spark.errors import SchemaError, Where, shorten
+from timely_spark.errors import SchemaError, Where
 
 _TYPES: dict[str, pa.DataType] = {
     name: kind
@@ -79,16 +74,16 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
     if twice:
         msg = f"the schema names {twice} more than once"
         raise SchemaError(msg, hint="rename columns first.")
-    return pa.schema([pa.field(name, _plain(kind)) for name, kind in fields])
+    return pa.schema([pa.field(name, plain(kind)) for name, kind in fields])
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def plain(kind: pa.DataType) -> pa.DataType:
     """The type in which a column is stored."""
     if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    inner = [field.with_type(_plain(field.type)) for field in _fields_of(kind)]
-    if inner == _fields_of(kind):
-        return _PLAIN.get(kind, kind)
+        return plain(kind.value_type)
+    inner = [field.with_type(plain(field.type)) for field in fields_of(kind)]
+    if inner == fields_of(kind):
+        return PLAIN.get(kind, kind)
     if pa.types.is_struct(kind):
         return pa.struct(inner)
     if pa.types.is_map(kind):
@@ -99,7 +94,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return pa.list_(inner[0], getattr(kind, "list_size", -1)) if lists else kind
 
 
-_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.float16(): pa.float32()}
+PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.float16(): pa.float32()}
 
 
 def _described(kind: Any) -> Any:
@@ -168,10 +163,11 @@ def every_name(fields: Iterable[pa.Field]) -> Iterator[str]:
     """The names of columns and of their nested fields."""
     for field in fields:
         yield field.name
-        yield from every_name(_fields_of(field.type))
+        yield from every_name(fields_of(field.type))
 
 
-def _fields_of(kind: pa.DataType) -> list[pa.Field]:
+def fields_of(kind: pa.DataType) -> list[pa.Field]:
+    """The fields of a nested type; none of others."""
     return [kind.field(n) for n in range(kind.num_fields)] if pa.types.is_nested(kind) else []
 
 
@@ -182,7 +178,7 @@ def _equal_but_for_case(prefix: str, fields: Iterable[pa.Field]) -> Iterator[tup
         if (caseless := _caseless(field.name)) in seen:
             yield prefix + seen[caseless], prefix + field.name
         seen[caseless] = field.name
-        yield from _equal_but_for_case(f"{prefix}{field.name}.", _fields_of(field.type))
+        yield from _equal_but_for_case(f"{prefix}{field.name}.", fields_of(field.type))
 
 
 def _caseless(name: str) -> str:
@@ -295,292 +291,6 @@ def is_key_type(kind: pa.DataType) -> bool:
     (True, False, False)
     """
     return not (pa.types.is_nested(kind) or pa.types.is_union(kind) or pa.types.is_interval(kind))
-
-
-def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Table:
-    """Convert records to an Arrow table of a declared schema.
-
-    Records are Arrow, pandas, an iterable of rows (tuples, dicts, scalars), or a mapping of columns to lists
-    of one length. Named columns are matched by name. A lossy conversion raises an error, which
-    names `of`, the receiver of the records; so does a time without a zone for a column of times with one.
-
-    Example:
-        >>> as_table([(1, "a"), {"id": 2, "name": "b"}], as_schema("id long, name string")).to_pylist()
-        [{'id': 1, 'name': 'a'}, {'id': 2, 'name': 'b'}]
-    """
-    if hasattr(records, "sparkSession") or hasattr(records, "toArrow"):
-        msg = f"{of + ': ' if of else ''}a Spark DataFrame is not sent: its records are not in this process"
-        hint = "give frame.toArrow() of a small one; or flow.source(name, frame) of a stream."
-        raise SchemaError(msg, hint=hint)
-    try:
-        if isinstance(records, pa.RecordBatch):
-            records = pa.Table.from_batches([records])
-        if isinstance(records, pa.Table):
-            return _cast(records, schema) if records.schema != schema else records
-        if hasattr(records, "itertuples"):
-            return _from_frame(records[schema.names], schema)
-        if isinstance(records, str | bytes) or not hasattr(records, "__iter__"):
-            msg = f"{records!r} is one value, not rows"
-            raise TypeError(msg)  # noqa: TRY301 - one message for all errors
-        if isinstance(records, Mapping):
-            return _from_columns(records, schema)
-        rows = [_row(record, schema) for record in records]
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-        return pa.table(
-            [_column(column, field) for column, field in zip(columns, schema, strict=True)], schema=schema
-        )
-    except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
-        msg = f"{of + ': ' if of else ''}records do not fit the schema ({describe(schema)}): {error}"
-        hint = "give a list of rows, each with every column, with values of its type."
-        raise SchemaError(msg, hint=hint) from error
-
-
-def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A table with the columns of a schema, cast; values that a cast would change are refused."""
-    chosen = table.select(schema.names)
-    for index, kind in enumerate(chosen.schema.types):
-        if pa.types.is_dictionary(kind) and kind.value_type in _PLAIN:  # which Arrow does not decode
-            chosen = chosen.set_column(index, schema.names[index], _with_plain_values(chosen.column(index)))
-    for field in schema:
-        _check_zones(chosen.schema.field(field.name).type, field.type, field.name)
-    made = chosen.cast(schema)
-    for before, after, field in zip(chosen.columns, made.columns, schema, strict=True):
-        _check_cast(before, after, field)
-    return made
-
-
-def _with_plain_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Categories of plain values."""
-    parts = [(part.indices, part.dictionary.cast(_plain(column.type))) for part in column.chunks]
-    kind = pa.dictionary(column.type.index_type, _plain(column.type), column.type.ordered)
-    return pa.chunked_array([pa.DictionaryArray.from_arrays(*part) for part in parts], kind)
-
-
-def _from_frame(frame: Any, schema: pa.Schema) -> pa.Table:
-    """The table of a pandas frame; missing values, NaN among them, are null."""
-    made = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
-    for index, field in enumerate(schema):
-        values = frame[field.name]
-        if values.dtype == object:
-            missing = values.isna()
-            _check_column(
-                tuple(value for value, none in zip(values, missing, strict=True) if not none), field
-            )
-            continue
-        before = pa.chunked_array([pa.array(values, from_pandas=True)])
-        _check_zones(before.type, field.type, field.name)
-        if _drops(before.type, field.type):
-            after = before.cast(field.type)  # the date of a time zone; `from_pandas` takes that of UTC
-            _check_cast(before, after, field)
-            made = made.set_column(index, field, after)
-    return made.replace_schema_metadata()
-
-
-def _check_cast(before: pa.ChunkedArray, after: pa.ChunkedArray, field: pa.Field) -> None:
-    """Check that a cast which Arrow takes for safe has changed no value."""
-    if not _drops(before.type, field.type):
-        return
-    with contextlib.suppress(pa.ArrowException):
-        ends = np.cumsum([len(chunk) for chunk in before.chunks]).tolist()
-        parts = (after.slice(end - len(one), len(one)) for end, one in zip(ends, before.chunks, strict=True))
-        if all(_same(one, part.combine_chunks()) for one, part in zip(before.chunks, parts, strict=True)):
-            return
-    msg = f"column {field.name!r}: values of type {before.type} would lose a part as {field.type}"
-    raise ValueError(msg)
-
-
-def _same(before: pa.Array, after: pa.Array) -> bool:
-    """Whether the parts that a cast may drop are the same when cast back; times are those of their zone."""
-    of, to = before.type, after.type
-    if before.null_count == len(before) or not _drops(of, to):
-        return True
-    if pa.types.is_dictionary(of):
-        return _same(before.dictionary_decode(), after)
-    if pa.types.is_struct(of):
-        kept = dict(zip((field.name for field in _fields_of(to)), after.flatten(), strict=True))
-        return all(
-            _same(part, kept[field.name]) if field.name in kept else part.null_count == len(part)
-            for field, part in zip(_fields_of(of), before.flatten(), strict=True)
-        )
-    if pa.types.is_map(of):
-        before, after = (one.cast(pa.list_(one.type.field(0))) for one in (before, after))
-    if pa.types.is_nested(of):
-        return _same(before.flatten(), after.flatten())
-    local = pc.local_timestamp(before) if pa.types.is_timestamp(of) and of.tz else before
-    return bool(after.cast(local.type).equals(local))
-
-
-def _drops(of: pa.DataType, to: pa.DataType) -> bool:
-    """Whether Arrow's safe cast may drop parts of a value: of a number, a date, a time of day, a field."""
-    if pa.types.is_dictionary(of):
-        return _drops(of.value_type, to)
-    if pa.types.is_boolean(to):
-        return bool(pa.types.is_integer(of) or pa.types.is_floating(of))
-    if pa.types.is_date(to) or pa.types.is_time(to):
-        return bool(pa.types.is_timestamp(of))
-    if pa.types.is_struct(of) and pa.types.is_struct(to):
-        wanted = {field.name: field.type for field in _fields_of(to)}
-        return any(
-            field.name not in wanted or _drops(field.type, wanted[field.name]) for field in _fields_of(of)
-        )
-    inner, others = _fields_of(of), _fields_of(to)
-    return len(inner) == len(others) and any(
-        _drops(a.type, b.type) for a, b in zip(inner, others, strict=True)
-    )
-
-
-def _from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    listed = {name: values for name, values in columns.items() if hasattr(values, "__len__")}
-    if set(columns) != set(schema.names):
-        msg = f"a mapping with {list(columns)} has other columns"
-        raise ValueError(msg)
-    if any(name not in listed or isinstance(listed[name], str | bytes | Mapping) for name in columns):
-        msg = "a mapping of columns has a list of values for each; one row is [{...}]"
-        raise ValueError(msg)
-    if len({len(values) for values in listed.values()}) > 1:
-        msg = f"the columns differ in length: { {name: len(values) for name, values in listed.items()} }"
-        raise ValueError(msg)
-    return pa.table([_column(tuple(listed[field.name]), field) for field in schema], schema=schema)
-
-
-def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
-    _check_column(values, field)
-    try:
-        return pa.array(values, type=field.type)
-    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
-        msg = f"column {field.name!r}: {_unfit(values, field.type)}: {error}"
-        raise ValueError(msg) from error
-
-
-def _check_column(values: tuple[Any, ...], field: pa.Field) -> None:
-    """Check what Arrow would change in the values of a column."""
-    kind = field.type
-    if not (pa.types.is_integer(kind) or pa.types.is_nested(kind) or pa.types.is_temporal(kind)):
-        return
-    try:
-        for value in values:
-            _check_lossless(value, kind)
-    except ValueError as error:
-        msg = f"column {field.name!r}: {error}"
-        raise ValueError(msg) from None
-
-
-def _check_lossless(value: Any, kind: pa.DataType) -> None:
-    """Check what Arrow would change.
-
-    It drops fractions, also of seconds, times of day and unknown fields, and takes a text for a list.
-    """
-    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
-        _check_instant(value, kind)
-        fraction = isinstance(value, float | np.floating) and not value.is_integer()
-        if fraction or (isinstance(value, Decimal) and value != value.to_integral_value()):
-            msg = f"{value!r} is not an integer"
-            raise ValueError(msg)
-    elif pa.types.is_nested(kind) and isinstance(value, str | bytes):
-        msg = f"{shorten(value)} is one value, not a list"
-        raise ValueError(msg)
-    elif pa.types.is_nested(kind):
-        for one, of in _parts(value, kind):
-            _check_lossless(one, of)
-
-
-def _check_instant(value: Any, kind: pa.DataType) -> None:
-    if isinstance(value, datetime | np.datetime64) and pa.types.is_timestamp(kind) and value == value:  # noqa: PLR0124
-        _check_zone(getattr(value, "tzinfo", None) is not None, kind, repr(value))
-    if not isinstance(value, datetime | time | timedelta) or value != value:  # noqa: PLR0124 - pandas' NaT
-        return
-    if pa.types.is_date(kind) and isinstance(value, datetime) and value.time() != time.min:
-        msg = f"{value} has a time of day, which a date has not"
-        raise ValueError(msg)
-    if (unit := getattr(kind, "unit", None)) and _subsecond(value) % UNITS[unit]:
-        msg = f"{value!r} has a part smaller than a unit of {kind}"
-        raise ValueError(msg)
-
-
-def _check_zone(zoned: bool, kind: pa.TimestampType, what: str) -> None:  # noqa: FBT001
-    """Check that a time keeps its zone, or gets none: nobody can tell which one is meant."""
-    if zoned and kind.tz is None:
-        msg = f"{what} has a time zone, and a timestamp_ntz has none; declare the column as timestamp"
-        raise ValueError(msg)
-    if not zoned and kind.tz is not None:
-        msg = (
-            f"{what} has no time zone, and a timestamp has one; say which, as by tzinfo=timezone.utc, or "
-            "declare the column as timestamp_ntz"
-        )
-        raise ValueError(msg)
-
-
-def _check_zones(of: pa.DataType, to: pa.DataType, column: str) -> None:
-    """Check that no time of a type gets a time zone, or loses it, also inside of others."""
-    if pa.types.is_dictionary(of):
-        return _check_zones(of.value_type, to, column)
-    if pa.types.is_timestamp(of) and pa.types.is_timestamp(to):
-        return _check_zone(of.tz is not None, to, f"column {column!r}, of type {of},")
-    inner, others = _fields_of(of), _fields_of(to)
-    if pa.types.is_struct(of) and pa.types.is_struct(to):
-        by_name = {field.name: field for field in others}
-        inner = [field for field in inner if field.name in by_name]
-        others = [by_name[field.name] for field in inner]
-    for a, b in zip(inner, others, strict=False):
-        _check_zones(a.type, b.type, column)
-    return None
-
-
-def _subsecond(value: datetime | time | timedelta) -> int:
-    """The nanoseconds since the last whole second; only the types of pandas have some below 1000."""
-    if isinstance(value, timedelta):
-        return value.microseconds * 1000 + int(getattr(value, "nanoseconds", 0))
-    return value.microsecond * 1000 + int(getattr(value, "nanosecond", 0))
-
-
-def _parts(value: Any, kind: pa.DataType) -> Iterable[tuple[Any, pa.DataType]]:
-    """The parts of a nested value, each with the type that it gets."""
-    if not isinstance(value, Iterable):
-        return ()
-    if pa.types.is_map(kind):
-        pairs = [*value.items()] if isinstance(value, Mapping) else [*value]
-        two = [pair for pair in pairs if isinstance(pair, tuple | list) and len(pair) == 2]
-        return [part for a, b in two for part in ((a, kind.key_type), (b, kind.item_type))]
-    if pa.types.is_struct(kind):
-        fields = _fields_of(kind)
-        if isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value):
-            value = dict(value)  # Arrow takes pairs of a name and a value, too
-        if isinstance(value, tuple):
-            return zip(value, (field.type for field in fields), strict=False)
-        if not isinstance(value, Mapping):
-            return ()
-        if unknown := sorted(map(str, value.keys() - {field.name for field in fields})):
-            msg = f"{shorten(dict(value))} has unknown fields {unknown}"
-            raise ValueError(msg)
-        return ((value.get(field.name), field.type) for field in fields)
-    inner = getattr(kind, "value_type", None)
-    return () if inner is None else ((one, inner) for one in value)
-
-
-def _unfit(values: tuple[Any, ...], kind: pa.DataType) -> str:
-    """A message about the first value that is not of a type."""
-    fits = 0
-    with contextlib.suppress(ValueError, TypeError, OverflowError, pa.ArrowException):
-        for value in values:
-            pa.array([value], type=kind)
-            fits += 1
-    return f"{shorten(values[fits])} is no {kind}" if fits < len(values) else f"the values are no {kind}"
-
-
-def _row(record: Any, schema: pa.Schema) -> tuple[Any, ...]:
-    if isinstance(record, Mapping):
-        unknown, missing = set(record) - set(schema.names), [n for n in schema.names if n not in record]
-        if unknown or missing:
-            has = f"has no {', '.join(map(repr, missing))}" if missing else "has"
-            more = f" unknown columns {sorted(map(str, unknown))}" if unknown else ""
-            msg = f"{shorten(dict(record), 200)} {has}{' but' if missing and more else ''}{more}"
-            raise ValueError(msg)
-        return tuple(record[name] for name in schema.names)
-    row = record if isinstance(record, tuple | list) else (record,)
-    if len(row) != len(schema):
-        msg = f"{shorten(record, 200)} has {len(row)} values for {len(schema)} columns"
-        raise ValueError(msg)
-    return tuple(row)
 
 
 def describe(schema: pa.Schema) -> str:

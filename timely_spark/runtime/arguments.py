@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from timely_spark.graph import refuse
+from timely_spark.graph import is_text, refuse
 
 _UNIT = r"(?:(?:micro|milli)?second|minute|hour|day|week)s?"
 _INTERVAL = re.compile(rf"(?:interval\s+)?(?:\d+(?:\.\d+)?\s+{_UNIT}\s*)+", re.IGNORECASE)
@@ -39,7 +39,7 @@ def check_arguments(
     for argument, place in (("checkpoint", checkpoint), ("record", record), ("log_to", log_to)):
         if place is not None and (not isinstance(place, str | os.PathLike) or not os.fspath(place)):
             refuse(place, what=argument, expected="a path or URI", hint=f'write start({argument}="/folder").')
-    if name is not None and (not isinstance(name, str) or not name):
+    if name is not None and not is_text(name):
         refuse(name, what="name", expected="a text", hint="leave it out for the flow's name.")
     if new_steps not in (None, "empty"):
         hint = 'leave it out; or write new_steps="empty", to start new steps without the past.'

@@ -15,8 +15,7 @@ import pyarrow as pa
 from timely_spark.captured import as_pandas, sorted_rows
 from timely_spark.differential.trace import DIFF, consolidate, consolidation
 from timely_spark.errors import SchemaError, shorten
-from timely_spark.graph import caller, describe, refuse, seconds
-from timely_spark.graph.schema import as_table
+from timely_spark.graph import as_table, caller, describe, refuse, seconds
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Indices, numbers, replaced
 from timely_spark.state.row_times import EPOCH, epochs_of, with_time
@@ -165,10 +164,13 @@ class Indexes:
     def _question(self, name: str, question: Any, keys: Sequence[str] | None) -> pa.Table:
         if keys is not None:
             schema = self.schemas[name]
-            if missing := [key for key in keys if key not in schema.names]:
-                msg = f"ask({name!r}): no columns {missing} among ({describe(schema)})"
+            if wrong := [key for key in keys if keys.count(key) > 1 or key not in schema.names]:
+                msg = (
+                    f"ask({name!r}): keys={[*keys]} has {wrong}, not each one column of ({describe(schema)})"
+                )
                 raise SchemaError(msg, where=caller(), hint="give columns of the collection as keys=.")
-            return as_table(question, pa.schema([schema.field(key) for key in keys]))
+            of = f"ask({name!r}) ({caller()})"
+            return as_table(question, pa.schema([schema.field(key) for key in keys]), of=of)
         try:
             if hasattr(question, "to_arrow_table") or isinstance(question, pa.Table):
                 return pa.table(question)
@@ -200,12 +202,9 @@ def _shared(name: str, question: pa.Schema, records: pa.Schema) -> tuple[str, ..
 def _cast(name: str, question: pa.Table, records: pa.Schema, on: Sequence[str]) -> pa.Table:
     """The question with the key columns in the collection's types."""
     for key in on:
-        at, found, kind = question.schema.get_field_index(key), question.column(key), records.field(key).type
-        try:
-            question = question.set_column(at, pa.field(key, kind), found.cast(kind))
-        except pa.ArrowException as error:
-            msg = f"ask({name!r}): column {key!r} is {found.type} here, and {kind} in the collection: {error}"
-            raise SchemaError(msg, where=caller(), hint="cast the question's column.") from error
+        at, kind = question.schema.get_field_index(key), records.field(key)
+        converted = as_table(question.select([key]), pa.schema([kind]), of=f"ask({name!r}) ({caller()})")
+        question = question.set_column(at, kind, converted.column(0))
     return question
 
 

@@ -47,7 +47,7 @@ def watch(
         until: an epoch with which the display ends, once it is complete at all outputs and probes.
 
     Raises:
-        GraphError: `seconds` is no length of time.
+        GraphError: `every` or `seconds` is no length of time.
         InvalidTime: `until` is no epoch.
 
     Example:
@@ -59,12 +59,12 @@ def watch(
     if until is not None:
         epoch = as_epoch(until, f"watch on flow {self._context.name!r}", caller())
         is_complete = self._watch.past(self._watch.names(), lambda: epoch)
-    show = shower()
+    pause, show = length("every", every), shower()
     try:
         with only_the_wait() as interruptible:
             while self.is_active and time.monotonic() < ends and not (is_complete and is_complete()):
                 show(Overview.of(self), False)  # noqa: FBT003
-                interruptible(time.sleep, every)
+                interruptible(time.sleep, pause)
     except KeyboardInterrupt:
         show(Overview.of(self), True)  # noqa: FBT003
         sys.stderr.write("no longer watched; the query runs on, until stop() or the program's end\n")

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from timely_spark.graph import caller, with_checked_arguments
-from timely_spark.graph.schema import SchemaLike, as_schema, as_table
+from timely_spark.graph import SchemaLike, as_schema, as_table, caller, with_checked_arguments
 from timely_spark.runtime.errors import EpochClosed
 from timely_spark.runtime.storage.entries import Buffer, Entry, Journal, Running
 from timely_spark.runtime.storage.log import FIRST, RoundLog

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import NotComplete
 from timely_spark.graph import caller, find, refuse
+from timely_spark.graph import names as names_of
 from timely_spark.runtime.handle.ask import Answer, how_old
 from timely_spark.times import as_epoch
 
@@ -89,7 +90,7 @@ def ask(
     elif at is not None and (until := self._watch.complete(names)) < as_epoch(at, "ask(at=)", caller()):
         what = f"ask({', '.join(map(repr, names))}, at={at})"
         raise NotComplete.yet(what, until, where=caller())
-    columns = (keys,) if isinstance(keys, str) else keys
+    columns = None if keys is None else names_of("ask", keys)
     return self._indexes.answer(names, question, columns, at=at, diff=diff)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timely_spark import provenance
-from timely_spark.graph import caller
+from timely_spark.graph import caller, refuse
 from timely_spark.runtime.handle.changing import Changing
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.why import Why
@@ -101,6 +101,8 @@ def explain_row(
         SchemaError: the row does not fit the output, or records do not fit an input.
         TimelyError: the row depends on the epochs in which records come.
     """
+    if not isinstance(inputs, Mapping):
+        refuse(inputs, what="inputs", expected="a mapping", hint='as in inputs={"edges": "log"}')
     given: dict[str, Any] = {
         name: self.captured(of) if isinstance(of, str) else of for name, of in inputs.items()
     }
