@@ -8,8 +8,8 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -33,6 +33,10 @@ _FACTORIES: dict[str, Any] = {
     kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, Counter)
 }
 _PLAIN = (str, int, float, bool, type(None))
+#: what subclasses of them add would be lost
+_BASES = (tuple, list, dict, set, frozenset, deque, str, bytes, int, float)
+#: the kinds of numpy's scalars that are kept, and the types of their values
+_SCALARS, _ITEMS = "biufSU", (*_PLAIN, bytes)
 
 
 class BlobStore(Protocol):
@@ -96,10 +100,10 @@ def chunk_size(chunk: Chunk) -> int:
 class Codec:
     """Encode and decode values of a flow's state.
 
-    Types: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (with keys of these types),
-    Counter, defaultdict, deque, datetime, date, time, timedelta, Decimal, the flow's times, numpy arrays and
-    scalars, Arrow tables and record batches, pandas frames and series, `Arrangement`s, and the frozen
-    dataclasses to which a vertex's class refers (see `frozen`).
+    Types, not their subclasses: None, bool, int, float, str, bytes, list, tuple, set, frozenset, dict (with
+    keys of these types), OrderedDict, Counter, defaultdict, deque, datetime, date, time, timedelta, Decimal,
+    the flow's times, numpy arrays and scalars, Arrow tables and record batches, pandas frames and series,
+    `Arrangement`s, and the frozen dataclasses to which a vertex's class refers (see `frozen`).
 
     With `blobs`, each large batch of an arrangement is written once, and later states refer to its blob. So
     a round writes the changed batches only. `kept` has the references of the last `write`, and their sizes.
@@ -185,7 +189,7 @@ class Codec:
     def _encode(self, value: Any) -> Any:
         if isinstance(value, self.time_type):
             return {"time": value.encode()}
-        if isinstance(value, _PLAIN) and not isinstance(value, tuple):
+        if type(value) in _PLAIN:
             return value
         if self._depth == DEPTH:  # deeper ones could perhaps not be read
             msg = f"a state has a value that is nested more than {DEPTH} levels deep"
@@ -197,7 +201,7 @@ class Codec:
         return encoded
 
     def _encode_parts(self, value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case per type
-        if isinstance(value, list):
+        if type(value) is list:
             return [self._encode(item) for item in value]
         if isinstance(value, pa.Table | pa.RecordBatch):
             table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
@@ -213,31 +217,29 @@ class Codec:
             return {"array": [list(value.shape), kind, data]}
         if isinstance(value, np.datetime64 | np.timedelta64):
             return {"moment": [value.dtype.str, int(value.astype(np.int64))]}
-        if isinstance(value, np.generic) and type(value.item()) in (*_PLAIN, bytes):
-            return self._encode(value.item())
-        if isinstance(value, bytes):
+        if isinstance(value, np.generic) and value.dtype.kind in _SCALARS and type(value.item()) in _ITEMS:
+            return {"scalar": [value.dtype.str, self._encode(value.item())]}
+        if type(value) is bytes:
             return {"bytes": base64.b64encode(value).decode()}
         if type(value) is tuple:
             return {"tuple": [self._encode(item) for item in value]}
         if is_frozen(type(value)) and reachable(self._vertex).get(qualified(type(value))) is type(value):
             fields = {name: self._encode(part) for name, part in fields_of(value).items()}
             return {"dataclass": [qualified(type(value)), fields]}
-        if isinstance(value, deque):
+        if type(value) is deque:
             return {"deque": [value.maxlen, [self._encode(item) for item in value]]}
         if (encoded := _encode_moment(value)) is not None:
             return encoded
-        if isinstance(value, set | frozenset):
+        if type(value) in (set, frozenset):
             # sorted by text, so that equal sets have equal bytes
             items = sorted((self._encode(item) for item in value), key=json.dumps)
             return {type(value).__name__: items}
-        if isinstance(value, Mapping):
+        if type(value) in (dict, OrderedDict, Counter, defaultdict):
             items = [[self._encode(key), self._encode(item)] for key, item in value.items()]
-            if isinstance(value, Counter):
-                return {"counter": items}
-            factory: Any = value.default_factory if isinstance(value, defaultdict) else None
+            factory: Any = getattr(value, "default_factory", None)
             if factory in _FACTORIES.values():
                 return {"defaultdict": [factory.__name__, items]}
-            return {"dict": items}
+            return {"dict" if type(value) is defaultdict else type(value).__name__.lower(): items}
         if (
             type(value).__module__.startswith("pandas.")
             and hasattr(value, "to_numpy")
@@ -253,8 +255,8 @@ class Codec:
         kind = type(value).__name__
         if not self._pickles:
             plain = "plain values, times, numpy arrays, Arrow tables, or a frozen dataclass of them"
-            if isinstance(value, tuple):
-                plain = "tuple(value)"
+            if (base := next((each for each in _BASES if isinstance(value, each)), None)) is not None:
+                plain = f"{base.__name__}(value)"
             elif is_frozen(type(value)):
                 plain = f"it with a type hint of {self._vertex.__name__} that names the class {kind}"
             elif is_dataclass(value):
@@ -330,6 +332,8 @@ class Codec:
                     msg = f"{kind} is not a type of dates or durations"
                     raise ValueError(msg)
                 return np.array(content[1], np.int64).view(kind)[()]
+            case "scalar":
+                return np.dtype(content[0]).type(self._decode(content[1]))
             case "deque":
                 return deque((self._decode(item) for item in content[1]), content[0])
             case "datetime" | "timeofday":
@@ -371,6 +375,8 @@ class Codec:
                 return self._items(content)
             case "counter":
                 return Counter(self._items(content))
+            case "ordereddict":
+                return OrderedDict(self._items(content))
             case "defaultdict":
                 return defaultdict(_FACTORIES[content[0]], self._items(content[1]))
             case "dataclass":
