@@ -98,6 +98,21 @@ def test_other_lengths_and_nulls_are_errors(arrays: list[Any], says: str, worker
         run(reduced("long"), {"x": [list(enumerate(arrays))]}, workers=workers)
 
 
+@pytest.mark.parametrize("op", ["sum", "mean"])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("parts", [None, 2])
+@pytest.mark.parametrize(("value", "more"), [(2**63 - 1, 1), (-(2**63), -1), (2**62, 2**62)])
+def test_sums_of_longs_do_not_wrap_around(op: Any, workers: int, parts: Any, value: int, more: int) -> None:
+    with pytest.raises(TimelyError, match=r"(?s)all_reduce: a sum of longs is beyond 64 bits.*Hint"):
+        run(reduced("long", op=op, parts=parts), {"x": [[(0, [0, value]), (1, [0, more])]]}, workers=workers)
+    fits = {"x": [[(0, [value - more]), (1, [more])]]}
+    if op == "sum" and abs(value - more) < 2**63:
+        assert (
+            run(reduced("long", parts=parts), fits, workers=workers)["out"].rows()[0]
+            == [([value],)] * workers
+        )
+
+
 @pytest.mark.parametrize(
     "wrong", [{"op": "median"}, {"parts": 0}, {"parts": []}, {"parts": 2.5}, {"parts": ["a"]}]
 )

@@ -126,8 +126,8 @@ def all_reduce(
     part on one worker, and a second one sends the results to all (reduce-scatter and all-gather): two rounds,
     about 2 n elements per worker.
 
-    Sums of integers are exact. The last bits of a sum of doubles depend on which records are on which
-    worker, not on the order in which they arrive.
+    Sums of integers are exact, or an error beyond 64 bits, also those of one worker. The last bits of a sum
+    of doubles depend on which records are on which worker, not on the order in which they arrive.
 
     Args:
         value: the column of arrays, all of one length at each time, without nulls.
@@ -149,7 +149,8 @@ def all_reduce(
     Raises:
         GraphError: `op` or `parts` is not one of the allowed values.
         SchemaError: `value` is missing, or no column of arrays of numbers.
-        VertexError: at run time: an array or an element is null, or arrays differ in length.
+        VertexError: at run time: an array or an element is null, arrays differ in length, or a sum of
+            longs is beyond 64 bits.
 
     Source: Naiad section 4.2 and 6.2; Agarwal et al., A reliable effective terascale linear learning system.
     """
@@ -227,6 +228,11 @@ def _reduced(matrix: npt.NDArray[Any], op: Op) -> npt.NDArray[Any]:
     """One row for all, whatever their order."""
     if matrix.dtype.kind == "f" and op in {"sum", "mean"}:
         matrix = np.sort(matrix, axis=0)
+    elif op in {"sum", "mean"}:
+        high = (matrix >> 32).sum(axis=0) + ((matrix & 0xFFFFFFFF).sum(axis=0) >> 32)
+        if ((high < -(1 << 31)) | (high >= 1 << 31)).any():
+            msg = "all_reduce: a sum of longs is beyond 64 bits"
+            raise SchemaError(msg, hint="give arrays of doubles.")
     result: npt.NDArray[Any] = _REDUCE[op].reduce(matrix, axis=0)
     return result
 
