@@ -316,6 +316,11 @@ _REMEDIES = {
 }
 
 
+#: What a function of a step may raise that is an error of the step. Spark would say of `sys.exit()` only
+#: that a process has ended.
+RAISED = (Exception, SystemExit, GeneratorExit)
+
+
 class VertexError(TimelyError, RuntimeError):
     """A step failed at run time: the message has the exception, the step, the time and the user's lines.
 
@@ -580,6 +585,6 @@ def _module(frame: Any) -> str:
 
 
 #: libraries that this one calls: an error in them belongs to the step that called them
-_LIBRARIES = frozenset({"pyarrow", "numpy", "pandas", "json", "pickle"})
+_LIBRARIES = frozenset({"pyarrow", "numpy", "pandas", "json", "pickle", "copy"})
 #: the most characters of a record in a message
 _LONGEST = 500

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import operator
 import re
+import sys
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -336,6 +338,59 @@ def test_a_function_that_returns_nothing_is_named_with_its_record(use: Any, told
     assert re.search(where, str(e.value))
 
 
+def a_text(*_: Any) -> str:
+    return "text"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x.flat_map(a_text, "s string"),
+        lambda x: x.flat_map(lambda row: {"s": "text"}, "s string"),
+        lambda x: x.collection().flat_map(a_text, "s string").changes(),
+        lambda x: x.group_by("id").reduce(a_text, "s string"),
+        lambda x: x.collection().reduce(a_text, "s string", keys="id").changes(),
+        lambda x: x.stateful_map(
+            lambda key, rows, state: ("text", None), "s string", keys="id", state="n long"
+        ),
+    ],
+)
+def test_one_value_is_not_taken_apart_into_rows(use: Any) -> None:
+    """A text would be a row for each character, and a mapping one for each name."""
+    told = r"(?s)test_mistakes\.py:\d+\).* returned .*text.*, not rows.*Hint: return a list.*\[row\]"
+    with pytest.raises(ts.errors.VertexError, match=told):
+        rows(use(people()))
+
+
+def leave(*_: Any) -> Any:
+    sys.exit(3)
+
+
+def close(*_: Any) -> Any:
+    raise GeneratorExit
+
+
+@pytest.mark.parametrize("ends", [leave, close])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, ends: x.map(ends, "n long"),
+        lambda x, ends: x.where(ends),
+        lambda x, ends: x.unary(ends, "n long"),
+        lambda x, ends: x.group_by("id").reduce(ends, "n long"),
+        lambda x, ends: x.collection().reduce(ends, "n long", keys="id").changes(),
+        lambda x, ends: x.call(ends, "n long", attempts=1),
+    ],
+    ids=["map", "where", "unary", "reduce", "a collection's reduce", "call"],
+)
+def test_a_function_that_ends_the_process_is_an_error_of_its_step(use: Any, ends: Any) -> None:
+    """Spark would say that a process has ended, and neither step nor line."""
+    with pytest.raises(
+        ts.errors.VertexError, match=r"(?s)test_mistakes\.py:\d+\).*(SystemExit: 3|GeneratorExit)"
+    ):
+        rows(use(people(), ends))
+
+
 @pytest.mark.parametrize(
     "slip",
     [
@@ -366,6 +421,10 @@ def test_a_column_of_a_stream_is_named_in_an_expression(slip: Any) -> None:
         (lambda x: x.flow.input("y", {"n": int}), "column 'n': <class 'int'> is no type"),
         (lambda x: x.send(None), "None is one value, not rows"),
         (lambda x: x.advance_to(3), "follows the flow's clock"),
+        (lambda x: x.send(np.array([[1, 2], [3, 4]])), r"array\(\[1, 2\]\) is one value, not a tuple"),
+        (lambda x: x.distinct(name="\ud800"), "step name '.ud800'"),
+        (lambda x: x.group_by("id").aggregate(**{"\ud800": "count"}), "aggregate: .* surrogates not allowed"),
+        (lambda x: ts.Dataflow("\ud800"), "name='.ud800': a text was expected"),
     ],
 )
 def test_slips_of_beginners_say_what_to_write(slip: Any, told: str) -> None:

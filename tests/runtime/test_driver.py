@@ -380,14 +380,17 @@ def test_when_all_inputs_are_closed_it_is_complete(begin: Begin) -> None:
     assert manifest.complete
 
 
-def test_what_a_subscriber_raises_is_named_and_the_epoch_comes_again(begin: Begin) -> None:
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_what_a_subscriber_raises_is_named_and_the_epoch_comes_again(
+    error: type[BaseException], begin: Begin
+) -> None:
     delivered: Delivered = []
     failing = [True]
 
     def tell(epoch: int, table: pa.Table) -> None:
         if epoch and failing:
             failing.pop()
-            raise ValueError(epoch)
+            raise error(epoch)
         delivered.append((epoch, table["n"].to_pylist()))
 
     flow = ts.Dataflow("fails")
@@ -399,7 +402,8 @@ def test_what_a_subscriber_raises_is_named_and_the_epoch_comes_again(begin: Begi
     process.poll()
     frame = process.run()
 
-    with pytest.raises(VertexError, match=r"step 'told' \(.*test_driver.*failed at epoch 1.*ValueError: 1"):
+    told = rf"step 'told' \(.*test_driver.*failed at epoch 1.*{error.__name__}: 1"
+    with pytest.raises(VertexError, match=told):
         process.driver(frame, 1)  # type: ignore[arg-type]
     assert not process.context.log.has(1)
     process.finish(frame)

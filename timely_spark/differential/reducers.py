@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.trace import DIFF, consolidate, products
-from timely_spark.errors import RecordError, SchemaError
+from timely_spark.errors import RAISED, RecordError, SchemaError
 from timely_spark.graph import as_table
 from timely_spark.operators.aggregate import beyond_longs, too_large_sum
 from timely_spark.operators.rows import records, rows_of, table_of
@@ -389,6 +389,6 @@ class PerKey(Logic):
         try:
             repeated = chain.from_iterable(map(repeat, rows, counts.tolist()))
             return rows_of(self.function, self.function(key, list(repeated)))
-        except Exception as error:
+        except RAISED as error:
             meaning = " (the key, and its records)"
             raise RecordError((key, rows), meaning) from error

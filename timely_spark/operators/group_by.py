@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.graph import SchemaLike, Suggests, composed, operator
+from timely_spark.graph import SchemaLike, Suggests, composed, locate_errors, operator
 from timely_spark.operators.aggregate import ALL, AggregateSpec, aggregated, one_group
 from timely_spark.operators.expire import Per
 from timely_spark.operators.group_map import group_mapped
@@ -15,6 +15,7 @@ from timely_spark.operators.rows import all_named
 from timely_spark.streams import Stream
 
 
+@locate_errors
 class Grouped(Suggests):
     """A stream grouped by keys, to be aggregated or reduced.
 

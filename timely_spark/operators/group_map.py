@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.errors import RecordError, SchemaError, shorten
+from timely_spark.errors import RAISED, RecordError, SchemaError, shorten
 from timely_spark.graph import (
     Partition,
     SchemaLike,
@@ -205,7 +205,7 @@ class KeyFunction:
                 return rows_of(self.function, answer)
             if isinstance(answer, tuple) and len(answer) == 2:
                 return rows_of(self.function, answer[0]), answer[1]
-        except Exception as error:
+        except RAISED as error:
             raise RecordError(arguments, " (the key, its records, and its state if there is one)") from error
         return _pair(answer)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import GraphError, RecordError, SchemaError, function_text, shorten
+from timely_spark.errors import RAISED, GraphError, RecordError, SchemaError, function_text, shorten
 from timely_spark.graph import (
     ColumnProjection,
     Expression,
@@ -117,9 +117,9 @@ def each_record(function: Callable[[Any], Any], schema: pa.Schema, batch: pa.Tab
 
 def rows_of(function: Callable[..., Any], answer: Any) -> list[Any]:
     """The rows that a user's function returned."""
-    if not isinstance(answer, Iterable):
+    if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
         msg = f"{function_text(function)} returned {shorten(answer)}, not rows"
-        raise SchemaError(msg, hint="return a list of rows, [] for none.")
+        raise SchemaError(msg, hint="return a list of rows, [] for none; [row] for one.")
     return list(answer)
 
 
@@ -148,7 +148,7 @@ def map_records(function: Callable[[Any], Any], batch: pa.Table) -> list[Any]:
     try:
         for row in records(batch):
             results.append(function(row))
-    except Exception as error:
+    except RAISED as error:
         raise RecordError(row) from error
     return results
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Channel, Plan
-from timely_spark.errors import SchemaError, VertexError, excerpt, values_of
+from timely_spark.errors import RAISED, SchemaError, VertexError, excerpt, values_of
 from timely_spark.graph import Partition, Vertex, as_table, describe
 from timely_spark.state.exchange import destinations, split
 
@@ -36,7 +36,7 @@ def combined(plan: Plan, channel: Channel, table: pa.Table) -> pa.Table:
         result = _fitting(combine(channel.input, table), table.schema)
         if plan.checks_laws and channel.exchange is not None and _by_user(node.template):
             _check_law(combine, channel.input, table, result, channel.exchange)
-    except Exception as error:
+    except RAISED as error:
         raise VertexError.from_exception(node.name, node.stage.where, error, rows=excerpt(table)) from error
     return result
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Node, Through
 from timely_spark.errors import (
     FEWER,
+    RAISED,
     CapabilityError,
     LogDamaged,
     SchemaError,
@@ -40,7 +41,7 @@ def errors_of(node: Node, time: Timestamp | str = "", batch: pa.Table | None = N
         yield
     except (VertexError, LogDamaged, StorageFailed):
         raise
-    except Exception as error:
+    except RAISED as error:
         if isinstance(error, MemoryError) and not user_line(error):
             error = _out_of_memory(error, batch)
         rows = "" if batch is None else excerpt(batch)

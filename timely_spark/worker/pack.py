@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Channel, Plan, PlanInput
-from timely_spark.errors import SchemaError, VertexError, excerpt
+from timely_spark.errors import RAISED, SchemaError, VertexError, excerpt
 from timely_spark.graph import Partition, Stage, Stateless
 from timely_spark.state.arrow import to_bytes
 from timely_spark.state.exchange import partitioned
@@ -230,7 +230,7 @@ def apply_stage(stage: Stage, batch: pa.Table, *, twice: bool = False) -> tuple[
         found = vertex.apply(batch)
         if twice and DIFF in batch.schema.names and batch.num_rows <= _COMPARED and _calls(vertex):
             _check_same(found, vertex.apply(batch))
-    except Exception as error:
+    except RAISED as error:
         raise VertexError.from_exception(stage.name, stage.where, error, rows=excerpt(batch)) from error
     return found
 

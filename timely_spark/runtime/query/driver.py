@@ -25,7 +25,7 @@ import pyarrow as pa
 from timely_spark.coordinator import Bound, Coordinator, RoundResult
 from timely_spark.coordinator.loops import notices_to_log
 from timely_spark.coordinator.spreading import spread
-from timely_spark.errors import TimelyError, VertexError
+from timely_spark.errors import RAISED, TimelyError, VertexError
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
 from timely_spark.runtime.query.rest import yields
@@ -373,7 +373,7 @@ class Driver:
             yield
         except TimelyError:
             raise
-        except Exception as error:
+        except RAISED as error:
             # a user's own function may have a full disk of its own
             what = None if output.sink.calls_user else f"output {output.name!r}{output.sink.place}"
             if what is not None and (own := self.context.storage_error(str(error), what)) is not None:
