@@ -58,7 +58,7 @@ def printed(markdown: str) -> list[list[str]]:
     for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", markdown, flags=re.MULTILINE | re.DOTALL):
         if language == "python":
             last = (ast.parse(block).body or [None])[-1]  # none: comments only
-            last = last.body[-1] if isinstance(last, ast.For) else last
+            last = last.body[-1] if isinstance(last, ast.For | ast.With) else last
             prints = isinstance(last, ast.Expr) and ast.unparse(last).startswith(("print(", "flow.explain("))
         elif prints:
             found.append(block.splitlines())
@@ -152,6 +152,32 @@ def _run(program: str, name: str, folder: Path) -> str:
     with redirect_stdout(io.StringIO()) as output:
         exec(compile(program, str(script), "exec"), names)
     return output.getvalue()
+
+
+COMMANDS = re.compile(r"\$ |make |pip |python -m |\.venv/bin/python |spark-submit |\(cd ")
+#: Of an output that a page only tells of, as of a run over hours: its first line, and a test of such a text.
+TOLD = {
+    "epoch 3 is held back by": ("tests/spark/test_durable.py", "is held back by"),
+    "reach: continues with 3 workers instead of 2": ("tests/spark/test_restore.py", "continues with"),
+    "hops.min at epoch 3, iterations 9985 to 10000: the same every 2": (
+        "tests/runtime/test_changing.py",
+        "the same every",
+    ),
+}
+
+
+def test_an_output_is_compared_or_told_of_another_run() -> None:
+    told = set[str]()
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text(encoding="utf-8")
+        plain = re.sub(r"^```(?!text)\w+\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        for block in re.findall(r"^```\w*\n(.*?)^```$", plain, flags=re.MULTILINE | re.DOTALL):
+            if block.splitlines() not in printed(text) and not COMMANDS.match(block):
+                told.add(block.partition("\n")[0])
+    assert told == {*TOLD}
+    assert [
+        line for line, (test, words) in TOLD.items() if words not in (ROOT / test).read_text("utf-8")
+    ] == []
 
 
 def test_documents_show_what_programs_print() -> None:

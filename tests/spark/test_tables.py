@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -100,6 +101,60 @@ def test_a_query_between_tables_that_are_optimized_clustered_and_vacuumed(
 
     rows = spark.read.format("delta").load(target).select("k", "v").collect()
     assert sorted(map(tuple, rows)) == [(1, "a!"), (20, "d")]
+
+
+@pytest.mark.campaign
+def test_tables_are_optimized_and_vacuumed_in_a_loop_while_epochs_are_written(
+    spark: SparkSession, checkpoint: str
+) -> None:
+    epochs = 25
+    flow = ts.Dataflow("beside")
+    numbers = flow.input("numbers", "n long")
+    numbers.to_delta(f"{checkpoint}-log", name="log")
+    places = {"log": f"{checkpoint}-log", "now": f"{checkpoint}-now"}
+    last = (
+        numbers.map(lambda row: (row.n % 3, row.n), "k long, v long", name="keyed")
+        .collection()
+        .max("v", keys="k")
+    )
+    last.changes("diff").to_delta(places["now"], keys="k", diff="diff", name="now")
+    query = flow.start(spark, checkpoint=checkpoint, workers=1)
+    ended, failed, rounds = threading.Event(), list[Exception](), list[str]()
+
+    def maintain(place: str) -> None:
+        try:
+            spark.sql(f"optimize delta.`{place}`")
+            spark.sql(f"vacuum delta.`{place}`")
+        except Exception as error:  # noqa: BLE001 - checked below
+            failed.append(error)
+        rounds.append(place)
+
+    def loop() -> None:
+        while not ended.is_set():
+            for place in places.values():
+                maintain(place)
+
+    maintaining = threading.Thread(target=loop)
+    numbers.send([0])
+    assert query.wait_for(timeout=120)
+    maintaining.start()
+    try:
+        for n in range(1, epochs):
+            numbers.send([n])
+            assert query.wait_for(timeout=120)
+    finally:
+        ended.set()
+        maintaining.join()
+    query.stop()
+
+    log = spark.read.format("delta").load(places["log"])
+    assert sorted(row.n for row in log.collect()) == [*range(epochs)]
+    now = spark.read.format("delta").load(places["now"]).select("k", "v").collect()
+    assert sorted(map(tuple, now)) == [
+        (n % 3, n) for n in sorted(range(epochs - 3, epochs), key=lambda n: n % 3)
+    ]
+    assert len(rounds) > 1
+    assert len(failed) < len(rounds), failed
 
 
 def test_an_interrupted_write_is_tried_again_a_few_times() -> None:
