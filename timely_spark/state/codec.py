@@ -210,11 +210,13 @@ class Codec:
             rows = [[self._part(part) for part in row] for row in (value.recent, *value.lanes)]
             return {"arrangement": [list(value.keys), list(value.within), value.cuts, rows]}
         if type(value) in (np.ndarray, np.memmap) and value.dtype.kind != "V":
+            # sums of floats depend on the order in memory
+            order: Any = "F" if value.flags.fnc else "C"
             if value.dtype.hasobject:
-                kind, data = "O", self._encode(value.ravel().tolist())
+                kind, data = "O", self._encode(value.ravel(order).tolist())
             else:
-                kind, data = value.dtype.str, self._blob(np.ascontiguousarray(value).tobytes())
-            return {"array": [list(value.shape), kind, data]}
+                kind, data = value.dtype.str, self._blob(value.tobytes(order))
+            return {"array": [list(value.shape), kind, data, order]}
         if isinstance(value, np.datetime64 | np.timedelta64):
             return {"moment": [value.dtype.str, int(value.astype(np.int64))]}
         if isinstance(value, np.generic) and value.dtype.kind in _SCALARS and type(value.item()) in _ITEMS:
@@ -357,12 +359,12 @@ class Codec:
                 )
                 return arrangement
             case "array":
-                shape, kind, data = content
+                shape, kind, data, order = content
                 if kind == "O":
                     array = np.empty(len(data), object)
                     array[:] = self._decode(data)
-                    return array.reshape(shape)
-                return np.frombuffer(self._parts[data], np.dtype(kind)).reshape(shape).copy()
+                    return array.reshape(shape, order=order)
+                return np.frombuffer(self._parts[data], np.dtype(kind)).reshape(shape, order=order).copy("K")
             case "bytes":
                 return base64.b64decode(content)
             case "tuple":
