@@ -131,6 +131,26 @@ def test_a_function_that_asks_an_iterator_at_its_end_fails_at_once() -> None:
         run(flow(lambda batch: next(iter([])), attempts=2), {"x": [[1]]})
 
 
+async def cancelled(batch: pa.Table) -> pa.Table:
+    raise asyncio.CancelledError
+
+
+async def cancels_itself(batch: pa.Table) -> pa.Table:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(60)
+    return batch
+
+
+@pytest.mark.parametrize("function", [cancelled, cancels_itself])
+def test_a_call_that_is_cancelled_from_inside_is_an_error_of_its_step(function: Any) -> None:
+    """A client of the network may do so; a task that is cancelled has no error of its own."""
+    told = rf"step 'ask' .*in {function.__name__} \(.*test_call\.py:.*CancelledError\nHint: "
+    with pytest.raises(VertexError, match=told):
+        run(flow(function, attempts=1), {"x": [[1]]})
+
+
 def test_a_call_that_takes_too_long_is_asked_again() -> None:
     tries = itertools.count(1)
 

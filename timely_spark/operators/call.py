@@ -121,6 +121,9 @@ class Call(Vertex):
                 if not left:
                     msg = f"{self.attempts} calls had no answer within {self.timeout} s"
                     raise TimeoutError(msg) from error
+            except asyncio.CancelledError as error:  # the function's own: nobody else cancels a call
+                if not left:
+                    raise _named(error) from error
             except Exception:
                 if not left:
                     raise
@@ -140,8 +143,12 @@ class Call(Vertex):
         try:
             return self.function(part)
         except StopIteration as error:  # which a future does not take: nobody would hear of it
-            msg = "StopIteration"
-            raise RuntimeError(msg).with_traceback(error.__traceback__) from error
+            raise _named(error) from error
+
+
+def _named(error: BaseException) -> RuntimeError:
+    """An error that a task or a future takes for one."""
+    return RuntimeError(type(error).__name__).with_traceback(error.__traceback__)
 
 
 class Answers:
