@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 import sys
@@ -360,6 +361,54 @@ def test_one_value_is_not_taken_apart_into_rows(use: Any) -> None:
     told = r"(?s)test_mistakes\.py:\d+\).* returned .*text.*, not rows.*Hint: return a list.*\[row\]"
     with pytest.raises(ts.errors.VertexError, match=told):
         rows(use(people()))
+
+
+async def awaited(*_: Any) -> bool:
+    return False
+
+
+def yielding(*_: Any) -> Any:
+    yield False
+
+
+class Called:
+    async def __call__(self, *_: Any) -> bool:
+        return False
+
+
+class Later(ts.Vertex):
+    async def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:  # type: ignore[override]
+        self.send_by(0, time, batch)
+
+
+@pytest.mark.parametrize("function", [awaited, yielding, Called(), functools.partial(awaited)])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, function: x.where(function),
+        lambda x, function: x.collection().where(function),
+        lambda x, function: x.branch(function),
+        lambda x, function: x.subscribe(function),
+        lambda x, function: x.subscribe(print, on_complete=function),
+        lambda x, function: x.foreach_epoch(function),
+        lambda x, function: ts.once(list, "name", function),
+    ],
+)
+def test_a_function_whose_body_would_never_run_is_refused(use: Any, function: Any) -> None:
+    """A predicate would hold for every record, and a subscriber would get nothing, without a word."""
+    with pytest.raises(
+        GraphError, match=r"(?s)makes a (coroutine|generator), .*test_mistakes\.py:\d+\).*Hint: "
+    ):
+        use(people(), function)
+
+
+def test_methods_of_a_vertex_and_functions_of_rows_run_too() -> None:
+    x = people()
+    with pytest.raises(GraphError, match=r"(?s)vertex: Later\.on_recv: .*makes a coroutine.*Hint: "):
+        x.flow.vertex(Later(), x, x.schema)
+    with pytest.raises(GraphError, match=r"(?s)flat_map: .*makes a coroutine.*Hint: "):
+        people().flat_map(awaited, "n long")
+    assert rows(people().flat_map(yielding, "b boolean")) == [(False,), (False,)]
 
 
 def leave(*_: Any) -> Any:

@@ -107,7 +107,7 @@ def test_a_query_between_tables_that_are_optimized_clustered_and_vacuumed(
 def test_tables_are_optimized_and_vacuumed_in_a_loop_while_epochs_are_written(
     spark: SparkSession, checkpoint: str
 ) -> None:
-    epochs = 25
+    epochs = 15
     flow = ts.Dataflow("beside")
     numbers = flow.input("numbers", "n long")
     numbers.to_delta(f"{checkpoint}-log", name="log")
@@ -135,6 +135,8 @@ def test_tables_are_optimized_and_vacuumed_in_a_loop_while_epochs_are_written(
                 maintain(place)
 
     maintaining = threading.Thread(target=loop)
+    tasks_of_vacuum = "spark.sql.sources.parallelPartitionDiscovery.parallelism"  # 10,000
+    spark.conf.set(tasks_of_vacuum, "2")
     numbers.send([0])
     assert query.wait_for(timeout=120)
     maintaining.start()
@@ -145,6 +147,7 @@ def test_tables_are_optimized_and_vacuumed_in_a_loop_while_epochs_are_written(
     finally:
         ended.set()
         maintaining.join()
+        spark.conf.unset(tasks_of_vacuum)
     query.stop()
 
     log = spark.read.format("delta").load(places["log"])

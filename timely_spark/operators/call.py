@@ -142,13 +142,15 @@ class Call(Vertex):
     def _called(self, part: pa.Table) -> Any:
         try:
             return self.function(part)
-        except StopIteration as error:  # which a future does not take: nobody would hear of it
+        # which a future does not take: nobody would hear of it; or which ends the thread's event loop
+        except (StopIteration, SystemExit) as error:
             raise _named(error) from error
 
 
 def _named(error: BaseException) -> RuntimeError:
     """An error that a task or a future takes for one."""
-    return RuntimeError(type(error).__name__).with_traceback(error.__traceback__)
+    text = ": ".join(filter(None, [type(error).__name__, str(error)]))
+    return RuntimeError(text).with_traceback(error.__traceback__)
 
 
 class Answers:
@@ -253,7 +255,7 @@ def call(
         BadArgument: `rows`, `concurrency` or `attempts` is no number of at least 1, or `timeout` is 0.
         GraphError: `function` is not a function, or another step has the same `record`.
     """
-    check_function("call", function, "table")
+    check_function("call", function, "table", awaited=True)
     folder: Any = record
     if folder is not None and not (isinstance(folder, str) and folder):
         msg = f"call: record={record!r}"

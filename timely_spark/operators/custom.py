@@ -29,7 +29,7 @@ from timely_spark.graph import (
     project,
     refuse,
 )
-from timely_spark.operators.rows import check_function
+from timely_spark.operators.rows import check_function, check_runs
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import PathSummary, Timestamp, is_integer
@@ -345,6 +345,7 @@ def check_methods(vertex: Vertex) -> None:
             edge = "; edge is the number of the input" if "edge" in arguments else ""
             hint = f"write {name}(self, {', '.join(arguments)}){edge}."
             raise GraphError(msg, where=caller(), hint=hint) from error
+        check_runs(f"vertex: {of}.{name}", method)
 
 
 def check_state(vertex: Vertex) -> None:

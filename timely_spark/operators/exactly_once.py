@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import refuse
+from timely_spark.operators.rows import check_runs
 
 
 class Connection(Protocol):
@@ -58,6 +59,7 @@ class ExactlyOnce:
             self._refuse("connect", "a function", 'partial(psycopg.connect, "dbname=sales").')
         if not callable(self.function):
             self._refuse("function", "a function", "it is called with (connection, epoch, table).")
+        check_runs("once", self.function)
 
     def _refuse(self, argument: str, expected: str, hint: str) -> NoReturn:
         value = getattr(self, argument)

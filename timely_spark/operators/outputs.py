@@ -199,9 +199,9 @@ def subscribe(
             not fit `once`.
     """
     if not isinstance(on_epoch, ExactlyOnce):
-        check_function("subscribe", on_epoch, "epoch", "table")
+        check_function("subscribe", on_epoch, "epoch", "table", rows=False)
     if on_complete is not None:
-        check_function("subscribe", on_complete)
+        check_function("subscribe", on_complete, rows=False)
     if release == "arrival" and isinstance(on_epoch, ExactlyOnce):
         msg = f"subscribe: once({on_epoch.name!r}) with release='arrival'"
         hint = (
@@ -243,7 +243,7 @@ def foreach_epoch(
     Raises:
         GraphError: the function takes other arguments, the stream is in a loop, or `release` is unknown.
     """
-    check_function("foreach_epoch", function, "frame", "epoch")
+    check_function("foreach_epoch", function, "frame", "epoch", rows=False)
     return add_output(stream, "foreach_epoch", name, "foreach_epoch", release, function=function)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any
 
@@ -284,14 +284,22 @@ def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) 
     return listed
 
 
-def check_function(operator: str, function: Any, *gets: str) -> None:
-    """Check that an argument can be called, with arguments that are called `gets` if they are given."""
+def check_function(
+    operator: str, function: Any, *gets: str, rows: bool = True, awaited: bool = False
+) -> None:
+    """Check that an argument can be called, with arguments that are called `gets` if they are given.
+
+    Args:
+        rows: whether it may be a generator, of rows.
+        awaited: whether it may be a coroutine.
+    """
     if not callable(function):
         msg = f"{operator} got {function!r}, not a function"
         hint = "give a function, for example a lambda."
         if isinstance(function, Vertex):
             hint = "add a vertex by flow.vertex(vertex, inputs, outputs)."
         raise GraphError(msg, where=caller(), hint=hint)
+    check_runs(operator, function, rows=rows, awaited=awaited)
     try:
         takes = inspect.signature(function).bind if gets else lambda *_: None
     except (TypeError, ValueError):  # some builtins do not tell
@@ -302,6 +310,20 @@ def check_function(operator: str, function: Any, *gets: str) -> None:
         msg = f"{operator}: the function takes other arguments: {error}"
         number = f"{len(gets)} argument{'s' if len(gets) > 1 else ''}"
         raise GraphError(msg, where=caller(), hint=f"let it take {number}: {', '.join(gets)}.") from error
+
+
+def check_runs(operator: str, function: Any, *, rows: bool = False, awaited: bool = False) -> None:
+    """Refuse a function that only makes a coroutine or a generator: nobody would run it."""
+    called = (
+        function if isinstance(function, partial) or inspect.isroutine(function) else type(function).__call__
+    )
+    what = "a coroutine" if inspect.iscoroutinefunction(called) and not awaited else ""
+    what = "an asynchronous generator" if inspect.isasyncgenfunction(called) else what
+    what = "a generator" if inspect.isgeneratorfunction(called) and not rows else what
+    if what:
+        msg = f"{operator}: {function_text(function)} makes {what}, which would not run"
+        hint = "write it without async and yield; functions of call(...) may be coroutines."
+        raise GraphError(msg, where=caller(), hint=hint)
 
 
 @operator(Stream, also="filter")
@@ -453,7 +475,7 @@ def filtered(
 def check_predicate(operator: str, stream: Stream, predicate: Any) -> None:
     """Evaluate an expression on an empty table, so that mistakes show when the graph is built."""
     if callable(predicate):
-        check_function(operator, predicate, "row")
+        check_function(operator, predicate, "row", rows=False)
         return
     hint = "write 'n > 1', pc.field('n') > 1 (pyarrow.compute as pc), or lambda row: row.n > 1."
     if not isinstance(predicate, Expression):
