@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError, shorten
-from timely_spark.graph.schema import PLAIN, UNITS, describe, fields_of, plain
+from timely_spark.graph.schema import PLAIN, UNITS, describe, inner_fields, plain_type
 
 
 def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Table:
@@ -82,8 +82,8 @@ def _cast_column(before: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 def _with_plain_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Categories of plain values."""
-    parts = [(part.indices, part.dictionary.cast(plain(column.type))) for part in column.chunks]
-    kind = pa.dictionary(column.type.index_type, plain(column.type), column.type.ordered)
+    parts = [(part.indices, part.dictionary.cast(plain_type(column.type))) for part in column.chunks]
+    kind = pa.dictionary(column.type.index_type, plain_type(column.type), column.type.ordered)
     return pa.chunked_array([pa.DictionaryArray.from_arrays(*part) for part in parts], kind)
 
 
@@ -131,10 +131,10 @@ def _same(before: pa.Array, after: pa.Array) -> bool:
     if pa.types.is_dictionary(of):
         return _same(before.dictionary_decode(), after)
     if pa.types.is_struct(of):
-        kept = dict(zip((field.name for field in fields_of(to)), after.flatten(), strict=True))
+        kept = dict(zip((field.name for field in inner_fields(to)), after.flatten(), strict=True))
         return all(
             _same(part, kept[field.name]) if field.name in kept else part.null_count == len(part)
-            for field, part in zip(fields_of(of), before.flatten(), strict=True)
+            for field, part in zip(inner_fields(of), before.flatten(), strict=True)
         )
     if pa.types.is_map(of):
         before, after = (one.cast(pa.list_(one.type.field(0))) for one in (before, after))
@@ -153,11 +153,11 @@ def _drops(of: pa.DataType, to: pa.DataType) -> bool:
     if pa.types.is_date(to) or pa.types.is_time(to):
         return bool(pa.types.is_timestamp(of))
     if pa.types.is_struct(of) and pa.types.is_struct(to):
-        wanted = {field.name: field.type for field in fields_of(to)}
+        wanted = {field.name: field.type for field in inner_fields(to)}
         return any(
-            field.name not in wanted or _drops(field.type, wanted[field.name]) for field in fields_of(of)
+            field.name not in wanted or _drops(field.type, wanted[field.name]) for field in inner_fields(of)
         )
-    inner, others = fields_of(of), fields_of(to)
+    inner, others = inner_fields(of), inner_fields(to)
     return len(inner) == len(others) and any(
         _drops(a.type, b.type) for a, b in zip(inner, others, strict=True)
     )
@@ -257,7 +257,7 @@ def _check_kinds(of: pa.DataType, to: pa.DataType, column: str) -> None:
     if rounds or (_kind(of) != _kind(to) and not pa.types.is_null(of)):
         msg = f"column {column!r} has values of type {of}, not {to}"
         raise ValueError(msg)
-    inner, others = fields_of(of), fields_of(to)
+    inner, others = inner_fields(of), inner_fields(to)
     if pa.types.is_struct(of) and pa.types.is_struct(to):
         by_name = {field.name: field for field in others}
         inner = [field for field in inner if field.name in by_name]
@@ -312,7 +312,7 @@ def _parts(value: Any, kind: pa.DataType) -> Iterable[tuple[Any, pa.DataType]]:
         two = [pair for pair in pairs if isinstance(pair, tuple | list) and len(pair) == 2]
         return [part for a, b in two for part in ((a, kind.key_type), (b, kind.item_type))]
     if pa.types.is_struct(kind):
-        fields = fields_of(kind)
+        fields = inner_fields(kind)
         if isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value):
             value = dict(value)  # Arrow takes pairs of a name and a value, too
         if isinstance(value, tuple):

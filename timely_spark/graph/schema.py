@@ -74,15 +74,15 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
     if twice:
         msg = f"the schema names {twice} more than once"
         raise SchemaError(msg, hint="rename columns first.")
-    return pa.schema([pa.field(name, plain(kind)) for name, kind in fields])
+    return pa.schema([pa.field(name, plain_type(kind)) for name, kind in fields])
 
 
-def plain(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type in which a column is stored."""
     if pa.types.is_dictionary(kind):
-        return plain(kind.value_type)
-    inner = [field.with_type(plain(field.type)) for field in fields_of(kind)]
-    if inner == fields_of(kind):
+        return plain_type(kind.value_type)
+    inner = [field.with_type(plain_type(field.type)) for field in inner_fields(kind)]
+    if inner == inner_fields(kind):
         return PLAIN.get(kind, kind)
     if pa.types.is_struct(kind):
         return pa.struct(inner)
@@ -163,10 +163,10 @@ def every_name(fields: Iterable[pa.Field]) -> Iterator[str]:
     """The names of columns and of their nested fields."""
     for field in fields:
         yield field.name
-        yield from every_name(fields_of(field.type))
+        yield from every_name(inner_fields(field.type))
 
 
-def fields_of(kind: pa.DataType) -> list[pa.Field]:
+def inner_fields(kind: pa.DataType) -> list[pa.Field]:
     """The fields of a nested type; none of others."""
     return [kind.field(n) for n in range(kind.num_fields)] if pa.types.is_nested(kind) else []
 
@@ -178,7 +178,7 @@ def _equal_but_for_case(prefix: str, fields: Iterable[pa.Field]) -> Iterator[tup
         if (caseless := _caseless(field.name)) in seen:
             yield prefix + seen[caseless], prefix + field.name
         seen[caseless] = field.name
-        yield from _equal_but_for_case(f"{prefix}{field.name}.", fields_of(field.type))
+        yield from _equal_but_for_case(f"{prefix}{field.name}.", inner_fields(field.type))
 
 
 def _caseless(name: str) -> str:
