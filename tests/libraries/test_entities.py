@@ -181,7 +181,7 @@ def test_pairs_in_a_loop_are_refused() -> None:
     flow = ts.Dataflow("loop")
     pairs = flow.input("pairs", "a long, b long, score double").collection()
 
-    with pytest.raises(ts.TimelyError, match="the pairs are in a loop"):
+    with pytest.raises(ts.TimelyError, match="and ids are made of the epochs"):
         pairs.iterate(lambda inner: ts.entities(inner, threshold=0.5).held)
 
 

@@ -30,12 +30,13 @@ from timely_spark.authors import (
     integer,
 )
 from timely_spark.differential import Collection
-from timely_spark.errors import BadArgument, GraphError, SchemaError
+from timely_spark.errors import BadArgument, SchemaError
 from timely_spark.graphs import connected_components, minimum_spanning_forest
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 
 CHANGE, LEVEL = "diff", "level"
+_OF_EPOCHS = "ids are made of the epochs in which records come"
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,7 @@ def entities(
         else:
             continue
         raise BadArgument(msg, where=caller(), hint="give a score, or a difference of scores, such as 0.9.")
-    if pairs.scope.graph_scope.parent is not None:
-        msg = "entities: the pairs are in a loop, where ids would change with each iteration"
-        raise GraphError(msg, where=caller(), hint="call entities outside, and enter its result.")
+    pairs.stream.check_outside("entities", epochs=_OF_EPOCHS)
 
     links = pairs.where(pc.field("score") >= threshold).select("a", "b", "score")
     if must_link is not None:
@@ -299,9 +298,7 @@ def stable_ids(
     """
     check_collection("stable_ids", groups)
     check_columns("stable_ids", groups.schema, [record, group])
-    if groups.scope.graph_scope.parent is not None:
-        msg = "stable_ids: the groups are in a loop, where an id would change with each iteration"
-        raise GraphError(msg, where=caller(), hint="call stable_ids outside, on the loop's result.")
+    groups.stream.check_outside("stable_ids", epochs=_OF_EPOCHS)
     members = groups.select(record=record, group=group)
     kind, label = (members.schema.field(column).type for column in ("record", "group"))
     messages = pa.schema(
