@@ -116,8 +116,8 @@ def pagerank(
 
     Raises:
         GraphError: `edges`, `nodes` or `sources` is not a collection, or does not go with another argument;
-            `iterations`, `damping`, `unit` or `tolerance` is out
-            of range; `dangling` or `start` is another word, or needs a number of iterations.
+            `iterations`, `damping`, `unit` or `tolerance` is out of range; `dangling` or `start` is another
+            word, or needs a number of iterations.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
         VertexError: when it runs: a rank is too large, or there are too many nodes; with a `tolerance`, an
             edge was removed more often than added.
