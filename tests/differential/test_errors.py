@@ -198,7 +198,7 @@ def test_an_endless_loop_is_an_error() -> None:
     simulation.send("x", [1])
 
     with pytest.raises(ts.TimelyError, match=r"(?s)'endless' still runs.*Hint: let each loop"):
-        simulation.run(limit=20)
+        simulation.run(limit=8)
 
 
 def doubled(x: ts.Collection) -> ts.Collection:

@@ -37,8 +37,15 @@ def inputs(flow: str, edges: list[Any]) -> Inputs:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flow", FLOWS)
-@pytest.mark.parametrize(("workers", "together"), [([2, 3], True), ([3, 1], False)], ids=str)
+@pytest.mark.parametrize(
+    ("flow", "workers", "together"),
+    [  # in every run each flow goes one of the two ways
+        pytest.param(flow, *way, marks=pytest.mark.campaign if (number + n) % 2 else ())
+        for number, flow in enumerate(FLOWS)
+        for n, way in enumerate([([2, 3], True), ([3, 1], False)])
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.campaign), 3])
 def test_wherever_a_flow_is_stopped_it_goes_on_with_other_workers(
     flow: str, workers: list[int], every: int, *, together: bool

@@ -123,13 +123,14 @@ def started(flow: ts.Dataflow, session: Session, place: Path | None, **more: Any
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.campaign)])
 def test_an_interrupt_anywhere_in_a_start_loses_nothing_and_leaves_no_query(
-    session: Session, tmp_path: Path, interrupted_at: Callable[..., bool]
+    session: Session, tmp_path: Path, interrupted_at: Callable[..., bool], every: int
 ) -> None:
     files = ("/runtime/start.py", "/runtime/handle/", "/runtime/storage/entries.py")
     done, line = False, 0
     while not done:
-        line += 1
+        line += every
         place = tmp_path / str(line)
         flow, x = small()
         x.send([1])
