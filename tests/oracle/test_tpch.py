@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.duck import plain
-from tests.support.outside import last_epoch
+from tests.support.outside.epochs import last_epoch
 from tests.support.tpch import queries, tables
 
 

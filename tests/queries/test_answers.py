@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.duck import SEEDS
-from tests.support.outside import last_epoch, spark_text
+from tests.support.outside.epochs import last_epoch
+from tests.support.outside.spark import spark_text
 
 ARRAY = pa.list_(pa.field("element", pa.int32()))
 TABLES = {
