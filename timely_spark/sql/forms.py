@@ -191,6 +191,7 @@ def _joined(binder: ExpressionBinder, node: Any) -> Term:
     return _concat(binder, node, [binder.bind(node.this), binder.bind(node.expression)])
 
 
+@syntax("Concat")  # of literals that stand side by side
 @special("concat")
 def _concat_call(binder: ExpressionBinder, node: Any) -> Term:
     return _concat(binder, node, binder.many(node.expressions))

@@ -93,6 +93,12 @@ def mapped(texts: pa.Array, function: Callable[[str], str]) -> pa.Array:
     return pa.array(function(joined).split(separator), pa.string())
 
 
+def of_distinct(values: pa.Array, function: Callable[[Any], Any], kind: pa.DataType) -> pa.Array:
+    """A function of Python's library, called once for each distinct text or value of bytes."""
+    encoded = values.dictionary_encode()
+    return pa.array(map(function, encoded.dictionary.to_pylist()), kind).take(encoded.indices)
+
+
 def sliced(texts: pa.Array, begin: Any, end: Any) -> pa.Array:
     """The part of each text between two numbers of characters."""
     return Characters(texts).cut(begin, end)

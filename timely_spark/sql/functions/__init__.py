@@ -8,9 +8,22 @@ from timely_spark.sql.functions import (
     collections,
     comparison,
     dates,
+    digests,
+    documents,
     formats,
     maths,
     strings,
 )
 
-__all__ = ["arithmetic", "casts", "collections", "comparison", "dates", "formats", "maths", "strings"]
+__all__ = [
+    "arithmetic",
+    "casts",
+    "collections",
+    "comparison",
+    "dates",
+    "digests",
+    "documents",
+    "formats",
+    "maths",
+    "strings",
+]

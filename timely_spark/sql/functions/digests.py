@@ -1,0 +1,80 @@
+"""Digests and encodings of texts and bytes, by Python's library: one call for each distinct value."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import zlib
+from typing import Any
+from urllib.parse import quote_plus, unquote_plus
+
+import numpy as np
+import pyarrow as pa
+
+from timely_spark.sql.registry import Failures, spark_function
+from timely_spark.sql.texts import of_distinct
+
+_BYTES = "binary -> string", "string -> string"
+#: by the second argument of `sha2`, the algorithm
+_SHA2 = {0: "sha256", 224: "sha224", 256: "sha256", 384: "sha384", 512: "sha512"}
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+@spark_function("md5", *_BYTES)
+def _md5(value: pa.Array) -> Any:
+    return of_distinct(value, lambda one: hashlib.md5(_bytes(one)).hexdigest(), pa.string())  # noqa: S324 - Spark's
+
+
+@spark_function("sha sha1", *_BYTES)
+def _sha1(value: pa.Array) -> Any:
+    return of_distinct(value, lambda one: hashlib.sha1(_bytes(one)).hexdigest(), pa.string())  # noqa: S324 - Spark's
+
+
+@spark_function("sha2", "binary, int -> string", "string, int -> string", constant=[1])
+def _sha2(value: pa.Array, bits: pa.Scalar) -> Any:
+    name = _SHA2.get(bits.as_py())
+    if name is None:
+        return pa.scalar(None, pa.string())
+    return of_distinct(value, lambda one: hashlib.new(name, _bytes(one)).hexdigest(), pa.string())
+
+
+@spark_function("crc32", "binary -> bigint", "string -> bigint")
+def _crc32(value: pa.Array) -> Any:
+    return of_distinct(value, lambda one: zlib.crc32(_bytes(one)), pa.int64())
+
+
+@spark_function("base64", *_BYTES)
+def _base64(value: pa.Array) -> Any:
+    return of_distinct(value, lambda one: base64.b64encode(_bytes(one)).decode(), pa.string())
+
+
+@spark_function("unbase64", "string -> binary")
+def _unbase64(text: pa.Array, *, failures: Failures) -> Any:
+    # as Java's MIME decoder: other characters say nothing, and padding may lack
+    digits = of_distinct(text, lambda one: re.sub(r"[^A-Za-z0-9+/]", "", one.partition("=")[0]), pa.string())
+    lengths = np.asarray(pa.compute.binary_length(digits))
+    bad = lengths % 4 == 1
+    failures.at(bad, "a text that is not base64", "use try_to_binary before the flow, or filter by RLIKE.")
+    padded = pa.compute.if_else(pa.array(bad), "", pa.compute.binary_join_element_wise(digits, "==", ""))
+    return of_distinct(padded, base64.b64decode, pa.binary())
+
+
+@spark_function("url_encode", "string -> string")
+def _url_encode(text: pa.Array) -> Any:
+    return of_distinct(text, lambda one: quote_plus(one, safe="*").replace("~", "%7E"), pa.string())
+
+
+@spark_function("url_decode", "string -> string")
+def _url_decode(text: pa.Array, *, failures: Failures) -> Any:
+    return _url_decoded(text, failures=failures)
+
+
+@spark_function("try_url_decode", "string -> string", tries=True)
+def _url_decoded(text: pa.Array, *, failures: Failures) -> Any:
+    bad = pa.compute.match_substring_regex(text, r"%([^0-9A-Fa-f]|[0-9A-Fa-f][^0-9A-Fa-f]|.?$)")
+    failures.at(bad, "a text that is not encoded for a URL", "use try_url_decode, which gives null there.")
+    return of_distinct(text, unquote_plus, pa.string())
