@@ -153,18 +153,28 @@ def test_when_both_sides_change_at_one_time(name: str) -> None:
     check(name, [*map(Counter, left)], [*map(Counter, right)], 2, 3)
 
 
-def test_the_inverse_of_a_degree_after_a_left_join() -> None:
+INVERSES = [
+    lambda every: every.map(lambda row: (row.node, 12 // row.d), "node long, part long"),
+    lambda every: every.select("node", part="12 div d"),
+    lambda every: every.where("12 div d > 0").select("node", part="12 div greatest(d, 1)"),
+]
+
+
+@pytest.mark.parametrize("inverse", INVERSES, ids=["function", "select", "where"])
+def test_the_inverse_of_a_degree_after_a_left_join(inverse: Any) -> None:
     flow = ts.Dataflow("inverse")
     nodes = flow.input("nodes", "node long").collection()
     edges = flow.input("edges", "src long, diff long").collection(diff="diff")
     degrees = edges.select(node="src").count("degree", keys="node")
     every = nodes.join(degrees, on="node", how="left").select("node", d=pc.coalesce(pc.field("degree"), 0))
-    _ = every.map(lambda row: (row.node, 12 // row.d), "node long, part long").changes().capture("out")
+    _ = inverse(every).changes().capture("out")
     degree_by_degree = [[(1, 1), (2, 1)], [(1, 2), (2, -1), (2, 3)], [(1, -1)]]
     inputs: dict[str, Any] = {"nodes": [[1, 2], [], []], "edges": degree_by_degree}
     made = ts.testing.run(flow, inputs, workers=2)["out"].rows()
     assert made == {0: [(1, 12, 1), (2, 12, 1)], 1: [(1, 4, 1), (1, 12, -1), (2, 4, 1), (2, 12, -1)],
                     2: [(1, 4, -1), (1, 6, 1)]}  # fmt: skip
+    with pytest.raises(ts.TimelyError, match=r"(?i)division"):
+        ts.testing.run(flow, {"nodes": [[1, 2, 3]], "edges": [degree_by_degree[0]]}, workers=2)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from operator import and_
 import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Plan
-from timely_spark.graph import Stateless
+from timely_spark.graph import Stateless, columns_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,19 @@ def needed(plan: Plan, source: str) -> Needed:
             assert isinstance(stage.vertex, Stateless)
             read = stage.vertex.reads(read, of)
         columns |= {*read}
-    conditions = []
-    for (stage, _), *others in zip(*(channel.through for channel in routes), strict=False):
-        condition = stage.vertex.condition if isinstance(stage.vertex, Stateless) else None
-        if condition is None or any(other is not stage for other, _ in others) or not clock:
+    conditions: list[pc.Expression] = []
+    same = {*schema.names}  # columns that are still the source's
+    of = schema
+    for (stage, port), *others in zip(*(channel.through for channel in routes), strict=False):
+        vertex = stage.vertex
+        if not isinstance(vertex, Stateless) or any(other is not stage for other, _ in others) or not clock:
             break
-        conditions.append(condition)
+        condition = vertex.condition
+        if condition is not None and same.issuperset(columns_in(condition, of)):
+            conditions.append(condition)
+        if not vertex.one_each:
+            break
+        same = {name for name in same if (stage.keeps or {}).get(name) == name}
+        of = stage.outputs[port]
     chosen = tuple(name for name in schema.names if name in columns) or tuple(schema.names[:1])
     return Needed(chosen, reduce(and_, conditions) if conditions else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,11 @@ from timely_spark.differential import trace
 from timely_spark.differential.collections import Collection, check_product_order
 from timely_spark.differential.consolidation import Consolidate, consolidated, lasting, transient
 from timely_spark.differential.trace import DIFF
-from timely_spark.errors import SchemaError
+from timely_spark.errors import ExpressionError, SchemaError
 from timely_spark.graph import (
     Expression,
     SchemaLike,
+    SqlExpression,
     Stateless,
     as_schema,
     as_table,
@@ -43,11 +44,57 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+class Failing(Stateless):
+    """The records for which expressions have values, and the others."""
+
+    def __init__(self, expressions: Sequence[SqlExpression]) -> None:
+        self.expressions = tuple(expressions)
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """Nearly always all and none; else each half by itself."""
+        try:
+            for one in self.expressions:
+                one.evaluate(batch)
+        except ExpressionError:
+            if batch.num_rows == 1:
+                return batch.slice(0, 0), batch
+            middle = batch.num_rows // 2
+            halves = self.apply(batch.slice(0, middle)), self.apply(batch.slice(middle))
+            return tuple(pa.concat_tables(both) for both in zip(*halves, strict=True))
+        return batch, batch.slice(0, 0)
+
+
+def may_fail(collection: Collection, expressions: Sequence[Any]) -> Collection:
+    """The collection for expressions that may fail: no transient record is among those for which they do.
+
+    What may be transient is exchanged and consolidated only where an expression fails; for functions, all is.
+    """
+    if not expressions or collection.lasting is None:
+        return collection
+    if not all(isinstance(one, SqlExpression) for one in expressions):
+        return lasting(collection)
+    schema = collection.stream.schema
+    fine, failing = collection.stream.then(
+        "failing",
+        [schema, schema],
+        vertex=Failing(expressions),
+        keeps={name: name for name in schema.names},
+        own=(DIFF,),
+    )
+    return collection.like(fine).concat(lasting(collection.like(failing)))
+
+
 class Weigh(Stateless):
     """Turn a column of differences into `DIFF`."""
 
+    one_each = True
+
     def __init__(self, column: str) -> None:
         self.column = column
+
+    def reads(self, columns: Sequence[str], schema: pa.Schema) -> set[str]:
+        """The column, too."""
+        return {*columns, self.column}
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """The batch with `DIFF` instead of the column."""
@@ -163,8 +210,10 @@ def select(
     """Choose, rename and compute columns. The multiplicities of equal records add up."""
     chosen = named_expressions("select", collection.schema, *columns, named)
     check_given("select", caller(), chosen, known=collection.schema.names)
-    source = collection if all(never_fails(one) for one in chosen.values()) else lasting(collection)
-    made = source.like(source.stream.select(chosen, {DIFF: DIFF}, name=name))
+    source = may_fail(collection, [one for one in chosen.values() if not never_fails(one)])
+    # where no column is left out, different records stay different
+    once = source.once and {one for one in chosen.values() if isinstance(one, str)} >= {*source.schema.names}
+    made = source.like(source.stream.select(chosen, {DIFF: DIFF}, name=name), once=once)
     if made.lasting is not None:  # before columns are dropped, equal records are on one worker
         transient(made, lambda: lasting(collection).select(chosen))
     return made
@@ -179,7 +228,7 @@ def where(
     A function must be deterministic, as it is applied to a record's insertion and deletion.
     """
     predicate = expression("where", predicate, collection.schema)
-    source = collection if never_fails(predicate) else lasting(collection)
+    source = collection if never_fails(predicate) else may_fail(collection, [predicate])
     return source.like(source.stream.where(predicate, name=name), once=source.once)
 
 

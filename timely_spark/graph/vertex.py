@@ -319,6 +319,8 @@ class Stateless(Vertex):
     """
 
     reads_time, per_time = False, True
+    #: whether it sends at most one record for each, which depends on no other record
+    one_each = False
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """One table per output."""

@@ -39,19 +39,29 @@ from timely_spark.streams import Stream
 
 
 class _Select(Stateless):
-    def __init__(self, columns: Mapping[str, str | Expression], schema: pa.Schema | None) -> None:
+    one_each = True
+
+    def __init__(self, columns: Mapping[str, str | Expression], schema: pa.Schema) -> None:
         self.columns, self.schema, self._computed = columns, schema, ColumnProjection(columns)
+        self._given = {column for column in columns.values() if isinstance(column, str)}
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        if not self._given.issubset(batch.schema.names):  # the source leaves out what nothing reads
+            read = {*batch.schema.names}
+            columns = {n: of for n, of in self.columns.items() if not isinstance(of, str) or of in read}
+            return _Select(columns, pa.schema([self.schema.field(name) for name in columns])).apply(batch)
         result = self._computed(batch)
         return (result if result.schema == self.schema else result.cast(self.schema),)
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
-        return {name for column in self.columns.values() for name in columns_in(column, schema)}
+        wanted = (of for new, of in self.columns.items() if not isinstance(of, str) or new in columns)
+        return {name for column in wanted for name in columns_in(column, schema)}
 
 
 class Filter(Stateless):
     """Keep the records that pass a predicate."""
+
+    one_each = True
 
     def __init__(self, predicate: Expression | Callable[[Any], bool]) -> None:
         self.predicate, self.passing = predicate, Passing(predicate)

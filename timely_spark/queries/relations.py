@@ -6,6 +6,7 @@ relation; `scopes` maps the names of the text to them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
 from timely_spark.queries.aggregates import AggregateFunction, aggregate_records
-from timely_spark.queries.columns import Computed, constant_rows, keep, with_columns
+from timely_spark.queries.columns import Computed, constant_rows
 from timely_spark.queries.sorting import Order, limited, matched
 from timely_spark.queries.windows import Frame, windowed
 from timely_spark.streams import Stream
@@ -116,6 +117,24 @@ class Relation:
 
         yield from visit(self)
 
+    @property
+    def digest(self) -> str:
+        """What tells it from other relations, also in another process; loops are numbered in each text."""
+        known: dict[Relation, str] = {}
+
+        def shown(value: Any) -> str:
+            if isinstance(value, tuple):
+                return str([shown(one) for one in value])
+            return known[value] if isinstance(value, Relation) else repr(value)
+
+        for one in self.walk():
+            values = {name.name: getattr(one, name.name) for name in fields(one)}
+            if "loop" in values:
+                values["loop"] = values["loop"].rpartition(" ")[0]
+            parts = [type(one).__name__, *map(shown, values.values())]
+            known[one] = hashlib.sha256(str(parts).encode()).hexdigest()
+        return known[self]
+
 
 def _pick(schema: pa.Schema, names: Sequence[str]) -> list[pa.Field]:
     return [schema.field(name) for name in names]
@@ -205,7 +224,9 @@ class Projection(Relation):
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
         """A selection, which keeps no state."""
-        return with_columns(inputs[0], dict(self.columns))
+        if list(self.columns) == [(name, name) for name in inputs[0].schema.names]:
+            return inputs[0]
+        return inputs[0].select(dict(self.columns))
 
     @property
     def detail(self) -> str:
@@ -225,7 +246,7 @@ class Selection(Relation):
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
         """A filter, which keeps no state."""
-        return keep(inputs[0], self.condition)
+        return inputs[0].where(self.condition)
 
     @property
     def detail(self) -> str:
