@@ -397,3 +397,48 @@ NULL 4
 9 4
 4 3
 4 0
+
+-- rows that functions make, in LATERAL
+
+SELECT a, id FROM t, LATERAL range(2) WHERE b < 3
+----
+1 0
+1 0
+1 1
+1 1
+
+SELECT a, x FROM t JOIN LATERAL (SELECT explode_outer(l)) AS s(x)
+----
+1 1
+1 2
+1 NULL
+2 NULL
+NULL 3
+
+SELECT * FROM LATERAL (SELECT max(b) FROM t), LATERAL explode(array(7, 8))
+----
+3 7
+3 8
+
+-- WITH that reads columns of the block around it
+
+SELECT a, (WITH q(x) AS (SELECT sum(u.e) + t.b FROM u WHERE u.a = t.a), r AS (SELECT x + 1 AS y FROM q) SELECT x + y FROM q, r) FROM t
+----
+1 13
+1 15
+2 33
+NULL NULL
+
+SELECT (WITH unread AS (SELECT b) SELECT 1) AS one, (a) FROM t ORDER BY a LIMIT 2
+----
+1 1
+1 NULL
+
+SELECT DISTINCT (c) FROM t ORDER BY c LIMIT 2
+----
+NULL
+x
+
+SELECT 'a' 'b' AS c FROM u WHERE e = 5
+----
+ab

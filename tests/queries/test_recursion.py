@@ -44,6 +44,33 @@ SAME = [
              SELECT node FROM roots UNION SELECT dst FROM near JOIN edges ON near.node = edges.src)
            SELECT * FROM near""",
     ),
+    (  # a key without a loop
+        """WITH RECURSIVE best(node, d) USING KEY (node, min(d)) AS (
+             SELECT src, w FROM edges WHERE w IS NOT NULL UNION SELECT dst, w FROM edges WHERE w IS NOT NULL)
+           SELECT * FROM best""",
+        """SELECT node, min(d) FROM (
+             SELECT src AS node, w AS d FROM edges UNION SELECT dst, w FROM edges)
+           WHERE d IS NOT NULL GROUP BY node""",
+    ),
+    (  # a recursion in a recursion, before its parts
+        """WITH RECURSIVE far(node, n) AS (
+             WITH RECURSIVE near(node) AS (
+               SELECT node FROM roots UNION SELECT dst FROM near JOIN edges ON near.node = edges.src)
+             SELECT node, 0 FROM near
+             UNION ALL SELECT dst, n + 1 FROM far JOIN edges ON far.node = edges.src WHERE n < 2)
+           SELECT node, n, count(*) FROM far GROUP BY node, n""",
+        None,
+    ),
+    (  # the inner name hides the outer one, which is no recursion then
+        """WITH RECURSIVE near(node) AS (
+             WITH RECURSIVE near(node) AS (
+               SELECT node FROM roots UNION SELECT dst FROM near JOIN edges ON near.node = edges.src)
+             SELECT node FROM near UNION ALL SELECT node + 1 FROM near)
+           SELECT * FROM near""",
+        """WITH RECURSIVE near(node) AS (
+             SELECT node FROM roots UNION SELECT dst FROM near JOIN edges ON near.node = edges.src)
+           SELECT node FROM near UNION ALL SELECT node + 1 FROM near""",
+    ),
     (  # two steps
         """WITH RECURSIVE linked(node) AS (
              SELECT node FROM roots

@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import timely_spark as ts
 from timely_spark.__main__ import main
+from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import GraphError, SqlError
 from timely_spark.queries.scripts import planned, table_view
 from timely_spark.queries.unique import unique_columns
@@ -54,6 +57,18 @@ def test_columns_that_nothing_reads_are_dropped_before_they_are_stored():
     assert "w" not in plan.replace("rows", "").replace("worker", "").split()
 
 
+def test_files_are_read_by_conditions_of_a_view(tmp_path):
+    pq.write_table(pa.table({"src": [1], "dst": [2], "w": [3]}), tmp_path / "a.parquet")
+    flow = ts.Dataflow("files")
+    flow.files("edges", tmp_path)
+    query = "SELECT src FROM edges WHERE w > 2 AND src % 2 = 1 AND dst IN (1, 2)"
+    flow.sql(f"CREATE VIEW some AS {query}")["some"].changes().capture("out")
+    read = needed(flow.compile(2), "edges")
+    assert str(read.condition).startswith("((w > 2) and if_else(is_valid(dst), is_in(dst,")
+    assert ts.explain_sql(query, edges=collection()).count("files are read by it") == 2
+    assert ts.explain_sql("SELECT src FROM edges", edges=collection()).endswith("TableScan edges: reads src")
+
+
 @pytest.mark.parametrize(
     ("query", "unique"),
     [
@@ -75,6 +90,11 @@ def test_the_columns_that_tell_rows_apart_are_seen_from_the_query(query, unique)
 
 
 REFUSED = [
+    (
+        "SELECT (WITH RECURSIVE r(y) AS (SELECT w UNION SELECT y + 1 FROM r) SELECT y FROM r) FROM edges",
+        "w of a query around a recursion",
+        "read its table in the recursion, and keep the column there",
+    ),
     ("SELECT x FROM edges", "no column x", "the columns are: src, dst, w"),
     ("SELECT srcc FROM edges", "no column srcc", "did you mean src?"),
     ("SELECT src FROM edge", "no table edge", "did you mean edges?"),

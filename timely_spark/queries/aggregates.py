@@ -535,7 +535,8 @@ def aggregate_records(
         kind = schema.field(call.columns[0]).type if call.columns else None
         if call.function in {"min", "max"} and call.columns[0] not in keys and not pa.types.is_floating(kind):
             (column,) = call.columns
-            given = collection.select(*keys, column)
+            names = [*keys, column]
+            given = collection if schema.names == names else collection.select(*names)
             logic = LeastOrNull(keys, column, greatest=call.function == "max")
             detail = f"{call} by {', '.join(keys)}"
             made = reduced(call.function, given, logic, [schema.field(column)], name=None, detail=detail)

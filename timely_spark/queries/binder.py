@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -61,6 +61,9 @@ class BoundQuery:
         return [self.relation.schema.field(one).type for one in self.columns]
 
 
+Views: TypeAlias = "Mapping[str, View]"
+
+
 @dataclass(frozen=True)
 class View:
     """A name in `FROM`: a relation with names for its columns."""
@@ -68,14 +71,13 @@ class View:
     relation: Relation
     names: tuple[str, ...]
     columns: tuple[str, ...]
+    #: of a query of `WITH` that reads columns of the block around it: its tree, and the views that it reads
+    inlined: tuple[Any, Views] | None = None
 
     @property
     def query(self) -> BoundQuery:
         """Bind it as a query."""
         return BoundQuery(self.relation, self.names, self.columns)
-
-
-Views = Mapping[str, View]
 
 
 @dataclass
@@ -96,7 +98,6 @@ class Binder:
     #: the clauses of recursive names, and where in the text queries of `WITH` have their names
     clauses: list[Any] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
-    loops: int = 0
 
     # -- expressions, and mistakes ---------------------------------------------------------------------------
 

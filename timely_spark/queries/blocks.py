@@ -31,7 +31,7 @@ REFUSED = {
     "sort": ("SORT BY", "a collection has no order: leave it out."),
     "cluster": ("CLUSTER BY", "a collection has no order: leave it out."),
     "distribute": ("DISTRIBUTE BY", "rows are exchanged as joins and aggregates need it: leave it out."),
-    "sample": ("TABLESAMPLE", "keep rows by a hash of a key: WHERE pmod(xxhash64(id), 100) < 10."),
+    "sample": ("TABLESAMPLE", "keep rows by a hash of a key: WHERE crc32(CAST(id AS string)) % 100 < 10."),
     "connect": ("CONNECT BY", "write WITH RECURSIVE."),
     "match": ("MATCH_RECOGNIZE", "write joins or window functions."),
     "into": ("SELECT INTO", "write CREATE MATERIALIZED VIEW ... AS SELECT."),
@@ -131,7 +131,7 @@ class Block(Aggregating):
             elif isinstance(one, exp.Aliases):
                 raise self.binder.refuse(one, "several aliases of one expression", "give it one.")
             else:
-                items.append((None, one))
+                items.append((None, one.unnest() if isinstance(one, exp.Paren) else one))
         return items
 
     def _starred(self, node: Any, star: Any) -> list[tuple[str | None, Any]]:

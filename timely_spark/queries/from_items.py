@@ -7,8 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.queries import calls
-from timely_spark.queries.binder import UNIT, BoundQuery, column_node
-from timely_spark.queries.generators import GENERATORS, Generated, is_generator, parts_of, rows_of_range
+from timely_spark.queries.binder import UNIT, BoundQuery, Views, column_node
+from timely_spark.queries.generators import (
+    GENERATORS,
+    Generated,
+    is_generator,
+    kind_of,
+    parts_of,
+    rows_of_range,
+)
 from timely_spark.queries.pivots import pivoted
 from timely_spark.queries.relations import Projection, Relation, RelationJoin
 from timely_spark.queries.scopes import (
@@ -36,6 +43,9 @@ class FromItems(Subqueries):
         """A table, view or subquery, with new names for its columns."""
         from sqlglot import exp
 
+        if isinstance(node, exp.Lateral):  # the first in FROM
+            kind = exp.Subquery if isinstance(node.this, exp.Query) else exp.Table
+            node = kind(this=node.this, alias=node.args.get("alias"))
         if node.args.get("pivots"):
             plain = node.copy()
             plain.set("pivots", None)
@@ -48,10 +58,12 @@ class FromItems(Subqueries):
             )
             return self.derived(named)
         if node.args.get("sample"):
-            hint = "keep rows by a hash of a key: WHERE pmod(hash(id), 100) < 10."
+            hint = "keep rows by a hash of a key: WHERE crc32(CAST(id AS string)) % 100 < 10."
             raise self.binder.refuse(node, "TABLESAMPLE is not supported", hint)
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
             view = self._view(node)
+            if view.inlined is not None:
+                return self._inlined(node, *view.inlined)
             answer = BoundQuery(view.relation, view.names, view.columns)
             alias = node.alias or node.name
         elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
@@ -60,9 +72,7 @@ class FromItems(Subqueries):
             return self.derived(node)
         elif isinstance(node, exp.Table) and is_generator(node.this):
             return self._generated(node, node.this, FromItem(UNIT, [], []))
-        elif (
-            isinstance(node, exp.Table) and isinstance(node.this, exp.Anonymous) and node.this.name == "range"
-        ):
+        elif isinstance(node, exp.Table) and _is_range(node.this):
             answer = BoundQuery(rows_of_range(self.binder, node.this), ("id",), ("id",))
             alias = node.alias
         else:
@@ -91,6 +101,20 @@ class FromItems(Subqueries):
             for (depth, entry), name in zip(self.domain.entries, outer, strict=True)
         ]
         return FromItem(relation, made.entries, names)
+
+    def _inlined(self, node: Any, cte: Any, views: Views) -> FromItem:
+        """A query of `WITH` that reads columns of the blocks around it, as a subquery."""
+        from sqlglot import exp
+
+        columns = (node.args.get("alias") or cte.args["alias"]).args.get("columns") or cte.args[
+            "alias"
+        ].columns
+        alias = exp.TableAlias(this=exp.to_identifier(node.alias or node.name), columns=columns)
+        kept, self.views = self.views, views
+        try:
+            return self.derived(exp.Subquery(this=cte.this.copy(), alias=alias))
+        finally:
+            self.views = kept
 
     def _in_parentheses(self, node: Any) -> FromItem:
         """Joins in parentheses, which may have a name."""
@@ -151,6 +175,8 @@ class FromItems(Subqueries):
         on = join.args.get("on")
         if isinstance(on, exp.Boolean) and on.this:
             on = None
+        if _is_range(query):
+            query = exp.select("*").from_(exp.Table(this=query))
         if not isinstance(query, exp.Query):
             made = self.lateral_view(node, left, outer=side == "LEFT")
             if on is not None and side:
@@ -204,8 +230,7 @@ class FromItems(Subqueries):
         parts = tuple(
             (self.fresh.name(name), kind, part) for name, (_, kind, part) in zip(names, made, strict=True)
         )
-        kind_of = type(call).__name__ if type(call).__name__ != "Anonymous" else call.name.lower()
-        relation = Generated(relation, column, outer or GENERATORS[kind_of][1], parts)
+        relation = Generated(relation, column, outer or GENERATORS[kind_of(call)][1], parts)
         entries = [
             NamedColumn(node.alias, name, column, kind)
             for name, (column, kind, _) in zip(names, parts, strict=True)
@@ -231,6 +256,10 @@ def exp_alias(names: Sequence[str]) -> Any:
 
     columns = [exp.to_identifier(one) for one in names]
     return exp.Table(alias=exp.TableAlias(columns=columns))
+
+
+def _is_range(node: Any) -> bool:
+    return type(node).__name__ == "Anonymous" and node.name.lower() == "range"
 
 
 def _has_more(node: Any) -> bool:

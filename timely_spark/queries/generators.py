@@ -22,7 +22,7 @@ from timely_spark.sql.types import name_of
 if TYPE_CHECKING:
     from timely_spark.queries.binder import Binder
 
-#: by sqlglot's class, or by name: whether rows have a place, and whether a row without elements stays
+#: by `kind_of` a call: whether rows have a place, and whether a row without elements stays
 GENERATORS = {
     "Explode": (False, False),
     "ExplodeOuter": (False, True),
@@ -36,9 +36,15 @@ GENERATORS = {
 MOST_ROWS = 100_000
 
 
+def kind_of(node: Any) -> str:
+    """The name of a call among the generators."""
+    kind = type(node).__name__.lstrip("_")  # sqlglot has two classes of explode_outer
+    return str(node.name.lower()) if kind == "Anonymous" else kind
+
+
 def is_generator(node: Any) -> bool:
     """Whether a call makes rows."""
-    return (node.name.lower() if type(node).__name__ == "Anonymous" else type(node).__name__) in GENERATORS
+    return kind_of(node) in GENERATORS
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +131,7 @@ class Explode(Stateless):
 
 def parts_of(binder: Binder, node: Any, kind: pa.DataType) -> list[tuple[str, pa.DataType, str | int]]:
     """The columns that a generator makes of values of a type, with the names that Spark gives them."""
-    name = node.name.lower() if type(node).__name__ == "Anonymous" else type(node).__name__
+    name = kind_of(node)
     with_place, _ = GENERATORS[name]
     made: list[tuple[str, pa.DataType, str | int]] = [("pos", pa.int32(), "pos")] if with_place else []
     if pa.types.is_map(kind):

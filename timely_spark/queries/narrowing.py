@@ -16,16 +16,7 @@ def narrowed(roots: Sequence[Relation]) -> list[Relation]:
 
     A relation that several read keeps what any of them reads, so it is built once.
     """
-    order: list[Relation] = []
-    seen: set[Relation] = set()
-    for root in roots:
-        order += [one for one in root.walk() if one not in seen and not seen.add(one)]  # type: ignore[func-returns-value]
-    needed: dict[Relation, frozenset[str]] = defaultdict(frozenset)
-    for root in roots:
-        needed[root] |= frozenset(root.schema.names)
-    for one in reversed(order):
-        for of, columns in zip(one.inputs, one.needs(needed[one]), strict=True):
-            needed[of] |= columns
+    order, needed = needed_columns(roots)
     readers = Counter(of for one in order for of in one.inputs)
     #: what one relation reads
     alone: set[Relation] = set()
@@ -38,6 +29,21 @@ def narrowed(roots: Sequence[Relation]) -> list[Relation]:
             inputs = [_only(of, columns) for of, columns in zip(inputs, wanted, strict=True)]
         made[one] = _simple(one.over(inputs).narrowed(needed[one]), alone) if inputs else one
     return [_exactly(made[root], root.schema.names) for root in roots]
+
+
+def needed_columns(roots: Sequence[Relation]) -> tuple[list[Relation], dict[Relation, frozenset[str]]]:
+    """All relations, inputs before their readers; and by relation the columns that a reader needs."""
+    order: list[Relation] = []
+    seen: set[Relation] = set()
+    for root in roots:
+        order += [one for one in root.walk() if one not in seen and not seen.add(one)]  # type: ignore[func-returns-value]
+    needed: dict[Relation, frozenset[str]] = defaultdict(frozenset)
+    for root in roots:
+        needed[root] |= frozenset(root.schema.names)
+    for one in reversed(order):
+        for of, columns in zip(one.inputs, one.needs(needed[one]), strict=True):
+            needed[of] |= columns
+    return order, needed
 
 
 def _simple(one: Relation, alone: set[Relation]) -> Relation:

@@ -28,7 +28,7 @@ class QueryBinder(Binder):
         from sqlglot import exp
 
         if (ctes := node.args.get("with_")) is not None:
-            views = with_queries(self, ctes, views)
+            views = with_queries(self, ctes, views, around)
         match node:
             case exp.Select():
                 return Block(self, node, views, around, domain).answer()

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from timely_spark.queries.aggregates import AggregateFunction
-from timely_spark.queries.binder import Binder, BoundQuery, View, Views
+from timely_spark.queries.binder import UNIT, Binder, BoundQuery, View, Views
 from timely_spark.queries.generators import Generated
 from timely_spark.queries.relations import (
     Aggregation,
@@ -30,7 +30,7 @@ from timely_spark.queries.relations import (
     RelationJoin,
     Selection,
 )
-from timely_spark.queries.scopes import Fresh
+from timely_spark.queries.scopes import Correlated, Fresh, VisibleColumns
 from timely_spark.queries.time_windows import WINDOW
 from timely_spark.sql import parse
 from timely_spark.sql.types import casts_itself, name_of
@@ -91,8 +91,8 @@ def take_clauses(text: str) -> tuple[str, list[Clause]]:
     return text, found
 
 
-def with_queries(binder: Binder, node: Any, views: Views) -> Views:
-    """The views, and the queries of a `WITH`."""
+def with_queries(binder: Binder, node: Any, views: Views, around: VisibleColumns | None) -> Views:
+    """The views, and the queries of a `WITH`; one that reads columns around it is bound where it is read."""
     names = [one.alias.lower() for one in node.expressions]
     if len(set(names)) < len(names):
         again = next(one for one in node.expressions if names.count(one.alias.lower()) > 1)
@@ -100,20 +100,20 @@ def with_queries(binder: Binder, node: Any, views: Views) -> Views:
     made = dict(views)
     if not node.args.get("recursive"):
         for one in node.expressions:
-            made[one.alias] = _view(binder, one, binder.query(one.this, made))
+            made[one.alias] = _view(binder, one, made, around)
             _shadow(made, one.alias)
         return made
     queries = {one.alias.lower(): one for one in node.expressions}
     for group in _groups(queries):
-        if len(group) == 1 and group[0] not in _read(queries[group[0]].this, queries):
-            one = queries[group[0]]
-            made[one.alias] = _view(binder, one, binder.query(one.this, made))
-            _shadow(made, one.alias)
+        loop = Loop(binder, [queries[name] for name in group], made, around)
+        if loop.recursive:
+            views_of = loop.views()
         else:
-            loop = Loop(binder, [queries[name] for name in group], made)
-            for name, view in loop.views().items():
-                made[name] = view
-                _shadow(made, name)
+            (one,) = loop.nodes
+            views_of = {one.alias: _view(binder, one, made, around)}
+        for name, view in views_of.items():
+            made[name] = view
+            _shadow(made, name)
     return made
 
 
@@ -123,8 +123,12 @@ def _shadow(views: dict[str, View], name: str) -> None:
         del views[other]
 
 
-def _view(binder: Binder, node: Any, answer: BoundQuery) -> View:
+def _view(binder: Binder, node: Any, views: Views, around: VisibleColumns | None) -> View:
     """A query's view, with the names of its columns that `WITH name(a, b)` gives."""
+    try:
+        answer = binder.query(node.this, views, around)
+    except Correlated:
+        return View(UNIT, (), (), (node, dict(views)))
     given = node.args["alias"].columns
     if given and len(given) != len(answer.columns):
         problem = f"{node.alias} has {len(answer.columns)} columns, and {len(given)} names"
@@ -133,11 +137,26 @@ def _view(binder: Binder, node: Any, answer: BoundQuery) -> View:
 
 
 def _read(node: Any, queries: Mapping[str, Any]) -> list[str]:
-    """The names of `WITH` that a query reads, each as often as it does."""
+    """The names of `WITH` that a query reads, each as often as it does; a `WITH` inside may hide one."""
     from sqlglot import exp
 
     tables = (one for one in node.find_all(exp.Table) if not one.db)
-    return [one.name.lower() for one in tables if one.name.lower() in queries]
+    return [one.name.lower() for one in tables if one.name.lower() in queries and not _hidden(one, node)]
+
+
+def _hidden(table: Any, top: Any) -> bool:
+    """Whether a `WITH` between a table and the query that it is in has its name."""
+    path = [table]
+    while path[-1] is not top and path[-1].parent is not None:
+        path.append(path[-1].parent)
+    for at, node in enumerate(path):
+        if (ctes := node.args.get("with_")) is not None:
+            names = [one.alias.lower() for one in ctes.expressions]
+            if path[at - 1] is ctes and not ctes.args.get("recursive"):  # a query of it reads those before it
+                names = names[: next(n for n, one in enumerate(ctes.expressions) if one is path[at - 2])]
+            if table.name.lower() in names:
+                return True
+    return False
 
 
 def _groups(queries: Mapping[str, Any]) -> list[list[str]]:
@@ -170,13 +189,21 @@ def _groups(queries: Mapping[str, Any]) -> list[list[str]]:
 class Loop:
     """Queries that read each other or themselves."""
 
-    def __init__(self, binder: Binder, nodes: Sequence[Any], views: Views) -> None:
-        self.binder, self.nodes, self.outer = binder, nodes, views
+    def __init__(
+        self, binder: Binder, nodes: Sequence[Any], views: Views, around: VisibleColumns | None
+    ) -> None:
+        self.binder, self.nodes, self.outer, self.around = binder, nodes, views, around
         self.names = {one.alias.lower(): one for one in nodes}
-        binder.loops += 1
-        self.loop = f"{'_'.join(one.alias for one in nodes)} {binder.loops}"
+        #: its names, and its place in the text: where a `WITH` is read twice, its loops are the same
+        self.loop = f"{'_'.join(self.names)} {parse.start_of(nodes[0].args['alias'].this)}"
         #: by name, the columns: their names and types
         self.schemas: dict[str, pa.Schema] = {}
+
+    @property
+    def recursive(self) -> bool:
+        """Whether there is a loop; `USING KEY` says something without one, too."""
+        reads = any(_read(one.this, self.names) for one in self.nodes)
+        return reads or any(self._key(one) is not None for one in self.nodes)
 
     def views(self) -> dict[str, View]:
         """The least fixed point."""
@@ -221,6 +248,17 @@ class Loop:
         from sqlglot import exp
 
         body = _bare(node.this)
+        if isinstance(body, exp.Union) and (ctes := body.args.get("with_")) is not None:
+            inner = body.copy()
+            inner.set("with_", None)
+            if not self._has_clauses(inner):
+                distinct, made = self._parts_of(inner)
+                return distinct, [_with(ctes, one) for one in made]
+        return self._parts_of(body)
+
+    def _parts_of(self, body: Any) -> tuple[bool | None, list[Any]]:
+        from sqlglot import exp
+
         if not isinstance(body, exp.Union) or self._has_clauses(body):
             return None, [body]
         distinct = bool(body.args.get("distinct"))
@@ -267,9 +305,7 @@ class Loop:
                 ready = ready or self._anchors_inside(branches[name][1], waiting)
                 if not ready:
                     continue
-                answers = self.binder.aligned(
-                    ready[0], [self.binder.query(one, self._known()) for one in ready]
-                )
+                answers = self.binder.aligned(ready[0], [self._query(one) for one in ready])
                 node = self.names[name]
                 self._given[name] = list(answers[0].names)
                 listed = self._column_names(node)
@@ -304,6 +340,15 @@ class Loop:
                 union.replace(_concatenated(kept))
         return [] if set(_read(made, self.names)) & {*waiting} else [made]
 
+    def _query(self, part: Any) -> BoundQuery:
+        """A part of a body."""
+        try:
+            return self.binder.query(part, self._known(), self.around)
+        except Correlated as error:
+            problem = f"{error.entry.name} of a query around a recursion"
+            hint = "read its table in the recursion, and keep the column there: a row for each of its values."
+            raise self.binder.refuse(part, problem, hint) from None
+
     def _known(self) -> Views:
         mine = {
             node.alias: self._columns_view(node) for name, node in self.names.items() if name in self.schemas
@@ -314,13 +359,13 @@ class Loop:
     def _body(self, node: Any, branches: tuple[bool | None, list[Any]]) -> tuple[Relation, Relation]:
         """The start of a name, and its body."""
         distinct, parts = branches
-        schema, views = self.schemas[node.alias.lower()], self._known()
+        schema = self.schemas[node.alias.lower()]
         key = self._key(node)
         starts: list[Relation] = []
         steps: list[Relation] = []
         for part in parts:
             read = _read(part, self.names)
-            made = self._cast(part, self.binder.query(part, views), schema)
+            made = self._cast(part, self._query(part), schema)
             (steps if read else starts).append(made)
             if distinct is False and key is None and read:
                 self._check_linear(part, made, read)
@@ -410,17 +455,11 @@ class Loop:
             problem = f"USING KEY ({key}) leaves out {', '.join(left) or 'the keys'}"
             hint = "say min(column) or max(column) for each other column, as none is last."
             raise self.binder.refuse(node.args["alias"], problem, hint)
-        fresh = Fresh()
-        for name in schema.names:
-            fresh.name(name)
-        made = {name: fresh.name(name) for name in calls}
-        columns = [*((name, name) for name in keys), *((new, name) for name, new in made.items())]
         specs = tuple(
-            (name, AggregateFunction(calls[name], (made[name],), schema.field(name).type)) for name in calls
+            (name, AggregateFunction(function, (name,), schema.field(name).type))
+            for name, function in calls.items()
         )
-        best = (
-            Aggregation(Projection(whole, tuple(columns)), tuple(keys), specs) if specs else Distinct(whole)
-        )
+        best = Aggregation(whole, tuple(keys), specs) if specs else Distinct(whole)
         return Projection(best, tuple((name, name) for name in schema.names))
 
     # -- what a loop can take back ---------------------------------------------------------------------------
@@ -497,6 +536,17 @@ def _bare(node: Any) -> Any:
     ):
         node = node.this
     return node
+
+
+def _with(ctes: Any, query: Any) -> Any:
+    """A part of a `UNION` with the queries of the `WITH` before it."""
+    from sqlglot import exp
+
+    made = query.copy()
+    if not isinstance(made, exp.Select) or made.args.get("with_"):
+        made = exp.select("*").from_(exp.Subquery(this=made, alias=exp.to_identifier("part")))
+    made.set("with_", ctes.copy())
+    return made
 
 
 def _concatenated(parts: Sequence[Any]) -> Any:

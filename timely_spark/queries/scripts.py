@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from timely_spark.differential.collections import Collection
 from timely_spark.graph import composed
+from timely_spark.operators.sql import session_zone
 from timely_spark.queries.binder import Binder, BoundQuery, View
 from timely_spark.queries.building import Builder
 from timely_spark.queries.narrowing import narrowed
@@ -31,7 +32,7 @@ def statements(text: str) -> tuple[Binder, list[Any]]:
         trees = [one for one in sqlglot.parse(cleared, dialect=parse.dialect()) if one is not None]
     except (sqlglot.errors.ParseError, sqlglot.errors.TokenError):
         trees = [parse.parse_query(cleared)]  # tells the mistake, and where it is
-    binder = QueryBinder(text, clauses=clauses)
+    binder = QueryBinder(text, clauses=clauses, zone=session_zone())
     for tree in trees:
         for one in tree.find_all(sqlglot.exp.CTE):
             if (start := parse.start_of(one.args["alias"].this)) is not None:
@@ -78,7 +79,9 @@ def views_of(text: str, tables: Mapping[str, Collection]) -> dict[str, Collectio
 
 
 def build_all(
-    answers: Sequence[BoundQuery], tables: Mapping[str, Collection], names: Sequence[str | None]
+    answers: Sequence[BoundQuery],
+    tables: Mapping[str, Collection | Callable[[], Collection]],
+    names: Sequence[str | None],
 ) -> list[Collection]:
     """Bound queries as collections: equal parts are built once, with the columns that any reader needs."""
     relations = relations_of(answers)

@@ -60,7 +60,7 @@ def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -
 
 @locate_errors
 def explain_sql(query: str, **tables: Collection | Stream) -> str:
-    """The plan of a query as text: operators, what each stores and by what rows are exchanged.
+    """The plan of a query as text: operators, what each stores, by what rows are exchanged, what files skip.
 
     Nothing is added to the flow. A part that several operators read is built once, and shown once: later it
     is "as #n".
@@ -77,8 +77,9 @@ def explain_sql(query: str, **tables: Collection | Stream) -> str:
         Projection src, count AS n
           Aggregation count(*) by src: stores sums by src
             Projection src
-              Selection `dst` > 1
+              Selection `dst` > 1: files are read by it
                 TableScan edges
+        Note: rows are exchanged by what they are stored by, unless they are already.
 
     Raises:
         SqlError: as `sql`.
