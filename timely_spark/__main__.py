@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from timely_spark.errors import BadArgument, TimelyError, with_hint
 from timely_spark.graph import seconds
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.inspection import inspect
+from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.prepare import place
 from timely_spark.runtime.session import configure, quietly, require_spark
@@ -177,18 +179,32 @@ def _ran(given: argparse.Namespace) -> int:
     kafka = any(one.format == "kafka" for one in made.tables)
     with quietly():
         spark = configure(builder, delta=True, kafka=kafka).getOrCreate()
-    flow, _ = made.flow(Path(given.file).stem, spark=spark)
     trigger = None if given.follow else "available_now"
-    with (
-        flow.start(spark, checkpoint=given.checkpoint, workers=given.workers, trigger=trigger) as running,
-        contextlib.suppress(KeyboardInterrupt),
-    ):
-        for done in running.epochs():
-            print(f"epoch {done.epoch}: {done.milliseconds} ms", flush=True)  # noqa: T201
-        running.await_termination()
+    queries = made.start(
+        spark,
+        checkpoint=given.checkpoint,
+        name=Path(given.file).stem,
+        tell=partial(print, flush=True),
+        workers=given.workers,
+        trigger=trigger,
+    )
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(len(queries)))
+        for running in queries:
+            stack.enter_context(running)
+        stack.enter_context(contextlib.suppress(KeyboardInterrupt))
+        for told in [pool.submit(_epochs, running) for running in queries]:
+            told.result()
     for name, (table, _) in made.outputs.items():
         print(f"{name}: {table}")  # noqa: T201
     return 0
+
+
+def _epochs(running: Query) -> None:
+    """Print the epochs of a query until it ends."""
+    for done in running.epochs():
+        print(f"epoch {done.epoch}: {done.milliseconds} ms", flush=True)  # noqa: T201
+    running.await_termination()
 
 
 def _served(given: argparse.Namespace) -> int:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from timely_spark.coordinator.migrate import FlowChanged
 from timely_spark.dataflow import Dataflow
 from timely_spark.differential import Collection
 from timely_spark.graph import as_schema, locate_errors
 from timely_spark.queries.binder import Binder, BoundQuery, View
 from timely_spark.queries.explained import plan_text
-from timely_spark.queries.relations import Projection
+from timely_spark.queries.relations import Projection, TableScan
 from timely_spark.queries.scripts import (
     build_all,
     create_view,
@@ -29,6 +34,11 @@ from timely_spark.streams import Stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from timely_spark.runtime.handle.query import Query
+    from timely_spark.runtime.storage.files import Files
+
+#: in a folder of checkpoints, what each keeps
+PARTS = "views.json"
 _FILES: Any = ("parquet", "csv", "json", "arrow")
 #: options of tables, by format
 _OPTIONS = {
@@ -60,40 +70,147 @@ class SqlFile:
     _views: tuple[Any, ...] = field(repr=False)
 
     def flow(
-        self, name: str = "sql", *, spark: SparkSession | None = None, overwrite: bool = False
+        self,
+        name: str = "sql",
+        *,
+        spark: SparkSession | None = None,
+        views: Container[str] | None = None,
+        overwrite: Container[str] = (),
     ) -> tuple[Dataflow, dict[str, Collection]]:
         """The flow that keeps the materialized views, and these as collections.
 
         Args:
             name: the flow's name.
             spark: the session, for tables that only Spark reads.
-            overwrite: whether Delta tables that something else wrote may be overwritten.
+            views: the names of those that it keeps (all).
+            overwrite: the views whose Delta tables may be overwritten if something else wrote them.
         """
         made = Dataflow(name)
-        tables = {one.name: as_collection(self._read(made, one, spark)) for one in self.tables}
-        views: dict[str, View] = {of: table_view(of, one) for of, one in tables.items()}
-        for tree in self._views:
-            create_view(self._binder, tree, views)
-        answers = [views[of].query for of in self.outputs]
-        collections = dict(zip(self.outputs, build_all(answers, tables, list(self.outputs)), strict=True))
-        for (of, (table, keys)), answer in zip(self.outputs.items(), answers, strict=True):
+        outputs = {of: one for of, one in self.outputs.items() if views is None or of in views}
+        tables: dict[str, Any] = {
+            one.name: partial(self._collection, made, one, spark) for one in self.tables
+        }
+        bound = self._bound()
+        answers = [bound[of].query for of in outputs]
+        collections = dict(zip(outputs, build_all(answers, tables, list(outputs)), strict=True))
+        for (of, (table, keys)), answer in zip(outputs.items(), answers, strict=True):
             found = list(keys) or self._keys(of, answer, collections[of])
             changes = collections[of].changes()
-            changes.to_delta(table, keys=found, diff="diff", name=f"table {of}", overwrite=overwrite)
+            changes.to_delta(table, keys=found, diff="diff", name=f"table {of}", overwrite=of in overwrite)
         return made, collections
+
+    def start(
+        self,
+        spark: SparkSession,
+        *,
+        checkpoint: str | os.PathLike[str],
+        name: str = "sql",
+        tell: Callable[[str], None] = print,
+        **options: Any,
+    ) -> list[Query]:
+        """Start the flows that keep the views, and continue what an earlier text of the file has kept.
+
+        A view whose plan is as before continues from its state. One that is new, or has another plan, is
+        built from the first record on, by a flow of its own: its checkpoint is the next number in the folder,
+        and its Delta table is replaced. A view that the file lacks stops; its table stays.
+
+        Args:
+            spark: the session.
+            checkpoint: the folder of the checkpoints: one for each flow, and `views.json`, which says what
+                each keeps.
+            name: the flows' name.
+            tell: is called with a line for each view that does not simply continue.
+            options: as for `Dataflow.start`.
+        """
+        from timely_spark.runtime.storage.files import Files
+
+        files = Files(checkpoint)
+        parts, shrunk = self._parts(files, tell)
+        with contextlib.ExitStack() as started:
+            running = []
+            while parts:
+                part = parts.pop(0)
+                number = part["number"]
+                called = name if number == 1 else f"{name}_{number}"
+                flow, _ = self.flow(called, spark=spark, views=part["views"], overwrite=part["overwrite"])
+                try:
+                    query = flow.start(spark, checkpoint=files.path(str(number)), **options)
+                except FlowChanged:
+                    # what a dropped view built is read by others under another name
+                    if number not in shrunk:
+                        raise
+                    parts += self._rebuilt(files, part, tell)
+                else:
+                    running.append(started.enter_context(query))
+            started.pop_all()  # one that does not start stops the others
+        return running
+
+    def _parts(self, files: Files, tell: Callable[[str], None]) -> tuple[list[dict[str, Any]], set[int]]:
+        """The flows to start, each with the views that it keeps; and the numbers of those that lost some."""
+        plans = self._plans()
+        before = _saved(files)
+        old = {of for part in before for of in part["views"]}
+        for of in sorted(old - plans.keys()):
+            tell(f"{of}: no longer kept")
+        left, parts, shrunk = dict(plans), [], set()
+        for part in before:
+            kept = {of: left.pop(of) for of, plan in part["views"].items() if left.get(of) == plan}
+            if kept:
+                parts.append({**part, "views": kept})
+            if len(kept) < len(part["views"]):
+                shrunk.add(part["number"])
+        for of in left:
+            tell(f"{of}: {'rebuilt, its query or its place changed' if of in old else 'built'}")
+        if left:
+            number = 1 + max((part["number"] for part in before), default=0)
+            parts.append({"number": number, "views": left, "overwrite": sorted(old & left.keys())})
+        files.write_json(PARTS, {"parts": parts}, durable=True)
+        return parts, shrunk
+
+    def _rebuilt(
+        self, files: Files, part: dict[str, Any], tell: Callable[[str], None]
+    ) -> list[dict[str, Any]]:
+        """A flow for the views of another one that cannot continue without those that it has lost."""
+        for of in part["views"]:
+            tell(f"{of}: rebuilt, as it shared steps with a view that is dropped or changed")
+        saved = _saved(files)
+        number = 1 + max(one["number"] for one in saved)
+        made = {**part, "number": number, "overwrite": sorted(part["views"])}
+        files.write_json(
+            PARTS, {"parts": [*(one for one in saved if one["number"] != part["number"]), made]}, durable=True
+        )
+        return [made]
+
+    def _plans(self) -> dict[str, str]:
+        """By materialized view what tells it from another one of its name: its plan, tables and place."""
+        sources = {one.name: one for one in self.tables}
+        made = {}
+        for of, view in self._bound().items():
+            if of in self.outputs:
+                relation = relations_of([view.query])[0]
+                scans = {one.name for one in relation.walk() if isinstance(one, TableScan)}
+                parts = (relation.digest, [sources[one] for one in sorted(scans)], self.outputs[of])
+                made[of] = hashlib.sha256(repr(parts).encode()).hexdigest()
+        return made
 
     def explain(self) -> str:
         """The plans of the materialized views: see `explain_sql`."""
-        tables = {}
+        bound = self._bound()
+        return plan_text(relations_of([bound[of].query for of in self.outputs]), self._binder.notes)
+
+    def _bound(self) -> dict[str, View]:
+        """The tables and views by name."""
+        views: dict[str, View] = {}
         for one in self.tables:
-            if one.schema is None:
-                tables[one.name] = as_collection(self._read(Dataflow("plan"), one, None))
-            else:
-                tables[one.name] = as_collection(Dataflow("plan").source(one.name, one.schema))
-        views: dict[str, View] = {of: table_view(of, one) for of, one in tables.items()}
+            made = Dataflow("plan")
+            table = self._read(made, one, None) if one.schema is None else made.source(one.name, one.schema)
+            views[one.name] = table_view(one.name, as_collection(table))
         for tree in self._views:
             create_view(self._binder, tree, views)
-        return plan_text(relations_of([views[of].query for of in self.outputs]), self._binder.notes)
+        return views
+
+    def _collection(self, flow: Dataflow, table: TableSource, spark: SparkSession | None) -> Collection:
+        return as_collection(self._read(flow, table, spark))
 
     def _keys(self, name: str, answer: BoundQuery, collection: Collection) -> list[str]:
         """The columns that tell the rows of a view apart."""
@@ -186,6 +303,12 @@ def read_sql(text: str, parameters: Mapping[str, str] | None = None) -> SqlFile:
     if not outputs:
         raise binder.refuse(None, "no CREATE MATERIALIZED VIEW", "say which result is kept, and where.")
     return SqlFile(text, tuple(tables), outputs, binder, tuple(views))
+
+
+def _saved(files: Files) -> list[dict[str, Any]]:
+    """The flows of a folder of checkpoints: number, views with their plans, tables to overwrite."""
+    found: list[dict[str, Any]] = (files.json(PARTS) or {"parts": []})["parts"]
+    return found
 
 
 def _name(tree: Any) -> str:
