@@ -28,6 +28,7 @@ from timely_spark.queries.scripts import (
 )
 from timely_spark.queries.sql import as_collection
 from timely_spark.queries.unique import unique_columns
+from timely_spark.runtime.storage.files import Files
 from timely_spark.sql import parse
 from timely_spark.streams import Stream
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from timely_spark.runtime.handle.query import Query
-    from timely_spark.runtime.storage.files import Files
 
 #: in a folder of checkpoints, what each keeps
 PARTS = "views.json"
@@ -122,8 +122,6 @@ class SqlFile:
             tell: is called with a line for each view that does not simply continue.
             options: as for `Dataflow.start`.
         """
-        from timely_spark.runtime.storage.files import Files
-
         files = Files(checkpoint)
         parts, shrunk = self._parts(files, tell)
         with contextlib.ExitStack() as started:

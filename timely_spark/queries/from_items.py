@@ -11,8 +11,8 @@ from timely_spark.queries.binder import UNIT, BoundQuery, Views, column_node
 from timely_spark.queries.generators import (
     GENERATORS,
     Generated,
+    generator_name,
     is_generator,
-    kind_of,
     parts_of,
     rows_of_range,
 )
@@ -230,7 +230,7 @@ class FromItems(Subqueries):
         parts = tuple(
             (self.fresh.name(name), kind, part) for name, (_, kind, part) in zip(names, made, strict=True)
         )
-        relation = Generated(relation, column, outer or GENERATORS[kind_of(call)][1], parts)
+        relation = Generated(relation, column, outer or GENERATORS[generator_name(call)][1], parts)
         entries = [
             NamedColumn(node.alias, name, column, kind)
             for name, (column, kind, _) in zip(names, parts, strict=True)

@@ -22,7 +22,7 @@ from timely_spark.sql.types import name_of
 if TYPE_CHECKING:
     from timely_spark.queries.binder import Binder
 
-#: by `kind_of` a call: whether rows have a place, and whether a row without elements stays
+#: by `generator_name` a call: whether rows have a place, and whether a row without elements stays
 GENERATORS = {
     "Explode": (False, False),
     "ExplodeOuter": (False, True),
@@ -36,7 +36,7 @@ GENERATORS = {
 MOST_ROWS = 100_000
 
 
-def kind_of(node: Any) -> str:
+def generator_name(node: Any) -> str:
     """The name of a call among the generators."""
     kind = type(node).__name__.lstrip("_")  # sqlglot has two classes of explode_outer
     return str(node.name.lower()) if kind == "Anonymous" else kind
@@ -44,7 +44,7 @@ def kind_of(node: Any) -> str:
 
 def is_generator(node: Any) -> bool:
     """Whether a call makes rows."""
-    return kind_of(node) in GENERATORS
+    return generator_name(node) in GENERATORS
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ class Explode(Stateless):
 
 def parts_of(binder: Binder, node: Any, kind: pa.DataType) -> list[tuple[str, pa.DataType, str | int]]:
     """The columns that a generator makes of values of a type, with the names that Spark gives them."""
-    name = kind_of(node)
+    name = generator_name(node)
     with_place, _ = GENERATORS[name]
     made: list[tuple[str, pa.DataType, str | int]] = [("pos", pa.int32(), "pos")] if with_place else []
     if pa.types.is_map(kind):
