@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import timely_spark.sql.expressions  # noqa: F401 - it enters all of them
 from timely_spark.sql.binder import SPECIAL
 from timely_spark.sql.forms import CHANGING
 from timely_spark.sql.registry import FUNCTIONS

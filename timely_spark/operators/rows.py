@@ -44,14 +44,20 @@ class _Select(Stateless):
     def __init__(self, columns: Mapping[str, str | Expression], schema: pa.Schema) -> None:
         self.columns, self.schema, self._computed = columns, schema, ColumnProjection(columns)
         self._given = {column for column in columns.values() if isinstance(column, str)}
+        self._less: tuple[list[str], _Select] | None = None
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        if not self._given.issubset(batch.schema.names):  # the source leaves out what nothing reads
-            read = {*batch.schema.names}
-            columns = {n: of for n, of in self.columns.items() if not isinstance(of, str) or of in read}
-            return _Select(columns, pa.schema([self.schema.field(name) for name in columns])).apply(batch)
+        if not self._given.issubset(batch.schema.names):
+            return self._without(batch.schema.names).apply(batch)
         result = self._computed(batch)
         return (result if result.schema == self.schema else result.cast(self.schema),)
+
+    def _without(self, names: list[str]) -> _Select:
+        """The step of the columns that are there, as a source leaves out what nothing reads."""
+        if self._less is None or self._less[0] != names:
+            columns = {n: of for n, of in self.columns.items() if not isinstance(of, str) or of in names}
+            self._less = names, _Select(columns, pa.schema([self.schema.field(name) for name in columns]))
+        return self._less[1]
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
         wanted = (of for new, of in self.columns.items() if not isinstance(of, str) or new in columns)

@@ -49,7 +49,10 @@ def _crc32(value: pa.Array) -> Any:
 
 @spark_function("base64", *_BYTES)
 def _base64(value: pa.Array) -> Any:
-    return of_distinct(value, lambda one: base64.b64encode(_bytes(one)).decode(), pa.string())
+    def lines(one: str | bytes) -> str:  # of 76 digits
+        return base64.encodebytes(_bytes(one)).decode().rstrip("\n").replace("\n", "\r\n")
+
+    return of_distinct(value, lines, pa.string())
 
 
 @spark_function("unbase64", "string -> binary")
