@@ -101,7 +101,7 @@ def named(**options: Any) -> ts.Dataflow:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "wider",
-    [{"max_iterations": 51, "on_limit": "return"}, pytest.param({}, marks=pytest.mark.slow)],
+    [{"max_iterations": 51, "on_limit": "return"}, {}],
     ids=["larger", "gone"],
 )
 def test_a_higher_bound_is_accepted_with_named_steps_and_nothing_in_flight(wider: Any) -> None:

@@ -67,10 +67,7 @@ def histories(values: list[Any], draw: random.Random) -> list[list[tuple[Any, ..
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:step .*more was removed")
-@pytest.mark.parametrize(
-    "kind",
-    [kind if kind in {"long", "double"} else pytest.param(kind, marks=pytest.mark.slow) for kind in VALUES],
-)
+@pytest.mark.parametrize("kind", VALUES)
 def test_what_is_not_looked_at_changes_nothing(kind: str) -> None:
     epochs = histories(VALUES[kind], random.Random(kind))
     with mock.patch.object(reduce, "_MANY", 1 << 40):

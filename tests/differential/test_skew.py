@@ -97,13 +97,8 @@ def drawn(epochs: int, rows: int, seed: int = 7) -> dict[str, list[list[Any]]]:
     return sides
 
 
-QUICK = {"inner", "antijoin", "arranged count", "arranged both", "min", "top_k"}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_the_answer_is_that_without_hot_keys(case: str) -> None:
     inputs = drawn(3, 12)
 

@@ -459,7 +459,7 @@ def test_edges_that_are_partitioned_by_one_end_are_exchanged(workers: int) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [1, 4])
 def test_a_hub_that_loses_an_edge_does_not_cost_its_degree(
     workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,7 @@ both = pytest.mark.parametrize(("algorithm", "oracle"), CASES.values(), ids=CASE
 
 @pytest.mark.slow
 @both
-@pytest.mark.parametrize(("workers", "seed"), [pytest.param(1, None, marks=pytest.mark.slow), (3, 1)])
+@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
 def test_edges_come_and_go(follows, changing, algorithm, oracle, *, workers, seed) -> None:
     edges = changing(9, 18, 5, seed=workers)
 

@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Callable[..., ts.Collection], Callable[..., Rows]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), pytest.param(3, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 2)])
 def test_a_node_without_edges_is_there_while_it_is_given(
     follows: Any, changing: Any, case: str, workers: int, seed: int | None
 ) -> None:

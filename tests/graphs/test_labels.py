@@ -43,7 +43,7 @@ def labels(iterations: int) -> Callable[..., Iterable[tuple[Any, Any]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "seed"),
-    [pytest.param(1, None, marks=pytest.mark.slow), pytest.param(2, 0, marks=pytest.mark.slow), (3, 1)],
+    [(1, None), (2, 0), (3, 1)],
 )
 def test_edges_come_and_go(follows, changing, workers, seed) -> None:
     edges = changing(9, 14, 6, seed=workers)
@@ -166,7 +166,7 @@ LABELS = [
 
 @pytest.mark.slow
 @fixed_or_not
-@pytest.mark.parametrize(("workers", "seed"), [pytest.param(1, None, marks=pytest.mark.slow), (3, 1)])
+@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
 def test_labels_and_edges_come_and_go(follows, changing, workers, seed, fixed) -> None:
     given = {
         "edges": (LONGS, changing(9, 9, 5, changes=3, seed=workers)),

@@ -61,11 +61,11 @@ def changing(n: int, epochs: int, seed: int) -> list[list[tuple[Any, ...]]]:
     [
         {"workers": 1},
         {"workers": 3, "seed": 1},
-        pytest.param({"workers": 2, "together": True}, marks=pytest.mark.slow),
-        pytest.param({"workers": 8, "crashes": 0.05, "seed": 2}, marks=pytest.mark.slow),
+        {"workers": 2, "together": True},
+        {"workers": 8, "crashes": 0.05, "seed": 2},
     ],
 )
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.campaign])])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.campaign)])
 def test_pairs_come_and_go(follows, how, seed) -> None:
     rows = follows(stable_matching, gale_shapley, {"pairs": (SCHEMA, changing(6, 4, seed))}, **how)
 

@@ -56,7 +56,7 @@ def brute_force(pattern: str) -> Any:
         for of, (*_, nodes) in PATTERNS.items()
     ],
 )
-@pytest.mark.parametrize(("workers", "seed"), [pytest.param(1, None, marks=pytest.mark.slow), (3, 1)])
+@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
 def test_edges_come_and_go(follows, changing, pattern, workers, seed) -> None:
     given = {"edges": (LONGS, changing(6, 12, 4, seed=workers))}
 

@@ -156,7 +156,7 @@ def ids_of(entities: dict[int, str]) -> dict[frozenset[int], str]:
     [
         (1, 0),
         *(pytest.param(n, seed, marks=pytest.mark.campaign) for n, seed in ((2, 1), (3, 2))),
-        pytest.param(3, 3, marks=pytest.mark.slow),
+        (3, 3),
     ],
 )
 def test_entities_and_their_ids_while_records_come_go_and_change(workers: int, seed: int) -> None:

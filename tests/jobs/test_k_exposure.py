@@ -51,11 +51,7 @@ def brute(posts: list[Line], follows: list[Line]) -> set[tuple[str, int, int, in
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "seed"),
-    [
-        (1, 0),
-        pytest.param(2, 1, marks=pytest.mark.campaign),
-        *(pytest.param(3, seed, marks=pytest.mark.slow) for seed in (2, 3)),
-    ],
+    [(1, 0), (3, 3), *(pytest.param(n, seed, marks=pytest.mark.campaign) for n, seed in ((2, 1), (3, 2)))],
 )
 def test_curves_are_those_of_brute_force_while_posts_and_edges_come_and_go(workers: int, seed: int) -> None:
     import k_exposure

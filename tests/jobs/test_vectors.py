@@ -111,7 +111,7 @@ def minimum(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], ridge: float) -> n
     [
         {"workers": 1},
         {"workers": 3, "seed": 1, "together": True},
-        pytest.param({"workers": 8}, marks=pytest.mark.slow),
+        {"workers": 8},
     ],
 )
 @pytest.mark.parametrize("label", ["1", "2"])

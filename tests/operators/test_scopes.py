@@ -222,7 +222,7 @@ def results(build: Callable[..., Any], inner: Any, *, collections: bool = False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inner", [pytest.param(int, marks=pytest.mark.slow), Descending])
+@pytest.mark.parametrize("inner", [int, Descending])
 @pytest.mark.parametrize("name", STREAMS)
 def test_where_all_is_at_one_inner_time_an_operator_does_in_a_scope_what_it_does_outside(
     name: str, inner: Any

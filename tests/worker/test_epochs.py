@@ -105,7 +105,7 @@ def test_an_epoch_waits_for_the_slowest_input_and_is_released_by_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))]
+    "seed", [*range(10), *(pytest.param(n, marks=pytest.mark.campaign) for n in range(10, 40))]
 )
 def test_each_epoch_is_released_once_in_order_with_all_its_records(seed: int) -> None:
     """Random programs of send, advance and close, on random schedules, with crashes."""
