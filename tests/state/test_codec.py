@@ -124,6 +124,43 @@ def test_counters_and_defaultdicts_stay_such_also_deep_inside() -> None:
     )
 
 
+class Cells(dict[int, int]):
+    def __missing__(self, key: int) -> int:
+        return key
+
+
+class Named(ts.Vertex):
+    def __init__(self) -> None:
+        self.cells = Cells()
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.cells[time.epoch] = self.cells[7 + time.epoch]
+        self.send_by(0, time, [(len(self.cells),)])
+
+
+def test_a_dict_of_the_users_own_kind_stays_one_as_a_field() -> None:
+    flow = ts.Dataflow("named")
+    flow.vertex(Named(), flow.input("x", "n long"), "n long").capture("out")
+    simulation = ts.testing.Simulation(flow, rounds_per_batch=1)
+    for n in range(3):
+        simulation.send("x", [n])
+        simulation.run()
+    assert simulation.captured["out"].rows() == {n: [(n + 1,)] for n in range(3)}
+
+
+class Unnamed(Named):
+    def checkpoint(self) -> Any:
+        return [("cells", 1)]
+
+
+def test_a_state_without_names_is_refused() -> None:
+    flow = ts.Dataflow("unnamed")
+    flow.vertex(Unnamed(), flow.input("x", "n long"), "n long", name="pairs").capture("out")
+    told = r"(?s)step 'pairs' .*checkpoint\(\) of Unnamed returned \[.*, not a dict.*Hint: return"
+    with pytest.raises(ts.TimelyError, match=told):
+        ts.testing.run(flow, {"x": [[1]]})
+
+
 class Single(ts.Vertex):
     """Adds in single precision, as numpy does."""
 
@@ -360,16 +397,11 @@ class Level(IntEnum):
     HIGH = 1
 
 
-class Cells(dict[int, int]):
-    def __missing__(self, key: int) -> int:
-        return key
-
-
 @pytest.mark.parametrize(
     ("value", "instead"),
     [
         (Level.HIGH, "int"),
-        (Cells(), "dict"),
+        ([Cells()], "dict"),
         (type("Stack", (list,), {})(), "list"),
         (type("Id", (str,), {})(), "str"),
     ],

@@ -33,6 +33,8 @@ _FACTORIES: dict[str, Any] = {
     kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, Counter)
 }
 _PLAIN = (str, int, float, bool, type(None))
+#: the tags of dicts; a defaultdict of another factory is a plain one
+_DICTS: dict[type, str] = {dict: "dict", Counter: "counter", OrderedDict: "ordereddict", defaultdict: "dict"}
 #: what subclasses of them add would be lost
 _BASES = (tuple, list, dict, set, frozenset, deque, str, bytes, int, float)
 #: the kinds of numpy's scalars that are kept, and the types of their values
@@ -236,12 +238,13 @@ class Codec:
             # sorted by text, so that equal sets have equal bytes
             items = sorted((self._encode(item) for item in value), key=json.dumps)
             return {type(value).__name__: items}
-        if type(value) in (dict, OrderedDict, Counter, defaultdict):
+        # a field of a vertex that is another kind of dict stays one: see `Vertex.restore`
+        if type(value) in _DICTS or (isinstance(value, dict) and self._depth == 2):
             items = [[self._encode(key), self._encode(item)] for key, item in value.items()]
             factory: Any = getattr(value, "default_factory", None)
             if factory in _FACTORIES.values():
                 return {"defaultdict": [factory.__name__, items]}
-            return {"dict" if type(value) is defaultdict else type(value).__name__.lower(): items}
+            return {_DICTS.get(type(value), "dict"): items}
         if (
             type(value).__module__.startswith("pandas.")
             and hasattr(value, "to_numpy")

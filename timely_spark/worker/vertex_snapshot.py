@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.errors import StateError, shorten
 from timely_spark.graph import Stateless, Vertex
 from timely_spark.state.arrow import from_bytes, to_bytes
 from timely_spark.state.codec import (
@@ -154,7 +155,11 @@ def changed(vertex: Vertex, template: Vertex) -> dict[str, Any]:
 
     If the user wrote `checkpoint` or `restore`, the result is all that `checkpoint` returns.
     """
-    state, initial = dict(vertex.checkpoint()), vars(template)
+    written: Any = vertex.checkpoint()
+    if not isinstance(written, Mapping):
+        msg = f"checkpoint() of {type(vertex).__name__} returned {shorten(written)}, not a dict"
+        raise StateError(msg, hint="return the state by name, as in {'counts': self.counts}.")
+    state, initial = dict(written), vars(template)
     if type(vertex).restore is not Vertex.restore or type(vertex).checkpoint is not Vertex.checkpoint:
         return state
     return {name: value for name, value in state.items() if name not in initial or value is not initial[name]}
