@@ -442,3 +442,20 @@ x
 SELECT 'a' 'b' AS c FROM u WHERE e = 5
 ----
 ab
+
+-- rows of one value, and names of values
+
+SELECT data.a, t.b FROM VALUES 1, 2, 3 AS data(a) JOIN t ON t.b = data.a
+----
+1 1
+2 2
+3 3
+
+SELECT n.* FROM VALUES 7 AS n WHERE (SELECT count(*) FROM t) > 0
+----
+7
+
+SELECT x, y FROM VALUES ('one', 1 AS one), ('two', (2)) AS data(x, y) WHERE y IN (SELECT b FROM t)
+----
+one 1
+two 2

@@ -150,7 +150,7 @@ class Binder:
         from sqlglot import exp
 
         rows = [one.expressions if isinstance(one, exp.Tuple) else [one] for one in node.expressions]
-        rows = [[one.this if isinstance(one, exp.Paren) else one for one in row] for row in rows]
+        rows = [[one.unalias().unnest() for one in row] for row in rows]
         if len({len(row) for row in rows}) != 1:
             raise self.refuse(
                 node, "the rows of VALUES differ in length", "write as many values in each row."
