@@ -142,7 +142,7 @@ def test_the_file_source_killed_around_its_journal(base: Path, known: dict[Param
     ids=["in the driver", "in tasks that stay"],
 )
 def test_kills_inside_of_micro_batches_that_stay(base: Path, master: str, orders: list[list[Order]]) -> None:
-    folder = base / f"staying-{master}"
+    folder = base / ("tasks" if master == CLUSTER else "driver")
     expected = unfailed([STAYING], folder)[STAYING].outcome
     chain = Chain(replace(STAYING, master=master), folder / "chain")
 
