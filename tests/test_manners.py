@@ -64,6 +64,13 @@ def test_the_status_is_printed_again_and_again(
     assert capsys.readouterr().err.count("holds no checkpoint of a flow") == 3
 
 
+def test_the_status_of_a_file_asks_for_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+
+    assert main(["status", str(tmp_path / "file")]) == 1
+    assert capsys.readouterr().err.endswith("Hint: give the folder of a checkpoint, not a file.\n")
+
+
 @pytest.fixture
 def finished(spark: SparkSession, checkpoint: str) -> Path:
     """The checkpoint of a flow that has run."""

@@ -233,6 +233,8 @@ class LogDamaged(TimelyError, RuntimeError):
     def unreadable(cls, root: str, name: str, reason: object) -> Self:
         """A file cannot be parsed."""
         msg = f"{root}: {name} cannot be read: {str(reason).partition(chr(10))[0]}."
+        if isinstance(reason, NotADirectoryError):
+            return cls(msg, hint="give the folder of a checkpoint, not a file.")
         return cls(msg, hint=f"{_RESTORE}; and check the disk.")
 
     @classmethod
