@@ -18,7 +18,7 @@ def place(write: Callable[[Any], object]) -> Any:
     flow = ts.Dataflow("places")
     write(flow.input("x", "n long"))
     options = flow.outputs[0].options
-    return options["table"] if "table" in options else options["path"]
+    return options["target"] if "target" in options else options["path"]
 
 
 WRITERS: dict[str, Callable[[Any, Any], object]] = {
