@@ -418,13 +418,15 @@ def test_a_browser_shows_each_change_under_the_rules_that_the_page_sets(
     browser.until("document.querySelector('#io')?.innerText.includes('2 entries, 3 records')")
     assert browser.ask("document.activeElement.ariaLabel") == "parts"  # it keeps the place of the keyboard
     browser.ask("document.activeElement.dispatchEvent(new MouseEvent('click', {bubbles: true}))")
-    browser.until("document.querySelector('#step')?.innerText.includes('show its 63 steps')")
+    loaded = "document.readyState === 'complete'"  # only then keys are heard
+    opened = "document.querySelector('#step')?.innerText.includes('show its 63 steps')"
+    browser.until(f"{loaded} && {opened}")
     for key, place in {
         "Escape": "!location.search.includes('step')",
         "e": "location.search.includes('open')",
     }.items():
         browser.press(key)
-        browser.until(f"document.readyState === 'complete' && {place}")
+        browser.until(f"{loaded} && {place}")
     assert "parts.loop.loop" in browser.ask("document.querySelector('#flow').textContent")
     browser.press("n")
     browser.until("location.search === '?flow=1'")
