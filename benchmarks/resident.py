@@ -29,7 +29,7 @@ from benchmarks import harness
 from benchmarks.engine import differential
 from benchmarks.executors import session as session_of
 from benchmarks.harness import Report, median, quantile
-from benchmarks.resources import Resources, files, processors, size
+from benchmarks.resources import Resources, files, shares, size
 from tests.support.broker import Broker
 from tests.support.standalone import Cluster
 
@@ -249,11 +249,9 @@ def rests(report: Report, session: SparkSession) -> None:
         told.get(timeout=120)
         for name, waits, looks in (("in a stay", 2.0, 20.0), ("at rest", RESTS, LOOKS)):
             time.sleep(waits)
-            before = processors()
-            time.sleep(looks)
-            shares = {who: 100 * (taken - before[who]) / looks for who, taken in processors().items()}
-            report.add(f"an idle query, {name}", ours=sum(shares.values()), unit="% of a core", aim="<=1")
-            report.note(f"{name}: {', '.join(f'{who} {share:.2f} %' for who, share in shares.items())}.")
+            taken = {who: 100 * share for who, share in shares(looks).items()}
+            report.add(f"an idle query, {name}", ours=sum(taken.values()), unit="% of a core", aim="<=1")
+            report.note(f"{name}: {', '.join(f'{who} {share:.2f} %' for who, share in taken.items())}.")
 
 
 def topics(report: Report, session: SparkSession, *, messages: int) -> None:

@@ -78,12 +78,31 @@ def processor() -> float:
 
 def processors() -> dict[str, float]:
     """`processor` by process: `driver` (this one), `JVM`, `Python workers` (all else)."""
-    children, names = _processes()
-    root, taken = os.getpid(), {"driver": 0.0, "JVM": 0.0, "Python workers": 0.0}
+    taken = {"driver": 0.0, "JVM": 0.0, "Python workers": 0.0}
+    for (_, who), (own, ended) in _times().items():
+        taken[who] += own + ended
+    return taken
+
+
+def shares(seconds: float) -> dict[str, float]:
+    """The shares of a core that processes take from now on for so long, without those that end meanwhile."""
+    before = _times()
+    time.sleep(seconds)
+    taken = {"driver": 0.0, "JVM": 0.0, "Python workers": 0.0}
+    for process, (own, _) in _times().items():
+        taken[process[1]] += (own - before.get(process, (0.0, 0.0))[0]) / seconds
+    return taken
+
+
+def _times() -> dict[tuple[int, str], tuple[float, float]]:
+    """Seconds of this process and of all below it, by number and kind: their own, those of ended children."""
+    (children, names), root, tick = _processes(), os.getpid(), os.sysconf("SC_CLK_TCK")
+    found = {}
     for pid in (root, *_below(root, children)):
         who = "driver" if pid == root else "JVM" if names[pid] == "java" else "Python workers"
-        taken[who] += _ticks(pid) / os.sysconf("SC_CLK_TCK")
-    return taken
+        own, ended = _ticks(pid)
+        found[pid, who] = own / tick, ended / tick
+    return found
 
 
 def _processes() -> tuple[dict[int, list[int]], dict[int, str]]:
@@ -101,12 +120,14 @@ def _processes() -> tuple[dict[int, list[int]], dict[int, str]]:
     return children, names
 
 
-def _ticks(pid: int) -> int:
+def _ticks(pid: int) -> tuple[int, int]:
+    """Of a process itself, and of its children that have ended."""
     try:
         found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0
-    return sum(map(int, found[11:15]))  # its own, and of children that have ended
+        return 0, 0
+    user, system, *ended = map(int, found[11:15])
+    return user + system, sum(ended)
 
 
 def _below(pid: int, children: Mapping[int, list[int]]) -> list[int]:
