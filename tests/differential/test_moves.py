@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.support.rescaling import answers
+from tests.support.rescaling import answers, ways
 from timely_spark.differential.arranged import Arrange
 from timely_spark.differential.broadcasts import BroadcastJoin
 from timely_spark.differential.imported import Imported
@@ -128,11 +128,7 @@ def flow_of(name: str) -> ts.Dataflow:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flow", "workers", "together"),
-    [  # in every run each flow goes one of the two ways
-        pytest.param(flow, *way, marks=pytest.mark.campaign if (number + n) % 2 else ())
-        for number, flow in enumerate(FLOWS)
-        for n, way in enumerate([([2, 3], True), ([3, 1], False)])
-    ],
+    ways(FLOWS),
     ids=str,
 )
 def test_stopped_here_and_there_a_flow_goes_on_with_other_workers(

@@ -21,6 +21,7 @@ from tests.support.rescaling import (
     reachability,
     scoped,
     settled,
+    ways,
 )
 from timely_spark.state import codec
 from timely_spark.state.arrow import from_bytes
@@ -39,11 +40,7 @@ def inputs(flow: str, edges: list[Any]) -> Inputs:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flow", "workers", "together"),
-    [  # in every run each flow goes one of the two ways
-        pytest.param(flow, *way, marks=pytest.mark.campaign if (number + n) % 2 else ())
-        for number, flow in enumerate(FLOWS)
-        for n, way in enumerate([([2, 3], True), ([3, 1], False)])
-    ],
+    ways(FLOWS),
     ids=str,
 )
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.campaign), 3])

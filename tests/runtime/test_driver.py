@@ -21,6 +21,7 @@ from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query import driver as driver_module
 from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
+from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog, stop_file
@@ -70,6 +71,13 @@ def manifests(process: Stepper) -> list[int]:
 
 def _names(process: Stepper, folder: str) -> list[str]:
     return [name.rpartition("/")[2] for name in process.context.log.files.names(folder)]
+
+
+def stay(process: Stepper) -> RunContext:
+    """Let the micro-batches of a process stay; returns the context of their run."""
+    context = dataclasses.replace(process.context, resident=1e9)
+    process.driver = Driver(context, process.driver.outputs)
+    return context
 
 
 def raw(process: Stepper, batch: int) -> tuple[Any, pa.Table]:
@@ -549,8 +557,7 @@ def test_a_command_that_ends_the_wait_of_a_resident_micro_batch_is_seen_before_t
 ) -> None:
     """A wait takes a quarter of a second where nothing escapes the wake-up, and a command wakes it once."""
     process = begin(loop())
-    context = dataclasses.replace(process.context, resident=1e9)
-    process.driver = Driver(context, process.driver.outputs)
+    context = stay(process)
     process.handles["x"].send([0])
     waits: list[float] = []
 
@@ -577,8 +584,7 @@ def test_an_epoch_of_a_resident_micro_batch_is_delivered_after_one_write(
     sums = flow.input("x", "k long").group_by("k").count("n", name="sums")
     sums.subscribe(lambda epoch, table: heard.append(f"told {epoch}: {table.num_rows}"), name="told")
     process = begin(flow)
-    context = dataclasses.replace(process.context, resident=1e9)
-    process.driver = Driver(context, process.driver.outputs)
+    context = stay(process)
     sent = process.handles["x"].send
     to_send = {1: [[1], [2], [3]], 2: [[4]]}
     real = Files.write
@@ -629,8 +635,7 @@ def test_a_batch_that_the_run_before_has_begun_meanwhile_is_repeated_as_it_was_b
     sums = flow.input("x", "k long").group_by("k").count("n", name="sums")
     sums.subscribe(lambda epoch, table: heard.append((epoch, table["n"].to_pylist())), name="told")
     process = begin(flow)
-    context = dataclasses.replace(process.context, resident=1e9)
-    process.driver = Driver(context, process.driver.outputs)
+    context = stay(process)
     process.handles["x"].send([0])
     process.poll()
     frame = process.run()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 import timely_spark as ts
 from timely_spark.coordinator.migrate import migrate
@@ -19,6 +20,19 @@ from timely_spark.testing import Simulation
 
 Inputs = dict[str, list[list[Any]]]
 Rows = dict[str, dict[int, list[tuple[Any, ...]]]]
+
+
+def ways(flows: Iterable[str]) -> list[Any]:
+    """Flows, each with the numbers of workers that it goes on with, and `together` of `answers`.
+
+    In every run each flow goes one of the two ways, in the campaign both.
+    """
+    both = [([2, 3], True), ([3, 1], False)]
+    return [
+        pytest.param(flow, *way, marks=pytest.mark.campaign if (number + n) % 2 else ())
+        for number, flow in enumerate(flows)
+        for n, way in enumerate(both)
+    ]
 
 
 def plain(value: Any) -> Any:

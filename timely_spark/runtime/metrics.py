@@ -36,7 +36,8 @@ class _Metric:
 
 def _age(view: LogView, _: Progress) -> dict[str, float]:
     """For how long the oldest epoch in flight has waited; 0 if all are complete."""
-    since = view.history().all_open_since(view.newest().open_epochs)
+    epochs = view.newest().open_epochs
+    since = view.history().all_open_since(epochs) if epochs else []
     return {"": max(0.0, time.time() - min(since)) if since else 0.0}
 
 

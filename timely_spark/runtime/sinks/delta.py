@@ -89,11 +89,12 @@ class DeltaSink(Sink):
                 "timely_spark.configure(SparkSession.builder, delta=True), and install timely-spark[delta]."
             )
             raise OutputMismatch(msg, hint=hint)
-        schema = self._schema(session, output)
         mapping = _BY_NAME if any(map(_ODD.search, every_name(output.schema))) else {}
         if output.resumed:
             self._check_own(session)
-        if not self._exists(session):
+        exists = self._exists(session)
+        schema = self._schema(output, self._table(session).toDF().columns if exists else [])
+        if not exists:
             self._make(session, schema, {**self._own, **mapping})
         table = self._table(session)
         detail = table.detail().collect()[0]
@@ -112,12 +113,15 @@ class DeltaSink(Sink):
         self._history.begin(own=owner == identity, delivered=output.resumed)
         self._check_whole(session)
 
-    def _schema(self, session: SparkSession, output: Output) -> StructType:
-        """The table's columns: those of the stream, without its diff in a current table, and the epoch."""
+    def _schema(self, output: Output, found: Sequence[str]) -> StructType:
+        """The table's columns: those of the stream, without its diff in a current table, and the epoch.
+
+        Args:
+            found: the columns of the table; none if it is to be made.
+        """
         columns = [f for f in output.schema if not self.keys or f.name != self.diff]
         self._columns = [field.name for field in columns]
         if self.epoch is None:
-            found = self._table(session).toDF().columns if self._exists(session) else []
             self.epoch = not self.keys or EPOCH in set(found) - set(self._columns)
         schema = pa.schema(columns)
         return with_epoch(self.target, schema)[0] if self.epoch else spark_schema(schema)
