@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -149,6 +150,25 @@ def test_an_interrupt_anywhere_in_a_start_loses_nothing_and_leaves_no_query(
             query.stop()
         session.all.clear()
     assert line > 80, "it did pass many lines"
+
+
+def test_an_interrupt_while_spark_starts_the_query_leaves_none(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(_s: Any, _context: Any, _f: Any, _d: Any, *, name: str, trigger: Any) -> Running:
+        signal.raise_signal(signal.SIGINT)  # Spark has not listed the query yet
+        return Running(name, session)
+
+    flow, x = small()
+    x.send([1])
+    with monkeypatch.context() as patched:
+        patched.setattr(start, "_run", slowly)
+        with pytest.raises(KeyboardInterrupt):
+            started(flow, session, tmp_path / "here")
+    assert len(session.all) == 1
+    assert not session.streams.active
+    started(flow, session, tmp_path / "here")
+    assert numbers(tmp_path / "here") == [1]
 
 
 def test_entries_read_before_an_interrupt_stay_in_the_log(

@@ -38,6 +38,7 @@ from timely_spark.runtime.errors import (
 )
 from timely_spark.runtime.handle.input_handle import InputHandle, locked
 from timely_spark.runtime.handle.query import Query, keep_until_it_ends, living
+from timely_spark.runtime.handle.watch import only_the_wait
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.streaming import build, sources
@@ -184,7 +185,8 @@ def start(
             confs |= output.sink.confs
         undo.callback(_stop_named, session, name)
         driver = Driver(context, tuple(outputs), system_log)
-        with applied(session, confs) as unset:
+        # an interrupt waits for the end of the call: before it, no list of Spark's has the query
+        with applied(session, confs) as unset, only_the_wait():
             running = _run(session, context, dataframes, driver, name=name, trigger=arguments)
         views = any(isinstance(output.sink, MemorySink) for output in outputs)
         query = Query(
@@ -294,7 +296,7 @@ def _locked(checkpoint: str, undo: ExitStack) -> tuple[RoundLog, Lock]:
 
 
 def _stop_named(session: SparkSession, name: str) -> None:
-    """After a failed start: stop the query, which Spark may have started before an interrupt."""
+    """After a failed start: stop the query, if Spark has started it."""
     for query in session.streams.active:
         if query.name == name:
             query.stop()
