@@ -194,7 +194,8 @@ class SqlFile:
     def explain(self) -> str:
         """The plans of the materialized views: see `explain_sql`."""
         bound = self._bound()
-        return plan_text(relations_of([bound[of].query for of in self.outputs]), self._binder.notes)
+        relations = relations_of([bound[of].query for of in self.outputs])
+        return plan_text(relations, self._binder.notes, Dataflow("plan"))
 
     def _bound(self) -> dict[str, View]:
         """The tables and views by name."""

@@ -459,3 +459,101 @@ SELECT x, y FROM VALUES ('one', 1 AS one), ('two', (2)) AS data(x, y) WHERE y IN
 ----
 one 1
 two 2
+
+-- keys that are equal in several ways: maps in any order, sums of operands in any order; a column all
+
+SELECT count(*) FROM VALUES (map(1, 2, 2, 3)), (map(1, 3)), (map(2, 3, 1, 2)) AS v(m) GROUP BY m
+----
+1
+2
+
+SELECT count(*) FROM VALUES (struct(array(map(1, 2, 2, 3)))), (struct(array(map(2, 3, 1, 2)))) AS v(m) GROUP BY m
+----
+2
+
+SELECT count(*) FROM (SELECT a AS all FROM t) GROUP BY all
+----
+1
+1
+2
+
+SELECT a + b, b, count(*) FROM u GROUP BY GROUPING SETS ((a + b), (b + a), (b))
+----
+3 NULL 1
+3 NULL 1
+5 NULL 1
+5 NULL 1
+NULL 2 1
+NULL 3 1
+NULL NULL 1
+NULL NULL 1
+NULL NULL 1
+
+SELECT b + a FROM u GROUP BY a + b
+----
+3
+5
+NULL
+
+SELECT a, grouping__id FROM u GROUP BY CUBE (a) HAVING grouping__id > 0
+----
+NULL 1
+
+-- the order of structs and arrays is that of their parts
+
+SELECT max(struct(a, b)), min(array(b, a)) FROM u
+----
+{"a":2,"b":3} [null,2]
+
+SELECT a, b FROM u ORDER BY struct(a, b) DESC LIMIT 1
+----
+2 3
+
+SELECT a, map(1, b)['1'] FROM u
+----
+1 2
+2 3
+2 NULL
+
+-- functions that make rows, of columns of the query around; a column window
+
+SELECT a, x FROM u, LATERAL (SELECT * FROM explode(array(u.a, u.b)) e(x) WHERE x > 1)
+----
+1 2
+2 2
+2 2
+2 3
+
+SELECT u.a, x FROM u LEFT JOIN LATERAL explode(array(a, b)) e(x) ON x > 2
+----
+1 NULL
+2 3
+2 NULL
+
+SELECT u.a, s.b, s.more FROM u, LATERAL (SELECT u.*, u.a + 1 AS more FROM VALUES (1)) s WHERE s.e = 5
+----
+1 2 2
+
+SELECT a, k, n FROM u LATERAL VIEW json_tuple(concat('{"k": "', e, '", "n": null, "k": [', b, ']}'), 'k', 'n') j AS k, n
+----
+1 [2] NULL
+2 NULL NULL
+2 [3] NULL
+
+SELECT window, count(*) FROM (SELECT a AS window FROM u) GROUP BY window
+----
+1 1
+2 2
+
+-- stars: of a struct, of one of two tables, without columns
+
+SELECT s.* EXCEPT (y), s.* FROM (SELECT struct(a AS x, b AS y) AS s FROM u)
+----
+1 1 2
+2 2 3
+2 2 NULL
+
+SELECT * EXCEPT (t.a, c, l, m, p, d, t.b) FROM t JOIN u ON t.a = u.a WHERE t.b < 3
+----
+1 2 5
+1 2 5

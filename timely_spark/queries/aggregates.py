@@ -25,6 +25,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import ALL, beyond_longs, too_large_sum
 from timely_spark.queries.sorting import Order, ranks, rows_in_order
 from timely_spark.sql.plain import decimals, rounded_quotient, unscaled, wide
+from timely_spark.sql.types import has_map
 from timely_spark.state.arrow import replaced
 from timely_spark.state.grouping import run_starts
 
@@ -72,7 +73,7 @@ def _double(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _same(kind: pa.DataType) -> pa.DataType | None:
-    return None if pa.types.is_nested(kind) else kind
+    return None if has_map(kind) else kind
 
 
 def _boolean(kind: pa.DataType) -> pa.DataType | None:
@@ -84,7 +85,7 @@ def _long(_: pa.DataType) -> pa.DataType:
 
 
 def _list(kind: pa.DataType) -> pa.DataType | None:
-    return None if pa.types.is_nested(kind) else pa.list_(pa.field("element", kind))
+    return None if has_map(kind) else pa.list_(pa.field("element", kind))
 
 
 def _text(kind: pa.DataType) -> pa.DataType | None:

@@ -17,7 +17,7 @@ from timely_spark.queries.joins import Joins
 from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation
 from timely_spark.queries.scopes import VisibleColumns
 from timely_spark.sql import parse
-from timely_spark.sql.types import name_of
+from timely_spark.sql.types import has_map, name_of
 
 
 class Aggregating(Joins):
@@ -84,6 +84,11 @@ class Aggregating(Joins):
         return True
 
     def _key(self, tree: Any) -> str:
+        """The column of a key. Maps are equal whatever the order of their entries, so they get one order."""
+        from sqlglot import exp
+
+        if has_map(self.binder.bound(self.final(tree), self.relation.schema).type):
+            tree = exp.Anonymous(this="$sorted_maps", expressions=[tree])
         return self.add(tree, "key")
 
     def _alias_expanded(self, node: Any) -> Any:
@@ -110,10 +115,13 @@ class Aggregating(Joins):
         """The keys of each grouping set, as trees."""
         if group is None:
             return [[]]
+        given = list(group.expressions)
         if group.args.get("all"):
-            return [[self._grouped_by(of, items) for _, of in items if not any(calls.aggregates_in(of))]]
+            if (column := self._column_called_all()) is None:
+                return [[self._grouped_by(of, items) for _, of in items if not any(calls.aggregates_in(of))]]
+            given.append(column)
         sets: list[list[Any]] = [[]]
-        for one in group.expressions:
+        for one in given:
             sets = [[*dict.fromkeys([*a, *b])] for a in sets for b in self._sets_of(one, items)]
         if group.args.get("rollup"):  # WITH ROLLUP
             return _prefixes([[one] for one in sets[0]])
@@ -123,6 +131,13 @@ class Aggregating(Joins):
             self._listed = sets[0]
             return self._sets_of(one, items)
         return sets
+
+    def _column_called_all(self) -> Any:
+        """The tree of a column `all`, which `GROUP BY all` means if there is one; else None."""
+        from sqlglot import exp
+
+        column = exp.column("all")
+        return column if self.is_named(column, self.names) else None
 
     def _sets_of(self, node: Any, items: Sequence[tuple[str | None, Any]]) -> list[list[Any]]:
         """The grouping sets of one part of GROUP BY: most are one key."""
@@ -162,7 +177,13 @@ class Aggregating(Joins):
             made = self.final(self.rewritten(node))
             self.keys_of_queries[node] = self.add(made, "key")
             return column_node(self.keys_of_queries[node])
-        return self.final(self.plain(node, self.names))
+        return self.known_key(self.final(self.plain(node, self.names)))
+
+    def known_key(self, tree: Any) -> Any:
+        """The key of GROUP BY that a tree is, up to the order of operands; else the tree."""
+        if not any(type(one).__name__ in _COMMUTATIVE for one in tree.walk()):
+            return tree
+        return self.keys_by_form.setdefault(canonical(tree), tree)
 
     def _call_key(self, node: Any) -> Any:
         """The key by which two aggregates are one: the same tree over the same columns."""
@@ -223,8 +244,9 @@ class Aggregating(Joins):
             return given, pa.int64()
         first = self.binder.bound(self.final(given[0]), self.relation.schema).type
         kind = typed(first)
-        if kind is None and pa.types.is_string(first) and typed(pa.float64()) == pa.float64():
-            given, kind = [cast_to(given[0], pa.float64())], pa.float64()
+        for to in (pa.float64(), pa.bool_()):
+            if kind is None and pa.types.is_string(first) and typed(to) == to:
+                given, kind = [cast_to(given[0], to)], to
         if pa.types.is_null(first):
             options = (pa.float64(), pa.bool_(), pa.string())
             to = next(of for of in options if typed(of) is not None)
@@ -295,7 +317,7 @@ class Aggregating(Joins):
             hint = "group by ROLLUP, CUBE or GROUPING SETS."
             raise self.binder.refuse(node, f"{shown} without grouping sets", hint)
         column, keys = self.grouped
-        given = [self.final(self.plain(one, self._before)) for one in node.expressions]
+        given = [self.known_key(self.final(self.plain(one, self._before))) for one in node.expressions]
         unknown = [one for one, tree in zip(node.expressions, given, strict=True) if tree not in keys]
         if unknown or (isinstance(node, exp.Grouping) and len(given) != 1):
             where = unknown[0] if unknown else node
@@ -307,6 +329,23 @@ class Aggregating(Joins):
         ]
         kind = "tinyint" if isinstance(node, exp.Grouping) else "bigint"
         return parse.parse_expression(f"CAST({' | '.join(bits)} AS {kind})")
+
+
+#: sqlglot's names of the operators whose operands may change places
+_COMMUTATIVE = {"Add", "Mul", "And", "Or", "EQ", "NullSafeEQ", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
+
+
+def canonical(tree: Any) -> Any:
+    """A tree in which the operands of `a + b + c`, and the like, have one order."""
+
+    def ordered(node: Any) -> Any:
+        if type(node).__name__ not in _COMMUTATIVE:
+            return node
+        alone = type(node).__name__ in {"EQ", "NullSafeEQ"}
+        operands = sorted((node.left, node.right) if alone else node.flatten(), key=lambda one: one.sql())
+        return reduce(lambda a, b: type(node)(this=a, expression=b), operands)
+
+    return tree.copy().transform(ordered, copy=False)
 
 
 def _prefixes(parts: Sequence[list[Any]]) -> list[list[Any]]:

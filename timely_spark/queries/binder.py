@@ -197,12 +197,32 @@ class Binder:
             raise self.refuse(node, "UNION BY NAME", "list the columns of both sides in one order.")
         left, right = self.aligned(node, sides)
         distinct = bool(node.args.get("distinct"))
+        if distinct or not isinstance(node, exp.Union):
+            left, right = (
+                replace(one, relation=self.with_sorted_maps(one.relation)) for one in (left, right)
+            )
         if isinstance(node, exp.Union):
             both = Concat((left.relation, right.relation))
             return replace(left, relation=Distinct(both) if distinct else both, single=False)
         operation: Any = "intersect" if isinstance(node, exp.Intersect) else "subtract"
         made = Compared(left.relation, right.relation, operation, not distinct)
         return replace(left, relation=made, single=False)
+
+    def with_sorted_maps(self, relation: Relation) -> Relation:
+        """A relation whose rows are compared: its maps get one order of entries, as any order is equal."""
+        from sqlglot import exp
+
+        schema = relation.schema
+        if not any(types.has_map(one.type) for one in schema):
+            return relation
+        ordered = {
+            one.name: self.bound(
+                exp.Anonymous(this="$sorted_maps", expressions=[column_node(one.name)]), schema
+            )
+            for one in schema
+            if types.has_map(one.type)
+        }
+        return Projection(relation, tuple((name, ordered.get(name, name)) for name in schema.names))
 
     def aligned(self, node: Any, sides: Sequence[BoundQuery]) -> list[BoundQuery]:
         """Several queries with the first one's columns, of common types."""

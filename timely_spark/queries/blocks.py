@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from timely_spark.errors import SqlError
 from timely_spark.queries import calls
 from timely_spark.queries.aggregating import Aggregating
@@ -23,8 +25,9 @@ from timely_spark.queries.relations import (
     Relation,
     Window,
 )
-from timely_spark.queries.scopes import Fresh
+from timely_spark.queries.scopes import Fresh, VisibleColumns
 from timely_spark.sql import parse
+from timely_spark.sql.binder import near
 
 #: Clauses of a block that are not kept up to date, or mean nothing for a collection.
 REFUSED = {
@@ -84,6 +87,8 @@ class Block(Aggregating):
             return column_node(self.windows[node], node)
         if isinstance(node, exp.Grouping | exp.GroupingId):
             return self.grouping(node)
+        if isinstance(node, exp.Column) and self.grouped is not None and node.name.lower() == "grouping__id":
+            return self.grouping(exp.GroupingId())  # Hive's name of it
         if calls.is_aggregate(node):
             if self.computed is None:
                 shown = node.sql(dialect=parse.dialect())
@@ -108,7 +113,7 @@ class Block(Aggregating):
             made = self.plain(node, self._before)
         except SqlError:
             return None
-        return self.computed.get(made)
+        return self.computed.get(self.known_key(made))
 
     # -- what is selected ------------------------------------------------------------------------------------
 
@@ -138,18 +143,51 @@ class Block(Aggregating):
         from sqlglot import exp
 
         table = node.table.lower() if isinstance(node, exp.Column) else None
-        entries = [one for one in self.names.entries if table is None or one.table.lower() == table]
-        if table is None:
-            entries = [one for one in entries if not one.hidden]
-        dropped = {one.name.lower() for one in star.args.get("except_") or star.args.get("except") or ()}
         if star.args.get("replace") or star.args.get("rename"):
             raise self.binder.refuse(node, "* REPLACE", "list the columns.")
-        if not entries:
-            raise self.binder.refuse(
-                node, f"no table {node.table}" if table else "* without FROM", "list columns."
-            )
-        kept = [one for one in entries if one.name.lower() not in dropped]
-        return [(one.name, column_node(one.column, node)) for one in kept]
+        found = self._columns_of(table, node)
+        if not found:
+            problem = f"no table {node.table}" if table else "* without FROM"
+            raise self.binder.refuse(node, problem, "list columns.")
+        for one in star.args.get("except_") or ():
+            left = [
+                each
+                for each in found
+                if each[1].lower() != one.name.lower()
+                or one.text("table").lower() not in {"", each[0].lower()}
+            ]
+            if len(left) == len(found):
+                shown = one.sql(dialect=parse.dialect())
+                hint = near(one.name, [name for _, name, _ in found]) or "name columns of the star."
+                raise self.binder.refuse(one, f"EXCEPT of {shown}, which the star has not", hint)
+            found = left
+        if not found:
+            raise self.binder.refuse(node, "EXCEPT of all columns", "leave one.")
+        return [(name, tree) for _, name, tree in found]
+
+    def _columns_of(self, table: str | None, node: Any) -> list[tuple[str, str, Any]]:
+        """The columns of a star: those of all tables, of one, also around the block, or a struct's fields.
+
+        Each has the name of its table, its own, and its tree.
+        """
+        from sqlglot import exp
+
+        if table is None:
+            shown = (one for one in self.names.entries if not one.hidden)
+            return [(one.table, one.name, column_node(one.column, node)) for one in shown]
+        names: VisibleColumns | None = self.names
+        while names is not None:
+            if found := [one for one in names.entries if one.table.lower() == table]:
+                if names is self.names:
+                    return [(one.table, one.name, column_node(one.column, node)) for one in found]
+                return [(one.table, one.name, exp.column(one.name, one.table, quoted=True)) for one in found]
+            for one in names.entries:
+                if one.name.lower() == table and pa.types.is_struct(one.type):
+                    of = exp.column(one.name, one.table or None, quoted=True)
+                    fields = [(field.name, exp.to_identifier(field.name, quoted=True)) for field in one.type]
+                    return [("", name, exp.Dot(this=of.copy(), expression=part)) for name, part in fields]
+            names = names.around
+        return []
 
     def _projected(self, items: Sequence[tuple[str | None, Any]], *, single: bool) -> BoundQuery:
         node, binder = self.node, self.binder
@@ -190,7 +228,7 @@ class Block(Aggregating):
             raise binder.refuse(order, "ORDER BY of a column that DISTINCT drops", hint)
         relation: Relation = Projection(self.relation, (*columns, *outer, *more))
         if distinct is not None:
-            relation = Distinct(relation)
+            relation = Distinct(binder.with_sorted_maps(relation))
         if limits:
             relation = Limit(relation, tuple(name for name, _ in outer), tuple(orders), count, offset)
         if more:

@@ -1,9 +1,14 @@
-"""A query's plan as text: its operators, what each stores, and what is shared."""
+"""A query's plan as text: its operators, what each stores, its exchanges, and what is shared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import pyarrow as pa
+
+from timely_spark.differential.collections import Collection
+from timely_spark.operators.aggregate import ALL
 from timely_spark.queries.aggregates import is_weight
 from timely_spark.queries.building import Builder
 from timely_spark.queries.narrowing import needed_columns
@@ -22,21 +27,62 @@ from timely_spark.queries.relations import (
 )
 
 
-def plan_text(relations: Sequence[Relation], notes: Sequence[str]) -> str:
-    """Plans as text: each operator below the one that reads it."""
-    builder = Builder({})
-    builder.expect(*relations)
+def plan_text(relations: Sequence[Relation], notes: Sequence[str], flow: Any) -> str:
+    """Plans as text: each operator below the one that reads it.
+
+    Args:
+        relations: the plans.
+        notes: what else is worth knowing.
+        flow: an empty flow, in which they are built to see which exchanges the compiler elides.
+    """
+    builder = _TrialBuilder(flow, relations)
     shown = _Tree(builder, needed_columns(relations)[1])
     for one in relations:
         shown.add(one, 0)
-    exchanged = "rows are exchanged by what they are stored by, unless they are already."
-    stores = any(stored(one) for root in relations for one in root.walk())
-    every = [*([exchanged] if stores else []), *dict.fromkeys(notes)]
-    return "\n".join([*shown.lines, *(f"Note: {one}" for one in every)])
+    return "\n".join([*shown.lines, *(f"Note: {one}" for one in dict.fromkeys(notes))])
+
+
+class _TrialBuilder(Builder):
+    """Builds relations in a flow that nobody runs, and knows the exchanges of each."""
+
+    def __init__(self, flow: Any, relations: Sequence[Relation]) -> None:
+        every = (one for root in relations for one in root.walk())
+        tables = {one.name: one.columns for one in every if isinstance(one, TableScan)}
+        tables = tables or {"no table": pa.schema([("n", pa.int64())])}
+        super().__init__({name: flow.input(name, columns).collection() for name, columns in tables.items()})
+        self._stages, self._owners = flow.graph.stages, dict[str, Relation]()
+        self.expect(*relations)
+        for number, one in enumerate(relations):
+            self.collection(one).changes().capture(f"out {number}")
+        self._plan = flow.compile(2)
+
+    def collection(self, relation: Relation) -> Collection:
+        """The collection of a relation, whose steps are those that are added meanwhile."""
+        for each in () if isinstance(relation, Recursion) else relation.inputs:
+            self.collection(each)
+        first = len(self._stages)
+        made = super().collection(relation)
+        for one in self._stages[first:]:
+            self._owners.setdefault(one.name, relation)
+        return made
+
+    def exchanges(self, relation: Relation) -> str:
+        """The exchanges into a relation's steps, and those from others that are elided."""
+        into = [one for one in self._plan.edges if self._owners.get(one.target.name) == relation]
+        moved = [self._plan.exchanged.get(one.index) for one in into]
+        stays = [
+            self._plan.elided.get(one.index) for one in into if self._owners.get(one.source.name) != relation
+        ]
+        parts = [
+            f"{what} {' and '.join(dict.fromkeys(shown))}"
+            for what, found in (("exchanged", moved), ("elided", stays))
+            if (shown := [str(by).replace(f"by {ALL}", "to one worker") for by in found if by is not None])
+        ]
+        return f"; {', '.join(parts)}" if parts else ""
 
 
 class _Tree:
-    def __init__(self, builder: Builder, needed: Mapping[Relation, frozenset[str]]) -> None:
+    def __init__(self, builder: _TrialBuilder, needed: Mapping[Relation, frozenset[str]]) -> None:
         self.builder, self.needed = builder, needed
         self.lines: list[str] = []
         self.numbers: dict[Relation, int] = {}
@@ -53,7 +99,8 @@ class _Tree:
         shared = self.builder.shared_keys(one)
         arranged = f"; arranged by {shared}, for several joins" if shared else ""
         text = f"{number}{kind} {one.detail}".rstrip()
-        self.lines.append(f"{margin}{text}{': ' + stores if stores else ''}{arranged}")
+        moved = self.builder.exchanges(one)
+        self.lines.append(f"{margin}{text}{': ' + stores if stores else ''}{moved}{arranged}")
         for each in one.inputs:
             self.add(each, depth + 1)
 

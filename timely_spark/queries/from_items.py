@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.queries import calls
-from timely_spark.queries.binder import UNIT, BoundQuery, Views, column_node
+from timely_spark.queries.binder import UNIT, BoundQuery, Domain, Views, column_node
 from timely_spark.queries.generators import (
     GENERATORS,
     Generated,
+    elements_of,
     generator_name,
     is_generator,
     parts_of,
@@ -37,6 +38,7 @@ class FromItems(Subqueries):
         def take(self, made: FromItem) -> None: ...  # noqa: D102
         def names_of(self, parts: Sequence[FromItem]) -> VisibleColumns: ...  # noqa: D102
         def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem: ...  # noqa: D102
+        def of_domain(self, domain: Domain) -> FromItem: ...  # noqa: D102
         def joined(self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]) -> Any: ...  # noqa: D102
 
     def source(self, node: Any) -> FromItem:
@@ -71,7 +73,7 @@ class FromItems(Subqueries):
         elif isinstance(node, exp.Subquery | exp.Values | exp.Query):
             return self.derived(_named_rows(node) if isinstance(node, exp.Values) else node)
         elif isinstance(node, exp.Table) and is_generator(node.this):
-            return self._generated(node, node.this, FromItem(UNIT, [], []))
+            return self._generated_in_from(node)
         elif isinstance(node, exp.Table) and _is_range(node.this):
             answer = BoundQuery(rows_of_range(self.binder, node.this), ("id",), ("id",))
             alias = node.alias
@@ -80,6 +82,15 @@ class FromItems(Subqueries):
             hint = "read a table, a view, a subquery, VALUES, range(...) or explode(...)."
             raise self.binder.refuse(node, f"{text} in FROM", hint)
         return self.source_of(node, answer, alias)
+
+    def _generated_in_from(self, node: Any) -> FromItem:
+        """The rows of a function, which may read columns of the blocks around this one."""
+        try:
+            return self._generated(node, node.this, FromItem(UNIT, [], []))
+        except Correlated:
+            if self.domain is None:
+                raise
+        return self._generated(node, node.this, self.of_domain(self.domain))
 
     def derived(self, node: Any) -> FromItem:
         """A subquery in `FROM`. It reads tables, and in a subquery columns of the blocks around that."""
@@ -177,11 +188,11 @@ class FromItems(Subqueries):
             on = None
         if _is_range(query):
             query = exp.select("*").from_(exp.Table(this=query))
-        if not isinstance(query, exp.Query):
+        if not isinstance(query, exp.Query) and (on is None or not side):
             made = self.lateral_view(node, left, outer=side == "LEFT")
-            if on is not None and side:
-                raise self.binder.refuse(node, f"{side} JOIN LATERAL ... ON", "write the condition in WHERE.")
             return made if on is None else self.connected([made], [on])
+        if not isinstance(query, exp.Query):
+            query = exp.select("*").from_(exp.Table(this=query, alias=node.args.get("alias")))
         if side not in {"", "LEFT"}:
             raise self.binder.refuse(node, f"{side} JOIN LATERAL", "write JOIN or LEFT JOIN.")
         if on is not None and side:
@@ -209,14 +220,13 @@ class FromItems(Subqueries):
     def lateral_view(self, node: Any, left: FromItem, *, outer: bool = False) -> FromItem:
         """A source with the rows that `LATERAL VIEW` makes of each of its rows."""
         if not is_generator(node.this):
-            hint = "the functions that make rows are explode, posexplode and inline."
+            hint = "the functions that make rows are explode, posexplode, inline and json_tuple."
             raise self.binder.refuse(node, f"LATERAL {node.this.sql(dialect=parse.dialect())}", hint)
         return self._generated(node, node.this, left, outer=outer or bool(node.args.get("outer")))
 
     def _generated(self, node: Any, call: Any, left: FromItem, *, outer: bool = False) -> FromItem:
         """A source, and for each row the rows that a function makes of it."""
-        argument = call.this if type(call).__name__ != "Anonymous" else call.expressions[0]
-        tree = self.plain(argument, self.names_of([left]))
+        tree = self.plain(elements_of(call), self.names_of([left]))
         kept, self.relation = self.relation, left.relation
         column = self.add(tree, "elements")
         relation, self.relation = self.relation, kept

@@ -1,4 +1,4 @@
-"""Functions that make rows: `explode`, `posexplode` and `inline`, in `LATERAL VIEW`, `FROM` and `SELECT`."""
+"""Functions that make rows: `explode`, `posexplode`, `inline` and `json_tuple`, where SQL has them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ GENERATORS = {
     "Inline": (False, False),
     "inline": (False, False),
     "inline_outer": (False, True),
+    "json_tuple": (False, False),
 }
 #: rows of `range(...)` that a plan may have
 MOST_ROWS = 100_000
@@ -45,6 +46,15 @@ def generator_name(node: Any) -> str:
 def is_generator(node: Any) -> bool:
     """Whether a call makes rows."""
     return generator_name(node) in GENERATORS
+
+
+def elements_of(node: Any) -> Any:
+    """The array, or map, whose elements a generator makes rows of."""
+    from sqlglot import exp
+
+    if generator_name(node) == "json_tuple":
+        return exp.Anonymous(this="$json_tuple", expressions=node.expressions)
+    return node.expressions[0] if isinstance(node, exp.Anonymous) else node.this
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +149,7 @@ def parts_of(binder: Binder, node: Any, kind: pa.DataType) -> list[tuple[str, pa
     if not types.is_array(kind):
         shown = calls.function_name(node)
         raise binder.refuse(node, f"{shown} of {name_of(kind)}", "give an array or a map.")
-    if name.lower().startswith("inline"):
+    if name.lower().startswith(("inline", "json")):
         if not pa.types.is_struct(kind.value_type):
             raise binder.refuse(node, f"inline of {name_of(kind)}", "give an array of structs.")
         return [(one.name, one.type, n) for n, one in enumerate(kind.value_type)]

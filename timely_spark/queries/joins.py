@@ -72,7 +72,7 @@ class Joins(FromItems):
         node = self.node
         parts: list[FromItem] = []
         if self.domain is not None:
-            parts.append(self._of_domain(self.domain))
+            parts.append(self.of_domain(self.domain))
         first = node.args.get("from_") or node.args.get("from")
         if first is not None:
             made = self.source(first.this)
@@ -117,7 +117,8 @@ class Joins(FromItems):
         self.relation = made.relation
         self.names = VisibleColumns(made.entries, made.outer, self.around)
 
-    def _of_domain(self, domain: Domain) -> FromItem:
+    def of_domain(self, domain: Domain) -> FromItem:
+        """The rows of the blocks around this one that a subquery has an answer for."""
         renamed = [(self.fresh.name(entry.column), entry.column) for _, entry in domain.entries]
         relation = Projection(domain.relation, tuple(renamed))
         outer = [
@@ -128,7 +129,7 @@ class Joins(FromItems):
 
     # -- joins -----------------------------------------------------------------------------------------------
 
-    def joined(  # noqa: C901 - a table
+    def joined(
         self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]
     ) -> tuple[tuple[list[FromItem], list[Any]], list[Any]]:
         """The parts with one more, or joined with it; the conditions that wait, and those of `WHERE`."""
@@ -151,10 +152,7 @@ class Joins(FromItems):
             known = {one.name.lower() for part in parts for one in part.entries if not one.hidden}
             using = [one.name for one in other.entries if one.name.lower() in known]
         inner = not side and kind in {"", "INNER", "CROSS"}
-        if on is not None and calls.has_query(on):
-            if not inner:
-                hint = "select in a subquery of FROM first the rows that the condition is true of."
-                raise self.binder.refuse(on, f"a subquery in ON of a {side or kind} JOIN", hint)
+        if inner and on is not None and calls.has_query(on):
             # of inner joins ON is WHERE
             every = conjuncts(on)
             asked = [one for one in every if calls.has_query(one)]
@@ -195,9 +193,10 @@ class Joins(FromItems):
         conditions = (
             conjuncts(on) if on is not None else [self._using(node, name, [left], other) for name in using]
         )
-        resolved = [self._resolved(one, [left, other]) for one in conditions]
+        asked = [one for one in conditions if calls.has_query(one)]
+        resolved = [self._resolved(one, [left, other]) for one in conditions if one not in asked]
         how = kind.lower() if kind in {"SEMI", "ANTI"} else side.lower()
-        made = self._outer(how, left, other, resolved, node)
+        made = self._outer(how, left, other, resolved, asked)
         if using and how in {"left", "right", "full"}:
             made = self._merged(made, using, how)
         return made
@@ -392,11 +391,16 @@ class Joins(FromItems):
         return [replace(one, column=self.final_name(one.column)) for one in entries]
 
     def _outer(
-        self, how: str, left: FromItem, right: FromItem, conditions: Sequence[Any], node: Any
+        self, how: str, left: FromItem, right: FromItem, conditions: Sequence[Any], asked: Sequence[Any]
     ) -> FromItem:
-        """A join that keeps rows without a match, or only says which have one."""
+        """A join that keeps rows without a match, or only says which have one.
+
+        Args:
+            conditions: those without subqueries, over the columns of both sides.
+            asked: those with subqueries.
+        """
         if how == "right":
-            made = self._outer("left", right, left, conditions, node)
+            made = self._outer("left", right, left, conditions, asked)
             return FromItem(made.relation, [*left.entries, *right.entries], made.outer)
         # a condition of a side whose rows may be dropped is said of it before
         sides = {"left": (right,), "anti": (right,), "semi": (left, right)}.get(how, ())
@@ -413,33 +417,52 @@ class Joins(FromItems):
         done = [one for one, _, _ in pairs] if len(keys) == len(pairs) else []
         residual = [one for one in conditions if one not in done]
         names = tuple(a for a, _ in keys), tuple(b for _, b in keys)
+        both = FromItem(ours, [*left.entries, *right.entries], [*left.outer, *right.outer])
         columns = [*left.relation.schema.names, *right.relation.schema.names]
         kind: Any = how
         if how in {"semi", "anti"}:
             relation: Relation = RelationJoin(ours, theirs, kind, names[0], names[1])
-            if residual:
-                found = _only(self._all_pairs(ours, theirs, keys, residual), left.relation.schema.names)
+            if residual or asked:
+                pairs_of = self._all_pairs(both, theirs, keys, residual, asked)
+                found = _only(pairs_of, left.relation.schema.names)
                 relation = Matched(left.relation, found, present=how == "semi")
             return FromItem(_only(relation, left.relation.schema.names), left.entries, left.outer)
-        if keys and not residual:
+        if keys and not residual and not asked:
             relation = _only(RelationJoin(ours, theirs, kind, names[0], names[1]), columns)
         else:
-            pairs_of = _only(self._all_pairs(ours, theirs, keys, residual), columns)
+            pairs_of = _only(self._all_pairs(both, theirs, keys, residual, asked), columns)
             relation = self._by_matches(how, left.relation, right.relation, pairs_of)
-        return FromItem(relation, [*left.entries, *right.entries], [*left.outer, *right.outer])
+        return FromItem(relation, both.entries, both.outer)
 
     def _all_pairs(
-        self, mine: Relation, theirs: Relation, keys: Sequence[tuple[str, str]], residual: Sequence[Any]
+        self,
+        both: FromItem,
+        theirs: Relation,
+        keys: Sequence[tuple[str, str]],
+        residual: Sequence[Any],
+        asked: Sequence[Any],
     ) -> Relation:
+        """The pairs of two sides for which conditions hold.
+
+        Args:
+            both: the left side's relation, with the names of both sides.
+            theirs: the right side.
+            asked: the conditions with subqueries, which read the pairs.
+        """
         # the conditions may read the right keys, which a join drops
         copies = [(b, self.fresh.name("key")) for _, b in keys]
         kept = [(one, one) for one in theirs.schema.names]
         right = Projection(theirs, (*kept, *((new, old) for old, new in copies))) if copies else theirs
         made: Relation = RelationJoin(
-            mine, right, "inner", tuple(a for a, _ in keys), tuple(new for _, new in copies)
+            both.relation, right, "inner", tuple(a for a, _ in keys), tuple(new for _, new in copies)
         )
         for one in residual:
             made = self._filtered(made, one)
+        before = self.relation, self.names
+        self.take(replace(both, relation=made))
+        for one in asked:
+            self.filter(one)
+        made, (self.relation, self.names) = self.relation, before
         return made
 
     def _by_matches(self, how: str, left: Relation, right: Relation, pairs: Relation) -> Relation:

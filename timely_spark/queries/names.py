@@ -41,7 +41,8 @@ class BlockNames(ABC):
         #: after the aggregates: their columns, and those of the keys, by what they compute
         self.computed: dict[Any, str] | None = None
         self.windows: dict[Any, str] = {}
-        #: the keys of groups that have subqueries
+        #: the keys of groups, by their canonical form; and those that have subqueries
+        self.keys_by_form: dict[Any, Any] = {}
         self.keys_of_queries: dict[Any, str] = {}
         #: with grouping sets, the column that tells them apart, and the keys that its bits stand for
         self.grouped: tuple[str, list[Any]] | None = None

@@ -84,7 +84,7 @@ def take_clauses(text: str) -> tuple[str, list[Clause]]:
             inside = text[tokens[n + 2].end + 1 : tokens[at - 1].start]
             found.append(Clause(token.start, "key", inside))
             blank.append((token.start, tokens[at - 1].end + 1))
-        if has(n, "WINDOW", "("):  # a function, where sqlglot takes it for the clause behind GROUP BY
+        if has(n, "WINDOW") and words[n + 2 : n + 3] != ["AS"]:  # a name, which sqlglot takes for the clause
             text = text[: token.start] + WINDOW + text[token.end + 1 :]
     for start, end in blank:
         text = text[:start] + "".join("\n" if c == "\n" else " " for c in text[start:end]) + text[end:]

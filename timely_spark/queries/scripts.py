@@ -15,6 +15,7 @@ from timely_spark.queries.query import QueryBinder
 from timely_spark.queries.recursion import take_clauses
 from timely_spark.queries.relations import Projection, Relation, TableScan
 from timely_spark.queries.scopes import Fresh
+from timely_spark.queries.time_windows import NAME, WINDOW
 from timely_spark.sql import parse
 
 
@@ -34,6 +35,9 @@ def statements(text: str) -> tuple[Binder, list[Any]]:
         trees = [parse.parse_query(cleared)]  # tells the mistake, and where it is
     binder = QueryBinder(text, clauses=clauses, zone=session_zone())
     for tree in trees:
+        for one in tree.find_all(sqlglot.exp.Identifier):
+            if one.name.lower() == WINDOW:
+                one.set("this", NAME)
         for one in tree.find_all(sqlglot.exp.CTE):
             if (start := parse.start_of(one.args["alias"].this)) is not None:
                 binder.starts.append(start)

@@ -16,6 +16,8 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import present_records
 from timely_spark.differential.reductions import with_one_key
 from timely_spark.operators.aggregate import ALL
+from timely_spark.sql.lists import dense_ranks
+from timely_spark.sql.types import has_map
 from timely_spark.state.arrow import replaced
 from timely_spark.state.grouping import run_starts
 from timely_spark.state.hashing import hashes
@@ -52,7 +54,9 @@ def ranks(column: Any) -> Ranks:
         return np.zeros(len(values), np.int64)
     if pa.types.is_boolean(values.type):
         found = values.cast(pa.int8()).fill_null(0).to_numpy().astype(np.int64) + 1
-    elif pa.types.is_nested(values.type):  # any order, the same one everywhere
+    elif pa.types.is_nested(values.type) and not has_map(values.type):
+        found = dense_ranks(values) + 1
+    elif pa.types.is_nested(values.type):  # maps have any order, the same one everywhere
         _, found = np.unique(hashes(pa.table({"value": values}), ["value"]), return_inverse=True)
         found = found.reshape(-1).astype(np.int64) + 1
     elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type):

@@ -63,7 +63,8 @@ def explain_sql(query: str, **tables: Collection | Stream) -> str:
     """The plan of a query as text: operators, what each stores, by what rows are exchanged, what files skip.
 
     Nothing is added to the flow. A part that several operators read is built once, and shown once: later it
-    is "as #n".
+    is "as #n". An exchange is "elided" where an operator before it has partitioned its rows so already; what
+    the program did to its tables before is not seen.
 
     Args:
         query: as for `sql`, as are `tables`.
@@ -75,11 +76,10 @@ def explain_sql(query: str, **tables: Collection | Stream) -> str:
         ...     ts.explain_sql("SELECT src, count(*) AS n FROM edges WHERE dst > 1 GROUP BY src", edges=edges)
         ... )
         Projection src, count AS n
-          Aggregation count(*) by src: stores sums by src
+          Aggregation count(*) by src: stores sums by src; exchanged by src
             Projection src
               Selection `dst` > 1: files are read by it
                 TableScan edges
-        Note: rows are exchanged by what they are stored by, unless they are already.
 
     Raises:
         SqlError: as `sql`.
@@ -89,7 +89,8 @@ def explain_sql(query: str, **tables: Collection | Stream) -> str:
 
     given = {name: as_collection(table) for name, table in tables.items()}
     relation, notes = planned(query, given)
-    return plan_text([relation], notes)
+    like = type(next(iter(given.values())).index.flow)
+    return plan_text([relation], notes, like("plan"))
 
 
 def as_collection(table: Any) -> Collection:

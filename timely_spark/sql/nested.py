@@ -68,7 +68,10 @@ def _tuple(binder: ExpressionBinder, node: Any) -> Term:
 def _bracket(binder: ExpressionBinder, node: Any) -> Term:
     of, index = binder.bind(node.this), node.expressions[0]
     if pa.types.is_map(of.type):
-        return binder.call(node, "element_at", of, index)
+        key = binder.bind(index)
+        if types.casts_itself(key.type, of.type.key_type):
+            key = binder.cast(key, of.type.key_type, node)
+        return binder.call(node, "element_at", of, key)
     if pa.types.is_struct(of.type):
         return binder.field(node, of, binder.text_of(index, "the name of a field"))
     return binder.call(node, "$item", of, index)

@@ -150,6 +150,13 @@ def is_array(kind: pa.DataType) -> bool:
     return bool(of.is_list(kind))
 
 
+def has_map(kind: pa.DataType) -> bool:
+    """Whether a type is a map, or has one inside."""
+    if of.is_struct(kind):
+        return any(has_map(one.type) for one in kind)
+    return has_map(kind.value_type) if is_array(kind) else bool(of.is_map(kind))
+
+
 def is_atomic(kind: pa.DataType) -> bool:
     """Whether a type has no parts."""
     return not of.is_nested(kind) and not of.is_null(kind)

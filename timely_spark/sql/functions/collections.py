@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from timely_spark.sql import types
 from timely_spark.sql.lists import Elements, dense_ranks, lists_of, part_of_lists
 from timely_spark.sql.plain import to_numpy
-from timely_spark.sql.registry import Failures, Value, as_array, spark_function
+from timely_spark.sql.registry import Failures, Value, as_array, scatter, spark_function
 from timely_spark.sql.types import array_of
 
 _OUT = "use try_element_at or get, which give null there."
@@ -455,3 +455,24 @@ def _str_to_map(
         pa.array(np.minimum(parts.offsets[:-1] + 1, max(len(parts.values) - 1, 0)), mask=parts.sizes < 2)
     )
     return _made_map(keys, items, x.sizes, result, failures)
+
+
+@spark_function("$sorted_maps", lambda given, _: (list(given), given[0]) if len(given) == 1 else None)
+def _sorted_maps(a: pa.Array) -> Any:
+    """Values whose maps have their entries in the order of their keys: equal maps are equal values."""
+    kind = a.type
+    if not types.has_map(kind):
+        return a
+    if a.null_count:
+        rows = np.flatnonzero(np.asarray(a.is_valid()))
+        return scatter([(rows, _sorted_maps(a.take(pa.array(rows))))] if len(rows) else [], len(a), kind)
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([_sorted_maps(one) for one in a.flatten()], fields=list(kind))
+    if types.is_array(kind):
+        x = Elements(a)
+        return lists_of(_sorted_maps(x.values), x.sizes, kind)
+    x = Elements(a.cast(_pairs(kind)))
+    keys, items = map(_sorted_maps, x.values.flatten())
+    order = pa.array(np.lexsort([dense_ranks(keys), x.owners]))
+    offsets = pa.array(x.offsets, pa.int32())
+    return pa.MapArray.from_arrays(offsets, keys.take(order), items.take(order), type=kind)
