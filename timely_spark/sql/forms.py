@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from timely_spark.sql import literals, terms, types
 from timely_spark.sql.binder import SPECIAL, WRITE, ExpressionBinder, special, syntax
+from timely_spark.sql.functions.documents import is_json_type
 from timely_spark.sql.functions.maths import round_result
 from timely_spark.sql.terms import Term
 from timely_spark.sql.types import INTERVAL, is_date_or_time, is_integral, is_interval, is_number, name_of
@@ -422,6 +423,19 @@ def _unix_timestamp(binder: ExpressionBinder, node: Any) -> Term:
         shown = pattern or [binder.constant(pa.scalar("yyyy-MM-dd HH:mm:ss"))]
         return binder.called(node, "$unix_timestamp", [of, *shown])
     return binder.called(node, "$unix_seconds", [of])  # which rounds towards 1970
+
+
+@special("from_json")
+def _from_json(binder: ExpressionBinder, node: Any) -> Term:
+    text, schema = _arguments(binder, node, 2)
+    ddl = schema.value.as_py() if isinstance(schema, terms.Constant) and schema.type == pa.string() else ""
+    kind = literals.type_of_text(ddl, binder.zone)
+    if kind is None or not pa.types.is_nested(kind) or not is_json_type(kind):
+        problem = f"from_json with the schema {binder.sql(node.expressions[1])}"
+        raise binder.refuse(node, problem, "write a literal such as 'a INT, b ARRAY<STRING>'.")
+    given = pa.scalar(pa.schema([("value", kind)]).serialize().to_pybytes())
+    arguments = (binder.cast(text, pa.string(), node), binder.constant(given))
+    return terms.FunctionCall(kind, "$from_json", arguments, binder.zone, binder.sql(node))
 
 
 @special("typeof")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.sql import types
+from timely_spark.errors import SqlError
+from timely_spark.sql import parse, types
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -72,6 +74,20 @@ def named_type(node: exp.Expression, zone: str) -> pa.DataType | None:
         return pa.map_(*inner)
     if kind == "STRUCT":
         return pa.struct([(one.name, of) for one, of in zip(node.expressions, inner, strict=True)])
+    return None
+
+
+def type_of_text(text: str, zone: str) -> pa.DataType | None:
+    """The type that a text names, or a struct of the columns that it lists; None if it is neither.
+
+    >>> type_of_text("a INT, b ARRAY<STRING>", "UTC")
+    StructType(struct<a: int32, b: list<element: string>>)
+    """
+    for one in (text, f"STRUCT<{text}>"):
+        with suppress(SqlError):
+            tree = parse.parse_expression(f"CAST(x AS {one})")
+            if (kind := named_type(tree.args["to"], zone)) is not None:
+                return kind
     return None
 
 

@@ -11,6 +11,7 @@ from timely_spark.sql.functions import (
     digests,
     documents,
     formats,
+    hashes,
     maths,
     strings,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "digests",
     "documents",
     "formats",
+    "hashes",
     "maths",
     "strings",
 ]

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from timely_spark.sql.registry import Failures, spark_function
+from timely_spark.sql import types
+from timely_spark.sql.functions.dates import local
+from timely_spark.sql.functions.formats import formatted
+from timely_spark.sql.lists import Elements, lists_of
+from timely_spark.sql.plain import to_numpy
+from timely_spark.sql.registry import (
+    FUNCTIONS,
+    Failures,
+    Typed,
+    apply_function,
+    as_array,
+    scatter,
+    spark_function,
+)
 from timely_spark.sql.texts import of_distinct
 
 
@@ -37,11 +52,9 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def _parsed(text: str) -> Any:
-    """The value of a text; raises ValueError if it is not JSON."""
-    return json.loads(
-        text, object_pairs_hook=Members, parse_float=_of_float, parse_int=Number, parse_constant=_no_constant
-    )
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=Members, parse_float=_of_float, parse_int=Number, parse_constant=_no_constant
+)
 
 
 def _shown(value: Any) -> str:
@@ -53,17 +66,31 @@ def _shown(value: Any) -> str:
             return "[" + ",".join(map(_shown, value)) + "]"
         case Number():
             return value
-    return json.dumps(value, ensure_ascii=False)
+        case str():
+            return _quoted(value)
+    return json.dumps(value)
 
 
-def _of_json(texts: pa.Array, function: Callable[[Any], Any], kind: pa.DataType) -> pa.Array:
-    """A function of values; null where a text is not JSON."""
+#: the characters that have an escape
+_ESCAPES = {n: f"\\u{n:04X}" for n in range(32)} | {
+    ord(one): f"\\{short}" for one, short in zip('\b\f\n\r\t"\\', 'bfnrt"\\', strict=True)
+}
+
+
+def _quoted(text: str) -> str:
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def _of_json(
+    texts: pa.Array, function: Callable[[Any], Any], kind: pa.DataType, otherwise: Any = None
+) -> pa.Array:
+    """A function of values, and what is there instead where a text is not JSON."""
 
     def tried(text: str) -> Any:
         try:
-            value = _parsed(text)
+            value = _DECODER.decode(text)
         except (ValueError, RecursionError):
-            return None
+            return otherwise
         return function(value)
 
     return of_distinct(texts, tried, kind)
@@ -108,3 +135,300 @@ def _json_object_keys(text: pa.Array) -> Any:
         return [name for name, _ in value] if isinstance(value, Members) else None
 
     return _of_json(text, keys, pa.list_(pa.string()))
+
+
+def _tuple_type(given: Sequence[pa.DataType], _: str) -> Typed | None:
+    """The type of `json_tuple`: a list of one struct, which is a row."""
+    row = pa.struct([(f"c{n}", pa.string()) for n in range(len(given) - 1)])
+    return ([pa.string()] * len(given), types.array_of(row)) if len(given) > 1 else None
+
+
+@spark_function("$json_tuple", _tuple_type, nulls=True, constant=range(1, 100))
+def _json_tuple(text: pa.Array, *names: pa.Scalar, result: pa.DataType, length: int) -> Any:
+    wanted = [one.as_py() for one in names]
+
+    def row(value: Any) -> list[dict[str, str | None]]:
+        members = {key: of for key, of in value if of is not None} if isinstance(value, Members) else {}
+        found = (members.get(name) for name in wanted)
+        shown = [of if of is None or isinstance(of, str) else _shown(of) for of in found]
+        return [{f"c{n}": None if of is None else str(of) for n, of in enumerate(shown)}]
+
+    return _of_json(pc.fill_null(as_array(text, length), ""), row, result, row(None))
+
+
+# -- to_json -------------------------------------------------------------------------------------------------
+
+
+def _joined(parts: pa.Array, sizes: Any, ends: str) -> pa.Array:
+    """Lists of texts as texts, with commas and brackets."""
+    joined = pc.binary_join(lists_of(parts, sizes), ",")
+    return pc.binary_join_element_wise(ends[0], joined, ends[1], "")
+
+
+def _as_json(values: pa.Array, zone: str) -> pa.Array:
+    """Values as JSON; null stays null."""
+    kind = values.type
+    if values.null_count:
+        rows = np.flatnonzero(np.asarray(values.is_valid()))
+        some = values.take(pa.array(rows))
+        return scatter([(rows, _as_json(some, zone))] if len(rows) else [], len(values), pa.string())
+    if pa.types.is_struct(kind):
+        parts = []
+        for field, column in zip(kind, values.flatten(), strict=True):
+            shown = pc.binary_join_element_wise(f",{_quoted(field.name)}:", _as_json(column, zone), "")
+            parts.append(pc.fill_null(shown, ""))
+        joined = pc.binary_join_element_wise(*parts, "") if parts else pa.array([""] * len(values))
+        return pc.binary_join_element_wise("{", pc.utf8_slice_codeunits(joined, 1), "}", "")
+    if types.is_array(kind):
+        elements = Elements(values)
+        return _joined(pc.fill_null(_as_json(elements.values, zone), "null"), elements.sizes, "[]")
+    if pa.types.is_map(kind):
+        entries = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        elements = Elements(values.cast(pa.list_(entries)))
+        keys, items = elements.values.flatten()
+        names = of_distinct(_text(keys, zone), _quoted, pa.string())
+        pairs = pc.binary_join_element_wise(names, pc.fill_null(_as_json(items, zone), "null"), ":")
+        return _joined(pairs, elements.sizes, "{}")
+    if kind == pa.string():
+        return of_distinct(values, _quoted, pa.string())
+    if types.is_decimal(kind):
+        return of_distinct(values, str, pa.string())
+    text = _text(values, zone)
+    if types.is_date_or_time(kind):
+        return pc.binary_join_element_wise('"', text, '"', "")
+    if types.is_float(kind):
+        quoted = pc.binary_join_element_wise('"', text, '"', "")
+        return pc.if_else(pc.is_finite(values), text, quoted)
+    return text
+
+
+def _text(values: pa.Array, zone: str) -> pa.Array:
+    """Values as texts: times as in ISO 8601, with milliseconds, and where they have a zone its offset."""
+    if not pa.types.is_timestamp(values.type):
+        texts = apply_function(FUNCTIONS["cast"], [values], len(values), result=pa.string(), zone=zone)
+        return as_array(texts, len(values))
+    here = local(values)
+    shown = formatted(here, "yyyy-MM-dd'T'HH:mm:ss.SSS")
+    if not values.type.tz:
+        return shown
+    minutes = (here - to_numpy(values)) // 60_000_000
+    hours = np.char.mod("%02d", abs(minutes) // 60)
+    signs = np.where(minutes < 0, "-", "+")
+    offsets = np.char.add(np.char.add(signs, hours), np.char.mod(":%02d", abs(minutes) % 60))
+    return pc.binary_join_element_wise(shown, pa.array(np.where(minutes == 0, "Z", offsets)), "")
+
+
+def is_json_type(kind: pa.DataType, *, keys: tuple[pa.DataType, ...] = (pa.string(),)) -> bool:
+    """Whether values of a type are JSON, with maps of some keys."""
+    if pa.types.is_map(kind):
+        return kind.key_type in keys and is_json_type(kind.item_type, keys=keys)
+    if types.is_array(kind):
+        return is_json_type(kind.value_type, keys=keys)
+    if pa.types.is_struct(kind):
+        return all(is_json_type(one.type, keys=keys) for one in kind)
+    return kind not in {pa.binary(), types.INTERVAL, types.MONTHS}
+
+
+def _json_type(given: Sequence[pa.DataType], _: str) -> Typed | None:
+    """The type of `to_json`, of a nested value."""
+    fits = (
+        len(given) == 1
+        and pa.types.is_nested(given[0])
+        and is_json_type(given[0], keys=(pa.string(), *types.INTEGERS))
+    )
+    return (list(given), pa.string()) if fits else None
+
+
+@spark_function("to_json", _json_type)
+def _to_json(value: pa.Array, *, zone: str) -> Any:
+    return _as_json(value, zone)
+
+
+# -- from_json -----------------------------------------------------------------------------------------------
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_OTHER_NUMBERS = {"NaN", *(f"{sign}{name}" for sign in ("", "+", "-") for name in ("INF", "Infinity"))}
+_SINGLE_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'""")
+
+
+def with_texts(kind: pa.DataType) -> pa.DataType:
+    """A type with texts for all that has no parts: what is read before it is cast."""
+    if types.is_array(kind):
+        return types.array_of(with_texts(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(pa.string(), with_texts(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(one.name, with_texts(one.type)) for one in kind])
+    return pa.string()
+
+
+class Misfit(Exception):
+    """A value that is not of the type that it is read as."""
+
+
+class JsonReader:
+    """Reads JSON as a type: a field that does not fit is null, and so is a list with such an element."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def space(self, at: int) -> int:
+        """The place behind white space."""
+        return _SPACE.match(self.text, at).end()  # type: ignore[union-attr]
+
+    def parts(self, at: int, close: str, one: Callable[[int], int]) -> int:
+        """Read the parts between brackets, from the first bracket on; the place behind the last."""
+        at = self.space(at + 1)
+        if self.text[at] == close:
+            return at + 1
+        while True:
+            at = self.space(one(at))
+            if self.text[at] == close:
+                return at + 1
+            if self.text[at] != ",":
+                raise ValueError(at)
+            at = self.space(at + 1)
+
+    def plain(self, at: int) -> tuple[Any, int]:
+        """The value at a place, of whatever type, and the place behind it."""
+        try:
+            return _DECODER.raw_decode(self.text, at)
+        except StopIteration:
+            raise ValueError(at) from None
+
+    def value(self, at: int, kind: pa.DataType) -> tuple[Any, int]:
+        """The value at a place, of a type, and the place behind it."""
+        if self.text[at] == "[" and types.is_array(kind):
+            elements: list[Any] = []
+
+            def element(at: int) -> int:
+                value, at = self.value(at, kind.value_type)
+                elements.append(value)
+                return at
+
+            return elements, self.parts(at, "]", element)
+        if self.text[at] == "{" and pa.types.is_struct(kind):
+            return self.struct(at, {one.name: one.type for one in kind})
+        if self.text[at] == "{" and pa.types.is_map(kind):
+            members: list[tuple[str, Any]] = []
+
+            def member(at: int) -> int:
+                name, at = self.name(at)
+                value, at = self.value(at, kind.item_type)
+                members.append((name, value))
+                return at
+
+            return members, self.parts(at, "}", member)
+        value, end = self.plain(at)
+        if value is None:
+            return None, end
+        if pa.types.is_nested(kind):
+            raise Misfit
+        return _leaf(value, self.text[at:end], kind), end
+
+    def struct(self, at: int, kinds: Mapping[str, pa.DataType]) -> tuple[dict[str, Any], int]:
+        """The fields of an object, by their types; others are left out."""
+        made: dict[str, Any] = {}
+
+        def member(at: int) -> int:
+            name, at = self.name(at)
+            if name not in kinds:
+                return self.plain(at)[1]
+            try:
+                made[name], end = self.value(at, kinds[name])
+            except Misfit:
+                made[name], end = None, self.plain(at)[1]
+            return end
+
+        return made, self.parts(at, "}", member)
+
+    def name(self, at: int) -> tuple[str, int]:
+        """The name of a member, and the place where its value begins."""
+        if self.text[at] != '"':
+            raise ValueError(at)
+        name, at = self.plain(at)
+        at = self.space(at)
+        if self.text[at] != ":":
+            raise ValueError(at)
+        return name, self.space(at + 1)
+
+
+def _leaf(value: Any, written: str, kind: pa.DataType) -> str:
+    """The text of a value without parts that is cast to a type."""
+    number, text = isinstance(value, Number), type(value) is str
+    if kind == pa.string():
+        return value if text else _shown(value)
+    if types.is_integral(kind):
+        fits = number and written.lstrip("-").isdigit()
+    elif types.is_float(kind):
+        fits = number or (text and value in _OTHER_NUMBERS)
+    elif types.is_decimal(kind):
+        fits, value = number or text, value.replace(",", "") if text else value
+    elif kind == pa.bool_():
+        fits = isinstance(value, bool)
+    else:
+        fits = text
+    if not fits:
+        raise Misfit
+    return value if text else written
+
+
+def _fitted(texts: pa.Array, kind: pa.DataType, zone: str) -> tuple[pa.Array, Any]:
+    """Texts as values of a type, null where they are none; and the rows that are null for that."""
+    null = np.asarray(texts.is_null())
+    if pa.types.is_struct(kind):
+        parts = [_fitted(one, of.type, zone)[0] for one, of in zip(texts.flatten(), kind, strict=True)]
+        made = pa.StructArray.from_arrays(parts, fields=list(kind), mask=pa.array(null))
+        return made, np.zeros(len(texts), bool)
+    if not pa.types.is_nested(kind):
+        cast = apply_function(FUNCTIONS["try_cast"], [texts], len(texts), result=kind, zone=zone)
+        values = as_array(cast, len(texts))
+        return values, np.asarray(values.is_null()) & ~null
+    entries = with_texts(kind)
+    if pa.types.is_map(kind):
+        pair = pa.struct([("key", entries.key_type), ("value", entries.item_type)])
+        elements = Elements(texts.cast(pa.list_(pair)))
+        keys, items = elements.values.flatten()
+        items, bad = _fitted(items, kind.item_type, zone)
+        made = pa.MapArray.from_arrays(pa.array(elements.offsets, pa.int32()), keys, items, type=kind)
+    else:
+        elements = Elements(texts)
+        values, bad = _fitted(elements.values, kind.value_type, zone)
+        made = lists_of(values, elements.sizes, kind)
+    wrong = np.bincount(elements.owners[bad], minlength=len(texts)) > 0
+    return made.take(pa.array(np.arange(len(texts)), mask=null | wrong)), wrong
+
+
+def _double_quoted(text: str) -> str:
+    """A text whose names and texts are in quotes of one kind: Spark reads single ones, too."""
+
+    def quoted(found: re.Match[str]) -> str:
+        return found[1] or '"' + found[2].replace('"', '\\"').replace("\\'", "'") + '"'
+
+    return _SINGLE_QUOTED.sub(quoted, text)
+
+
+@spark_function("$from_json", "string, binary -> string", constant=[1])
+def _from_json(text: pa.Array, schema: pa.Scalar, *, result: pa.DataType, zone: str) -> Any:
+    kind = pa.ipc.read_schema(pa.py_buffer(schema.as_py())).field(0).type
+    nothing: Any = {} if pa.types.is_struct(kind) else None
+    of_structs = types.is_array(kind) and pa.types.is_struct(kind.value_type)
+
+    def read(given: str) -> Any:
+        for one in dict.fromkeys((given, _double_quoted(given))):
+            reader = JsonReader(one)
+            if (at := reader.space(0)) == len(one):
+                return None
+            try:
+                if of_structs and one[at] == "{":
+                    return [reader.value(at, kind.value_type)[0]]
+                value, _ = reader.value(at, kind)
+            except Misfit:
+                return nothing
+            except (ValueError, IndexError, RecursionError):
+                continue
+            bad = value is None or (types.is_array(kind) and None in value)
+            return nothing if bad else value
+        return nothing
+
+    return _fitted(of_distinct(text, read, with_texts(kind)), result, zone)[0]

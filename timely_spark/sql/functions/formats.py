@@ -104,16 +104,17 @@ def _written(part: Letters, x: Any) -> pa.Array:
 
 @spark_function("date_format", "timestamp, string -> string", constant=[1])
 def _date_format(a: Value, pattern: pa.Scalar) -> Any:
-    return _formatted(local(a), pattern.as_py())
+    return formatted(local(a), pattern.as_py())
 
 
 @spark_function("from_unixtime", "bigint, string? -> string", constant=[1])
 def _from_unixtime(a: Value, pattern: pa.Scalar | None = None, *, zone: str) -> Any:
     x = to_local(np.atleast_1d(to_numpy(a)) * SECOND, zone)
-    return _formatted(x, _DEFAULT if pattern is None else pattern.as_py())
+    return formatted(x, _DEFAULT if pattern is None else pattern.as_py())
 
 
-def _formatted(x: Any, pattern: str) -> pa.Array:
+def formatted(x: Any, pattern: str) -> pa.Array:
+    """Local microseconds as texts of a pattern."""
     texts = [_written(part, x) for part in letters_of(pattern)]
     return pc.binary_join_element_wise(*texts, "") if texts else pa.array([""] * len(x))
 
