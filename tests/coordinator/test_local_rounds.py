@@ -84,6 +84,18 @@ def test_each_bound_ends_the_batch(component_sizes: Flow, name: str, value: int)
     assert plan is coordinator.plan
 
 
+def test_a_batch_that_begins_with_its_input_has_a_first_round_under_any_bound(component_sizes: Flow) -> None:
+    plan, coordinator, result, states = first_round(component_sizes, 2)
+    batch = coordinator.batch + 1
+    start = RoundResult.of_input(result.header, result.rows)
+
+    later, ran = run_local_rounds(coordinator, start, states, Bound(exchanged=-1), batch=batch)
+
+    assert (coordinator.batch, later.stats["rounds"]) == (batch, 1), "else it would overwrite the one before"
+    assert ran
+    assert plan is coordinator.plan
+
+
 @pytest.mark.slow
 def test_stats_of_work_are_summed_over_rounds_and_stats_of_the_state_are_not(component_sizes: Flow) -> None:
     _, coordinator, result, states = first_round(component_sizes, 2)

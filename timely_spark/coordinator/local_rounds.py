@@ -50,14 +50,17 @@ class Bound:
 
     def allows(self, result: RoundResult) -> bool:
         """Whether the batch runs another round after the one with this result."""
-        return (
-            result.awake
-            and result.stats["rounds"] < self.rounds
-            and result.stats["bytes_in_flight"] <= self.exchanged
-            and result.stats.get("bytes", 0) <= self.delivered
-            and not result.stats.get("cut")  # a round was cut off, so that the batch ends
-            # after very many iterations the batch ends, so that the driver sees the notice
-            and not any(notice.kind in {"iterations", "grows"} for notice in result.notices)
+        rounds = result.stats["rounds"]
+        return result.awake and (
+            rounds == 0  # each batch has a first round, which moves the coordinator to the batch
+            or (
+                rounds < self.rounds
+                and result.stats["bytes_in_flight"] <= self.exchanged
+                and result.stats.get("bytes", 0) <= self.delivered
+                and not result.stats.get("cut")  # a round was cut off, so that the batch ends
+                # after very many iterations the batch ends, so that the driver sees the notice
+                and not any(notice.kind in {"iterations", "grows"} for notice in result.notices)
+            )
         )
 
 
