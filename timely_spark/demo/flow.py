@@ -56,7 +56,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def main(given: Namespace) -> None:
+def main(options: Namespace) -> None:
     """Read the graph while Spark starts, and run the flow in it."""
     require_spark()
     folder = Path(str(import_module(ROOT).__file__)).parents[1]
@@ -64,13 +64,13 @@ def main(given: Namespace) -> None:
     print(f"starting Spark, and reading meanwhile what {ROOT} imports, and what that imports:", flush=True)
     with ThreadPoolExecutor(1) as aside:
         starting = aside.submit(_session)
-        graph = read_graph(folder, ROOT, given.modules)
+        graph = read_graph(folder, ROOT, options.modules)
         if not starting.done():
             print("waiting for Spark to start ...", flush=True)
         spark = starting.result()
     print(f"Spark {spark.version} has started; {time.monotonic() - began:.0f} s so far", flush=True)
     try:
-        run(spark, graph, given.output.resolve(), workers=given.workers, epochs=given.epochs)
+        run(spark, graph, options.output.resolve(), workers=options.workers, epochs=options.epochs)
     finally:
         spark.stop()
     print(f"{time.monotonic() - began:.0f} s in all")
@@ -93,13 +93,13 @@ def _has(module: str) -> bool:
 
 def read_graph(folder: Path, root: str, most: int) -> ImportGraph:
     """The import graph of a folder's packages, as far as `root` leads; its edges in a random order."""
-    found: dict[str, list[str]] = {}
+    modules_by_package: dict[str, list[str]] = {}
     for package, modules in packages(folder, root, most):
         print(f"  {package}: {counted(len(modules), 'module')}", flush=True)
-        found |= modules
+        modules_by_package |= modules
     pairs = {
-        (module, meant(name, found) or name.partition(":")[0])
-        for module, names in found.items()
+        (module, meant(name, modules_by_package) or name.partition(":")[0])
+        for module, names in modules_by_package.items()
         for name in names
     }
     edges = sorted((a, b) for a, b in pairs if a and b and a != b)

@@ -85,10 +85,10 @@ def packages(folder: Path, root: str, most: int) -> Iterator[tuple[str, dict[str
         if total and total + len(files) > most:
             continue
         total += len(files)
-        found = {module: _names(module, file) for module, file in files.items()}
-        yield package, found
+        names_of = {module: _names(module, file) for module, file in files.items()}
+        yield package, names_of
         counts = Counter(
-            name.partition(":")[0].partition(".")[0] for names in found.values() for name in names
+            name.partition(":")[0].partition(".")[0] for names in names_of.values() for name in names
         )
         others = [name for name, _ in counts.most_common() if name not in seen and (folder / name).is_dir()]
         seen.update(others)

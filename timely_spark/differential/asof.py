@@ -42,11 +42,11 @@ class AsOf(Logic):
                 null = keys.column(key).is_null().to_numpy()
                 right = right.filter(pa.array(~null[numbers(right, GROUP)]))
         matched, rows = self.nearest.columns(numbers(left, GROUP), left, numbers(right, GROUP), right)
-        made = left.select([GROUP, *self.ours])
+        joined = left.select([GROUP, *self.ours])
         for field in rows.schema:
-            made = made.append_column(field, rows.column(field.name))
-        made = made.append_column(DIFF, left.column(DIFF))
-        return made if self.keep_unmatched else made.filter(pa.array(matched))
+            joined = joined.append_column(field, rows.column(field.name))
+        joined = joined.append_column(DIFF, left.column(DIFF))
+        return joined if self.keep_unmatched else joined.filter(pa.array(matched))
 
 
 @operator(Collection)
@@ -69,7 +69,7 @@ def asof_join(
     null time. A change costs the records of its key on both sides: use keys with few records each.
 
     Args:
-        collection: the left side, whose records stay.
+        collection: the left side. Its records stay.
         other: the right side; from an outer scope it enters this one.
         how: "left": a record without a match stays, with nulls; or "inner".
 
@@ -88,17 +88,17 @@ def asof_join(
         SchemaError: a column is missing, nested, or on both sides; the types of `on` or of a key differ;
             `tolerance` does not fit `on`; or `direction` or `how` is unknown.
     """
-    ours, theirs = collection.together("asof_join", other)
+    left, right = collection.together("asof_join", other)
     checked = Checked.of(
-        ours.schema, theirs.schema, on, by=by, direction=direction, tolerance=tolerance, how=how
+        left.schema, right.schema, on, by=by, direction=direction, tolerance=tolerance, how=how
     )
     listed, extra, schema = checked.by, checked.theirs, checked.schema
     if listed:
-        key_columns("asof_join", ours.schema, listed)
-    others = [column for column in ours.schema.names if column not in listed]
+        key_columns("asof_join", left.schema, listed)
+    others = [column for column in left.schema.names if column not in listed]
     side = {c: c for c in (*listed, on, *extra)}
-    both = padded(ours, schema, **{_SIDE: pc.scalar(0)}).concat(
-        padded(theirs, schema, side, **{_SIDE: pc.scalar(1)})
+    both = padded(left, schema, **{_SIDE: pc.scalar(0)}).concat(
+        padded(right, schema, side, **{_SIDE: pc.scalar(1)})
     )
     keys = listed
     if not listed:

@@ -78,7 +78,7 @@ class Collection(CollectionMethods):
         self.once, self.later = once, later
         #: the columns by which it is arranged; None if it is not
         self.keys = keys
-        #: the hot keys of the arrangement, whose records are on all workers
+        #: the hot keys of the arrangement; their records are on all workers
         self.skew = skew
         #: the output of its step; that of an arrangement also has sequence numbers
         self.index = stream
@@ -138,9 +138,9 @@ class Collection(CollectionMethods):
         Raises:
             SchemaError: the only column is `DIFF`.
         """
-        made = Collection(stream, keys, once=once, skew=skew)
-        made.signed = self.signed
-        return made if once or self.lasting is None else transient(made)
+        collection = Collection(stream, keys, once=once, skew=skew)
+        collection.signed = self.signed
+        return collection if once or self.lasting is None else transient(collection)
 
     def enter(self, scope: Scope, *, name: str | None = None) -> Collection:
         """This collection inside a loop, unchanged by its iterations.

@@ -20,7 +20,7 @@ from timely_spark.state.arrow import numbers
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.times import Timestamp
 
-#: a `Collection`, whose module imports this one
+#: a `Collection`: its module imports this one
 AnyCollection = TypeVar("AnyCollection", bound=Any)
 
 
@@ -62,13 +62,15 @@ class Consolidate(BufferingVertex):
         self.send_by(0, time, trace.consolidate(changes))
 
 
-def transient(collection: AnyCollection, made: Callable[[], AnyCollection] | None = None) -> AnyCollection:
+def transient(
+    collection: AnyCollection, consolidate: Callable[[], AnyCollection] | None = None
+) -> AnyCollection:
     """Mark a collection whose changes may be of transient records.
 
     Args:
-        made: makes the collection without them; by default its changes are consolidated.
+        consolidate: makes the collection without them; by default its changes are consolidated.
     """
-    collection.lasting = made or (lambda: without_transient(collection))
+    collection.lasting = consolidate or (lambda: without_transient(collection))
     return collection
 
 
@@ -77,16 +79,16 @@ def lasting(collection: AnyCollection) -> AnyCollection:
     if collection.lasting is None:
         return collection
     with collection.index.flow.graph.parts_of(collection.index.stage):  # its name does not depend on readers
-        made: AnyCollection = collection.lasting()
-    collection.lasting = lambda: made  # all readers share it
-    return made
+        result: AnyCollection = collection.lasting()
+    collection.lasting = lambda: result  # all readers share it
+    return result
 
 
 def without_transient(collection: AnyCollection) -> AnyCollection:
     """Drop the transient records of a collection; equal changes of one time are not added up."""
-    made = consolidated(collection, Consolidate(opposite=True))
-    made.once = False
-    return made
+    result = consolidated(collection, Consolidate(opposite=True))
+    result.once = False
+    return result
 
 
 def consolidated(collection: AnyCollection, vertex: Consolidate, *, name: str | None = None) -> AnyCollection:
@@ -96,7 +98,7 @@ def consolidated(collection: AnyCollection, vertex: Consolidate, *, name: str | 
     if by is None or not set(by.reads) <= set(collection.schema.names):
         flat = [field.name for field in collection.schema if is_key_type(field.type)]
         by = Partition(tuple(flat if vertex.opposite and flat else collection.schema.names))
-    made: AnyCollection = collection.like(
+    result: AnyCollection = collection.like(
         stream.then(
             "consolidate",
             [stream.schema],
@@ -107,7 +109,7 @@ def consolidated(collection: AnyCollection, vertex: Consolidate, *, name: str | 
         )[0],
         once=True,
     )
-    return made
+    return result
 
 
 def partition_of(graph: LogicalGraph, stage: Stage) -> Partition | None:

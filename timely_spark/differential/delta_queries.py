@@ -80,10 +80,10 @@ def wcoj(
     Source: Ammar et al., Distributed evaluation of subgraph queries using worst-case optimal low-memory
     dataflows, VLDB 2018 (BiGJoin, and its delta queries).
     """
-    given = _given(relations, without)
-    first = max((of for of, _, _ in given), key=lambda one: one.scope.graph_scope.depth)
+    operands = _given(relations, without)
+    first = max((relation for relation, _, _ in operands), key=lambda one: one.scope.graph_scope.depth)
     with first.index.flow.graph.parts(first.scope.graph_scope, name):
-        atoms = _atoms(given)
+        atoms = _atoms(operands)
         if first.scope.graph_scope.parent is not None:
             return _one_by_one(atoms, name)
         queries = [_planned(number, atoms) for number in range(len(atoms))]
@@ -126,21 +126,23 @@ class _Step:
 
 def _given(relations: Any, without: Any) -> list[tuple[Collection, Any, bool]]:
     """The relations, each with its mapping, if it has one, and whether it must not match."""
-    given = [*((one, False) for one in relations), *((one, True) for one in without)]
-    if not given or given[0][1]:
+    operands = [*((one, False) for one in relations), *((one, True) for one in without)]
+    if not operands or operands[0][1]:
         msg = "wcoj: there are no relations"
         raise GraphError(msg, where=caller(), hint="give a list of collections, or of pairs with mappings.")
-    pairs = [(*one, no) if isinstance(one, tuple) and len(one) == 2 else (one, None, no) for one, no in given]
-    for of, _, _ in pairs:
-        check_collection("wcoj", of)
-    inside = pairs[0][0].together("wcoj", *(of for of, _, _ in pairs[1:]))
-    return [(of, mapping, no) for of, (_, mapping, no) in zip(inside, pairs, strict=True)]
+    pairs = [
+        (*one, no) if isinstance(one, tuple) and len(one) == 2 else (one, None, no) for one, no in operands
+    ]
+    for relation, _, _ in pairs:
+        check_collection("wcoj", relation)
+    inside = pairs[0][0].together("wcoj", *(relation for relation, _, _ in pairs[1:]))
+    return [(relation, mapping, no) for relation, (_, mapping, no) in zip(inside, pairs, strict=True)]
 
 
-def _atoms(given: Sequence[tuple[Collection, Any, bool]]) -> list[_Atom]:
+def _atoms(operands: Sequence[tuple[Collection, Any, bool]]) -> list[_Atom]:
     """The relations, checked, without records that cannot join."""
-    mapped = [_mapped(of, mapping) for of, mapping, _ in given]
-    signs = [negated for _, _, negated in given]
+    mapped = [_mapped(collection, mapping) for collection, mapping, _ in operands]
+    signs = [negated for _, _, negated in operands]
     _check_types(mapped, signs)
     uses = Counter(attribute for _, columns in mapped for attribute in columns)
     joined = Counter(a for (_, columns), no in zip(mapped, signs, strict=True) if not no for a in columns)
@@ -299,7 +301,11 @@ class _Wiring:
         if not steps:
             return computed(atom.relation.stream, {**atom.columns, DIFF: diff}, own=(DIFF,))
         keys = tuple(atom.columns[a] for a in steps[0].key)
-        same = [one for (of, by, _), one in self.indexes.items() if of == id(atom.relation) and by == keys]
+        same = [
+            one
+            for (relation, by, _), one in self.indexes.items()
+            if relation == id(atom.relation) and by == keys
+        ]
         stream = same[0] if same else self.located(number, keys)
         return computed(stream, {**atom.columns, AT: AT, DIFF: diff}, own=(AT, DIFF))
 

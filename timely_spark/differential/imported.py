@@ -76,7 +76,7 @@ class Imported(Arrange):
         self, keys: Sequence[str], schema: pa.Schema, opened: Opened, among: Sequence[int] | None = None
     ) -> None:
         super().__init__(keys)
-        #: the workers that have a share; None: all
+        #: the workers that have a share; None for all
         self.among = None if among is None else tuple(among)
         #: the schema of changes
         self.schema = schema
@@ -86,7 +86,7 @@ class Imported(Arrange):
         self.base: tuple[Any, ...] = ()
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Insert changes, or map a file, whose rows are changes at its epoch; forward them."""
+        """Insert changes, or map a file of changes at its epoch; forward them."""
         if edge == 0:
             super().on_recv(0, time, batch)
             if self.base and len(self.state) > len(self.state.base or ()) * (1 + 1 / self.base[-1]):

@@ -120,14 +120,14 @@ class JoinChanges(Join):
                 sides[side] = Arrangement(keys, cold)
         return repartition(self, [{"sides": sides} for sides in stored], workers, partition)
 
-    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, found: Matches) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, matches: Matches) -> None:
         """Send the products of the changes."""
         if edge == self.shared:  # the others were matched when they arrived at this join
-            unmet = found.numbers(SEQUENCE) < numbers(arrived, SEQUENCE)[found.probe]
-            found = found.filter(unmet)
-        diffs = products(numbers(arrived, DIFF)[found.probe], found.numbers(DIFF))
-        pairs = self.pairs(edge, arrived, found).append_column(DIFF, pa.array(diffs))
-        for moment, part in by_join(pairs, found.times(len(time.encode())), time):
+            unmet = matches.numbers(SEQUENCE) < numbers(arrived, SEQUENCE)[matches.probe]
+            matches = matches.filter(unmet)
+        diffs = products(numbers(arrived, DIFF)[matches.probe], matches.numbers(DIFF))
+        pairs = self.pairs(edge, arrived, matches).append_column(DIFF, pa.array(diffs))
+        for moment, part in by_join(pairs, matches.times(len(time.encode())), time):
             self.send_by(0, self._context.times.decode(moment), part)
 
 
@@ -200,9 +200,9 @@ def join(
         ours = _by_keys("join", collection, other, keys, "anti", skew=skew)
         alone.append(padded(ours, pairs.schema))
     if how in {"right", "outer"}:
-        theirs = _by_keys("join", other, collection, keys[::-1], "anti")
+        right_alone = _by_keys("join", other, collection, keys[::-1], "anti")
         columns = {column: column for column in extra} | dict(zip(*keys, strict=True))
-        alone.append(padded(theirs, pairs.schema, columns))
+        alone.append(padded(right_alone, pairs.schema, columns))
     return pairs.concat(*alone, name=name)
 
 
@@ -340,16 +340,16 @@ def _by_keys(
         return matched
 
     def unmatched() -> Collection:
-        ours, theirs = collection.together(operator, matched.negate())
-        by = partition_of(theirs.stream.flow.graph, theirs.stream.stage)
+        left, right = collection.together(operator, matched.negate())
+        by = partition_of(right.stream.flow.graph, right.stream.stage)
         if by is not None:  # records go to where their matches are, so that no further round is needed
-            moved = ours.stream.then("exchange", [ours.stream.schema], kind=Kind.EXCHANGE, requires=[by])
-            ours = ours.like(moved[0])
-        return without_transient(ours.concat(theirs))
+            moved = left.stream.then("exchange", [left.stream.schema], kind=Kind.EXCHANGE, requires=[by])
+            left = left.like(moved[0])
+        return without_transient(left.concat(right))
 
-    made = collection.concat(matched.negate())
-    made.signed = collection.signed
-    return transient(made, unmatched)
+    result = collection.concat(matched.negate())
+    result.signed = collection.signed
+    return transient(result, unmatched)
 
 
 def _join(
@@ -402,14 +402,14 @@ def _hot_side(
     skew: Iterable[Any] | None,
 ) -> tuple[Skew | None, int]:
     """The hot keys of a join, and the side whose records of these are spread."""
-    given = named_keys(operator, sides[0].schema, keys[0], skew)
+    hot = named_keys(operator, sides[0].schema, keys[0], skew)
     arranged = [side.skew if index else None for side, index in zip(sides, indexed, strict=True)]
-    if given is not None and (indexed[0] or arranged[1] is not None):
+    if hot is not None and (indexed[0] or arranged[1] is not None):
         which = "left side is arranged by the keys" if indexed[0] else "right side is arranged with hot keys"
-        msg = f"{operator}: skew=({given.shown}), and the {which}"
+        msg = f"{operator}: skew=({hot.shown}), and the {which}"
         hint = "give skew= to arrange; one side's records of hot keys are spread, and the other's are copied."
         raise GraphError(msg, where=caller(), hint=hint)
-    return (arranged[1], 1) if arranged[1] is not None else (given or arranged[0], 0)
+    return (arranged[1], 1) if arranged[1] is not None else (hot or arranged[0], 0)
 
 
 def _keys(

@@ -31,8 +31,8 @@ def lift_output(output: Callable[..., Stream]) -> None:
 
     @functools.wraps(output)
     def lifted(collection: Collection, *args: Any, diff: str = "diff", **options: Any) -> Collection:
-        given = signature.bind_partial(None, *args, **options).arguments
-        output(changes_of(collection, diff, given.get("name")), *args, **options)
+        arguments = signature.bind_partial(None, *args, **options).arguments
+        output(changes_of(collection, diff, arguments.get("name")), *args, **options)
         return collection
 
     own = stream.replace(name="collection", annotation="Collection")

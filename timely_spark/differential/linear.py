@@ -213,10 +213,10 @@ def select(
     source = may_fail(collection, [one for one in chosen.values() if not never_fails(one)])
     # where no column is left out, different records stay different
     once = source.once and {one for one in chosen.values() if isinstance(one, str)} >= {*source.schema.names}
-    made = source.like(source.stream.select(chosen, {DIFF: DIFF}, name=name), once=once)
-    if made.lasting is not None:  # before columns are dropped, equal records are on one worker
-        transient(made, lambda: lasting(collection).select(chosen))
-    return made
+    projected = source.like(source.stream.select(chosen, {DIFF: DIFF}, name=name), once=once)
+    if projected.lasting is not None:  # before columns are dropped, equal records are on one worker
+        transient(projected, lambda: lasting(collection).select(chosen))
+    return projected
 
 
 @operator(Collection, also="filter")
@@ -300,13 +300,13 @@ def _each(
 def concat(collection: Collection, *others: Collection, name: str | None = None) -> Collection:
     """All records of several collections, with added multiplicities. Outer collections enter the scope."""
     first, *rest = every = collection.together("concat", *others)
-    made = Collection(first.stream.concat(*(one.stream for one in rest), name=name))
-    made.signed = any(one.signed for one in every)
-    if made.signed:  # records of two sides may cancel each other
-        return transient(made)
+    union = Collection(first.stream.concat(*(one.stream for one in rest), name=name))
+    union.signed = any(one.signed for one in every)
+    if union.signed:  # records of two sides may cancel each other
+        return transient(union)
     if all(one.lasting is None for one in every):
-        return made
-    return transient(made, lambda: lasting(first).concat(*(lasting(one) for one in rest)))
+        return union
+    return transient(union, lambda: lasting(first).concat(*(lasting(one) for one in rest)))
 
 
 @operator(Collection)
@@ -325,9 +325,9 @@ def negate(collection: Collection, *, name: str | None = None) -> Collection:
     """
     less = {DIFF: pc.negate(pc.field(DIFF))}
     negated = computed(collection.stream, *collection.schema.names, less, own=(DIFF,), name=name)
-    made = collection.like(negated, once=collection.once)
-    made.signed = True
-    return made
+    result = collection.like(negated, once=collection.once)
+    result.signed = True
+    return result
 
 
 @operator(Collection)

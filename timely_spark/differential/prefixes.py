@@ -154,15 +154,15 @@ class Counting(_Lookup):
     def looked_up(self, time: Timestamp, rows: pa.Table) -> Iterator[pa.Table]:
         """The prefixes that can be extended."""
         probe = self.probes[self.number]
-        found = self.index(1).at_most(rows, probe.keys, _hashed(rows), before=probe.until(time))
-        rows, found = rows.drop_columns([AT]).filter(pa.array(found > 0)), found[found > 0]
+        counts = self.index(1).at_most(rows, probe.keys, _hashed(rows), before=probe.until(time))
+        rows, counts = rows.drop_columns([AT]).filter(pa.array(counts > 0)), counts[counts > 0]
         if self.number == 0:
-            rows = rows.append_column(FEWEST, pa.array(found))
-            rows = rows.append_column(BEST, pa.array(np.zeros(len(found), np.int64)))
+            rows = rows.append_column(FEWEST, pa.array(counts))
+            rows = rows.append_column(BEST, pa.array(np.zeros(len(counts), np.int64)))
         else:
-            fewer = found < numbers(rows, FEWEST)
+            fewer = counts < numbers(rows, FEWEST)
             rows = replaced(rows, BEST, np.where(fewer, self.number, numbers(rows, BEST)))
-            rows = replaced(rows, FEWEST, np.where(fewer, found, numbers(rows, FEWEST)))
+            rows = replaced(rows, FEWEST, np.where(fewer, counts, numbers(rows, FEWEST)))
         if self.number + 1 < len(self.probes):
             yield located(rows, self.probes[self.number + 1].keys)
             return
@@ -179,7 +179,7 @@ class Match(_Lookup):
     Args:
         schema: that of the output.
         probes: how each index is looked up. If there is only one, rows have no `BEST`.
-        then: the key's attributes for the look-up after the last turn; empty: there is none.
+        then: the key's attributes for the look-up after the last turn; empty without one.
     """
 
     def __init__(
@@ -195,11 +195,11 @@ class Match(_Lookup):
         for first in range(many):
             number = (first + self.turn) % many
             of_this = best == first
-            made = self._matched(time, number, rows if of_this.all() else rows.filter(pa.array(of_this)))
+            matched = self._matched(time, number, rows if of_this.all() else rows.filter(pa.array(of_this)))
             last = self.turn == many - 1
             keys = self.then if last else self.probes[(number + 1) % many].keys
-            if made.num_rows:
-                yield (located(made, keys) if keys else made).select(self.schema.names)
+            if matched.num_rows:
+                yield (located(matched, keys) if keys else matched).select(self.schema.names)
 
     def _matched(self, time: Timestamp, number: int, rows: pa.Table) -> pa.Table:
         """Prefixes with the records of one index, without `AT`."""
@@ -208,12 +208,12 @@ class Match(_Lookup):
         hashed = Arrangement.paired(_hashed(rows), hashes(rows, within)) if within else _hashed(rows)
         new = dict(probe.others) | (dict(zip(probe.within, index.within, strict=True)) if not within else {})
         until, read = probe.until(time), [*dict.fromkeys(new.values()), EPOCH, DIFF]
-        which, found = index.matches(rows, [*probe.keys, *within], hashed, columns=read, before=until)
+        which, candidates = index.matches(rows, [*probe.keys, *within], hashed, columns=read, before=until)
         if not len(which):
             return rows.drop_columns([AT]) if probe.negated else rows.slice(0, 0)
-        up_to = epochs_of(found) < until
-        extensions = {attribute: found.column(column) for attribute, column in new.items()}
-        matches = pa.table({_ROW: pa.array(which), **extensions, DIFF: found.column(DIFF)})
+        up_to = epochs_of(candidates) < until
+        extensions = {attribute: candidates.column(column) for attribute, column in new.items()}
+        matches = pa.table({_ROW: pa.array(which), **extensions, DIFF: candidates.column(DIFF)})
         matches = matches if up_to.all() else matches.filter(pa.array(up_to))
         if (numbers(matches, DIFF) < 0).any():  # else nothing cancels
             matches = consolidate(matches)

@@ -140,17 +140,17 @@ class Reduce(BufferingVertex):
         if not many.any():
             return irrelevant
         self._leave_context()
-        which, found = self.output.matches(each.filter(pa.array(many)), keys)
+        which, stored = self.output.matches(each.filter(pa.array(many)), keys)
         if not len(which):
             return irrelevant
-        results = times_of(found, 1)[1].drop_columns(keys).add_column(0, GROUP, pa.array(which))
+        results = times_of(stored, 1)[1].drop_columns(keys).add_column(0, GROUP, pa.array(which))
         rows = many[groups.of].nonzero()[0]
-        of = (many.cumsum() - 1)[groups.of[rows]]
+        position = (many.cumsum() - 1)[groups.of[rows]]
         changes = arrived.take(pa.array(rows))
         changes = self.logic.partial(changes) if self.shared else changes
-        changes = changes.drop_columns(keys).add_column(0, GROUP, pa.array(of))
-        relevant = np.bincount(of, ~self.logic.irrelevant(consolidate(results), changes)) > 0
-        irrelevant[rows] = ~relevant[of]
+        changes = changes.drop_columns(keys).add_column(0, GROUP, pa.array(position))
+        relevant = np.bincount(position, ~self.logic.irrelevant(consolidate(results), changes)) > 0
+        irrelevant[rows] = ~relevant[position]
         return irrelevant
 
     @property

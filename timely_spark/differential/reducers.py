@@ -89,7 +89,7 @@ def present_records(inputs: pa.Table) -> pa.Table:
 
 
 def _beyond(last: pa.Table, changes: pa.Table, value: str, *, descending: bool) -> tuple[pa.Array, pa.Array]:
-    """Whether values come after the last result of their group, or equal it; null: there is none.
+    """Whether values come after the last result of their group, or equal it; null without such a result.
 
     **Columns:** `last`: `GROUP`, each once, and `value`.
     """
@@ -103,8 +103,8 @@ def _beyond(last: pa.Table, changes: pa.Table, value: str, *, descending: bool) 
 
 
 def _true(mask: Any) -> Mask:
-    found: Mask = flat(pc.fill_null(mask, fill_value=False)).to_numpy(zero_copy_only=False)
-    return found
+    result: Mask = flat(pc.fill_null(mask, fill_value=False)).to_numpy(zero_copy_only=False)
+    return result
 
 
 def _ones(n: int) -> pa.Array:
@@ -316,10 +316,10 @@ class Threshold(Logic):
         counts = self._counts(rows[-1])
         return [each[counts != 0] for each in (*rows[:-1], counts)], values
 
-    def _counts(self, given: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        counts = np.asarray(self.function(given))
-        if counts.shape != given.shape or counts.dtype.kind not in "biu":
-            msg = f"the function gave {counts.dtype} of shape {counts.shape} for {len(given)} counts"
+    def _counts(self, multiplicities: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        counts = np.asarray(self.function(multiplicities))
+        if counts.shape != multiplicities.shape or counts.dtype.kind not in "biu":
+            msg = f"the function gave {counts.dtype} of shape {counts.shape} for {len(multiplicities)} counts"
             hint = "compute integers with the array, as in lambda counts: counts > 1."
             raise SchemaError(msg, hint=hint)
         return counts.astype(np.int64)
@@ -350,11 +350,11 @@ class Batches(Logic):
         numbered = keys.append_column(GROUP, pa.array(np.arange(keys.num_rows)))
         index = Arrangement(self.keys, [])
         index.insert(numbered)
-        at, found = index.lookup(results, self.keys)
+        at, groups = index.lookup(results, self.keys)
         if len(at) != results.num_rows:
             msg = f"the function gave results for {results.num_rows - len(at)} keys that it did not get"
             raise SchemaError(msg, hint=f"return the key columns {list(self.keys)} unchanged.")
-        results = results.drop_columns(list(self.keys)).add_column(0, GROUP, found.column(GROUP))
+        results = results.drop_columns(list(self.keys)).add_column(0, GROUP, groups.column(GROUP))
         return consolidate(results.append_column(DIFF, _ones(results.num_rows)))
 
 

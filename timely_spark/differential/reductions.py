@@ -67,7 +67,7 @@ def reduced(
     stream = collection.index if shared else collection.stream
     keys = [collection.schema.field(key) for key in logic.keys]
     tells = not collection.signed and (operator == "distinct" or not logic.signed)
-    made = collection.like(
+    result = collection.like(
         stream.then(
             operator,
             [pa.schema([*keys, *fields, pa.field(DIFF, pa.int64())])],
@@ -79,8 +79,8 @@ def reduced(
         )[0],
         once=True,
     )
-    made.signed = operator == "threshold"  # a function may return negative multiplicities
-    return made
+    result.signed = operator == "threshold"  # a function may return negative multiplicities
+    return result
 
 
 def _grouped(
@@ -130,9 +130,9 @@ def _in_parts(
         hot = replace(collection.skew, spread=tuple(spread))
     if hot is not None:
         schema = pa.schema([collection.schema.field(column) for column in columns])
-        given = collection.select(*columns).stream
+        changes = collection.select(*columns).stream
         salted = [schema.append(pa.field(SALT, pa.int64())), schema]
-        parts, others = given.then(
+        parts, others = changes.then(
             "salt",
             [pa.schema([*one, pa.field(DIFF, pa.int64())]) for one in salted],
             own=(SALT,),

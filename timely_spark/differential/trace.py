@@ -51,32 +51,32 @@ def consolidate(table: pa.Table) -> pa.Table:
     return added_up(table, groups)[1]
 
 
-def added_up(table: pa.Table, of: Groups) -> tuple[Indices, pa.Table]:
+def added_up(table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
     """Each group's first row (index and row) with the group's total weights; none where these are zero."""
     weights = weights_of(table)
     if not table.num_rows:
-        return of.order, table
+        return groups.order, table
     columns = [numbers(table, one) for one in weights]
-    check_totals(of, dict(zip(weights, columns, strict=True)))
-    firsts, totals = of.nonzero(columns)
+    check_totals(groups, dict(zip(weights, columns, strict=True)))
+    firsts, totals = groups.nonzero(columns)
     rows = rows_at(table.drop_columns(weights), firsts)
     for column, total in zip(weights, totals, strict=True):
         rows = rows.append_column(column, pa.array(total))
     return firsts, rows.select(table.schema.names)
 
 
-def check_totals(of: Groups, weights: Mapping[str, Indices]) -> None:
+def check_totals(groups: Groups, weights: Mapping[str, Indices]) -> None:
     """Check that the totals of each group's weights are not too large.
 
     The totals are of some of the changes: near the bound, whether others would have brought one back in time
     depends on the schedule.
     """
     for name, counts in weights.items():
-        if len(of.starts) == len(counts) or abs_bound(counts) * len(counts) < MOST:
+        if len(groups.starts) == len(counts) or abs_bound(counts) * len(counts) < MOST:
             continue  # nothing is added, or no total reaches the bound
-        ordered = counts[of.order]
-        low = np.add.reduceat(ordered & _LOW, of.starts)  # in halves, whose sums are exact
-        high = np.add.reduceat(ordered >> 32, of.starts) + (low >> 32)
+        ordered = counts[groups.order]
+        low = np.add.reduceat(ordered & _LOW, groups.starts)  # in halves: their sums are exact
+        high = np.add.reduceat(ordered >> 32, groups.starts) + (low >> 32)
         most = MOST >> 32
         if ((high >= most) | (high < -most) | ((high == -most) & (low & _LOW == 0))).any():
             raise _too_large(name)

@@ -41,8 +41,8 @@ class SessionLogic(Logic):
         starts, ends = np.zeros_like(times), np.zeros_like(times)
         groups = numbers(present, GROUP)
         starts[usable], ends[usable] = merged(groups[usable], times[usable], self.lengths.size)
-        made = self.lengths.with_windows(present, starts, ends, usable)
-        return made.select([GROUP, *self.fields, *(one.name for one in self.lengths.fields()), DIFF])
+        sessions = self.lengths.with_windows(present, starts, ends, usable)
+        return sessions.select([GROUP, *self.fields, *(one.name for one in self.lengths.fields()), DIFF])
 
 
 @operator(Collection)
@@ -113,5 +113,5 @@ class AssignChanges(Assign):
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """The changes with their windows."""
-        (made,) = super().apply(batch)
-        return (made.select([*(column for column in made.schema.names if column != DIFF), DIFF]),)
+        (assigned,) = super().apply(batch)
+        return (assigned.select([*(column for column in assigned.schema.names if column != DIFF), DIFF]),)

@@ -58,34 +58,34 @@ class Numbering:
         groups = group(table, self.columns, hashed)
         firsts = groups.firsts
         hashed, self._sure = hashed[firsts], self._sure and exact(table, self.columns)
-        made = self._known(hashed, None if self._sure else table.take(pa.array(firsts)))
-        (new,) = (made < 0).nonzero()
+        ids = self._known(hashed, None if self._sure else table.take(pa.array(firsts)))
+        (new,) = (ids < 0).nonzero()
         self._none = table.slice(0, 0)
-        numbered = made[new] = np.arange(self._starts[-1], self._starts[-1] + len(new))
+        numbered = ids[new] = np.arange(self._starts[-1], self._starts[-1] + len(new))
         if len(new) == table.num_rows == 1:
             fresh = table.combine_chunks()
         else:
             fresh, hashed = rows_at(table, firsts[new]), hashed[new]
         if len(new):
             self._add(fresh, hashed, numbered)
-        return made[groups.of], fresh, hashed, numbered
+        return ids[groups.of], fresh, hashed, numbered
 
     def _known(self, hashed: Hashes, rows: pa.Table | None) -> Indices:
         """The numbers of rows; -1 of those without. Without `rows` equal hashes are of equal rows."""
-        found = np.full(len(hashed), -1, np.int64)
+        ids = np.full(len(hashed), -1, np.int64)
         for known, numbered in self._runs:
             at = known.searchsorted(hashed)
             (who,) = (known.take(at, mode="clip") == hashed).nonzero()
             at = at[who]
             while rows is not None and len(who):
                 right = same(self.rows(numbered[at]), rows.take(pa.array(who)), self.columns, self.columns)
-                found[who[right]] = numbered[at[right]]
+                ids[who[right]] = numbered[at[right]]
                 who, at = who[~right], at[~right] + 1  # other rows with this hash
                 equal = known.take(at, mode="clip") == hashed[who]
                 equal &= at < len(known)
                 who, at = who[equal], at[equal]
-            found[who] = numbered[at]
-        return found
+            ids[who] = numbered[at]
+        return ids
 
     def _add(self, rows: pa.Table, hashed: Hashes, numbered: Indices) -> None:
         self._parts.append(rows)
@@ -104,9 +104,9 @@ class Numbering:
         if _SPARSE * len(every) < self._starts[-1]:
             every = np.sort(every)
             return every[changes(every)]
-        found = np.zeros(self._starts[-1], np.bool_)
-        found[every] = True
-        return np.flatnonzero(found)
+        members = np.zeros(self._starts[-1], np.bool_)
+        members[every] = True
+        return np.flatnonzero(members)
 
     def rows(self, which: Indices) -> pa.Table:
         """The rows with these numbers."""
@@ -295,10 +295,10 @@ def consolidated_rows(parts: Sequence[Rows], labels: int = 2) -> Rows:
     if not parts:
         return []
     columns = _together(parts)
-    found = runs(columns[:labels], len(columns[0]))
+    equal = runs(columns[:labels], len(columns[0]))
     weights = columns[labels:]  # the first is the multiplicity
-    check_totals(found, {f"{DIFF}_{i}" if i else DIFF: each for i, each in enumerate(weights)})
-    firsts, totals = found.nonzero(weights)
+    check_totals(equal, {f"{DIFF}_{i}" if i else DIFF: each for i, each in enumerate(weights)})
+    firsts, totals = equal.nonzero(weights)
     return [*(column[firsts] for column in columns[:labels]), *totals]
 
 
@@ -375,14 +375,14 @@ class WorkingSet:
 
     def _read(self, side: Side, keys: pa.Table, hashed: Hashes, which: Indices, at: int) -> list[Rows]:
         """A trace's rows of newly active keys up to an iteration; later ones are put in `Side.later`."""
-        found = side.trace.find(keys, self.logic.keys, hashed)
-        if not len(found):
+        matches = side.trace.find(keys, self.logic.keys, hashed)
+        if not len(matches):
             return []
-        times = found.times(len(self.context) + 1)
-        rows: pa.Table | Matches = found
+        times = matches.times(len(self.context) + 1)
+        rows: pa.Table | Matches = matches
         if self.indexed and side is self.records:
-            rows = self.logic.partial(found.table([c for c in found.columns() if not c.startswith(TIME)]))
-        coded = side.coded(which[found.probe], rows, self.logic.keys)
+            rows = self.logic.partial(matches.table([c for c in matches.columns() if not c.startswith(TIME)]))
+        coded = side.coded(which[matches.probe], rows, self.logic.keys)
         later = times[:, -1] > at
         inside = (times[:, :-1] <= np.array(self.context, np.int64)).all(axis=1)
         if not inside.all():
@@ -401,8 +401,8 @@ class WorkingSet:
         first = runs([which, *joined.T, times[:, -1]], len(which)).firsts
         first = first[runs([which[first], *joined[first].T], len(first)).firsts]
         keys = self.keys.among(which)
-        of = np.searchsorted(keys, which[first])
-        self._beside.replace(keys, [of, times[first, -1], *joined[first].T])
+        places = np.searchsorted(keys, which[first])
+        self._beside.replace(keys, [places, times[first, -1], *joined[first].T])
 
     def _changed(self, affected: Indices, arrived: Rows, old: Rows) -> pa.Table | None:
         """The changes of the results of keys, after more records have been accumulated."""
@@ -410,10 +410,10 @@ class WorkingSet:
         self.records.accumulated.replace(affected, rows)
         if self._tells_negative and rows and (below := rows[2] < 0).any():
             self.negative = self._table(self.records, affected, [column[below] for column in rows])
-        made = [self._results(affected, rows)] if rows and len(rows[0]) else []
+        parts = [self._results(affected, rows)] if rows and len(rows[0]) else []
         before = self.results.parts(affected, old)
-        self.results.accumulated.replace(affected, made[0] if made else [])
-        changed = consolidated_rows([*made, *([*rows[:2], -rows[2]] for rows in before)])
+        self.results.accumulated.replace(affected, parts[0] if parts else [])
+        changed = consolidated_rows([*parts, *([*rows[:2], -rows[2]] for rows in before)])
         if not changed or not len(changed[0]):
             return None
         return self._table(self.results, affected, changed)
@@ -425,12 +425,12 @@ class WorkingSet:
     def _results(self, affected: Indices, rows: Rows) -> Rows:
         """The results of accumulated records."""
         records, results = self.records.values, self.results.values
-        made = self.logic.numbered(rows, records.fields) if records.are_numbers(records.fields) else None
-        if made is None or not results.are_numbers(made[1]):
-            given = pa.table({GROUP: rows[0]} | self.records.columns(rows))
-            table = self.logic.results(self.keys.rows(affected), given)
+        numbered = self.logic.numbered(rows, records.fields) if records.are_numbers(records.fields) else None
+        if numbered is None or not results.are_numbers(numbered[1]):
+            groups = pa.table({GROUP: rows[0]} | self.records.columns(rows))
+            table = self.logic.results(self.keys.rows(affected), groups)
             return self.results.coded(numbers(table, GROUP), table, [GROUP])
-        rows, results.fields = made
+        rows, results.fields = numbered
         self.results.weights = [DIFF]
         return rows
 

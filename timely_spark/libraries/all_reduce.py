@@ -64,14 +64,14 @@ class ReduceScatter(BufferingVertex):
         part, weights = (numbers(batch, name) for name in ("part", "weight"))
         if len(np.unique(part)) == len(part):
             return batch.sort_by("part")
-        place, of = numbers(batch, "place"), batch.column("value")
+        place, values = numbers(batch, "place"), batch.column("value")
         rows = [np.flatnonzero(part == one) for one in np.unique(part)]
         return _parts(
             self.kind,
             [part[one[0]] for one in rows],
             [place[one[0]] for one in rows],
             [weights[one].sum() for one in rows],
-            [_reduced(_matrix(of.take(pa.array(one)), self.kind), self.op) for one in rows],
+            [_reduced(_matrix(values.take(pa.array(one)), self.kind), self.op) for one in rows],
         )
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
@@ -159,12 +159,12 @@ def all_reduce(
     schema = pa.schema(
         [("part", "int64"), ("place", "int64"), ("weight", "int64"), ("value", pa.list_(kind))]
     )
-    made = stream.then("cut", [schema], vertex=Cut(value, op, kind, place), detail=value)[0]
+    cuts = stream.then("cut", [schema], vertex=Cut(value, op, kind, place), detail=value)[0]
     if parts is not None:
         scatter = ReduceScatter(op, kind)
-        made = made.then("reduce_scatter", [schema], vertex=scatter, requires=[Partition(("place",))])[0]
+        cuts = cuts.then("reduce_scatter", [schema], vertex=scatter, requires=[Partition(("place",))])[0]
     result = pa.float64() if op == "mean" else kind
-    return made.then(
+    return cuts.then(
         "all_reduce",
         [pa.schema([(value, pa.list_(pa.field("element", result)))])],
         name=name,

@@ -362,7 +362,9 @@ class _Ids(BufferingVertex):
 
     def _leave(self, time: Timestamp, batch: pa.Table) -> None:
         """Records leave their groups: columns group (null: it came), record, to (null: it went)."""
-        new, leaving = (batch.filter(of) for of in (batch["group"].is_null(), batch["group"].is_valid()))
+        new, leaving = (
+            batch.filter(chosen) for chosen in (batch["group"].is_null(), batch["group"].is_valid())
+        )
         groups = leaving["group"].unique()
         before, oldest, group = self._members(groups)
         at = pc.index_in(before["record"], leaving["record"])
@@ -371,10 +373,10 @@ class _Ids(BufferingVertex):
         removed = leaves & ~remains
 
         present = np.flatnonzero(~removed)
-        of, heirs = np.unique(group[present], return_index=True)
-        inherits = removed[oldest[of]]
+        chosen, heirs = np.unique(group[present], return_index=True)
+        inherits = removed[oldest[chosen]]
         heirs, holder = present[heirs][inherits], np.arange(len(group))
-        holder[heirs] = oldest[of][inherits]
+        holder[heirs] = oldest[chosen][inherits]
         after = before
         for name in ("since", "founder"):
             after = _with_column(after, name, before[name].take(pa.array(holder)))

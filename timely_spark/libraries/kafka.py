@@ -59,9 +59,9 @@ def origin(frame: DataFrame) -> DataFrame:
     """
     from pyspark.sql.functions import expr
 
-    given: Any = frame
-    if not hasattr(given, "isStreaming"):
-        msg = f"frame={given!r}: a DataFrame was expected"
+    source: Any = frame
+    if not hasattr(source, "isStreaming"):
+        msg = f"frame={source!r}: a DataFrame was expected"
         raise BadArgument(msg, where=caller(), hint="read the topic with Spark.")
     taken = sorted(set(HEADERS) & {*frame.columns})
     if "headers" not in frame.columns or taken:
@@ -141,8 +141,8 @@ def _of_frame(frame: DataFrame) -> DataFrame:
 def _of_stream(stream: Stream, name: str | None) -> Stream:
     stream.check_outside("kafka.drop_repeats")
     check_columns("kafka.drop_repeats", stream.schema, _IDENTITY, keys=True)
-    found = {column: stream.schema.field(column).type for column in TYPES}
-    if found != TYPES:
+    types = {column: stream.schema.field(column).type for column in TYPES}
+    if types != TYPES:
         msg = f"kafka.drop_repeats: {stream.name!r} has ({describe(stream.schema)})"
         raise SchemaError(msg, where=caller(), hint="give the columns the types that ts.kafka.origin gives.")
     by = list(_SEQUENCE)

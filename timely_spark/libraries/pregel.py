@@ -186,22 +186,22 @@ def pregel(
 
 def _graph(nodes: Any, edges: Any, node: str, src: str, dst: str) -> tuple[Collection, Collection]:
     """The nodes with `node` first, and the edges with `src` and `dst` first, all three without nulls."""
-    made = []
-    for given, ends in ((nodes, {"node": node}), (edges, {"src": src, "dst": dst})):
-        check_collection("pregel", given)
-        columns = given.schema.names
-        check_columns("pregel", given.schema, [*ends.values(), *columns], keys=True)
+    parts = []
+    for collection, ends in ((nodes, {"node": node}), (edges, {"src": src, "dst": dst})):
+        check_collection("pregel", collection)
+        columns = collection.schema.names
+        check_columns("pregel", collection.schema, [*ends.values(), *columns], keys=True)
         others = [column for column in columns if column not in ends.values()]
         if both := [column for column in others if column in ends]:
-            msg = f"pregel: {both} are further columns of ({describe(given.schema)}), beside {ends}"
+            msg = f"pregel: {both} are further columns of ({describe(collection.schema)}), beside {ends}"
             raise SchemaError(msg, where=caller(), hint="rename them.")
         valid = reduce(and_, (pc.is_valid(pc.field(end)) for end in ends))
-        made.append(given.select(ends, *others).where(valid))
-    kinds = [made[0].schema.field("node").type, *(made[1].schema.field(end).type for end in ("src", "dst"))]
+        parts.append(collection.select(ends, *others).where(valid))
+    kinds = [parts[0].schema.field("node").type, *(parts[1].schema.field(end).type for end in ("src", "dst"))]
     if len(set(kinds)) > 1:
         msg = f"pregel: node={node!r}, src={src!r} and dst={dst!r} are {', '.join(map(str, kinds))}"
         raise SchemaError(msg, where=caller(), hint="cast with select(src=pc.field('src').cast('int64')).")
-    return made[0], made[1]
+    return parts[0], parts[1]
 
 
 def _program(

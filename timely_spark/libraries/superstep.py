@@ -36,9 +36,9 @@ IS_MESSAGE = "__timely_message"
 def by_expressions(columns: Mapping[str, pc.Expression], schema: pa.Schema, batch: pa.Schema) -> Program:
     """The program of an expression for each column that changes; all read the columns of a `batch`."""
     new = {name: columns.get(name, name) for name in schema.names}
-    made = projected("pregel: with_vertex_column", new, batch)
-    if made != schema:
-        msg = f"pregel: columns ({describe(schema)}) are ({describe(made)}) after a superstep"
+    computed = projected("pregel: with_vertex_column", new, batch)
+    if computed != schema:
+        msg = f"pregel: columns ({describe(schema)}) are ({describe(computed)}) after a superstep"
         hint = "cast one of them, as in pc.field('msg').cast('double')."
         raise SchemaError(msg, where=caller(), hint=hint)
     return lambda table: project(table, new)
@@ -84,10 +84,10 @@ class Superstep(Logic):
         nodes, messages = inputs.filter(pc.invert(is_message)), inputs.filter(is_message)
         _check_single("records", keys, nodes)
         _check_single("messages", keys, messages)
-        groups, of = numbers(nodes, GROUP), numbers(messages, GROUP)
-        at = np.searchsorted(of, groups)
+        groups, recipients = numbers(nodes, GROUP), numbers(messages, GROUP)
+        at = np.searchsorted(recipients, groups)
         received = np.zeros(len(groups), np.bool_)
-        received[at < len(of)] = of[at[at < len(of)]] == groups[at < len(of)]
+        received[at < len(recipients)] = recipients[at[at < len(recipients)]] == groups[at < len(recipients)]
         taken = messages.select(list(self.messages)).take(pa.array(at, mask=~received))
         batch = keys.take(pa.array(groups))
         for part in (nodes.select([*self.columns.names, *self.aggregates]), taken):

@@ -77,10 +77,12 @@ class Supersteps:
             sent.append(self._along(by_dst, nodes, self.to_src, "dst", "src"))
         messages = sent[0] if len(sent) == 1 else sent[0].concat(sent[1])
         if callable(self.agg_msgs):
-            made = self.agg_msgs(messages)
-            check_collection("pregel: agg_msgs", made)
-            check_columns("pregel: agg_msgs", made.schema, ["node"])
-            return made.select("node", *(column for column in made.schema.names if column != "node"))
+            aggregated = self.agg_msgs(messages)
+            check_collection("pregel: agg_msgs", aggregated)
+            check_columns("pregel: agg_msgs", aggregated.schema, ["node"])
+            return aggregated.select(
+                "node", *(column for column in aggregated.schema.names if column != "node")
+            )
         _, *columns = messages.schema.names
         if len(columns) > 1:
             msg = f"pregel: agg_msgs={self.agg_msgs!r} for messages of columns {columns}"
@@ -136,7 +138,7 @@ class Supersteps:
             self.halt,
         )
         full = pa.schema([*seen.schema, *received])
-        parts = [padded(of, full, **{IS_MESSAGE: pc.scalar(of is messages)}) for of in (seen, messages)]
+        parts = [padded(part, full, **{IS_MESSAGE: pc.scalar(part is messages)}) for part in (seen, messages)]
         return reduced("superstep", parts[0].concat(parts[1]), logic, [*nodes.schema][1:], name=None)
 
 

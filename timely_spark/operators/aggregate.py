@@ -74,7 +74,7 @@ class Combines:
 
 @dataclass(frozen=True, slots=True)
 class Aggregates(Combines):
-    """The aggregates: for each output column its kind and the column it reads (None: count records)."""
+    """The aggregates: for each output column its kind and the column it reads (None: a count)."""
 
     keys: tuple[str, ...]
     columns: tuple[tuple[str, str, str | None], ...]
@@ -115,9 +115,9 @@ class Aggregates(Combines):
         sample = keys.take(pa.array(np.arange(0, len(keys), len(keys) // _SAMPLE)))
         if 8 * pc.count_distinct(sample).as_py() > 7 * len(sample):
             return None
-        found = pc.value_counts(keys)
-        counts = {out: found.field("counts") for out, _, _ in self.columns}
-        return pa.table({self.keys[0]: found.field("values")} | counts)
+        frequencies = pc.value_counts(keys)
+        counts = {out: frequencies.field("counts") for out, _, _ in self.columns}
+        return pa.table({self.keys[0]: frequencies.field("values")} | counts)
 
     def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
         """Combine partial aggregates: one row per group; where a sum is beyond 64 bits, its rows as they are.
@@ -355,11 +355,11 @@ def aggregated(
     fields = [stream.schema.field(key) for key in keys]
     results: dict[str, str | Expression] = {}
     details: list[str] = []
-    for out, given in columns.items():
+    for out, aggregate in columns.items():
         if out in keys:
             msg = f"aggregate: column {out!r} is a key"
             raise SchemaError(msg, where=where, hint="give the aggregate another name.")
-        kind, column, type_ = _checked(stream.schema, out, given)
+        kind, column, type_ = _checked(stream.schema, out, aggregate)
         results[out], parts = out, [(out, kind, type_)]
         if kind == "mean":
             total, number = f"{_PART}{len(listed)}_sum", f"{_PART}{len(listed)}_count"
@@ -401,11 +401,13 @@ def _quotient(total: str, number: str) -> Expression:
     return pc.if_else(pc.field(number) == 0, none, quotient)
 
 
-def _checked(schema: pa.Schema, out: str, given: Any) -> tuple[str, str | None, pa.DataType]:
+def _checked(schema: pa.Schema, out: str, aggregate: Any) -> tuple[str, str | None, pa.DataType]:
     """The kind, column and type (of a mean: its sum's) of an aggregate, as the user gave it for `out`."""
-    kind, column = given if isinstance(given, tuple | list) and len(given) == 2 else (given, None)
+    kind, column = (
+        aggregate if isinstance(aggregate, tuple | list) and len(aggregate) == 2 else (aggregate, None)
+    )
     if kind not in _KINDS or (column is None and kind != "count"):
-        msg = f"aggregate: {out}={given!r}"
+        msg = f"aggregate: {out}={aggregate!r}"
         hint = f"give 'count', or (kind, column) with kind one of {', '.join(_KINDS)}."
         raise SchemaError(msg, where=caller(), hint=hint)
     if column is not None:

@@ -65,9 +65,9 @@ class Nearest:
         groups, (at, _) = right.column(_GROUP).to_numpy(), _ordered(right.column(self.on))
         first = changes(groups) | changes(at)
         right, groups, at = right.filter(pa.array(first)), groups[first], at[first]
-        found = self._places(group, time, groups, at)
-        matched = (found >= 0) & timed
-        return matched, right.select(list(self.theirs)).take(pa.array(found, mask=~matched))
+        places = self._places(group, time, groups, at)
+        matched = (places >= 0) & timed
+        return matched, right.select(list(self.theirs)).take(pa.array(places, mask=~matched))
 
     def _places(self, group: Numbers, time: Times, groups: Numbers, at: Times) -> Numbers:
         """For each left record the place of its right record, -1 if it has none."""
@@ -123,7 +123,7 @@ class Checked:
 
     @classmethod
     def of(
-        cls, ours: pa.Schema, theirs: pa.Schema, on: Any, *, by: Any, direction: Any, tolerance: Any, how: Any
+        cls, left: pa.Schema, right: pa.Schema, on: Any, *, by: Any, direction: Any, tolerance: Any, how: Any
     ) -> Checked:
         """Check the arguments."""
         listed = names("asof_join", by)
@@ -134,29 +134,29 @@ class Checked:
             if value not in valid:
                 msg = f"asof_join: {what}={value!r}"
                 raise SchemaError(msg, where=caller(), hint=f"give one of {', '.join(valid)}.")
-        kind = _time(ours, theirs, on, listed)
+        kind = _time(left, right, on, listed)
         limit = (1 << 64) - 1 if tolerance is None else length("asof_join", "tolerance", tolerance, kind)
-        extra = tuple(other_columns("asof_join", ours, theirs, (*listed, on)))
-        others = [column for column in ours.names if column not in listed]
-        schema = pa.schema([*(ours.field(c) for c in (*listed, *others)), *(theirs.field(c) for c in extra)])
+        extra = tuple(other_columns("asof_join", left, right, (*listed, on)))
+        others = [column for column in left.names if column not in listed]
+        schema = pa.schema([*(left.field(c) for c in (*listed, *others)), *(right.field(c) for c in extra)])
         return cls(listed, extra, schema, Nearest(on, extra, direction, limit))
 
 
-def _time(ours: pa.Schema, theirs: pa.Schema, on: Any, by: Sequence[str]) -> pa.DataType:
+def _time(left: pa.Schema, right: pa.Schema, on: Any, by: Sequence[str]) -> pa.DataType:
     """Check the columns; returns the type of the time."""
     if not isinstance(on, str) or on in by:
         msg = f"asof_join: on={on!r}, by={list(by)}"
         raise SchemaError(msg, where=caller(), hint="name one column of time, and others as keys.")
     if by:
-        matching_keys("asof_join", ours, theirs, on=by, left=None, right=None)
-    for schema in (ours, theirs):
+        matching_keys("asof_join", left, right, on=by, left=None, right=None)
+    for schema in (left, right):
         check_columns("asof_join", schema, [on, *schema.names], keys=True)
     for column in (on, *by):
-        kinds = ours.field(column).type, theirs.field(column).type
+        kinds = left.field(column).type, right.field(column).type
         if kinds[0] != kinds[1]:
             msg = f"asof_join: {column!r} is {kinds[0]} on the left side, {kinds[1]} on the right side"
             raise SchemaError(msg, where=caller(), hint="cast one of them first.")
-    return time_type("asof_join", ours, on)
+    return time_type("asof_join", left, on)
 
 
 class AsOfJoin(BufferingVertex):
@@ -198,16 +198,16 @@ class AsOfJoin(BufferingVertex):
         if not left.num_rows:
             return
         groups = group(left, self.by)
-        places, found = index.matches(left.take(pa.array(groups.firsts)), self.by)
+        places, matches = index.matches(left.take(pa.array(groups.firsts)), self.by)
         if self.per != "time" and len(places):
-            before = self._before(time, found)
-            places, found = places[before], found.filter(pa.array(before))
+            before = self._before(time, matches)
+            places, matches = places[before], matches.filter(pa.array(before))
         if not len(places):
-            found = self.schemas[1].empty_table()
-        matched, columns = self.nearest.columns(groups.of, left, places, found.select(right.schema.names))
+            matches = self.schemas[1].empty_table()
+        matched, columns = self.nearest.columns(groups.of, left, places, matches.select(right.schema.names))
         own = {c: left.column(c) for c in left.schema.names}
-        made = pa.table({c: own.get(c) if c in own else columns.column(c) for c in self.schema.names})
-        self.send_by(0, time, made if self.how == "left" else made.filter(pa.array(matched)))
+        joined = pa.table({c: own.get(c) if c in own else columns.column(c) for c in self.schema.names})
+        self.send_by(0, time, joined if self.how == "left" else joined.filter(pa.array(matched)))
 
     def _store(self, index: Arrangement, time: Timestamp, right: pa.Table) -> None:
         if self.per == "time":
@@ -255,7 +255,7 @@ def asof_join(
     records each.
 
     Args:
-        stream: the left side, whose records stay.
+        stream: the left side. Its records stay.
         other: the right side, in the same scope.
         on: the column of time on both sides: a timestamp, a date or an integer, of one type.
         by: the key columns on both sides; by default all records have one key, and are on one worker.
@@ -311,7 +311,7 @@ def asof_join(
         expire=expire,
     )
     check_no_retractions("asof_join", *sides)
-    made = sides[0].then(
+    joined = sides[0].then(
         "asof_join",
         [vertex.schema],
         others=[sides[1]],
@@ -329,4 +329,4 @@ def asof_join(
             "expire": vertex.expire,
         },
     )[0]
-    return made if checked.by else made.select(*checked.schema.names)
+    return joined if checked.by else joined.select(*checked.schema.names)

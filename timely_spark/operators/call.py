@@ -136,8 +136,8 @@ class Call(Vertex):
 
         if inspect.iscoroutinefunction(self.function):
             return await self.function(part)
-        made = await asyncio.get_running_loop().run_in_executor(pool, self._called, part)
-        return await made if inspect.isawaitable(made) else made  # a lambda around a coroutine function
+        answer = await asyncio.get_running_loop().run_in_executor(pool, self._called, part)
+        return await answer if inspect.isawaitable(answer) else answer  # a lambda around a coroutine function
 
     def _called(self, part: pa.Table) -> Any:
         try:
@@ -194,11 +194,11 @@ class Answers:
     def sweep(self, batch: int) -> None:
         """Delete the answers of micro-batches before this one, none of which can run again."""
         with StorageFailed.owning(f"call: record: {self.path}", "swept"):
-            for found in self.files.get_file_info(fs.FileSelector(self.path, allow_not_found=True)):
-                name = found.base_name
-                if found.type is fs.FileType.Directory and name.isdecimal() and int(name) < batch:
+            for entry in self.files.get_file_info(fs.FileSelector(self.path, allow_not_found=True)):
+                name = entry.base_name
+                if entry.type is fs.FileType.Directory and name.isdecimal() and int(name) < batch:
                     with suppress(FileNotFoundError):  # another worker was first
-                        self.files.delete_dir(found.path)
+                        self.files.delete_dir(entry.path)
 
 
 @operator(Stream)

@@ -197,8 +197,8 @@ def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partit
         msg = f"{operator}: by={by!r} has {len(listed)} entries for {len(streams)} inputs"
         hint = "give a list with one entry per input: its columns, or None."
         raise GraphError(msg, where=caller(), hint=hint)
-    given = zip(streams, listed, strict=True)
-    return [partition_by(operator, stream.schema, columns) for stream, columns in given]
+    pairs = zip(streams, listed, strict=True)
+    return [partition_by(operator, stream.schema, columns) for stream, columns in pairs]
 
 
 def partition_by(operator: str, schema: pa.Schema, by: Columns) -> Partition | None:
@@ -243,14 +243,14 @@ def custom(
             of="output 0",
         )
     paths = _summaries(name or operator, streams, vertex, len(schemas), summaries or {})
-    given = (
+    by_edge = (
         [] if paths is None else [[*pair, repr(paths[pair[0]][pair[1]])] for pair in sorted(summaries or ())]
     )
     return first.then(
         operator,
         schemas,
         summaries=paths,
-        parameters={"summaries": given} if given else {},
+        parameters={"summaries": by_edge} if by_edge else {},
         guarantees=promised,
         checked=promised is not None,
         others=others,
@@ -261,24 +261,24 @@ def custom(
 
 
 def _summaries(
-    step: str, streams: Sequence[Stream], vertex: Vertex, outputs: int, given: Paths
+    step: str, streams: Sequence[Stream], vertex: Vertex, outputs: int, summaries: Paths
 ) -> list[list[PathSummary | None]] | None:
     """The path summaries from each input to each output; None means the identity for all pairs."""
     scope = streams[0].stage.scope
     identity = scope.times.identity(scope.depth)
     paths: list[list[PathSummary | None]] = [[identity] * outputs for _ in streams]
-    if not isinstance(given, Mapping):
+    if not isinstance(summaries, Mapping):
         refuse(
-            given,
+            summaries,
             what="summaries",
             expected="a dict by (input, output)",
             hint="give a dict by (input, output), as in {(1, 0): None}.",
         )
-    if given and (isinstance(vertex, Stateless) or tuple(vertex.initial)):
+    if summaries and (isinstance(vertex, Stateless) or tuple(vertex.initial)):
         what = "sends all it makes at once" if isinstance(vertex, Stateless) else "has initial notifications"
         msg = f"{step}: {type(vertex).__name__} {what}, so that no summaries of an input bind it"
         raise GraphError(msg, where=caller(), hint="leave summaries out.")
-    for pair, summary in given.items():
+    for pair, summary in summaries.items():
         try:
             input_, output = pair
             known = paths[range(len(streams))[input_]][range(outputs)[output]] is not None and min(pair) >= 0
@@ -288,26 +288,25 @@ def _summaries(
             msg = f"{step}: summaries has {pair!r}; there are {len(streams)} inputs and {outputs} outputs"
             raise GraphError(msg, where=caller(), hint="give (input, output), counted from 0.")
         paths[input_][output] = _path(step, pair, summary, identity, scope)
-    return paths if given else None
+    return paths if summaries else None
 
 
 def _path(
-    step: str, pair: tuple[int, int], given: Any, identity: PathSummary, scope: LoopContext
+    step: str, pair: tuple[int, int], summary: Any, identity: PathSummary, scope: LoopContext
 ) -> PathSummary | None:
     """One declared path summary, checked."""
-    if given is None:
+    if summary is None:
         return None
-    if is_integer(given):
-        return scope.times.delay(scope.depth, int(given))
+    if is_integer(summary):
+        return scope.times.delay(scope.depth, int(summary))
     try:
-        path = identity.followed_by(given)
+        path = identity.followed_by(summary)
         lawful = path is None or identity.less_equal(path)
     except (AttributeError, TypeError, ValueError):
         lawful = False
     if not lawful:
-        msg = (
-            f"{step}: summaries[{pair}]={given!r} is no path from the times of its scope to the same or later"
-        )
+        declared = f"{step}: summaries[{pair}]={summary!r}"
+        msg = f"{declared} is no path from the times of its scope to the same or later"
         hint = (
             "give None (no path), a number of epochs from 0 on, or a path summary as `times.PRODUCT` makes."
         )
@@ -317,14 +316,14 @@ def _path(
 
 def check_methods(vertex: Vertex) -> None:
     """Check `initial`, and what the methods that the library calls take."""
-    of = type(vertex).__name__
-    given: Any = vertex.initial
-    if isinstance(given, str) or not hasattr(given, "__iter__") or not all(map(is_integer, given)):
-        msg = f"vertex: {of}.initial is {given!r}"
+    kind = type(vertex).__name__
+    initial: Any = vertex.initial
+    if isinstance(initial, str) or not hasattr(initial, "__iter__") or not all(map(is_integer, initial)):
+        msg = f"vertex: {kind}.initial is {initial!r}"
         raise GraphError(msg, where=caller(), hint="list the epochs, integers from 0 on: initial = (0,).")
-    integer(f"{of}.reentrancy", vertex.reentrancy, least=0, most=60, step="vertex", error=GraphError)
+    integer(f"{kind}.reentrancy", vertex.reentrancy, least=0, most=60, step="vertex", error=GraphError)
     if vertex.reentrancy and vertex.logged:
-        msg = f"vertex: {of} is logged, and re-entrant to depth {vertex.reentrancy}"
+        msg = f"vertex: {kind} is logged, and re-entrant to depth {vertex.reentrancy}"
         hint = (
             "leave one of them out: calls of a log are repeated one after the other, not inside each other."
         )
@@ -341,11 +340,11 @@ def check_methods(vertex: Vertex) -> None:
         try:
             inspect.signature(method).bind(*arguments)
         except (TypeError, ValueError) as error:
-            msg = f"vertex: {of}.{name} does not take ({', '.join(arguments)}): {error}"
+            msg = f"vertex: {kind}.{name} does not take ({', '.join(arguments)}): {error}"
             edge = "; edge is the number of the input" if "edge" in arguments else ""
             hint = f"write {name}(self, {', '.join(arguments)}){edge}."
             raise GraphError(msg, where=caller(), hint=hint) from error
-        check_runs(f"vertex: {of}.{name}", method)
+        check_runs(f"vertex: {kind}.{name}", method)
 
 
 def check_state(vertex: Vertex) -> None:
@@ -353,16 +352,18 @@ def check_state(vertex: Vertex) -> None:
 
     Each attribute is copied and restored by itself, so an object by two names would be two.
     """
-    of = type(vertex)
-    if of.checkpoint is not Vertex.checkpoint:
+    kind = type(vertex)
+    if kind.checkpoint is not Vertex.checkpoint:
         return
     hint = "or write checkpoint() and restore()."
-    given = [vars(each).get("__slots__", ()) for each in of.__mro__[: of.__mro__.index(Vertex)]]
-    if slots := [name for names in given for name in ([names] if isinstance(names, str) else names)]:
-        msg = f"vertex: {of.__name__} keeps {', '.join(slots)} in slots, which a checkpoint does not see"
+    declared = [vars(each).get("__slots__", ()) for each in kind.__mro__[: kind.__mro__.index(Vertex)]]
+    if slots := [name for names in declared for name in ([names] if isinstance(names, str) else names)]:
+        msg = f"vertex: {kind.__name__} keeps {', '.join(slots)} in slots, which a checkpoint does not see"
         raise GraphError(msg, where=caller(), hint=f"leave __slots__ (slots=True) out, {hint}")
     names: dict[int, str] = {}
     for name, value in vars(vertex).items():
         if isinstance(value, MUTABLE) and (other := names.setdefault(id(value), name)) != name:
-            msg = f"vertex: {of.__name__}.{other} and .{name} are one object, and would be two in each worker"
+            msg = (
+                f"vertex: {kind.__name__}.{other} and .{name} are one object, and would be two in each worker"
+            )
             raise GraphError(msg, where=caller(), hint=f"keep it by one name, {hint}")

@@ -122,13 +122,13 @@ def length(operator: str, what: str, value: Any, kind: pa.DataType, *, least: in
     if total is None:
         hint = "give '1 hour', '90 seconds', '2 days', or a timedelta; months and years differ in length."
         raise SchemaError(msg, where=caller(), hint=hint)
-    found, rest = divmod(total, unit)
+    units, rest = divmod(total, unit)
     if rest:
         hint = "give a multiple of the type's unit, or cast the column to a finer unit."
         raise SchemaError(msg, where=caller(), hint=hint)
-    if not least <= found < FAR:
+    if not least <= units < FAR:
         raise SchemaError(msg, where=caller(), hint=f"give at least {least}.")
-    return found
+    return units
 
 
 @dataclass(frozen=True, slots=True)

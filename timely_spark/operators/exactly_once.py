@@ -119,8 +119,8 @@ class ExactlyOnce:
             )
             connection.commit()
             return None
-        found: tuple[str, int] | None = cursor.fetchone()
-        return found
+        row: tuple[str, int] | None = cursor.fetchone()
+        return row
 
 
 def _autocommits(connection: Any) -> bool:

@@ -201,8 +201,8 @@ def _retracts_none(source: Stage, changes: Stage, kind: NotFinal) -> tuple[str, 
             f"{changes.name!r} ({changes.where}) changes those of {name} ({source.where}), whose "
             "improvements then cannot be matched with what they replace"
         )
-        of = source.operator
-        hint = f"let the output read {of} itself, or a collection's {of}, which retracts."
+        operator = source.operator
+        hint = f"let the output read {operator} itself, or a collection's {operator}, which retracts."
         return cause, hint
     return None
 

@@ -1,4 +1,4 @@
-"""Streams grouped by keys, whose groups are aggregated or reduced."""
+"""Streams grouped by keys: each group is aggregated or reduced."""
 
 from __future__ import annotations
 

@@ -58,9 +58,11 @@ class GroupMap(BufferingVertex):
         if not batches[0]:
             return
         batch = pa.concat_tables(batches[0])
-        of = group(batch, self.keys)
+        groups = group(batch, self.keys)
         self.apply(
-            time, batch.take(pa.array(of.order)), batch.select(list(self.keys)).take(pa.array(of.firsts))
+            time,
+            batch.take(pa.array(groups.order)),
+            batch.select(list(self.keys)).take(pa.array(groups.firsts)),
         )
 
     def apply(self, time: Timestamp, batch: pa.Table, keys: pa.Table) -> None:
@@ -75,9 +77,9 @@ class GroupMap(BufferingVertex):
         on = [key for key in self.keys if key in schema.names]
         index = Arrangement(on)
         index.insert(keys)
-        found = len(index.matches(table, on)[0]) if on else table.num_rows
-        if found != table.num_rows:
-            msg = f"the function gave rows for {table.num_rows - found} keys that it did not get"
+        expected = len(index.matches(table, on)[0]) if on else table.num_rows
+        if expected != table.num_rows:
+            msg = f"the function gave rows for {table.num_rows - expected} keys that it did not get"
             raise SchemaError(msg, hint=f"return the key columns {on} unchanged.")
         return table
 
@@ -144,8 +146,8 @@ def with_summed_weights(rows: pa.Table, *first: Indices) -> tuple[Indices, pa.Ta
         The number of each row that is left, and the rows.
     """
     labels = [column for column in rows.schema.names if column != _WEIGHT]
-    of = runs([*first, *numbers_of(rows, labels)], rows.num_rows)
-    kept, (totals,) = of.nonzero([numbers(rows, _WEIGHT)])
+    equal = runs([*first, *numbers_of(rows, labels)], rows.num_rows)
+    kept, (totals,) = equal.nonzero([numbers(rows, _WEIGHT)])
     return kept, rows.select(labels).take(pa.array(kept)).append_column(_WEIGHT, pa.array(totals))
 
 
@@ -175,18 +177,20 @@ class KeyFunction:
 
     def __call__(self, batch: pa.Table, states: pa.Table | None = None) -> Any:
         """The results with their keys; and the states with their keys."""
-        of = (
+        groups = (
             group(batch, self.keys) if self.keys else Groups(np.arange(batch.num_rows), np.zeros(1, np.int64))
         )
-        key_rows = batch.select(self.keys).take(pa.array(of.firsts))
+        key_rows = batch.select(self.keys).take(pa.array(groups.firsts))
         others = [column for column in batch.schema.names if column not in self.keys]
         listed: list[Any] = (
-            list(records(batch.select(others).take(pa.array(of.order)))) if others else [()] * len(of.order)
+            list(records(batch.select(others).take(pa.array(groups.order))))
+            if others
+            else [()] * len(groups.order)
         )
-        ends = [*of.starts[1:].tolist(), len(listed)]
+        ends = [*groups.starts[1:].tolist(), len(listed)]
         arguments: list[Any] = [
             list(records(key_rows)) if self.keys else [()],
-            [listed[a:b] for a, b in zip(of.starts.tolist(), ends, strict=True)],
+            [listed[a:b] for a, b in zip(groups.starts.tolist(), ends, strict=True)],
         ]
         if self.state is None or states is None:
             return self._keyed(key_rows, [*map(self._called, *arguments)], self.schema)
@@ -213,9 +217,9 @@ class KeyFunction:
         """The state of each key, None if it has none."""
         index, aligned = Arrangement(self.keys), [None] * key_rows.num_rows
         index.insert(states)
-        at, found = index.matches(key_rows, self.keys)
+        at, stored = index.matches(key_rows, self.keys)
         if len(at):
-            for place, state in zip(at.tolist(), records(found.drop_columns(self.keys)), strict=True):
+            for place, state in zip(at.tolist(), records(stored.drop_columns(self.keys)), strict=True):
                 aligned[place] = state
         return aligned
 

@@ -69,26 +69,26 @@ class Join(Vertex):
             batch = with_keys(batch, self.on[edge])
         if not batch.num_rows:
             return
-        found = self.stored(1 - edge, time).find(batch, self.on[edge])
-        if len(found):
-            self.send_pairs(edge, time, batch, found)
+        matches = self.stored(1 - edge, time).find(batch, self.on[edge])
+        if len(matches):
+            self.send_pairs(edge, time, batch, matches)
         self.store(edge, time, batch)
 
     def stored(self, side: int, time: Timestamp) -> Arrangement:
         """The rows of a side, with their times."""
         return self.sides[side]
 
-    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, found: Matches) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, matches: Matches) -> None:
         """Send the pairs of rows of the batch with the rows that were found."""
-        times, _ = RowTimes.of(found.table(found.columns(TIME)), self._context.times)
-        for at, part in times.joins(time, self.pairs(edge, arrived, found)):
+        times, _ = RowTimes.of(matches.table(matches.columns(TIME)), self._context.times)
+        for at, part in times.joins(time, self.pairs(edge, arrived, matches)):
             self.send_by(0, at, part)
 
-    def pairs(self, edge: int, arrived: pa.Table, found: Matches) -> pa.Table:
+    def pairs(self, edge: int, arrived: pa.Table, matches: Matches) -> pa.Table:
         """The pairs in one table."""
-        stored = found.columns()
-        theirs = [c for c in self.columns if (c in stored if edge else c not in arrived.schema.names)]
-        return joined_rows(self.columns, edge, arrived, found.probe, found.table(theirs))
+        stored = matches.columns()
+        stored_columns = [c for c in self.columns if (c in stored if edge else c not in arrived.schema.names)]
+        return joined_rows(self.columns, edge, arrived, matches.probe, matches.table(stored_columns))
 
     def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Store the batch."""
@@ -109,10 +109,10 @@ class JoinExpiring(Join):
             each.expire(self._context.since() - self.expire)
         return self.sides[side]
 
-    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, found: Matches) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, matches: Matches) -> None:
         """Send the pairs of close epochs."""
-        close = np.abs(found.times(1)[:, 0] - time.epoch) <= self.expire
-        super().send_pairs(edge, time, arrived, found.filter(close))
+        close = np.abs(matches.times(1)[:, 0] - time.epoch) <= self.expire
+        super().send_pairs(edge, time, arrived, matches.filter(close))
 
     def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Store the batch with its own epoch."""
@@ -135,9 +135,9 @@ class JoinPerTime(Join):
             self.notify_at(time, capability=None)  # only cleans up, so it delays no other notification
         return self.by_time[time][side]
 
-    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, found: Matches) -> None:
+    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, matches: Matches) -> None:
         """Send the pairs, which are all of one time."""
-        self.send_by(0, time, self.pairs(edge, arrived, found))
+        self.send_by(0, time, self.pairs(edge, arrived, matches))
 
     def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Store the batch until the time is complete."""
@@ -171,13 +171,13 @@ class JoinComplete(BufferingVertex):
         left, right = per_input(batches, self.schemas)
         index, known = Arrangement(self.on[1]), with_keys(_numbered(left), self.on[0])
         index.insert(with_keys(_numbered(right), self.on[1]))
-        at, found = index.matches(known, self.on[0])
+        at, matched = index.matches(known, self.on[0])
         probe = numbers(known, _ROW)[at]
-        rows = probe, numbers(found, _ROW) if len(probe) else probe
+        rows = probe, numbers(matched, _ROW) if len(probe) else probe
         if self.how == "semi":
             self.send_by(0, time, left.filter(pa.array(_among(probe, left))))
         elif self.how != "anti" and len(probe):
-            self.send_by(0, time, joined_rows(self.schema.names, 0, left, probe, found))
+            self.send_by(0, time, joined_rows(self.schema.names, 0, left, probe, matched))
         for side in self.kept:
             table = (left, right)[side]
             self.send_unmatched(side, time, table.filter(pa.array(~_among(rows[side], table))))
@@ -185,7 +185,7 @@ class JoinComplete(BufferingVertex):
     def send_unmatched(self, side: int, time: Timestamp, rows: pa.Table) -> None:
         """Send records of a side that nothing matches, with nulls for the other side."""
         own = zip(self.on[0], self.on[1], strict=True) if side else ()
-        renamed = {ours: rows.column(theirs) for ours, theirs in own}
+        renamed = {ours: rows.column(column) for ours, column in own}
         others = {c: rows.column(c) for c in rows.schema.names if c in self.schema.names and c not in renamed}
         self.send_by(0, time, with_nulls(renamed | others, self.schema))
 
@@ -230,11 +230,11 @@ class JoinCompleteExpiring(JoinComplete):
 
     def _pairs(self, time: Timestamp, left: pa.Table, right: pa.Table) -> None:
         for edge, table in enumerate((left, right)):
-            probe, found = self.sides[1 - edge].matches(table, self.on[edge])
+            probe, matched = self.sides[1 - edge].matches(table, self.on[edge])
             if len(probe):
-                close = epochs_of(found) >= time.epoch - self.expire
+                close = epochs_of(matched) >= time.epoch - self.expire
                 part = joined_rows(
-                    self.schema.names, edge, table, probe[close], found.filter(pa.array(close))
+                    self.schema.names, edge, table, probe[close], matched.filter(pa.array(close))
                 )
                 self.send_by(0, time, part)
             self.sides[edge].insert(with_time(table, time))
@@ -243,11 +243,11 @@ class JoinCompleteExpiring(JoinComplete):
         """Send the left records that this epoch's records are the first to match, and store the others."""
         keys = right.take(pa.array(group(right, self.on[1]).firsts))
         before = self._latest(1, keys, self.on[1])
-        probe, found = self.sides[0].matches(keys, self.on[1])
+        probe, earlier = self.sides[0].matches(keys, self.on[1])
         if len(probe):
-            own = epochs_of(found)
+            own = epochs_of(earlier)
             first = (own >= time.epoch - self.expire) & (before[probe] < own - self.expire)
-            self.send_by(0, time, found.filter(pa.array(first)).select(left.schema.names))
+            self.send_by(0, time, earlier.filter(pa.array(first)).select(left.schema.names))
         self._note(1, time, keys)
         matched = self._latest(1, left, self.on[0]) >= time.epoch - self.expire
         self.send_by(0, time, left.filter(pa.array(matched)))
@@ -263,9 +263,9 @@ class JoinCompleteExpiring(JoinComplete):
     def _latest(self, side: int, table: pa.Table, on: Sequence[str]) -> Indices:
         """For each row of a table the latest epoch of its key on a side."""
         epochs = np.full(table.num_rows, -EPOCHS)
-        probe, found = self.latest[side].matches(table, on)
+        probe, matched = self.latest[side].matches(table, on)
         if len(probe):
-            np.maximum.at(epochs, probe, epochs_of(found))
+            np.maximum.at(epochs, probe, epochs_of(matched))
         return epochs
 
     def _unmatched(self, side: int, time: Timestamp, table: pa.Table) -> None:
@@ -286,21 +286,21 @@ class JoinCompleteExpiring(JoinComplete):
         kept = []
         for state in states:
             alone = [each.later(state.get("sent", self.sent)) for each in state.get("alone", self.alone)]
-            kept.append({key: of for key, of in state.items() if key != "sent"} | {"alone": alone})
+            kept.append({key: value for key, value in state.items() if key != "sent"} | {"alone": alone})
         return repartition(self, kept, workers, partition)
 
 
 def joined_rows(
-    columns: Sequence[str], edge: int, arrived: pa.Table, probe: Indices, found: pa.Table
+    columns: Sequence[str], edge: int, arrived: pa.Table, probe: Indices, stored: pa.Table
 ) -> pa.Table:
     """Pairs in one table: rows `probe` of a batch of a side, and the rows of the other that were found.
 
     Columns of both sides are the left side's.
     """
-    left = set((arrived if edge == 0 else found).schema.names)
+    left = set((arrived if edge == 0 else stored).schema.names)
     own = [column for column in columns if (column in left) == (edge == 0)]
     taken = rows_at(arrived.select(own), probe)
-    return pa.table({c: (taken if c in own else found).column(c) for c in columns})
+    return pa.table({c: (taken if c in own else stored).column(c) for c in columns})
 
 
 def _numbered(table: pa.Table) -> pa.Table:
@@ -388,11 +388,11 @@ def check_how(operator: str, how: Any, ours: pa.Schema, theirs: pa.Schema, keys:
             raise SchemaError(msg, where=caller(), hint="name each key column of the left side once.")
 
 
-def other_columns(operator: str, ours: pa.Schema, theirs: pa.Schema, keys: Sequence[str]) -> list[str]:
+def other_columns(operator: str, left: pa.Schema, right: pa.Schema, keys: Sequence[str]) -> list[str]:
     """The columns of the right side that are not keys."""
-    extra = [column for column in theirs.names if column not in keys]
-    if both := sorted(set(extra) & set(ours.names)):
-        msg = f"{operator}: both sides have {both}; left ({describe(ours)}), right ({describe(theirs)})"
+    extra = [column for column in right.names if column not in keys]
+    if both := sorted(set(extra) & set(left.names)):
+        msg = f"{operator}: both sides have {both}; left ({describe(left)}), right ({describe(right)})"
         raise SchemaError(msg, where=caller(), hint="rename with select(new='old') on one side.")
     return extra
 

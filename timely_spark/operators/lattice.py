@@ -59,7 +59,7 @@ class Joined(Growing):
         keys = self.monotone.keys
         groups = group(batch, keys)
         named = batch.select(keys).take(pa.array(groups.firsts))
-        of = groups.of
+        ids = groups.of
         probe, stored = self.state.lookup(named, keys)
         times, rows = RowTimes.of(stored, kind) if len(probe) else (None, batch.slice(0, 0))
         moments: dict[Any, Indices] = {at: np.arange(named.num_rows)}
@@ -72,7 +72,7 @@ class Joined(Growing):
             before = rows.filter(pa.array(earlier, pa.bool_()))
             old = self.values(before, probe[earlier], named.num_rows)
             both = pa.concat_tables([before.select(batch.schema.names), batch])
-            new = self.values(both, np.concatenate([probe[earlier], of]), named.num_rows)
+            new = self.values(both, np.concatenate([probe[earlier], ids]), named.num_rows)
             grows = _differ(new, old)
             if moment == at:
                 grown = grows
@@ -80,10 +80,10 @@ class Joined(Growing):
                 sent = named.append_column(self.value, new).take(pa.array(rising))
                 self.send_by(0, time if moment == at else time.join(moment), sent)
         compact = compaction(self._context.since(), kind, *self.folds(batch.schema.names))
-        self.state.insert(with_time(batch.filter(pa.array(grown[of])), at), compact=compact)
+        self.state.insert(with_time(batch.filter(pa.array(grown[ids])), at), compact=compact)
 
-    def values(self, rows: pa.Table, of: Indices, keys: int) -> pa.Array:
-        """The value of each of some keys, given all their records; null without records. `of`: the keys."""
+    def values(self, rows: pa.Table, ids: Indices, keys: int) -> pa.Array:
+        """The value of each of some keys, given all their records; null without records. `ids`: the keys."""
         raise NotImplementedError
 
     def folds(self, columns: Sequence[str]) -> tuple[Sequence[str], Fold]:
@@ -140,8 +140,8 @@ class Merged(Joined):
         rows, last = groups.rows(rows), (groups.starts + groups.sizes - 1)[groups.ids]
         triples = [np.minimum(np.arange(rows.num_rows) + n, last) for n in range(3)]
         values = flat(rows.column(self.value))
-        if (found := broken_lattice(partial(_merged, self.monotone), values, *triples)) is not None:
-            text, at = found
+        if (violation := broken_lattice(partial(_merged, self.monotone), values, *triples)) is not None:
+            text, at = violation
             msg = f"{text}, of the record {excerpt(rows.slice(at, 1))}"
             raise SchemaError(msg, hint="let it return the least value that is at least as great as both.")
 
@@ -159,23 +159,23 @@ class Merged(Joined):
         values = self.values(batch, groups.of, rows.num_rows)
         return replaced(rows, self.value, values)
 
-    def values(self, rows: pa.Table, of: Indices, keys: int) -> pa.Array:
+    def values(self, rows: pa.Table, ids: Indices, keys: int) -> pa.Array:
         """Merge neighbours of one key, until each key has one value."""
-        order = np.argsort(of, kind="stable")
-        values, of = flat(rows.column(self.value)).take(pa.array(order)), of[order]
-        while (of[1:] == of[:-1]).any():
-            starts = run_starts(of)
-            place = np.arange(len(of)) - np.repeat(starts, np.diff(starts, append=len(of)))
+        order = np.argsort(ids, kind="stable")
+        values, ids = flat(rows.column(self.value)).take(pa.array(order)), ids[order]
+        while (ids[1:] == ids[:-1]).any():
+            starts = run_starts(ids)
+            place = np.arange(len(ids)) - np.repeat(starts, np.diff(starts, append=len(ids)))
             left = np.flatnonzero(place % 2 == 0)
-            paired = np.append(of[1:] == of[:-1], [False])[left]
+            paired = np.append(ids[1:] == ids[:-1], [False])[left]
             pairs = left[paired]
             sides = values.take(pa.array(pairs)), values.take(pa.array(pairs + 1))
             merged = _merged(self.monotone, *sides)
             at = left.copy()
             at[paired] = len(values) + np.arange(len(pairs))
-            values, of = pa.concat_arrays([values, merged]).take(pa.array(at)), of[left]
-        at = np.searchsorted(of, np.arange(keys))
-        none = np.isin(np.arange(keys), of, invert=True)
+            values, ids = pa.concat_arrays([values, merged]).take(pa.array(at)), ids[left]
+        at = np.searchsorted(ids, np.arange(keys))
+        none = np.isin(np.arange(keys), ids, invert=True)
         return values.take(pa.array(at, mask=none))
 
     def folds(self, columns: Sequence[str]) -> tuple[Sequence[str], Fold]:
@@ -205,9 +205,9 @@ class Counted(Joined):
         """Keep one of equal records."""
         return batch.take(pa.array(group(batch, batch.schema.names).firsts))
 
-    def values(self, rows: pa.Table, of: Indices, keys: int) -> pa.Array:
+    def values(self, rows: pa.Table, ids: Indices, keys: int) -> pa.Array:
         """Count the different records."""
-        counts = np.bincount(of[group(rows, rows.schema.names).firsts], minlength=keys)
+        counts = np.bincount(ids[group(rows, rows.schema.names).firsts], minlength=keys)
         if self.up_to is not None:
             counts = np.minimum(counts, self.up_to)
         return pa.array(counts.astype(np.int64), mask=counts == 0)
@@ -244,14 +244,14 @@ def _merged(monotone: Monotone, left: Any, right: Any) -> pa.Array:
     """The user's merge, checked."""
     left, right = flat(left), flat(right)
     assert monotone.merge is not None
-    made = monotone.merge(left, right)
-    made = flat(made) if isinstance(made, pa.ChunkedArray) else pa.array(made)
-    if len(made) != len(left) or made.null_count:
-        msg = f"merge returned {len(made)} values, {made.null_count} of them null, for {len(left)} pairs"
+    merged = monotone.merge(left, right)
+    merged = flat(merged) if isinstance(merged, pa.ChunkedArray) else pa.array(merged)
+    if len(merged) != len(left) or merged.null_count:
+        msg = f"merge returned {len(merged)} values, {merged.null_count} of them null, for {len(left)} pairs"
         raise SchemaError(
             msg, hint="return an array with a value for each pair, as pc.max_element_wise does."
         )
-    return made if made.type == left.type else made.cast(left.type)
+    return merged if merged.type == left.type else merged.cast(left.type)
 
 
 @operator(Stream)

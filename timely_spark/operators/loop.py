@@ -98,7 +98,7 @@ def enter(
     if at is None:
         return scope.enter(stream, name=name)
     inner, kind = scope.graph_scope.inner, scope.graph_scope.times
-    given = [at] if isinstance(at, str | Expression) else list(at)
+    coordinates = [at] if isinstance(at, str | Expression) else list(at)
     if scope.graph_scope.depth <= stream.stage.scope.depth or (inner is None and not only_epochs(kind)):
         msg = f"enter: {stream.name!r} is not outside {scope.name or 'the outermost scope'!r}"
         if scope.graph_scope.depth > stream.stage.scope.depth:
@@ -106,8 +106,8 @@ def enter(
         raise GraphError(
             msg, where=caller(), hint="enter a loop or scope made by scope.inner(...), at numbers."
         )
-    check_columns("enter", stream.schema, [one for one in given if isinstance(one, str)])
-    added = {f"{_AT}{i}": one for i, one in enumerate(given)}
+    check_columns("enter", stream.schema, [one for one in coordinates if isinstance(one, str)])
+    added = {f"{_AT}{i}": one for i, one in enumerate(coordinates)}
     with scope.flow.graph.parts(scope.graph_scope, name):
         entered = scope.enter(computed(stream, *stream.schema.names, added, own=tuple(added)))
     _check_at(entered.schema, added, inner)
@@ -117,8 +117,8 @@ def enter(
         name=name,
         vertex=EnterAt(added, inner),
         keeps={column: column for column in stream.schema.names},
-        detail=", ".join(map(str, given)),
-        parameters={"iteration": ", ".join(map(str, given))},
+        detail=", ".join(map(str, coordinates)),
+        parameters={"iteration": ", ".join(map(str, coordinates))},
     )[0]
 
 

@@ -39,27 +39,27 @@ def natural(left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def _joined(kind: pa.DataType, *sides: pa.Array) -> pa.Array:
-    """Sets by union; maps, whose structs begin with a key, by the join of each key's values."""
+    """Join sets by union, and maps (structs that begin with a key) by the join of each key's values."""
     rows = pa.concat_arrays([pc.list_parent_indices(side).cast(pa.int64()) for side in sides])
     items = pa.concat_arrays([pc.list_flatten(side) for side in sides])
     is_map = pa.types.is_struct(kind.value_type) and kind.value_type.num_fields > 1
     key = items.field(0) if is_map else items
     table = pa.table({_ROW: rows, _KEY: key})
     groups = grouped(table, [_ROW, _KEY])
-    of, rest = groups.ids, items.take(pa.array(groups.order))
-    while (of[1:] == of[:-1]).any():  # neighbours of one key, as often as there are some
-        starts = run_starts(of)
-        place = np.arange(len(of)) - np.repeat(starts, np.diff(starts, append=len(of)))
+    ids, rest = groups.ids, items.take(pa.array(groups.order))
+    while (ids[1:] == ids[:-1]).any():  # neighbours of one key, as often as there are some
+        starts = run_starts(ids)
+        place = np.arange(len(ids)) - np.repeat(starts, np.diff(starts, append=len(ids)))
         first = np.flatnonzero(place % 2 == 0)
-        paired = np.append(of[1:] == of[:-1], [False])[first]
+        paired = np.append(ids[1:] == ids[:-1], [False])[first]
         pairs = first[paired]
         both = rest.take(pa.array(pairs)), rest.take(pa.array(pairs + 1))
         merged = natural(*both) if is_map else both[0]
         at = first.copy()
         at[paired] = len(rest) + np.arange(len(pairs))
-        rest, of = pa.concat_arrays([rest, merged]).take(pa.array(at)), of[first]
-    found = table.take(pa.array(groups.firsts))
-    order = pc.sort_indices(found, [(_ROW, "ascending"), (_KEY, "ascending")])
-    sizes: Any = np.bincount(flat(found[_ROW]).to_numpy(), minlength=len(sides[0]))
+        rest, ids = pa.concat_arrays([rest, merged]).take(pa.array(at)), ids[first]
+    representatives = table.take(pa.array(groups.firsts))
+    order = pc.sort_indices(representatives, [(_ROW, "ascending"), (_KEY, "ascending")])
+    sizes: Any = np.bincount(flat(representatives[_ROW]).to_numpy(), minlength=len(sides[0]))
     ends = pa.array(np.append([0], np.cumsum(sizes)).astype(np.int32))
     return pa.ListArray.from_arrays(ends, rest.take(order), kind)

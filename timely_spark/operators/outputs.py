@@ -111,9 +111,9 @@ def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stre
     Raises:
         GraphError: `name` is a function, or another step has it.
     """
-    given: Any = name
-    if callable(given):
-        msg = f"inspect: {given!r} is a function"
+    label: Any = name
+    if callable(label):
+        msg = f"inspect: {label!r} is a function"
         raise GraphError(
             msg, where=caller(), hint="call it by subscribe(lambda epoch, table: ...); inspect prints."
         )
@@ -470,10 +470,13 @@ def _check_kafka(topic: Any, servers: Any, value: Any, options: Any) -> None:
         ("value", value, "a function of a Spark column", value is None or callable(value)),
         ("options", options, "texts by option", all(isinstance(text, str) for text in texts)),
     )
-    for what, given, kind, fits in expected:
+    for what, argument, kind, fits in expected:
         if not fits:
             refuse(
-                given, what=what, expected=kind, hint='write to_kafka("alerts", "host:9092", key="account").'
+                argument,
+                what=what,
+                expected=kind,
+                hint='write to_kafka("alerts", "host:9092", key="account").',
             )
 
 
@@ -526,7 +529,7 @@ def add_output(
     added: str | None = None,
     **options: Any,
 ) -> Stream:
-    """Add an output to the flow, whose sink gets the options."""
+    """Add an output to the flow. Its sink gets the options."""
     if kind != "inspect":
         stream.check_outside(operator)
     if release not in ("epoch", "arrival"):

@@ -216,12 +216,12 @@ class ExternalVertex(Vertex):
             msg = f"{shown(self.command)} has state with columns ({describe(tables[0].schema)}): {error}"
             hint = "answer 'checkpoint' by a table with the columns by which the first input is partitioned."
             raise StateError(msg, hint=hint) from error
-        made = [pa.concat_tables(each) for each in zip(*parts, strict=True)]
-        return [{"state": to_bytes(one), "table": True} for one in made]
+        merged = [pa.concat_tables(each) for each in zip(*parts, strict=True)]
+        return [{"state": to_bytes(one), "table": True} for one in merged]
 
 
 def _checked(command: Any, env: Any) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """The words of a command, whose program is there, and the environment."""
+    """The words of a command and the environment; checked that the program exists."""
     if isinstance(command, str):
         try:
             command = shlex.split(command)

@@ -52,9 +52,9 @@ def retractions_in(stream: Stream) -> tuple[str, str | None] | None:
 def check_no_retractions(operator: str, *streams: Stream) -> None:
     """Refuse streams with retractions, which an operator of records would take for records."""
     for stream in streams:
-        if (found := retractions_in(stream)) is not None:
+        if (source := retractions_in(stream)) is not None:
             why = f"{operator} takes them for records"
-            raise _refused(why, *found, operator=operator)
+            raise _refused(why, *source, operator=operator)
 
 
 def _refused(why: str, step: str, diff: str | None, *, operator: str) -> GraphError:
@@ -68,14 +68,14 @@ def _refused(why: str, step: str, diff: str | None, *, operator: str) -> GraphEr
 
 def with_signs(stream: Stream, keys: tuple[str, ...], listed: Listed) -> tuple[Stream, Listed]:
     """A stream with retractions, and its aggregates, as sums of values with signs; others as they are."""
-    if (found := retractions_in(stream)) is None:
+    if (source := retractions_in(stream)) is None:
         return stream, listed
     values: dict[str, Any] = {}
     for number, (_, kind, column) in enumerate(listed):
-        diff = found[1]
+        diff = source[1]
         if diff is None or kind not in {"sum", "count"}:
             why = f"{kind} cannot subtract them"
-            raise _refused(why, *found, operator="aggregate")
+            raise _refused(why, *source, operator="aggregate")
         values[f"{_SIGNED}{number}"] = _value(stream.schema, kind, column, diff)
     named = zip(listed, values, strict=True)
     return computed(stream, *keys, values, own=[*keys, *values]), [
@@ -92,9 +92,9 @@ def _value(schema: pa.Schema, kind: str, column: str | None, diff: str) -> Any:
         return one if column is None else pc.if_else(pc.is_valid(pc.field(column)), one, zero)
     if column == diff:
         return sign
-    of = schema.field(column).type
-    if pa.types.is_decimal(of):  # room for the product
-        wide = pc.field(column).cast(pa.decimal256(38, of.scale))
-        return pc.multiply_checked(wide, sign.cast(pa.decimal256(19, 0))).cast(of)
-    of = of if pa.types.is_floating(of) else pa.int64()
-    return pc.multiply_checked(pc.field(column).cast(of), sign.cast(of))
+    value_type = schema.field(column).type
+    if pa.types.is_decimal(value_type):  # room for the product
+        wide = pc.field(column).cast(pa.decimal256(38, value_type.scale))
+        return pc.multiply_checked(wide, sign.cast(pa.decimal256(19, 0))).cast(value_type)
+    value_type = value_type if pa.types.is_floating(value_type) else pa.int64()
+    return pc.multiply_checked(pc.field(column).cast(value_type), sign.cast(value_type))

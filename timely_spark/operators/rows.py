@@ -55,12 +55,16 @@ class _Select(Stateless):
     def _without(self, names: list[str]) -> _Select:
         """The step of the columns that are there, as a source leaves out what nothing reads."""
         if self._less is None or self._less[0] != names:
-            columns = {n: of for n, of in self.columns.items() if not isinstance(of, str) or of in names}
+            columns = {
+                n: value for n, value in self.columns.items() if not isinstance(value, str) or value in names
+            }
             self._less = names, _Select(columns, pa.schema([self.schema.field(name) for name in columns]))
         return self._less[1]
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
-        wanted = (of for new, of in self.columns.items() if not isinstance(of, str) or new in columns)
+        wanted = (
+            value for new, value in self.columns.items() if not isinstance(value, str) or new in columns
+        )
         return {name for column in wanted for name in columns_in(column, schema)}
 
 
@@ -239,8 +243,8 @@ def computed(
             how = "map() takes functions" if callable(old) else "write a constant as pc.scalar(...)"
             msg = f"select: {new}={old!r} is neither a column's name nor an expression"
             raise SchemaError(msg, where=caller(), hint=f"{how}.")
-    given = [column for column in chosen.values() if isinstance(column, str)]
-    check_columns("select", stream.schema, given)
+    names = [column for column in chosen.values() if isinstance(column, str)]
+    check_columns("select", stream.schema, names)
     schema = as_schema(projected("select", chosen, stream.schema))
     return stream.then(
         "select",

@@ -45,10 +45,10 @@ class SetOperation(BufferingVertex):
         if not left + right:
             return
         table = pa.concat_tables([*batches[0], *batches[1]])
-        of = group(table, table.schema.names)
+        groups = group(table, table.schema.names)
         left = np.repeat(np.array([1, 0]), [left, right])
-        counts = OPERATIONS[self.operation](of.totals(left), of.totals(1 - left))
-        self.send_by(0, time, table.take(pa.array(np.repeat(of.firsts, counts))))
+        counts = OPERATIONS[self.operation](groups.totals(left), groups.totals(1 - left))
+        self.send_by(0, time, table.take(pa.array(np.repeat(groups.firsts, counts))))
 
 
 def check_same_schema(operator: str, names: tuple[str, str], left: pa.Schema, right: pa.Schema) -> None:

@@ -12,17 +12,17 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph import Expression, caller
 
 
-def expression(operator: str, given: Any, schema: pa.Schema) -> Any:
+def expression(operator: str, text: Any, schema: pa.Schema) -> Any:
     """A text as an expression of a schema's columns; anything else as it is.
 
     Raises:
         SqlError: the text does not fit; the message shows the place.
     """
-    if not isinstance(given, str):
-        return given
+    if not isinstance(text, str):
+        return text
     from timely_spark.sql import bind
 
-    return bind(given, schema, zone=session_zone(), step=operator)
+    return bind(text, schema, zone=session_zone(), step=operator)
 
 
 def named_expressions(operator: str, schema: pa.Schema, *columns: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -40,22 +40,22 @@ def named_expressions(operator: str, schema: pa.Schema, *columns: str | Mapping[
     return chosen
 
 
-def _of_text(operator: str, given: Any, schema: pa.Schema) -> Any:
-    is_name = isinstance(given, str) and (given in schema.names or given.isidentifier())
-    return given if is_name else expression(operator, given, schema)
+def _of_text(operator: str, text: Any, schema: pa.Schema) -> Any:
+    is_name = isinstance(text, str) and (text in schema.names or text.isidentifier())
+    return text if is_name else expression(operator, text, schema)
 
 
-def _positional(operator: str, given: str, schema: pa.Schema) -> dict[str, str | Expression]:
-    if given == "*" and "*" not in schema.names:
+def _positional(operator: str, text: str, schema: pa.Schema) -> dict[str, str | Expression]:
+    if text == "*" and "*" not in schema.names:
         return {name: name for name in schema.names}
-    made = _of_text(operator, given, schema)
-    if isinstance(made, str):
-        return {given: made}
-    if made.name is None:
-        msg = f"{operator}: {given!r} has no name"
-        hint = f"write '{given} AS name', or {operator}(name={given!r})."
+    column = _of_text(operator, text, schema)
+    if isinstance(column, str):
+        return {text: column}
+    if column.name is None:
+        msg = f"{operator}: {text!r} has no name"
+        hint = f"write '{text} AS name', or {operator}(name={text!r})."
         raise SchemaError(msg, where=caller(), hint=hint)
-    return {made.name: made}
+    return {column.name: column}
 
 
 def session_zone() -> str:

@@ -182,13 +182,13 @@ class _Drawn:
         shade = f' fill-opacity="{0.5 * heat:.2f}"'
         glow = _rect(box, rounded, fill=_EXCHANGE, stroke="none", more=shade) if heat > 0.02 else ""
         kinds = f"step {kind} {self.marks.classes.get(step.key, '')}".strip()
-        made = (
+        markup = (
             f'<g class="{kinds}"><title>{tip}</title>'
             f"{_rect(box, rounded, fill=fill, stroke=ink)}{glow}{texts}</g>"
         )
         if self.marks.link is None:
-            return made
-        return f'<a href="{escaped(self.marks.link(step))}" aria-label="{escaped(step.name)}">{made}</a>'
+            return markup
+        return f'<a href="{escaped(self.marks.link(step))}" aria-label="{escaped(step.name)}">{markup}</a>'
 
     def arrow(self, arrow: Arrow, layout: Layout) -> Iterator[str]:
         points = layout.ways[arrow.index]

@@ -49,7 +49,7 @@ def explain(flow: Dataflow, workers: int = 2, *, expand: Expand = False) -> str:
           micro-batches: each stays for many epochs where start() allows it (query.status["residency"])
     """
     plan = flow.compile(workers)
-    given, sketch = len(flow.graph.stages), Sketch.of(plan).folded(expand)
+    written, sketch = len(flow.graph.stages), Sketch.of(plan).folded(expand)
     boxes = {name: step for step in sketch.steps for name in step.steps}
     loops = {scope.name: boxes[stage.name].name for stage in plan.stages for scope in stage.scope.path[1:]}
     shown = _Shown(sketch, boxes, loops)
@@ -58,7 +58,7 @@ def explain(flow: Dataflow, workers: int = 2, *, expand: Expand = False) -> str:
             f"Flow {plan.name!r} on {workers} worker{'s' * (workers > 1)}",
             "",
             "Steps: in topological order, loops indented",
-            *_steps(plan, given, shown),
+            *_steps(plan, written, shown),
             "",
             "Vertices: each worker hosts one instance; below each, its input channels",
             *_vertices(plan, shown),
@@ -113,8 +113,8 @@ class _Shown:
         return ", ".join(dict.fromkeys(map(self.name, names)))
 
 
-def _steps(plan: Plan, given: int, shown: _Shown) -> Iterator[str]:
-    """`given`: the number of the program's own steps; later ones are inserted by the library."""
+def _steps(plan: Plan, written: int, shown: _Shown) -> Iterator[str]:
+    """`written`: the number of the program's own steps; later ones are inserted by the library."""
     into = edges_into(plan.edges)
     rows: list[tuple[str, ...]] = []
     entered, hidden = set[LoopContext](), set[str]()
@@ -141,7 +141,7 @@ def _steps(plan: Plan, given: int, shown: _Shown) -> Iterator[str]:
                 _short(label_of(stage)) if box is None else box.label,
                 _short("<- " + ", ".join(sources)) if sources else "",
                 " | ".join(map(columns_of, stage.outputs)) if box is None else box.columns,
-                _line(stage) if box is not None or stage.index < given else f"{_line(stage)}, inserted",
+                _line(stage) if box is not None or stage.index < written else f"{_line(stage)}, inserted",
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(5)]

@@ -153,15 +153,15 @@ class Sketch:
         return asdict(self)
 
     @classmethod
-    def decode(cls, found: Mapping[str, Any]) -> Sketch:
+    def decode(cls, data: Mapping[str, Any]) -> Sketch:
         """The sketch that `encode` gave."""
         steps = [
             Step(**{**one, "frames": tuple(one["frames"]), "steps": tuple(one["steps"])})
-            for one in found["steps"]
+            for one in data["steps"]
         ]
-        arrows = [Arrow(**{**one, "channels": tuple(one["channels"])}) for one in found["arrows"]]
-        frames = {key: Enclosure(**one) for key, one in found["frames"].items()}
-        return cls(str(found["name"]), tuple(steps), frames, tuple(arrows), tuple(found["origins"]))
+        arrows = [Arrow(**{**one, "channels": tuple(one["channels"])}) for one in data["arrows"]]
+        frames = {key: Enclosure(**one) for key, one in data["frames"].items()}
+        return cls(str(data["name"]), tuple(steps), frames, tuple(arrows), tuple(data["origins"]))
 
     @cached_property
     def calls(self) -> dict[str, str]:
@@ -311,11 +311,11 @@ def _frame(part: LoopContext | Name) -> Enclosure:
 
 def _boxes(stages: Sequence[Stage]) -> dict[Stage, tuple[int, Enclosure]]:
     """By stage the frame of its call, and how many other frames are around that; only of boxes."""
-    made: dict[LoopContext, set[OperatorCall | None]] = defaultdict(set)
+    calls_of: dict[LoopContext, set[OperatorCall | None]] = defaultdict(set)
     for stage in stages:
         for scope in stage.scope.path[1:]:
-            made[scope].add(stage.call)
-    open_ = {scope for scope, calls in made.items() if calls != {next(iter(calls))} or None in calls}
+            calls_of[scope].add(stage.call)
+    open_ = {scope for scope, calls in calls_of.items() if calls != {next(iter(calls))} or None in calls}
     closing = (Kind.VARIABLE, Kind.FEEDBACK)
     around_others = {stage.call for stage in stages if stage.kind in closing and stage.scope in open_}
     groups: dict[tuple[OperatorCall, tuple[LoopContext | Name, ...]], list[Stage]] = defaultdict(list)

@@ -26,14 +26,14 @@ def is_integer(value: Any, least: int | None = 0, most: int | None = EPOCHS - 1)
     return (least is None or least <= int(value)) and (most is None or int(value) <= most)
 
 
-def as_epoch(value: Any, of: str, where: Where | None = None) -> int:
+def as_epoch(value: Any, label: str, where: Where | None = None) -> int:
     """A user's epoch as an int.
 
     >>> as_epoch(7, "advance_to on input 'x'")
     7
     """
     if not is_integer(value):
-        msg = f"{of}: {value!r} ({type(value).__name__}) is no epoch"
+        msg = f"{label}: {value!r} ({type(value).__name__}) is no epoch"
         if isinstance(value, tuple):  # also a time
             msg += "; inner times and iterations end with their epoch, which may bring all of them until then"
         raise InvalidTime(msg, where=where, hint="an epoch is an integer from 0 on and below 2**62")

@@ -55,10 +55,10 @@ def _broken(times: Times) -> Iterator[str]:
     for (m, a), (n, b) in product(enumerate(epochs), repeat=2):
         if a.less_equal(b) != (m <= n):
             yield f"epoch({m}) <= epoch({n}) is {a.less_equal(b)}"
-    for depth, found in enumerate((epochs, [*inside, *iterations])):
-        for time in found:
+    for depth, kind in enumerate((epochs, [*inside, *iterations])):
+        for time in kind:
             yield from _time(times, time, depth)
-        for a, b in product(found, repeat=2):
+        for a, b in product(kind, repeat=2):
             yield from _pair(a, b)
 
 
