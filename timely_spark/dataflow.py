@@ -261,7 +261,8 @@ class Dataflow(Inputs, Suggests):
             replace: for a notebook cell that is run again: first stop queries of this process that read this
                 flow's inputs, or have the query's name or checkpoint. Sent records are kept if the checkpoint
                 is the same.
-            warn_after: iterations of a loop in one epoch, after which a warning is logged; None means never.
+            warn_after: iterations of a loop in one epoch, or notifications of one time that ask for it again,
+                after which a warning is logged; None means never.
                 (An iteration that repeats very many records gives a warning, too.)
             epoch_limit: the most that a step may send on one worker in an epoch; in a loop, in one iteration
                 of it. A number of records, or bytes as text, such as "2 GB". A step beyond it fails with

@@ -26,7 +26,7 @@ def test_records_of_all_forms_are_one_table() -> None:
         [[1, "a"], {"name": None, "id": 2}],
         expected,
         expected.to_batches()[0],
-        pa.table({"name": ["a", None], "more": [0, 0], "id": pa.array([1, 2], pa.int16())}),
+        pa.table({"name": ["a", None], "id": pa.array([1, 2], pa.int16())}),
         pd.DataFrame({"name": ["a", None], "id": [1, 2]}, index=[7, 8]),
     ):
         made = as_table(records, schema)
@@ -51,6 +51,14 @@ def test_records_that_do_not_fit_are_refused_and_nothing_is_lost(records: Any) -
 
 AT_FIVE = dt.datetime(2020, 1, 1, 5, tzinfo=dt.timezone.utc)
 LATER = pd.Timestamp("2020-01-01 00:00:00.000000001", tz="UTC")
+
+
+@pytest.mark.parametrize("form", [pa.table, pd.DataFrame, dict, lambda columns: pa.table(columns).to_pylist()])
+def test_a_column_that_would_be_lost_is_refused(form: Any) -> None:
+    """Spark refuses such frames of `mapInPandas` too; only tuples have no names to compare."""
+    records = form({"name": ["a"], "id": [1], "more": [0], "yet": [0]})
+    with pytest.raises(SchemaError, match=r"unknown columns \['more', 'yet'\]\nHint: give every column of"):
+        as_table(records, as_schema("id long, name string"))
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,7 @@ reports = st.builds(
         by_epoch(small, number, evidence),
         convergences(),
         by_epoch(small, number, evidence),
+        by_epoch(small, evidence),
     ),
     loads=st.lists(st.builds(Load, small, small, number, names, st.floats(0, 1)), max_size=2),
     negatives=st.lists(st.builds(Negatives, names, small, evidence, number), max_size=2),

@@ -72,6 +72,45 @@ def test_an_endless_loop_fails_in_tests(notices: list[Any], workers: int) -> Non
     assert "iteration 10 in epoch 0" in str(notices[0].message)
 
 
+class Again(ts.Vertex):
+    """Ask at a time for that time, so often."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        """Wait for the time."""
+        self.notify_at(time)
+
+    def on_notify(self, time: Any) -> None:
+        """Go on with the work in another call."""
+        if self.times:
+            self.times -= 1
+            self.notify_at(time)
+        else:
+            self.send_by(0, time, pa.table({"n": [7]}))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_vertex_that_asks_for_its_own_time_for_ever_is_told(notices: list[Any], workers: int) -> None:
+    def calls(times: int) -> ts.Dataflow:
+        flow = ts.Dataflow("again")
+        numbers = flow.input("x", "n long")
+        flow.vertex(Again(times), numbers, "n long", name="slices").capture("out")
+        return flow
+
+    assert run(calls(19), {"x": [[1]]}, workers=workers, warn_after=20)["out"].rows() == {0: [(7,)]}
+    assert not notices
+    assert run(calls(39), {"x": [[1]]}, workers=workers, warn_after=20)["out"].rows() == {0: [(7,)]}
+    assert "20 times" in str(notices.pop().message)
+    assert run(calls(99), {"x": [[1]]}, workers=workers, warn_after=None)["out"].rows() == {0: [(7,)]}
+    assert not notices
+    endless = r"(?s)step 'slices' \(.*test_loops.py:\d+\) seems endless: it was notified of .*40 times.*Hint: let on"
+    with pytest.raises(TimelyError, match=endless):
+        run(calls(1_000_000), {"x": [[1]]}, workers=workers, warn_after=20)
+    assert "20 times" in str(notices[0].message)
+
+
 def test_a_long_loop_with_a_limit_ends_in_tests(notices: list[Any]) -> None:
     out = run(growing(max_iterations=30, on_limit="return"), {"x": [[0]]}, warn_after=10)["out"]
     assert len(out.rows()[0]) == 30

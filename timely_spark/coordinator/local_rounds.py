@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.coordinator.coordinator import Coordinator
+from timely_spark.coordinator.loops import ENDLESS
 from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.errors import VertexError
 from timely_spark.state.codec import BlobStore
@@ -59,7 +60,7 @@ class Bound:
                 and result.stats.get("bytes", 0) <= self.delivered
                 and not result.stats.get("cut")  # a round was cut off, so that the batch ends
                 # after very many iterations the batch ends, so that the driver sees the notice
-                and not any(notice.kind in {"iterations", "grows"} for notice in result.notices)
+                and not any(notice.kind in {"grows", *ENDLESS} for notice in result.notices)
             )
         )
 

@@ -13,12 +13,12 @@ from timely_spark.graph import LoopContext, integer
 from timely_spark.worker.loops import LoopCounts
 from timely_spark.worker.negatives import check_on_negative
 
-NoticeKind = Literal["iterations", "grows", "limit", "canceled"]
+NoticeKind = Literal["iterations", "again", "grows", "limit", "canceled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A warning about a loop.
+    """A warning about a loop, or about a step that is called for ever.
 
     >>> print(Notice("iterations", "hops", "job.py:3", epoch=7, iteration=10000, rows="[1]"))
     loop 'hops' (job.py:3) has reached iteration 10000 in epoch 7; records: [1]
@@ -26,25 +26,34 @@ class Notice:
 or with cancel(7); query.changing('hops') shows what still changes
     """
 
-    #: "iterations": a loop has very many iterations; "grows": an iteration repeats very many records; "limit"
-    #: or "canceled": its limit, or the bound that `cancel` set, dropped records
+    #: "iterations": a loop has very many iterations; "again": a step asks at a time for that time, and has
+    #: done so very often; "grows": an iteration repeats very many records; "limit" or "canceled": its limit, or
+    #: the bound that `cancel` set, dropped records
     kind: NoticeKind
+    #: the loop, or the step
     loop: str
-    #: the user's line that made the loop
+    #: the user's line that made it
     where: str
     epoch: int
+    #: or how often the step has asked
     iteration: int
-    #: some of the records, as text
+    #: some of the records, or the time, as text
     rows: str
     #: how many records the limit dropped, or the iteration has
     records: int = 0
 
     def __str__(self) -> str:
-        return with_hint(*self.parts)
+        text, hint = self.parts
+        return with_hint(f"{self.subject} {text}", hint)
+
+    @property
+    def subject(self) -> str:
+        """The loop or the step, with its line."""
+        return f"{'step' if self.kind == 'again' else 'loop'} {self.loop!r} ({self.where})"
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The text and the hint."""
+        """What the loop or the step does, and the hint."""
         ended = (
             f" after {self.iteration} iterations of epoch {self.epoch}: {self.records} records were dropped, "
             f"among them {self.rows}"
@@ -57,6 +66,9 @@ or with cancel(7); query.changing('hops') shows what still changes
                     f"max_iterations, or with cancel({self.epoch}); query.changing({self.loop!r}) shows what "
                     "still changes"
                 )
+            case "again":
+                text = f"was notified of {self.rows} {self.iteration} times, and asks for it again"
+                hint = "let on_notify(time) ask for a later time, or for none once its work is done"
             case "grows":
                 text = (
                     f"grows: iteration {self.iteration} of epoch {self.epoch} has {self.records:,} records; "
@@ -75,7 +87,7 @@ or with cancel(7); query.changing('hops') shows what still changes
             case "canceled":
                 text = f"ended by cancel{ended}"
                 hint = "the bound stays, for later epochs and restarts, until the loop gets another name"
-        return f"loop {self.loop!r} ({self.where}) {text}", hint
+        return text, hint
 
 
 class Loops:
@@ -88,23 +100,29 @@ class Loops:
         ([10], [])
     """
 
-    def __init__(self, loops: Mapping[str, tuple[str, str]], *, every: int | None) -> None:
+    def __init__(
+        self, loops: Mapping[str, tuple[str, str]], *, every: int | None, steps: Mapping[str, str] | None = None
+    ) -> None:
         #: by name the user's line, and `on_limit`
         self.loops, self.every = loops, every
+        #: by name of a step the user's line
+        self.steps = steps or {}
         #: by loop the highest counter that any time has had
         self.reached: dict[str, int] = {}
         #: by canceled loop the highest counter that a time may still have
         self.bounds: dict[str, int] = {}
         #: records that limits have dropped, by loop, since the flow began
         self.dropped: Counter[str] = Counter()
-        #: by kind, loop and epoch, the counter of the last notice in multiples of `every`
+        #: by kind, loop or step, and epoch, the counter of the last notice in multiples of `every`
         self.noticed: dict[tuple[str, str, int], int] = {}
 
     @classmethod
     def of(cls, plan: Plan) -> Loops:
         """The loops of a plan that has not run."""
         scopes = {scope for stage in plan.stages for scope in stage.scope.path[1:] if scope.inner is None}
-        return cls({s.name: (str(s.where), s.on_limit) for s in scopes}, every=plan.warn_after)
+        loops = {scope.name: (str(scope.where), scope.on_limit) for scope in scopes}
+        steps = {node.name: str(node.stage.where) for node in plan.nodes}
+        return cls(loops, every=plan.warn_after, steps=steps)
 
     def enter(self, counts: LoopCounts) -> list[Notice]:
         """Enter the counts of one round of all workers; returns new notices."""
@@ -116,6 +134,9 @@ class Loops:
             if mark > self.noticed.get(("iterations", loop, epoch), 0):
                 self.noticed["iterations", loop, epoch] = mark
                 notices.append(Notice("iterations", loop, self.loops[loop][0], epoch, counter, rows))
+        for step, epoch, number, time in counts.again:
+            mark = self.noticed["again", step, epoch] = self.noticed.get(("again", step, epoch), 0) + 1
+            notices.append(Notice("again", step, self.steps[step], epoch, mark * number, time))
         for loop, epoch, iteration, records, evidence in counts.grown:
             mark = records.bit_length() // 2
             if mark > self.noticed.get(("grows", loop, epoch), 0):
@@ -180,17 +201,19 @@ def with_warn_after(
 
 
 def notices_to_log(notices: Iterable[Notice], every: int | None) -> list[Notice]:
-    """The notices to log: of a loop with many iterations, one whenever the number has doubled."""
+    """The notices to log: of a loop with many iterations or calls, one whenever the number has doubled."""
     marked = ((notice, notice.iteration // (every or 1)) for notice in notices)
-    return [n for n, mark in marked if n.kind != "iterations" or not mark & (mark - 1)]
+    return [n for n, mark in marked if n.kind not in ENDLESS or not mark & (mark - 1)]
 
 
+#: The kinds of notices that come again and again.
+ENDLESS = {"iterations", "again"}
 #: Records of an iteration that repeats them, from which a test fails.
 EXPLODED = 1 << 20
 
 
 def check_endless(notices: Iterable[Notice], plan: Plan, canceled: Collection[str], where: Where) -> None:
-    """Raise an error if a loop explodes, or has twice as many iterations as it needs for a warning.
+    """Raise an error if a loop explodes, or has twice as many iterations or calls as it needs for a warning.
 
     Loops with `max_iterations`, and canceled ones, end.
     """
@@ -200,17 +223,10 @@ def check_endless(notices: Iterable[Notice], plan: Plan, canceled: Collection[st
         *(s.name for stage in plan.stages for s in stage.scope.path[1:] if s.limit is not None),
     }
     for notice in notices:
+        text, hint = notice.parts
         if notice.kind == "grows" and notice.records >= EXPLODED and notice.loop not in ends:
-            text, hint = notice.parts
-            raise TimelyError(text, where=where, hint=hint)
-        endless = notice.kind == "iterations" and every is not None and notice.iteration >= 2 * every
-        if endless and notice.loop not in ends:
-            msg = (
-                f"loop {notice.loop!r} ({notice.where}) seems endless: it has reached iteration "
-                f"{notice.iteration} in epoch {notice.epoch}; records: {notice.rows}"
-            )
-            hint = (
-                "let the loop drop repeated records, as distinct or min do; bound it with max_iterations if "
-                "it has no fixed point; or, if it is only long, give a larger warn_after, or None."
-            )
-            raise TimelyError(msg, where=where, hint=hint)
+            raise TimelyError(f"{notice.subject} {text}", where=where, hint=hint)
+        endless = notice.kind in ENDLESS and every is not None and notice.iteration >= 2 * every
+        if endless and (notice.kind == "again" or notice.loop not in ends):
+            hint = f"{hint}; or, if it is only long, give a larger warn_after, or None."
+            raise TimelyError(f"{notice.subject} seems endless: it {text}", where=where, hint=hint)

@@ -21,8 +21,9 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
     """Convert records to an Arrow table of a declared schema.
 
     Records are Arrow, pandas, an iterable of rows (tuples, dicts, scalars), or a mapping of columns to lists
-    of one length. Named columns are matched by name. A lossy conversion raises an error, which
-    names `of`, the receiver of the records; so does a time without a zone for a column of times with one.
+    of one length. Named columns are matched by name: each one of the schema, and no other. A lossy conversion
+    raises an error, which names `of`, the receiver of the records; so does a time without a zone for a column
+    of times with one.
 
     Example:
         >>> from timely_spark.graph import as_schema
@@ -39,7 +40,7 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
         if isinstance(records, pa.Table):
             return _cast(records, schema) if records.schema != schema else records
         if hasattr(records, "itertuples"):
-            return _from_frame(records[schema.names], schema)
+            return _from_frame(records, schema)
         if isinstance(records, str | bytes) or not hasattr(records, "__iter__"):
             msg = f"{records!r} is one value, not rows"
             raise TypeError(msg)  # noqa: TRY301 - one message for all errors
@@ -52,12 +53,13 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
         )
     except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
         msg = f"{of + ': ' if of else ''}records do not fit the schema ({describe(schema)}): {error}"
-        hint = "give a list of rows, each with every column, with values of its type."
+        hint = "give every column of the schema and no other, with values of its type."
         raise SchemaError(msg, hint=hint) from error
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """A table with the columns of a schema, cast; values that a cast would change are refused."""
+    _check_names(table.column_names, schema, "a table")
     chosen = table.select(schema.names)
     for index, kind in enumerate(chosen.schema.types):
         if pa.types.is_dictionary(kind) and kind.value_type in PLAIN:  # which Arrow does not decode
@@ -89,6 +91,7 @@ def _with_plain_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _from_frame(frame: Any, schema: pa.Schema) -> pa.Table:
     """The table of a pandas frame; missing values, NaN among them, are null."""
+    _check_names(frame.columns, schema, "a frame")
     if not frame.columns.is_unique:
         msg = f"columns {[*frame.columns]} are not unique"
         raise ValueError(msg)
@@ -165,9 +168,7 @@ def _drops(of: pa.DataType, to: pa.DataType) -> bool:
 
 def _from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     listed = {name: values for name, values in columns.items() if hasattr(values, "__len__")}
-    if set(columns) != set(schema.names):
-        msg = f"a mapping with {list(columns)} has other columns"
-        raise ValueError(msg)
+    _check_names(columns, schema, "a mapping of columns")
     if any(name not in listed or isinstance(listed[name], str | bytes | Mapping) for name in columns):
         msg = "a mapping of columns has a list of values for each; one row is [{...}]"
         raise ValueError(msg)
@@ -339,12 +340,7 @@ def _unfit(values: tuple[Any, ...], kind: pa.DataType) -> str:
 
 def _row(record: Any, schema: pa.Schema) -> tuple[Any, ...]:
     if isinstance(record, Mapping):
-        unknown, missing = set(record) - set(schema.names), [n for n in schema.names if n not in record]
-        if unknown or missing:
-            has = f"has no {', '.join(map(repr, missing))}" if missing else "has"
-            more = f" unknown columns {sorted(map(str, unknown))}" if unknown else ""
-            msg = f"{shorten(dict(record), 200)} {has}{' but' if missing and more else ''}{more}"
-            raise ValueError(msg)
+        _check_names(record, schema, record)
         return tuple(record[name] for name in schema.names)
     row = record if isinstance(record, tuple | list) else (record,)
     if len(row) != len(schema):
@@ -352,3 +348,15 @@ def _row(record: Any, schema: pa.Schema) -> tuple[Any, ...]:
         msg = f"{shorten(record, 200)} {has} for {len(schema)} columns"
         raise ValueError(msg)
     return tuple(row)
+
+
+def _check_names(names: Iterable[str], schema: pa.Schema, what: str | Mapping[str, Any]) -> None:
+    """Check that records have each column of a schema, and no other, which would be lost."""
+    names = dict.fromkeys(names)
+    unknown, missing = names.keys() - set(schema.names), [n for n in schema.names if n not in names]
+    if unknown or missing:
+        has = f"has no {', '.join(map(repr, missing))}" if missing else "has"
+        more = f" unknown columns {sorted(map(str, unknown))}" if unknown else ""
+        shown = what if isinstance(what, str) else shorten(dict(what), 200)
+        msg = f"{shown} {has}{' but' if missing and more else ''}{more}"
+        raise ValueError(msg)

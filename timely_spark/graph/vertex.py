@@ -241,6 +241,9 @@ class Vertex:
     def notify_at(self, time: Timestamp, *, capability: Any = ...) -> None:
         """Request `on_notify(time)` when nothing can arrive at `time` or earlier. Requests are idempotent.
 
+        In `on_notify(time)` a request of the same time is another one: the time stays incomplete, and the
+        vertex goes on with its work in the next call. One that does so for ever is warned of as a loop is.
+
         Args:
             time: the guarantee time.
             capability: the earliest time at which `on_notify` may send: by default `time`; a later one lets

@@ -209,6 +209,8 @@ class CallContext:
             )
             hint = "ask for the present time or a later one, with a capability no earlier than it."
             raise CapabilityError(msg, hint=hint)
+        if self.invocation.batch is None and time == now:
+            self.round.iterations.ask_again(node, time)
         for input_ in self.inputs if capability is not None else (None,):
             self.round.pending.add(Pending(node.index, time, capability, input_))
 

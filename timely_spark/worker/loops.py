@@ -1,7 +1,8 @@
 """Counts of loop iterations, and of the records that loop limits drop, of one worker in one round.
 
 A worker reads loop counters from the times of the batches that it delivers, and applies the bounds that
-`cancel` sets on running loops.
+`cancel` sets on running loops. A vertex that asks for a notification of the present time, again and again,
+is a loop too.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class LoopCounts:
     fed: list[list[Any]] = field(default_factory=list)
     #: (loop, epoch, iteration, number, evidence) of an iteration that repeats very many records
     grown: list[tuple[str, int, int, int, str]] = field(default_factory=list)
+    #: (step, epoch, number, time) of notifications of one time, each of which asked for the next one
+    again: list[tuple[str, int, int, str]] = field(default_factory=list)
 
     @classmethod
     def sum(cls, parts: Iterable[LoopCounts]) -> LoopCounts:
@@ -49,6 +52,7 @@ class LoopCounts:
             _by_epoch((each for part in parts for each in part.dropped), _sum_of_dropped),
             Convergence.sum(Convergence.decode(part.fed) for part in parts).encode(),
             _by_epoch((each for part in parts for each in part.grown), partial(max, key=itemgetter(1, 0, 2))),
+            _by_epoch((each for part in parts for each in part.again), max),
         )
 
 
@@ -99,6 +103,8 @@ class LoopState:
         self._carried: dict[tuple[str, int], tuple[int, int, int]] = {}
         #: by loop and epoch the records of the last notice of growth, as a power of four
         self._marks: dict[tuple[str, int], int] = {}
+        #: by vertex the last time of which a notification asked again, and how often since the last report
+        self._again: dict[int, tuple[Timestamp, int]] = {}
 
     def begin(self, bounds: Mapping[str, int]) -> None:
         """Begin a round with these bounds."""
@@ -112,7 +118,9 @@ class LoopState:
         self.convergence = Convergence()
         #: by loop and epoch, an iteration that repeats very many records: see `LoopCounts.grown`
         self.grown: dict[tuple[str, int], tuple[int, int, str]] = {}
-        #: whether the round ends, so that the driver hears of growth
+        #: by step and epoch, notifications that ask again: see `LoopCounts.again`
+        self.again: dict[tuple[str, int], tuple[int, str]] = {}
+        #: whether the round ends, so that the driver hears of growth, or of notifications that ask again
         self.ends = False
         if bounds != self._bounds:
             self._bounds, self._bounded = bounds, {}
@@ -212,6 +220,15 @@ class LoopState:
             self.grown[key] = iteration, number, evidence
             self.ends = True
 
+    def ask_again(self, node: Node, time: Timestamp) -> None:
+        """Count a notification that asks for another one of its own time; the round ends after very many."""
+        at, number = self._again.get(node.index, (time, 0))
+        number = 1 + (number if at == time else 0)
+        if number == self.plan.warn_after:
+            self.again[node.name, time.epoch] = number, str(time)
+            self.ends, number = True, 0
+        self._again[node.index] = time, number
+
     def drop(self, node: Node, loop: LoopContext, time: Timestamp, table: pa.Table) -> None:
         """Count records that a loop's limit drops."""
         if not table.num_rows:
@@ -230,7 +247,8 @@ class LoopState:
         far = [(*key, *sample) for key, sample in self.far.items()]
         dropped = [(*key, *sample) for key, sample in self.dropped.items()]
         grown = [(*key, *found) for key, found in self.grown.items()]
-        return LoopCounts(self.reached, far, dropped, self.convergence.encode(), grown)
+        again = [(*key, *found) for key, found in self.again.items()]
+        return LoopCounts(self.reached, far, dropped, self.convergence.encode(), grown, again)
 
 
 def most_often(batch: pa.Table) -> int:
