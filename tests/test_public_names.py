@@ -25,6 +25,7 @@ MOST = {
     "the arrangement of another flow": 1,
     "entities of scored pairs, and ids that stay": 2,
     "the console of a query": 1,
+    "a function as a view of a pipeline": 1,
 }
 
 ROOT = Path(__file__).parents[1]

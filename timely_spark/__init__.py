@@ -63,6 +63,7 @@ from timely_spark.operators.pipe import ExternalVertex
 from timely_spark.queries.sql import explain_sql, sql
 from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import LEXICOGRAPHIC, PRODUCT, Time
+from timely_spark.views import view
 
 if TYPE_CHECKING:
     from timely_spark import authors, graphs, testing
@@ -116,6 +117,7 @@ __all__ = [
     "stable_ids",
     "testing",
     "tune",
+    "view",
     "wcoj",
 ]
 

@@ -1,4 +1,4 @@
-"""The command line: `python -m timely_spark demo`, `sql`, `status`, `inspect`, `skip`, `ui`, `prepare`."""
+"""The command line: `python -m timely_spark demo`, `run`, `status`, `inspect`, `skip`, `ui`, `prepare`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from timely_spark.captured import as_pandas
 from timely_spark.demo import flow as demo
 from timely_spark.errors import BadArgument, TimelyError, with_hint
 from timely_spark.graph import seconds
+from timely_spark.pipeline import read_pipeline
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.query import Query
@@ -28,7 +29,6 @@ from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.prepare import place
 from timely_spark.runtime.session import configure, quietly, require_spark
 from timely_spark.runtime.sources.skipped import skip
-from timely_spark.sql_file import read_sql
 
 #: Before each answer of `--watch` on a terminal: home, and clear to the end.
 _CLEAR = "\x1b[H\x1b[J"
@@ -83,15 +83,17 @@ def _parser() -> argparse.ArgumentParser:
         help="look again every so many seconds (2), until interrupted",
     )
     query = commands.add_parser(
-        "sql",
-        help="keep the materialized views of a file of SQL in Delta tables",
-        description="Runs the CREATE TABLE, CREATE VIEW and CREATE MATERIALIZED VIEW of a file; "
-        "started again it continues from the checkpoint.",
+        "run",
+        help="keep the views of a folder, in SQL and in Python, in Delta tables",
+        description="Runs the CREATE TABLE, CREATE VIEW and CREATE MATERIALIZED VIEW of files of SQL, and "
+        "the functions with @view of files of Python; started again it continues from the checkpoint.",
     )
     query.set_defaults(run=_ran)
-    query.add_argument("file", help="the file of SQL")
+    query.add_argument("path", help="the folder, or one file")
     query.add_argument("--checkpoint", metavar="DIR", help="where the state is kept, from which it continues")
-    query.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="the value of :NAME")
+    query.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="the value of a parameter"
+    )
     query.add_argument("--explain", action="store_true", help="print the plan, and start nothing")
     query.add_argument("--follow", action="store_true", help="keep running, and read what arrives")
     query.add_argument("--workers", type=int, metavar="N", help="workers (by default the session's cores)")
@@ -157,15 +159,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _ran(given: argparse.Namespace) -> int:
-    try:
-        text = Path(given.file).read_text(encoding="utf-8")
-    except OSError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - a command
-        return 1
     if wrong := [one for one in given.set if "=" not in one]:
-        print(f"--set {wrong[0]}: write --set name=value", file=sys.stderr)  # noqa: T201
+        print(f"--set {wrong[0]}: write --set name=value", file=sys.stderr)  # noqa: T201 - a command
         return 1
-    made = read_sql(text, dict(one.split("=", 1) for one in given.set))
+    try:
+        made = read_pipeline(given.path, dict(one.split("=", 1) for one in given.set))
+    except OSError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 1
     if given.explain:
         print(made.explain())  # noqa: T201
         return 0
@@ -175,7 +176,8 @@ def _ran(given: argparse.Namespace) -> int:
     require_spark()
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(Path(given.file).stem).config("spark.log.level", "ERROR")
+    name = Path(given.path).resolve().stem
+    builder = SparkSession.builder.appName(name).config("spark.log.level", "ERROR")
     kafka = any(one.format == "kafka" for one in made.tables)
     with quietly():
         spark = configure(builder, delta=True, kafka=kafka).getOrCreate()
@@ -183,7 +185,7 @@ def _ran(given: argparse.Namespace) -> int:
     queries = made.start(
         spark,
         checkpoint=given.checkpoint,
-        name=Path(given.file).stem,
+        name=name,
         tell=partial(print, flush=True),
         workers=given.workers,
         trigger=trigger,
@@ -244,7 +246,9 @@ def _demonstrated(given: argparse.Namespace) -> int:
 
 
 def _told(error: TimelyError) -> str:
-    """An error for a command line, where no line of a program leads to it."""
+    """An error for a command line; only in a pipeline does a line of the user's lead to it."""
+    if error.where is not None and Path(error.where.file).is_file():
+        return str(error)
     return error.message if error.hint is None else with_hint(error.message, error.hint)
 
 

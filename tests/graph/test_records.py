@@ -53,7 +53,7 @@ AT_FIVE = dt.datetime(2020, 1, 1, 5, tzinfo=dt.timezone.utc)
 LATER = pd.Timestamp("2020-01-01 00:00:00.000000001", tz="UTC")
 
 
-@pytest.mark.parametrize("form", [pa.table, pd.DataFrame, dict, lambda columns: pa.table(columns).to_pylist()])
+@pytest.mark.parametrize("form", [pa.table, pd.DataFrame, dict, lambda one: pa.table(one).to_pylist()])
 def test_a_column_that_would_be_lost_is_refused(form: Any) -> None:
     """Spark refuses such frames of `mapInPandas` too; only tuples have no names to compare."""
     records = form({"name": ["a"], "id": [1], "more": [0], "yet": [0]})

@@ -14,9 +14,9 @@ import timely_spark as ts
 from timely_spark.__main__ import main
 from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import GraphError, SqlError
+from timely_spark.pipeline import read_sql
 from timely_spark.queries.scripts import planned, table_view
 from timely_spark.queries.unique import unique_columns
-from timely_spark.sql_file import read_sql
 
 EDGES = "src bigint, dst bigint, w bigint"
 
@@ -186,18 +186,17 @@ def test_a_file_of_sql_is_a_flow(tmp_path, capsys):
     seen = ts.testing.run(flow, {"edges": [[(1, 2, 1), (1, 1, 1), (1, 5, 1)], [(1, 5, -1)]]})["seen"]
     assert seen.rows() == {0: [(1, 2, 1)], 1: [(1, 1, 1), (1, 2, -1)]}
 
-    assert main(["sql", str(file), "--explain", "--set", "least=2", "--set", "out=x"]) == 0
+    assert main(["run", str(file), "--explain", "--set", "least=2", "--set", "out=x"]) == 0
     assert "Aggregation count(*) by src" in capsys.readouterr().out
-    assert main(["sql", str(file), "--explain"]) == 1
+    assert main(["run", str(file), "--explain"]) == 1
     assert "no value for :least" in capsys.readouterr().err
-    assert main(["sql", str(file), "--set", "least=2", "--set", "out=x"]) == 1
+    assert main(["run", str(file), "--set", "least=2", "--set", "out=x"]) == 1
     assert "--checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("CREATE VIEW a AS SELECT 1", "no CREATE MATERIALIZED VIEW"),
         ("CREATE TABLE t (a int) USING orc LOCATION 'x'", "t USING orc"),
         ("CREATE TABLE t (a int) USING csv", "t has no place"),
         ("CREATE TABLE t (a int) USING csv OPTIONS (path 'x', sep ';')", "t has options sep"),

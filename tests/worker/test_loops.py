@@ -105,7 +105,7 @@ def test_a_vertex_that_asks_for_its_own_time_for_ever_is_told(notices: list[Any]
     assert "20 times" in str(notices.pop().message)
     assert run(calls(99), {"x": [[1]]}, workers=workers, warn_after=None)["out"].rows() == {0: [(7,)]}
     assert not notices
-    endless = r"(?s)step 'slices' \(.*test_loops.py:\d+\) seems endless: it was notified of .*40 times.*Hint: let on"
+    endless = r"(?s)step 'slices' \(.*test_loops.py:\d+\) seems endless: it was .*40 times.*Hint: let on"
     with pytest.raises(TimelyError, match=endless):
         run(calls(1_000_000), {"x": [[1]]}, workers=workers, warn_after=20)
     assert "20 times" in str(notices[0].message)

@@ -27,8 +27,8 @@ or with cancel(7); query.changing('hops') shows what still changes
     """
 
     #: "iterations": a loop has very many iterations; "again": a step asks at a time for that time, and has
-    #: done so very often; "grows": an iteration repeats very many records; "limit" or "canceled": its limit, or
-    #: the bound that `cancel` set, dropped records
+    #: done so very often; "grows": an iteration repeats very many records; "limit" or "canceled": its limit,
+    #: or the bound that `cancel` set, dropped records
     kind: NoticeKind
     #: the loop, or the step
     loop: str
@@ -101,7 +101,11 @@ class Loops:
     """
 
     def __init__(
-        self, loops: Mapping[str, tuple[str, str]], *, every: int | None, steps: Mapping[str, str] | None = None
+        self,
+        loops: Mapping[str, tuple[str, str]],
+        *,
+        every: int | None,
+        steps: Mapping[str, str] | None = None,
     ) -> None:
         #: by name the user's line, and `on_limit`
         self.loops, self.every = loops, every
@@ -225,8 +229,10 @@ def check_endless(notices: Iterable[Notice], plan: Plan, canceled: Collection[st
     for notice in notices:
         text, hint = notice.parts
         if notice.kind == "grows" and notice.records >= EXPLODED and notice.loop not in ends:
-            raise TimelyError(f"{notice.subject} {text}", where=where, hint=hint)
+            msg = f"{notice.subject} {text}"
+            raise TimelyError(msg, where=where, hint=hint)
         endless = notice.kind in ENDLESS and every is not None and notice.iteration >= 2 * every
         if endless and (notice.kind == "again" or notice.loop not in ends):
             hint = f"{hint}; or, if it is only long, give a larger warn_after, or None."
-            raise TimelyError(f"{notice.subject} seems endless: it {text}", where=where, hint=hint)
+            msg = f"{notice.subject} seems endless: it {text}"
+            raise TimelyError(msg, where=where, hint=hint)

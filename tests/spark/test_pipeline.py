@@ -1,4 +1,4 @@
-"""A file of SQL keeps a recursive view in a Delta table, and continues from its checkpoint."""
+"""Views of SQL and of Python keep Delta tables, and continue from their checkpoint."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from timely_spark.sql_file import read_sql
+from timely_spark.pipeline import read_pipeline, read_sql
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 pytestmark = pytest.mark.spark
 
 RINGS = """
@@ -111,7 +112,7 @@ def test_a_changed_file_keeps_the_views_that_did_not_change_and_says_what_it_reb
     # a view that a changed one reads is another plan; one that the file lacks stops, and its table stays
     assert run(4, 3, 12, VIEWS.replace(">= 10", ">= 15") + MOST.replace("max", "min")) == 1
     assert told == [
-        "total: rebuilt, its query or its place changed", "most: rebuilt, its query or its place changed"
+        "total: rebuilt, as it or what it reads changed", "most: rebuilt, as it or what it reads changed"
     ]  # fmt: skip
     assert rows("total") == [(1, 50)]
     assert rows("most") == [(1, 20)]
@@ -129,3 +130,38 @@ def test_a_changed_file_keeps_the_views_that_did_not_change_and_says_what_it_reb
     assert told[0] == "total: no longer kept"
     assert rows("most") == [(1, 20), (3, 40)]
     assert rows("total") == [(1, 50)]
+
+
+def test_the_folder_of_the_page_keeps_its_tables_and_rebuilds_what_changes(spark, tmp_path):
+    page = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8").replace("/data/", f"{tmp_path}/")
+    folder = tmp_path / "bank"
+    folder.mkdir()
+    for name, language in (("tables.sql", "sql"), ("groups.py", "python")):
+        (folder / name).write_text(page.partition(f"```{language}\n")[2].partition("```")[0])
+    (tmp_path / "transfers").mkdir()
+    told = []
+
+    def run(number, *transfers):
+        text = "payer,payee,amount,diff\n" + "".join(f"{','.join(map(str, row))}\n" for row in transfers)
+        (tmp_path / "transfers" / f"{number}.csv").write_text(text)
+        told.clear()
+        queries = read_pipeline(folder, {"least": "1000"}).start(
+            spark, checkpoint=tmp_path / "check", tell=told.append, workers=1, trigger="available_now"
+        )
+        for query in queries:
+            query.await_termination()
+        return [
+            sorted(map(tuple, spark.read.format("delta").load(str(tmp_path / table)).collect()))
+            for table in ("groups", "sizes")
+        ]
+
+    groups = [(1, 1), (2, 1), (3, 3), (4, 3)]
+    assert run(1, (1, 2, 5000, 1), (3, 4, 2000, 1), (2, 3, 10, 1)) == [groups, [(1, 2), (3, 2)]]
+    assert told == ["groups: built", "sizes: built"]
+    assert run(2, (2, 3, 1500, 1), (1, 2, 5000, -1)) == [[(2, 2), (3, 2), (4, 2)], [(2, 3)]]
+    assert told == []
+
+    file = folder / "groups.py"
+    file.write_text(file.read_text().replace("(large)\n", '(large.where("src > 2"))\n'))
+    assert run(3, (5, 6, 5000, 1)) == [[(3, 3), (4, 3), (5, 5), (6, 5)], [(3, 2), (5, 2)]]
+    assert told == [f"{view}: rebuilt, as it or what it reads changed" for view in ("groups", "sizes")]

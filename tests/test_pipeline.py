@@ -1,0 +1,176 @@
+"""Views of a folder, in SQL and in Python: their order, what is refused, what tells one from another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timely_spark as ts
+from timely_spark.__main__ import main
+from timely_spark.pipeline import read_pipeline, read_sql
+
+TABLES = """
+CREATE MATERIALIZED VIEW sizes LOCATION '/out/sizes' AS SELECT part, count(*) AS n FROM Parts GROUP BY part;
+CREATE VIEW large AS
+  WITH transfers AS (SELECT * FROM transfers WHERE amount >= :least) SELECT * FROM transfers;
+CREATE TABLE transfers (payer bigint, payee bigint, amount bigint, diff bigint) USING csv LOCATION '/in';
+"""
+VIEWS = """import timely_spark as ts
+
+@ts.view(table="/out/parts", keys=["node"])
+def parts(links):
+    return ts.graphs.connected_components(links).select(node="node", part="component")
+
+@ts.view
+def links(large, *, least: int):
+    assert least == "5"
+    return large.select(src="payer", dst="payee")
+"""
+VIEW = "import timely_spark as ts\n@ts.view\ndef "
+KEPT = "CREATE MATERIALIZED VIEW y AS SELECT * FROM x"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "tables.sql").write_text(TABLES)
+    (tmp_path / "views.py").write_text(VIEWS)
+    for left_out in ("_draft.py", ".hidden.sql", "notes.txt"):
+        (tmp_path / left_out).write_text("no view")
+    return tmp_path
+
+
+def read(folder: Path, **more: str) -> None:
+    """Read the folder with further files: `a_py="..."` is `a.py`."""
+    for name, text in more.items():
+        (folder / ".".join(name.rsplit("_", 1))).write_text(text)
+    read_pipeline(folder, {"least": "5"}).flow()
+
+
+def test_functions_and_queries_read_each_other(folder: Path) -> None:
+    pipeline = read_pipeline(folder, {"least": "5"})
+    assert list(pipeline.definitions) == ["transfers", "large", "links", "parts", "sizes"]
+    assert pipeline.outputs == {"parts": ("/out/parts", ("node",)), "sizes": ("/out/sizes", ())}
+
+    flow = ts.Dataflow("bank")
+    transfers = flow.input("transfers", "payer long, payee long, amount long").collection()
+    plain = {"parts": parts(transfers), "sizes": parts(transfers).count(keys="part")}
+    for name, one in plain.items():
+        one.changes().capture(name)
+    (folder / "in").mkdir()
+    (folder / "in" / "first.csv").write_text("payer,payee,amount,diff\n")
+    (folder / "more" / "tables.sql").write_text(TABLES.replace("/in", f"{folder}/in"))
+    piped, views = read_pipeline(folder, {"least": "5"}).flow("bank")
+    for name, one in views.items():
+        one.changes().capture(name)
+
+    rows = [[(1, 2, 5), (3, 4, 9), (2, 3, 4)], [(4, 1, 7)]]
+    made = ts.testing.run(piped, {"transfers": [[(*row, 1) for row in epoch] for epoch in rows]})
+    expected = ts.testing.run(flow, {"transfers": rows})
+    assert {name: made[name].rows() for name in plain} == {name: expected[name].rows() for name in plain}
+    assert expected["sizes"].rows()[1]
+
+
+def parts(transfers: ts.Collection) -> ts.Collection:
+    links = transfers.where("amount >= 5").select(src="payer", dst="payee")
+    return ts.graphs.connected_components(links).select(node="node", part="component")
+
+
+def test_the_command_explains_the_order_and_refuses_without_a_checkpoint(folder: Path, capsys: Any) -> None:
+    command = ["run", str(folder), "--set", "least=5"]
+    assert main([*command, "--explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == f"parts ({folder}/views.py:3) reads links; kept in /out/parts"
+    assert "Aggregation count(*) by part: stores sums by part" in "\n".join(lines[5:])
+    assert main(command) == 1
+    assert "--checkpoint" in capsys.readouterr().err
+    assert main(["run", f"{folder}/none"]) == 1
+    assert "No such file" in capsys.readouterr().err
+    (folder / "views.py").write_text(VIEWS.replace("large.select", "large.selects"))
+    assert main([*command, "--explain"]) == 1
+    assert f"({folder}/views.py:10)\nHint: did you mean select" in capsys.readouterr().err
+
+
+MISTAKES = [
+    ("a_py", f"{VIEW}LARGE(parts): ...", r"large is defined twice, at .*/a\.py:2 and .*/tables\.sql:3"),
+    ("views_py", VIEWS + VIEWS, r"parts is defined twice, at .*/views\.py:3 and .*/views\.py:13"),
+    (
+        "views_py",
+        VIEWS.replace("(links)", "(link)"),
+        r"view parts \(.*/views\.py:3\) reads link, .*\nHint: .*links",
+    ),
+    (
+        "a_sql",
+        "CREATE VIEW x AS\nSELECT * FROM larg",
+        r"/a\.sql: no table larg, in line 2, (.|\n)*mean large",
+    ),
+    ("a_sql", f"CREATE VIEW x AS\nSELECT no FROM large;{KEPT}", r"/a\.sql: .*'?no'?.*, in line 2"),
+    (
+        "views_py",
+        VIEWS.replace("(large", "(sizes"),
+        r"read each other: (\w+ \(.*:\d\)(, which reads )?){4}\nHint",
+    ),
+    ("a_sql", "CREATE VIEW x AS SELECT * FROM x", r"x \(.*/a\.sql:1\), which reads x \(.*/a\.sql:1\)"),
+    (
+        "views_py",
+        VIEWS.replace("least: int", "most"),
+        r"links \(.*\): no value for most\nHint: give --set most=",
+    ),
+    ("views_py", VIEWS.replace("return large", "large"), r"links \(.*\) returned NoneType\nHint: return a"),
+    ("views_py", VIEWS.replace("(links)", "(links, spark)"), r"view parts \(.*\) needs a session"),
+    ("views_py", VIEWS.replace("(links)", "(links, *more)"), r"view parts takes \*more \(.*/views\.py:3\)"),
+    ("views_py", VIEWS.replace(', keys=["node"]', ""), r"'/out/parts' without keys \(.*/views\.py:3\)"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "problem"), MISTAKES, ids=range(len(MISTAKES)))
+def test_a_mistake_is_told_with_its_file_and_line(folder: Path, name: str, text: str, problem: str) -> None:
+    with pytest.raises(ts.TimelyError, match=problem):
+        read(folder, **{name: text})
+
+
+def test_a_folder_that_keeps_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(f"{VIEW}a(flow): ...")
+    with pytest.raises(
+        ts.TimelyError, match=r"keeps nothing\nHint: .*MATERIALIZED VIEW, or @ts\.view\(table"
+    ):
+        read_pipeline(tmp_path, {})
+
+
+def test_a_function_opens_inputs_and_its_file_may_be_imported_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "sources_of_test.py").write_text(
+        f"{VIEW}edges(flow):\n    return flow.input('edges', 'src long, dst long, diff long')"
+    )
+    (tmp_path / "views.py").write_text(
+        "import timely_spark as ts\nimport sources_of_test\n@ts.view(table='/out', keys='src')\n"
+        "def degrees(edges):\n    return edges.count(keys='src')"
+    )
+    flow, views = read_pipeline(tmp_path, {}).flow()
+    views["degrees"].changes().capture("seen")
+    out = ts.testing.run(flow, {"edges": [[(1, 2, 1), (1, 3, 1)], [(1, 2, -1)]]})["seen"]
+    assert out.rows() == {0: [(1, 2, 1)], 1: [(1, 1, 1), (1, 2, -1)]}
+
+
+def test_a_view_is_another_one_if_its_text_or_what_it_reads_changes(folder: Path) -> None:
+    def plans(**more: str) -> dict[str, str]:
+        for name, text in more.items():
+            (folder / name.replace("_", ".")).write_text(text)
+        return read_pipeline(folder, {"least": "5"})._plans(None)
+
+    before = plans()
+    assert plans(views_py=f"# a comment\n{VIEWS}") == before
+    after = plans(views_py=VIEWS.replace('dst="payee"', 'dst="payee + 0"'))
+    assert set(after.items()).isdisjoint(before.items())
+    (folder / "more" / "tables.sql").write_text(TABLES.replace("count(*)", "count(part)"))
+    assert plans(views_py=VIEWS)["parts"] == before["parts"]
+    assert plans()["sizes"] != before["sizes"]
+
+
+def test_sql_that_keeps_nothing_is_refused() -> None:
+    with pytest.raises(ts.TimelyError, match="the text keeps nothing"):
+        read_sql("CREATE VIEW a AS SELECT 1")

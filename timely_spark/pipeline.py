@@ -1,0 +1,446 @@
+"""A pipeline of tables and views, in SQL and in Python: its order, its flows, and what a change rebuilds."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import os
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from timely_spark.coordinator.migrate import FlowChanged
+from timely_spark.dataflow import Dataflow
+from timely_spark.differential import Collection
+from timely_spark.errors import GraphError
+from timely_spark.graph import composed, locate_errors
+from timely_spark.queries.binder import BoundQuery, View
+from timely_spark.queries.explained import plan_text
+from timely_spark.queries.relations import Projection, TableScan
+from timely_spark.queries.scripts import build_all, create_view, relations_of, table_view
+from timely_spark.queries.sql import as_collection
+from timely_spark.queries.unique import unique_columns
+from timely_spark.runtime.storage.files import Files
+from timely_spark.sql.binder import near
+from timely_spark.sql_file import FILES, SqlView, TableSource, in_file, read_statements
+from timely_spark.streams import Stream
+from timely_spark.views import FunctionView, views_of_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from timely_spark.runtime.handle.query import Query
+
+#: in a folder of checkpoints, what each keeps
+PARTS = "views.json"
+Definition: TypeAlias = "TableSource | SqlView | FunctionView"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Tables and views; made by `read_sql` or `read_pipeline`."""
+
+    #: by name, each after those that it reads
+    definitions: Mapping[str, Definition]
+    #: by name of a view, the tables and views that it reads
+    reads: Mapping[str, Sequence[str]]
+    #: the values of `:name` in SQL, and of keyword-only arguments
+    parameters: Mapping[str, str]
+
+    @classmethod
+    def of(cls, definitions: Sequence[Definition], parameters: Mapping[str, str], place: str) -> Pipeline:
+        """The pipeline of definitions in any order.
+
+        Raises:
+            GraphError: nothing is kept; a name is defined twice; a function reads an unknown table; or views
+                read each other.
+            SqlError: a query reads an unknown table.
+        """
+        by_name: dict[str, Definition] = {}
+        for one in definitions:
+            if (other := by_name.setdefault(one.name.lower(), one)) is not one:
+                msg = f"{one.name} is defined twice, at {other.where} and {one.where}"
+                raise GraphError(msg, hint="give one of them another name.")
+        if all(isinstance(one, TableSource) or one.output is None for one in definitions):
+            hint = "write CREATE MATERIALIZED VIEW, or @ts.view(table=..., keys=...)."
+            msg_0 = f"{place} keeps nothing"
+            raise GraphError(msg_0, hint=hint)
+        names = {name: one.name for name, one in by_name.items()}
+        reads = {one.name: _reads(one, names) for one in definitions}
+        try:
+            order = list(TopologicalSorter(reads).static_order())
+        except CycleError as error:
+            cycle = [by_name[name.lower()] for name in reversed(error.args[1])]
+            shown = ", which reads ".join(f"{one.name} ({one.where})" for one in cycle)
+            hint = "a view that reads itself is WITH RECURSIVE in SQL, or iterate in one function."
+            msg_0 = f"views read each other: {shown}"
+            raise GraphError(msg_0, hint=hint) from None
+        return cls({name: by_name[name.lower()] for name in order}, reads, parameters)
+
+    @property
+    def tables(self) -> tuple[TableSource, ...]:
+        """What `CREATE TABLE` defines."""
+        return tuple(one for one in self.definitions.values() if isinstance(one, TableSource))
+
+    @property
+    def outputs(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """By name of a kept view its Delta table, and the keys that are given."""
+        views = [one for one in self.definitions.values() if not isinstance(one, TableSource)]
+        return {one.name: one.output for one in views if one.output is not None}
+
+    def flow(
+        self,
+        name: str = "pipeline",
+        *,
+        spark: SparkSession | None = None,
+        views: Container[str] | None = None,
+        overwrite: Container[str] = (),
+    ) -> tuple[Dataflow, dict[str, Collection]]:
+        """The flow that keeps the views, and these as collections.
+
+        Args:
+            name: the flow's name.
+            spark: the session, for tables that only Spark reads, and for functions.
+            views: the names of those that it keeps (all).
+            overwrite: the views whose Delta tables may be overwritten if something else wrote them.
+        """
+        outputs = {of: one for of, one in self.outputs.items() if views is None or of in views}
+        built = _Built(self, Dataflow(name), outputs, spark)
+        collections = built.all(outputs)
+        for of, (table, keys) in outputs.items():
+            found = list(keys) or built.keys(of)
+            changes = collections[of].changes()
+            changes.to_delta(table, keys=found, diff="diff", name=f"table {of}", overwrite=of in overwrite)
+        return built.flow, collections
+
+    def start(
+        self,
+        spark: SparkSession,
+        *,
+        checkpoint: str | os.PathLike[str],
+        name: str = "pipeline",
+        tell: Callable[[str], None] = print,
+        **options: Any,
+    ) -> list[Query]:
+        """Start the flows that keep the views, and continue what earlier definitions have kept.
+
+        A view whose plan is as before continues from its state. One that is new, or has another plan, is
+        built from the first record on, by a flow of its own: its checkpoint is the next number in the folder,
+        and its Delta table is replaced. A view that is no longer defined stops; its table stays.
+
+        Args:
+            spark: the session.
+            checkpoint: the folder of the checkpoints: one for each flow, and `views.json`, which says what
+                each keeps.
+            name: the flows' name.
+            tell: is called with a line for each view that does not simply continue.
+            options: as for `Dataflow.start`.
+        """
+        files = Files(checkpoint)
+        parts, shrunk = self._parts(files, self._plans(spark), tell)
+        with contextlib.ExitStack() as started:
+            running = []
+            while parts:
+                part = parts.pop(0)
+                number = part["number"]
+                called = name if number == 1 else f"{name}_{number}"
+                flow, _ = self.flow(called, spark=spark, views=part["views"], overwrite=part["overwrite"])
+                try:
+                    query = flow.start(spark, checkpoint=files.path(str(number)), **options)
+                except FlowChanged:
+                    # what a dropped view built is read by others under another name
+                    if number not in shrunk:
+                        raise
+                    parts += self._rebuilt(files, part, tell)
+                else:
+                    running.append(started.enter_context(query))
+            started.pop_all()  # one that does not start stops the others
+        return running
+
+    def _parts(
+        self, files: Files, plans: Mapping[str, str], tell: Callable[[str], None]
+    ) -> tuple[list[dict[str, Any]], set[int]]:
+        """The flows to start, each with the views that it keeps; and the numbers of those that lost some."""
+        before = _saved(files)
+        old = {of for part in before for of in part["views"]}
+        for of in sorted(old - plans.keys()):
+            tell(f"{of}: no longer kept")
+        left, parts, shrunk = dict(plans), [], set()
+        for part in before:
+            kept = {of: left.pop(of) for of, plan in part["views"].items() if left.get(of) == plan}
+            if kept:
+                parts.append({**part, "views": kept})
+            if len(kept) < len(part["views"]):
+                shrunk.add(part["number"])
+        for of in left:
+            tell(f"{of}: {'rebuilt, as it or what it reads changed' if of in old else 'built'}")
+        if left:
+            number = 1 + max((part["number"] for part in before), default=0)
+            parts.append({"number": number, "views": left, "overwrite": sorted(old & left.keys())})
+        files.write_json(PARTS, {"parts": parts}, durable=True)
+        return parts, shrunk
+
+    def _rebuilt(
+        self, files: Files, part: dict[str, Any], tell: Callable[[str], None]
+    ) -> list[dict[str, Any]]:
+        """A flow for the views of another one that cannot continue without those that it has lost."""
+        for of in part["views"]:
+            tell(f"{of}: rebuilt, as it shared steps with a view that is dropped or changed")
+        saved = _saved(files)
+        number = 1 + max(one["number"] for one in saved)
+        made = {**part, "number": number, "overwrite": sorted(part["views"])}
+        files.write_json(
+            PARTS, {"parts": [*(one for one in saved if one["number"] != part["number"]), made]}, durable=True
+        )
+        return [made]
+
+    def _plans(self, spark: SparkSession) -> dict[str, str]:
+        """By kept view what tells it from another one of its name: see `_Built.identity`."""
+        built = _Built(self, Dataflow("plan"), self.definitions, spark, planned=True)
+        made = {of: (built.identity(of), output) for of, output in self.outputs.items()}
+        return {of: hashlib.sha256(repr(parts).encode()).hexdigest() for of, parts in made.items()}
+
+    def explain(self) -> str:
+        """The tables and views in the order of their flow, and the plans of queries: see `explain_sql`."""
+        lines = []
+        for name, one in self.definitions.items():
+            reads = f" reads {', '.join(sorted(self.reads[name]))}" if self.reads[name] else ""
+            kept = f"; kept in {self.outputs[name][0]}" if name in self.outputs else ""
+            lines.append(f"{name} ({one.where}){reads}{kept}")
+        built = _Built(self, Dataflow("plan"), self.definitions, None, planned=True)
+        if queries := [one for of, one in built.queries.items() if of in self.outputs]:
+            views = [one for one in self.definitions.values() if isinstance(one, SqlView)]
+            notes = dict.fromkeys(note for one in views for note in one.binder.notes)
+            lines += ["", plan_text(relations_of(queries), [*notes])]
+        return "\n".join(lines)
+
+
+def _reads(one: Definition, names: Mapping[str, str]) -> list[str]:
+    """The tables and views that a definition reads; `names`: of all definitions, by name in lower case."""
+    if isinstance(one, TableSource):
+        return []
+    if isinstance(one, FunctionView):
+        if wrong := sorted(one.reads - {*names.values()}):
+            msg = f"view {one.name} ({one.where}) reads {wrong[0]}, which is not a table or view"
+            raise GraphError(msg, hint=_known(wrong[0], names))
+        return sorted(one.reads)
+    for name, node in one.tables.items():
+        if name not in names and name not in one.named:
+            hint = _known(name, names)
+            with in_file(one.file):
+                raise one.binder.refuse(node, f"no table {name}", hint)
+    own = {one.name.lower()} & one.named
+    return sorted({names[name] for name in one.tables if name in names and name not in own})
+
+
+def _known(name: str, names: Mapping[str, str]) -> str:
+    known = sorted(names.values())
+    return near(name, known) or f"the tables are {', '.join(known)}."
+
+
+class _Built:
+    """Some views in one flow, with what they read.
+
+    Queries that queries read are one plan with them. One that a function reads is built, and then a table.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        flow: Dataflow,
+        wanted: Iterable[str],
+        spark: SparkSession | None,
+        *,
+        planned: bool = False,
+    ) -> None:
+        """Build views; `planned`: files whose columns are declared are not looked for."""
+        self.pipeline, self.flow, self.spark, self.planned = pipeline, flow, spark, planned
+        #: what is built
+        self.collections: dict[str, Collection] = {}
+        #: what queries read
+        self.views: dict[str, View] = {}
+        self.queries: dict[str, BoundQuery] = {}
+        needed = self._needed(wanted)
+        called = [one for one in needed if isinstance(one, FunctionView)]
+        for one in needed:
+            if isinstance(one, SqlView):
+                with in_file(one.file):
+                    create_view(one.binder, one.tree, self.views)
+                self.queries[one.name] = self.views[one.name].query
+                if any(one.name in function.reads for function in called):
+                    self._add(one.name, self.all([one.name])[one.name])
+            elif isinstance(one, TableSource):
+                self._add(one.name, as_collection(self._read(one)))
+            else:
+                self._add(one.name, self._called(one))
+
+    def _needed(self, wanted: Iterable[str]) -> list[Definition]:
+        """The definitions of some views, and of all that they read."""
+        needed, left = set[str](), [*wanted]
+        while left:
+            if (name := left.pop()) not in needed:
+                needed.add(name)
+                left += self.pipeline.reads[name]
+        return [one for name, one in self.pipeline.definitions.items() if name in needed]
+
+    def _add(self, name: str, collection: Collection) -> None:
+        self.collections[name], self.views[name] = collection, table_view(name, collection)
+
+    def all(self, names: Iterable[str]) -> dict[str, Collection]:
+        """Views as collections; queries among them that are not built yet are built together."""
+        new = [name for name in names if name not in self.collections]
+        made = build_all([self.queries[name] for name in new], self.collections, new)
+        built = {**self.collections, **dict(zip(new, made, strict=True))}
+        return {name: built[name] for name in names}
+
+    def keys(self, name: str) -> list[str]:
+        """The columns that tell the rows of a query apart."""
+        answer = self.queries[name]
+        schema = relations_of([answer])[0].schema
+        new = tuple(zip(schema.names, answer.columns, strict=True))
+        unique = unique_columns(Projection(answer.relation, new))
+        if unique is None:
+            one: Any = self.pipeline.definitions[name]
+            hint = "write SELECT DISTINCT; or TBLPROPERTIES ('keys' = 'a, b'), if these are unique."
+            with in_file(one.file):
+                raise one.binder.refuse(
+                    one.tree.this, f"{name} may have equal rows, which a table with keys cannot", hint
+                )
+        return [one for one in schema.names if one in unique] or schema.names
+
+    def identity(self, name: str) -> tuple[Any, ...]:
+        """What a definition and all that it reads are: of a query its plan, of a function its text."""
+        one = self.pipeline.definitions[name]
+        if isinstance(one, TableSource):
+            return (one,)
+        if isinstance(one, FunctionView):
+            reads = [self.identity(read) for read in sorted(one.reads)]
+            return inspect.getsource(one.function), self._options(one), reads
+        relation = relations_of([self.queries[name]])[0]
+        scans = sorted({scan.name for scan in relation.walk() if isinstance(scan, TableScan)})
+        return relation.digest, [self.identity(scan) for scan in scans]
+
+    def _called(self, one: FunctionView) -> Collection:
+        given = {**self.collections, "flow": self.flow, "spark": self.spark}
+        if self.spark is None and "spark" in one.arguments:
+            hint = "give flow(spark=...), or start the pipeline by python -m timely_spark run."
+            msg = f"view {one.name} ({one.where}) needs a session"
+            raise GraphError(msg, hint=hint)
+        made = _call(one, [given[name] for name in one.arguments], self._options(one), name=one.name)
+        if not isinstance(made, Collection | Stream):
+            msg = f"view {one.name} ({one.where}) returned {type(made).__name__}"
+            raise GraphError(msg, hint="return a collection, or a stream.")
+        return as_collection(made)
+
+    def _options(self, one: FunctionView) -> dict[str, Any]:
+        options = {name: self.pipeline.parameters.get(name, value) for name, value in one.options.items()}
+        if missing := [name for name, value in options.items() if value is inspect.Parameter.empty]:
+            msg = f"view {one.name} ({one.where}): no value for {missing[0]}"
+            raise GraphError(msg, hint=f"give --set {missing[0]}=value.")
+        return options
+
+    def _read(self, table: TableSource) -> Stream:
+        if self.planned and table.schema is not None:
+            return self.flow.source(table.name, table.schema)
+        options: dict[str, Any] = {
+            name: int(value) if value.isdecimal() else value for name, value in table.options.items()
+        }
+        if table.format in FILES:
+            schema = table.schema
+            if schema is not None and "diff" in schema.names:
+                options["defaults"] = {"diff": 1}
+            path: Any = options.pop("path")
+            kind: Any = table.format
+            return self.flow.files(table.name, path, format=kind, schema=schema, **options)
+        if table.format == "delta":
+            return self.flow.delta(table.name, options.pop("path"), changes=True, **options)
+        return self.flow.source(table.name, self._frame(table))
+
+    def _frame(self, table: TableSource) -> DataFrame:
+        """A table that Spark reads: of Kafka, messages are JSON with the table's columns."""
+        if self.spark is None:
+            hint = "give flow(spark=...), or start the pipeline by python -m timely_spark run."
+            raise table.binder.refuse(table.tree, f"{table.name} USING {table.format} needs a session", hint)
+        from pyspark.sql.functions import col, from_json
+
+        options = {"startingOffsets": "earliest", **table.options}
+        frame = self.spark.readStream.format("kafka").options(**options).load()
+        ddl = ", ".join(
+            f"{one.this.name} {one.args['kind'].sql(dialect='spark')}" for one in table.tree.this.expressions
+        )
+        return frame.select(from_json(col("value").cast("string"), ddl).alias("row")).select("row.*")
+
+
+@locate_errors
+def read_sql(text: str, parameters: Mapping[str, str] | None = None) -> Pipeline:
+    """The statements of a file of SQL.
+
+    - ``CREATE TABLE name (columns) USING parquet | csv | json | arrow | delta | kafka OPTIONS (...)``, with
+      ``path`` among the options, or ``LOCATION``. A column ``diff`` is the change of a row's multiplicity. Of
+      Kafka each message is one JSON object with the columns.
+    - ``CREATE VIEW name AS query``.
+    - ``CREATE MATERIALIZED VIEW name LOCATION '...' AS query``: a Delta table, whose keys are seen from the
+      query, or are ``TBLPROPERTIES ('keys' = 'a, b')``.
+
+    Args:
+        text: the file's text.
+        parameters: the values of ``:name`` in queries, locations and options.
+
+    Example:
+        >>> made = read_sql(
+        ...     '''
+        ...     CREATE TABLE edges (src bigint, dst bigint) USING csv LOCATION '/data/edges';
+        ...     CREATE MATERIALIZED VIEW degrees LOCATION :out AS
+        ...       SELECT src, count(*) AS n FROM edges GROUP BY src''',
+        ...     {"out": "/data/degrees"},
+        ... )
+        >>> made.tables[0].options["path"], made.outputs["degrees"]
+        ('/data/edges', ('/data/degrees', ()))
+
+    Raises:
+        SqlError: a statement is of another kind, lacks its place or a parameter, or reads an unknown table.
+        GraphError: nothing is kept, a name is defined twice, or views read each other.
+    """
+    given = dict(parameters or {})
+    return Pipeline.of(read_statements(text, given), given, "the text")
+
+
+def read_pipeline(path: str | os.PathLike[str], parameters: Mapping[str, str]) -> Pipeline:
+    """The pipeline of a folder: its files ``*.py`` with `view` functions, and ``*.sql``, as for `read_sql`.
+
+    Files in folders of the folder belong to it; those whose names begin with ``.`` or ``_`` do not.
+
+    Args:
+        path: the folder, or one file.
+        parameters: as for `read_sql`; and the values of keyword-only arguments.
+
+    Raises:
+        OSError: there is no such file or folder.
+        GraphError: as `read_sql`, as for `SqlError`.
+    """
+    place, definitions = Path(path), list[Definition]()
+    for file in _files(place) if place.is_dir() else [place]:
+        if file.suffix == ".py":
+            definitions += views_of_file(str(file))
+        else:
+            definitions += read_statements(file.read_text(encoding="utf-8"), parameters, str(file))
+    return Pipeline.of(definitions, parameters, str(place))
+
+
+def _files(folder: Path) -> list[Path]:
+    found = (one for one in folder.rglob("*") if one.suffix in {".py", ".sql"} and one.is_file())
+    return sorted(one for one in found if not any(part[0] in "._" for part in one.relative_to(folder).parts))
+
+
+def _saved(files: Files) -> list[dict[str, Any]]:
+    """The flows of a folder of checkpoints: number, views with their plans, tables to overwrite."""
+    found: list[dict[str, Any]] = (files.json(PARTS) or {"parts": []})["parts"]
+    return found
+
+
+@composed  # which names the steps
+def _call(view: FunctionView, arguments: Sequence[Any], options: Mapping[str, Any], *, name: str) -> Any:  # noqa: ARG001
+    return view.function(*arguments, **options)
