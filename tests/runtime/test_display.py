@@ -23,6 +23,7 @@ from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.watch import LogView, Progress
 from timely_spark.runtime.query.live import BatchProgress, LoopProgress
 from timely_spark.runtime.storage.latencies import Latencies
+from timely_spark.runtime.storage.manifest import Delivered
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 RUNNING = BatchProgress(
@@ -35,6 +36,7 @@ OVERVIEW = Overview(
     name=HOSTILE, state=f"failed: {HOSTILE}\nHint", batch=5, rounds=9, rate=1.5, epochs=range(20),
     held_back_by=[HOSTILE], running=RUNNING, steps=[(HOSTILE, "(5, 0)", None), ("b", "complete", 10)],
     hot_keys=[HOSTILE], negatives=[HOSTILE], recent=[], took=Latencies({"40": 3}), residency=HOSTILE,
+    waiting={HOSTILE: HOSTILE}, outputs={HOSTILE: Delivered(5, 2, 0.0)},
 )  # fmt: skip
 
 

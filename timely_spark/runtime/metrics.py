@@ -67,6 +67,25 @@ _METRICS = (
     _Metric("state_bytes", "step", "Bytes of state of all workers.", lambda _, p: p.state_bytes),
     _Metric("late_rows", "input", "Late rows since the flow began.", lambda _, p: p.late, counter=True),
     _Metric("cut_off", "loop", "Records that limits dropped.", lambda _, p: p.cut_off, counter=True),
+    _Metric(
+        "waiting",
+        "input",
+        "Files, entries, epochs, messages or Delta versions that no batch has begun to read.",
+        lambda w, _: {name: one.waiting for name, one in w.accounts().items()},
+    ),
+    _Metric(
+        "output_records",
+        "output",
+        "Records that an output was given since the flow began; of a collection changes.",
+        lambda w, _: {name: one.records for name, one in w.newest().outputs.items()},
+        counter=True,
+    ),
+    _Metric(
+        "output_timestamp_seconds",
+        "output",
+        "When an epoch was delivered last, in seconds since 1970.",
+        lambda w, _: {name: one.when for name, one in w.newest().outputs.items() if one.when is not None},
+    ),
     _Metric("epoch_age_seconds", None, "How long the oldest epoch in flight has waited.", _age),
     _Metric(
         "quarantined",

@@ -60,6 +60,10 @@ def test_the_accounts_of_a_flow_are_those_of_its_sources_at_a_manifest(tmp_path:
     }
     assert str(accounts["in"]) == "3 files, 30 records, 2 late, 200 names ignored"
     assert str(accounts["sent"]) == "5 entries, 0 records"
+    for number in range(5, 8):
+        log.files.write(f"inputs/sent/{number}.arrow", b"an entry")
+    assert str(Account.of(log, manifest, inputs)["sent"]) == "5 entries, 0 records, 3 entries waiting"
+    assert Account.of(log, manifest_of(entries={}, sources={}), inputs)["sent"].waiting == 0, "0 is gone"
     assert accounts["in"].names["/in/link000"] == "is a link"
     assert len(accounts["in"].names) == 100
 

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from timely_spark.errors import LogDamaged, Where
 from timely_spark.runtime.errors import BadFile, LostOwnership
 from timely_spark.runtime.sources import journal, polling
+from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
@@ -129,6 +130,33 @@ def test_every_file_is_read_or_quarantined_once_however_often_the_process_is_kil
 
     assert sorted(told) == sorted(bad)
     assert sorted(read) == sorted(file.path for file in world.arrived if file.path not in bad)
+
+
+def test_files_that_no_batch_has_begun_to_read_are_counted_when_that_changes() -> None:
+    world = World(2)
+
+    def waits() -> str:
+        context: Any = world.reader.context
+        manifest: Any = SimpleNamespace(entries={}, sources={"in": world.offsets[-1]}, read={}, late={})
+        return Account.of(context.log, manifest, [["in", "clock", "source"]])["in"].backlog
+
+    with mock.patch.object(Files, "write_json", autospec=True, side_effect=Files.write_json) as written:
+        assert not world.batch()
+        assert not written.called
+        for number in range(5):
+            world.arrive(number)
+        assert world.batch()
+        assert waits() == "3 files"
+        world.start()
+        assert waits() == "3 files"
+        assert world.batch()
+        assert waits() == "1 file"
+        assert world.batch()
+        assert waits() == ""
+        count = written.call_count
+        world.arrive(9)
+        assert world.batch()
+        assert written.call_count == count
 
 
 @pytest.mark.parametrize("after", range(3))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.runtime.handle.watch import Progress
 from timely_spark.runtime.query.live import BatchProgress
 from timely_spark.runtime.storage.latencies import Latencies
-from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.manifest import Delivered, Manifest
 from timely_spark.show.table import Table, escaped, listed
 from timely_spark.times.refined import time_text
 
@@ -45,6 +45,9 @@ class Overview:
     #: how long the batches of the run took; and whether micro-batches stay resident, or why not
     took: Latencies
     residency: str
+    #: by input what waits to be read, in words; by output what it was given, and the last epoch
+    waiting: Mapping[str, str]
+    outputs: Mapping[str, Delivered]
 
     @classmethod
     def of(cls, query: Query) -> Overview:
@@ -71,6 +74,8 @@ class Overview:
             recent=recent,
             took=manifest.took,
             residency=watch.context.residency(manifest.not_resident),
+            waiting={name: one.backlog for name, one in watch.accounts().items() if one.waiting},
+            outputs=manifest.outputs,
         )
 
     def line(self) -> str:
@@ -84,6 +89,7 @@ class Overview:
             parts.append(f"{self.rate:,.0f} records/s")
         if (median := self.took.quantile(0.5)) is not None:
             parts.append(f"{median:.3g} ms a batch, p99 {self.took.quantile(0.99):.3g}")
+        parts += [f"{backlog} of {name} waiting" for name, backlog in self.waiting.items()]
         if self.epochs:
             parts.append(f"epochs in flight: {listed(self.epochs, _EPOCHS)}")
         line = f"{self.name}: {', '.join(parts)}"
@@ -102,6 +108,8 @@ class Overview:
             open_.append(["held back by", ", ".join(self.held_back_by)])
         open_ += [["latency", str(self.took)]] * bool(self.took.counts)
         open_ += [["epochs", self.residency]]
+        open_ += [["waiting", f"{backlog} of {name}"] for name, backlog in self.waiting.items()]
+        open_ += [["output", f"{name}: {one}"] for name, one in self.outputs.items()]
         open_ += [["hot key", text] for text in self.hot_keys]
         open_ += [["negative records", text] for text in self.negatives]
         yield Table(["", ""], open_)

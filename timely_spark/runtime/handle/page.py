@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
@@ -27,7 +27,7 @@ from timely_spark.runtime.handle.history import Epoch, History, quantile
 from timely_spark.runtime.handle.overview import steps
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.verdict import Verdict
-from timely_spark.runtime.storage.entries import entry_size
+from timely_spark.runtime.storage.manifest import Delivered
 from timely_spark.show.drawing import Marks, short_number, sketch_svg
 from timely_spark.show.sketch import CALL, Arrow, Sketch, Step
 from timely_spark.show.table import ROWS, cell, counted, escaped, listed
@@ -37,8 +37,8 @@ from timely_spark.worker.wire import Message
 
 #: Opens all boxes; no step has such a name.
 ALL = "*/"
-#: The most rows of the timeline, lines of a chart, and entries that are counted one by one.
-_BARS, _LINES, _WAITING = 24, 6, 1000
+#: The most rows of the timeline, and lines of a chart.
+_BARS, _LINES = 24, 6
 _HOUR = 3600.0
 
 
@@ -92,21 +92,9 @@ class Page:
         return self.status.after.sketch.folded(self.opened)
 
     @cached_property
-    def waiting(self) -> dict[str, int]:
-        """By input the entries of handles that no batch has read."""
-        after, found = self.status.after, dict[str, int]()
-        for name in after.inputs:
-            last, count = after.manifest.entries.get(name, -1), 0
-            while count < _WAITING and entry_size(after.log, name, last + 1 + count) is not None:
-                count += 1
-            if count:
-                found[name] = count
-        return found
-
-    @cached_property
     def verdict(self) -> Verdict:
         """How the flow is."""
-        return Verdict.of(self.status, self.history, self.waiting, self.slo, self.now)
+        return Verdict.of(self.status, self.history, self.slo, self.now)
 
     # -- sections --------------------------------------------------------------------------------------------
 
@@ -376,33 +364,25 @@ class Page:
         status, manifest = self.status, self.status.after.manifest
         inputs = [
             [
-                name, "closed" if at is None else f"epoch {at}", str(status.read.get(name, "")),
-                f"{self.waiting[name]:,} sends" if name in self.waiting else "",
-                line,
+                name, "closed" if at is None else f"epoch {at}", str(replace(status.read[name], waiting=0)),
+                status.read[name].backlog, line,
             ]
             for name, (at, line) in status.after.inputs.items()
         ]  # fmt: skip
-        last: dict[str, tuple[int, float]] = {}
-        for batch in self.history.batches:
-            last.update({name: (epoch, batch.ended) for name, epoch in batch.released})
-        moved, arrows = self.history.moved(), status.after.sketch.arrows
         outputs = []
         for step in status.after.sketch.steps:
             if step.is_end:
                 frontier = listed(list(map(time_text, manifest.frontier.get(step.name, [])))) or "complete"
-                epoch, ended = last.get(step.name, (None, 0.0))
-                commit = "none" if epoch is None else f"epoch {epoch} at {clock(ended)}"
-                written = sum(
-                    self.sketch.records(arrow, moved) for arrow in arrows if arrow.target == step.key
-                )
-                outputs.append([step.name, frontier, commit, f"{written:,}", step.where])
+                done = manifest.outputs.get(step.name, Delivered())
+                commit = "none" if done.when is None else f"epoch {done.epoch} at {clock(done.when)}"
+                outputs.append([step.name, frontier, commit, f"{done.records:,}", step.where])
         unread = [
             [name, reason]
             for account in status.read.values()
             for name, reason in list(account.names.items())[:5]
         ]
         left = f"<h3>Not read</h3>{html_table(['name', 'why'], unread)}" if unread else ""
-        columns = ["output", "frontier", "last commit", "records lately", "line"]
+        columns = ["output", "frontier", "last commit", "records", "line"]
         return (
             f"<h2>Inputs</h2>{html_table(['input', 'at', 'read', 'waits', 'line'], inputs)}{left}"
             f"<h2>Outputs</h2>{html_table(columns, outputs)}"

@@ -61,7 +61,7 @@ def audit(self: Query) -> dict[str, Account]:
         QueryEnded: the query's temporary checkpoint is deleted.
     """
     self._check_kept("audit()")
-    return Account.of(self._context.log, self._watch.newest(), self._context.plan.described()["inputs"])
+    return dict(self._watch.accounts())
 
 
 def explain_row(

@@ -103,6 +103,7 @@ class Status:
             "left": manifest.coordinator["left"],
             "late": manifest.late,
             "read": {name: asdict(account) for name, account in self.read.items()},
+            "delivered": {name: one._asdict() for name, one in manifest.outputs.items()},
             "hot_keys": manifest.hot_keys,
             "negatives": manifest.negatives,
             "lacking": manifest.coordinator.get("lacking", {}),
@@ -171,6 +172,7 @@ class Status:
         for account in self.read.values():
             for name, reason in list(account.names.items())[:_NAMES]:
                 yield f"  not read: {name} {reason}"
+        yield f"delivered  {listed([f'{name}: {one}' for name, one in manifest.outputs.items()]) or 'none'}"
         if manifest.late:
             yield f"late rows  {listed([f'{name}: {n}' for name, n in manifest.late.items()])}"
         yield from self.warnings

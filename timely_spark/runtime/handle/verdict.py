@@ -28,15 +28,13 @@ class Verdict:
     do: str = ""
 
     @classmethod
-    def of(
-        cls, status: Status, history: History, waiting: Mapping[str, int], slo: float | None, now: float
-    ) -> Verdict:
+    def of(cls, status: Status, history: History, slo: float | None, now: float) -> Verdict:
         """The verdict at a moment.
 
         Args:
-            waiting: by input the entries that no batch has read.
             slo: the seconds within which an epoch must be answered; None: it is never too late.
         """
+        waiting = {name: account.backlog for name, account in status.read.items() if account.waiting}
         late = _late(status, history, waiting, now)
         if status.failure is not None:
             error, hint = split_hint(status.failure["error"])
@@ -59,7 +57,7 @@ class Verdict:
         return cls("bad" if too_late else "warn", late, says, do)
 
 
-def _late(status: Status, history: History, waiting: Mapping[str, int], now: float) -> float:
+def _late(status: Status, history: History, waiting: Mapping[str, str], now: float) -> float:
     manifest = status.after.manifest
     since = history.all_open_since(manifest.open_epochs)
     if status.now is not None or waiting:
@@ -67,7 +65,7 @@ def _late(status: Status, history: History, waiting: Mapping[str, int], now: flo
     return max(0.0, now - min(since)) if since else 0.0
 
 
-def _reasons(status: Status, waiting: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+def _reasons(status: Status, waiting: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Why an answer is late, and what to do; the first one says most."""
     why, now = status.why, status.now
     if status.running is False:
@@ -86,8 +84,8 @@ def _reasons(status: Status, waiting: Mapping[str, int]) -> Iterator[tuple[str, 
         n = counted(one.messages + one.notifications, "message")
         do = "if that does not change, look at Spark's own page for the running micro-batch."
         yield f"{n} for step {one.step!r} ({one.where}) at {time_text(one.time)}", do
-    if waiting:
-        text = f"{sum(waiting.values()):,} sends wait to be read"
+    for name, backlog in waiting.items():
+        text = f"{backlog} of input {name!r} wait to be read"
         yield text, "look at Spark's own page for the running micro-batch."
     yield "the micro-batch runs", "look at Spark's own page if it takes longer than usual."
 

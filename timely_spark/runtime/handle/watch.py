@@ -23,6 +23,7 @@ from timely_spark.errors import LogDamaged
 from timely_spark.graph import find
 from timely_spark.runtime.handle.history import History, PastBatch
 from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.log import FIRST
 from timely_spark.runtime.storage.manifest import Manifest
@@ -151,6 +152,7 @@ class _Retained:
 
     manifests: Mapping[int, Manifest | None]
     captured: Mapping[str, Captured]
+    accounts: Mapping[str, Account]
 
 
 class LogView:
@@ -171,7 +173,7 @@ class LogView:
                 newest = self.newest().batch
                 manifests = {batch: self.log.read(batch) for batch in range(max(0, newest - 100), newest + 1)}
                 captured = {name: self.captured(name) for name in self._schemas("capture", "memory")}
-                self._last = _Retained(manifests, captured)
+                self._last = _Retained(manifests, captured, self.accounts())
 
     def newest(self) -> Manifest:
         """The newest manifest."""
@@ -209,6 +211,13 @@ class LogView:
     def sketch(self) -> Sketch:
         """The flow to look at."""
         return Sketch.of(self.context.plan)
+
+    def accounts(self) -> Mapping[str, Account]:
+        """By input what became of all that it was given."""
+        with self._reading:
+            if self._last is not None:
+                return self._last.accounts
+            return Account.of(self.log, self.newest(), self.context.plan.described()["inputs"])
 
     def frontier(self, name: str, manifest: Manifest | None = None) -> Antichain[Any]:
         """The frontier of an output or probe; `manifest`: by default the newest one."""

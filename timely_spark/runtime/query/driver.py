@@ -39,7 +39,7 @@ from timely_spark.runtime.storage.cancel import due, waiting
 from timely_spark.runtime.storage.cuts import forget
 from timely_spark.runtime.storage.latencies import Latencies
 from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.manifest import Delivered, Manifest
 from timely_spark.runtime.storage.states import States
 from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.convergence import Convergence
@@ -201,6 +201,7 @@ class Driver:
             latencies=dict(earlier.plus(milliseconds).counts),
             **place,
         )
+        manifest = replace(manifest, delivered=self._delivered_by(manifest, before))
         manifest = pending.into(manifest)
         manifest = log.prune(manifest, keep=self.context.keep, seconds=self.context.keep_seconds)
         if manifest.resident and manifest.batch % self.context.keep == 0:
@@ -365,6 +366,18 @@ class Driver:
                 with self._named(output):
                     output.sink.complete()
         return {name: at for name, at in versions.items() if isinstance(by_name[name].sink, CaptureSink)}
+
+    def _delivered_by(self, manifest: Manifest, before: Manifest) -> dict[str, list[Any]]:
+        """`Manifest.delivered` of a batch."""
+        plan, moved, found = self.context.plan, manifest.stats["moved"], dict(before.delivered)
+        for output in self.outputs:
+            records, *last = before.outputs.get(output.name, Delivered())
+            channels = plan.into[plan.by_name[output.name].index, 0]
+            records += sum(moved.get(str(channel.index), 0) for channel in channels)
+            if epochs := [epoch for name, epoch in manifest.released if name == output.name]:
+                last = [max(epochs), manifest.written]
+            found[output.name] = [records, *last]
+        return found
 
     @contextmanager
     def _named(self, output: Output, epoch: int | None = None) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """`Account`: what became of all that a flow's inputs were given, read from a checkpoint by any process.
 
 Law: `listed == entered + quarantined + skipped`, in files, entries, epochs or messages, each once; and
-the records of what has entered are `rows`; `late` of them were late.
+the records of what has entered are `rows`; `late` of them were late. What waits is not listed yet.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 from timely_spark.runtime.sources.journal import FileCounts
 from timely_spark.runtime.sources.skipped import Skipped
+from timely_spark.runtime.storage.entries import entry_size
 from timely_spark.runtime.storage.files import Files, quoted
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.show.table import counted
 
-#: So many names are kept for people to look at.
-_NAMES = 100
+#: So many names are kept for people to look at; and so many entries that wait are counted.
+_NAMES, _WAITING = 100, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,9 @@ class Account:
     late: int = 0
     #: how many names in a folder are not read, as links to files that are
     ignored: int = 0
+    #: how many files, entries, epochs, messages or Delta versions are there that no batch has begun to read:
+    #: of a handle at most 1,000; of the others as of the last look; of a Spark DataFrame it is not known
+    waiting: int = 0
     #: of some names (files, entries, columns) that are not read, the reasons
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -54,15 +58,22 @@ class Account:
         Args:
             inputs: `log.flow(manifest)["described"]["inputs"]`, or `plan.described()["inputs"]`.
         """
-        read_to = {**manifest.entries, **manifest.sources}
-        return {
-            name: cls(
-                **_counted(log.files, manifest, name, read_to.get(name)),
+        found = {}
+        for name, _, kind in inputs:
+            last = manifest.entries.get(name, -1) if kind == "handle" else None
+            found[name] = cls(
+                **_counted(log.files, manifest, name, manifest.sources.get(name) if last is None else last),
+                waiting=_waiting(log, name, last),
                 rows=manifest.read.get(name, 0),
                 late=manifest.late.get(name, 0),
             )
-            for name, _, _ in inputs
-        }
+        return found
+
+    @property
+    def backlog(self) -> str:
+        """What waits, in words; empty if nothing does."""
+        unit = self.unit or "version"
+        return f"{self.waiting:,} {_plural(unit, self.waiting)}" if self.waiting else ""
 
     def __str__(self) -> str:
         parts = [f"{self.entered:,} {_plural(self.unit, self.entered)}"] if self.unit is not None else []
@@ -73,7 +84,8 @@ class Account:
             "skipped": self.skipped,
             "names ignored": self.ignored,
         }
-        return ", ".join([*parts, *(f"{count:,} {what}" for what, count in counts.items() if count)])
+        parts += [f"{count:,} {what}" for what, count in counts.items() if count]
+        return ", ".join([*parts, *[f"{self.backlog} waiting"] * bool(self.waiting)])
 
 
 def _plural(unit: str, number: int) -> str:
@@ -121,6 +133,20 @@ def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[s
                 "names": {**other[0], **other[1], **skipped.names, **found["names"]},
             }
     return {"skipped": len(skipped.names), "names": skipped.names}
+
+
+def _waiting(log: RoundLog, name: str, last: int | None) -> int:
+    """A handle's entries after the last one that was read; None: what another input had at its last look."""
+    if last is None:
+        return int((log.files.json(_file("waiting", name)) or {"count": 0})["count"])
+    later = range(last + 1, last + 1 + _WAITING)
+    return next((n for n, number in enumerate(later) if entry_size(log, name, number) is None), _WAITING)
+
+
+def write_waiting(files: Files, source: str, count: int) -> None:
+    """Write how much of a source no batch has begun to read, if that has changed."""
+    if (files.json(_file("waiting", source)) or {"count": 0}) != {"count": count}:
+        files.write_json(_file("waiting", source), {"count": count})
 
 
 def write_ignored(files: Files, source: str, names: Mapping[str, str]) -> None:

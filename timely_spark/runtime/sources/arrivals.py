@@ -91,6 +91,10 @@ class Unread:
         self._identities = {*seen.values()} - {None}
         self._waiting: list[File] = []
 
+    def __len__(self) -> int:
+        """How many files wait."""
+        return len(self._waiting)
+
     def enter(self, files: Iterable[File]) -> dict[str, str]:
         """Enter the files of a complete listing; returns by path those that are never read, and why.
 

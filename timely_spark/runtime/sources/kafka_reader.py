@@ -86,7 +86,8 @@ class KafkaReader(Reader):
                 t: [min(e, x) for e, x in zip(ends[t], self._target.get(t, []), strict=False)] for t in ends
             }
         most = None if isinstance(limit, ReadAllAvailable) else self.source.records_per_epoch
-        ends = epoch_ends(begun, ends, most)
+        there, ends = ends, epoch_ends(begun, ends, most)
+        self._waiting = self.position({"offsets": there}) - self.position({"offsets": ends})
         if all(list(start["offsets"].get(topic, ())) == at for topic, at in ends.items()):
             return start
         return {

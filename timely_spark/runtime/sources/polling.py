@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from timely_spark.errors import with_hint
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.run_context import RunContext
-from timely_spark.runtime.sources.account import write_names
+from timely_spark.runtime.sources.account import write_names, write_waiting
 from timely_spark.runtime.sources.arrivals import File, Part, quarantined, split_files
 from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.sources.wakeup import Wakeup
@@ -72,6 +72,9 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: The newest manifest that was seen, and the offsets in it.
         self._newest: int | None = None
         self._resident: Mapping[str, Offset] = {}
+        #: How much was there at the last look that no batch has begun to read; what was told of that last.
+        self._waiting = 0
+        self._told: int | None = None
 
     @property
     def _name(self) -> str:
@@ -93,6 +96,9 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise BadFile(msg, where=self.source.where, hint=hint)
             read = self._read_to(start)
             end = self._next(read, limit)
+            if self._waiting != self._told:
+                write_waiting(self.context.log.files, self._name, self._waiting)
+                self._told = self._waiting
             if end == read:
                 return start
             after = {} if read is start else {"after": read}

@@ -115,6 +115,7 @@ class FilesReader(Reader):
         if not files and not self._available_now and self._due():
             self._list()
             files = self._present(most_files, most_bytes)
+        self._waiting = len(self._unread)
         if not files:
             return start
         if self.source.on_bad_file == "quarantine":
@@ -216,6 +217,8 @@ class DeltaReader(Reader):
                 log.check_reachable(end + 1)
                 self._checked = end
             log.check_same(start["version"], start.get("commit"))
+            more = found and end != self._target and log.has(end + 1)
+            self._waiting = (log.newest() if self._target is None else self._target) - end if more else 0
         return self._offset(end) if found else start
 
     def _offset(self, version: int) -> Offset:
@@ -317,7 +320,7 @@ class ReplayReader(Reader):
             epochs, found = [each for each in epochs if each[0] <= last], self._target
         sizes = accumulate(file.size for _, file in epochs)
         read = max(1, sum(size <= _REPLAYED for size in sizes)) if epochs else 0
-        complete = found.complete and read == len(epochs)
+        complete, self._waiting = found.complete and read == len(epochs), len(epochs) - read
         if not read and not complete:
             return start
         if read < len(epochs):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field, fields
-from typing import Any
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -17,9 +18,32 @@ from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.latencies import Latencies
+from timely_spark.show.table import counted
 
 #: The version of the round log's format.
 FORMAT = 8
+
+
+class Delivered(NamedTuple):
+    """What became of an output since the flow began.
+
+    >>> print(Delivered(1234, 7, 0.0)), print(Delivered(5))
+    1,234 records, epoch 7 at 1970-01-01T00:00:00+00:00
+    5 records, none complete
+    (None, None)
+    """
+
+    #: records that it was given, those of epochs in flight included; of a collection changes
+    records: int = 0
+    #: the last epoch that was delivered, and when, in seconds since 1970; None: there is none yet
+    epoch: int | None = None
+    when: float | None = None
+
+    def __str__(self) -> str:
+        if self.epoch is None or self.when is None:
+            return f"{counted(self.records, 'record')}, none complete"
+        when = datetime.fromtimestamp(self.when, timezone.utc).isoformat(timespec="seconds")
+        return f"{counted(self.records, 'record')}, epoch {self.epoch} at {when}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +80,8 @@ class Manifest:
     frontier: dict[str, list[Any]]
     #: Whether all inputs are closed and all work is done.
     complete: bool
+    #: By output what `Delivered` has.
+    delivered: dict[str, list[Any]] = field(default_factory=dict, compare=False)
     #: captured output -> the version of its last delivery.
     captured: dict[str, int]
     #: output -> epoch -> files in `outputs/` with records of the epoch.
@@ -115,6 +141,11 @@ class Manifest:
     def state_bytes(self) -> dict[str, int]:
         """Bytes of state by step, summed over the workers."""
         return dict(self.stats.get("state_bytes", {}))
+
+    @property
+    def outputs(self) -> dict[str, Delivered]:
+        """By output what it was given, and what was delivered last."""
+        return {name: Delivered(*each) for name, each in self.delivered.items()}
 
     def has_delivered(self, output: str, release: str) -> bool:
         """Whether an output has delivered epochs, perhaps without records."""
