@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import timely_spark
+from tests.support.workflow import jobs_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -105,6 +106,16 @@ def test_the_lock_has_a_version_with_hashes_of_all_that_is_asked_for() -> None:
         assert pin.version in asked.specifier, f"{asked}: make lock"
     assert LOCK.count("--hash=sha256:") >= len(pins)
     assert "://" not in LOCK, "a place, where only names and checksums belong"
+
+
+def test_the_workflows_run_here_too_and_ask_make_for_what_there_is() -> None:
+    jobs = [job for workflow in ("check", "release") for job in jobs_of(workflow)]
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert {"all make=lint", "python python=3.13", "spark spark=4.3.0", "build"} <= set(map(str, jobs))
+    runs = [job.filled(step["run"]) for job in jobs for step in job.steps if "run" in step]
+    assert {run.split()[1] for run in runs if run.startswith("make ")} <= set(targets)
+    assert not any("${{" in run for run in runs)
 
 
 def test_a_jar_that_is_not_listed_is_deleted(tmp_path: Path) -> None:
