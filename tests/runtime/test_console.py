@@ -408,7 +408,7 @@ def test_a_browser_shows_each_change_under_the_rules_that_the_page_sets(
     assert "nothing waits" in browser.ask("document.querySelector('#first').innerText")
     process.handles["edges"].send([(1, 2), (2, 1)])
     browser.until(
-        "document.querySelector('#io')?.innerText.includes('1 sends')"
+        "document.querySelector('#io')?.innerText.includes('1 entry')"
     )  # the page was not loaded again
     process.batches()
     browser.until("document.querySelector('#io')?.innerText.includes('1 entry, 2 records')")
