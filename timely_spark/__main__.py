@@ -159,6 +159,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _ran(given: argparse.Namespace) -> int:
+    try:
+        return _kept(given)
+    except TimelyError as error:
+        place = None if error.where is None else Path(error.where.file).resolve()
+        if place is None or not place.is_relative_to(Path(given.path).resolve()):
+            raise
+        print(error, file=sys.stderr)  # noqa: T201 - a line of the pipeline leads to it
+        return 1
+
+
+def _kept(given: argparse.Namespace) -> int:
     if wrong := [one for one in given.set if "=" not in one]:
         print(f"--set {wrong[0]}: write --set name=value", file=sys.stderr)  # noqa: T201 - a command
         return 1
@@ -246,9 +257,7 @@ def _demonstrated(given: argparse.Namespace) -> int:
 
 
 def _told(error: TimelyError) -> str:
-    """An error for a command line; only in a pipeline does a line of the user's lead to it."""
-    if error.where is not None and Path(error.where.file).is_file():
-        return str(error)
+    """An error for a command line, where no line of a program leads to it."""
     return error.message if error.hint is None else with_hint(error.message, error.hint)
 
 

@@ -159,7 +159,7 @@ COMMANDS = re.compile(r"\$ |make |pip |python -m |\.venv/bin/python |spark-submi
 TOLD = {
     "epoch 3 is held back by": ("tests/spark/test_durable.py", "is held back by"),
     "views read each other: large (bank/tables.sql:3), which reads groups (bank/groups.py:5), which reads "
-    "large (bank/tables.sql:3)": ("tests/test_pipeline.py", "views read each other"),
+    "large (bank/tables.sql:3)": ("tests/test_pipeline.py", "read each other: "),
     "reach: continues with 3 workers instead of 2": ("tests/spark/test_restore.py", "continues with"),
     "hops.min at epoch 3, iterations 9985 to 10000: the same every 2": (
         "tests/runtime/test_changing.py",

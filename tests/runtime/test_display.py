@@ -238,10 +238,10 @@ def test_it_can_be_watched_from_another_thread(shown: Shown, capsys: pytest.Capt
 
 
 def test_the_line_says_where_a_running_batch_stands() -> None:
-    line = replace(OVERVIEW, name="fraud", state="running", epochs=[]).line()
+    line = replace(OVERVIEW, name="fraud", state="running", epochs=[], waiting={"in": "3 files"}).line()
 
     assert line.startswith("fraud: running, batch 5, 9 rounds, 2 records/s, 3.2 ms a batch, ")
-    assert "p99 3.2; now batch 6, round 12, hops" in line
+    assert "p99 3.2, 3 files of in waiting; now batch 6, round 12, hops" in line
 
 
 def test_displays_are_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
