@@ -213,8 +213,8 @@ class Pipeline:
         built = _Built(self, Dataflow("plan"), self.definitions, None, planned=True)
         if queries := [one for of, one in built.queries.items() if of in self.outputs]:
             views = [one for one in self.definitions.values() if isinstance(one, SqlView)]
-            notes = dict.fromkeys(note for one in views for note in one.binder.notes)
-            lines += ["", plan_text(relations_of(queries), [*notes])]
+            notes = [note for one in views for note in one.binder.notes]
+            lines += ["", plan_text(relations_of(queries), notes, Dataflow("plan"))]
         return "\n".join(lines)
 
 
