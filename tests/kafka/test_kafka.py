@@ -17,6 +17,7 @@ import timely_spark as ts
 from tests.support.broker import Broker
 from timely_spark.errors import BadArgument, SchemaError
 from timely_spark.runtime.errors import OutputMismatch
+from timely_spark.runtime.sinks.kafka import KafkaSink
 
 PAYMENTS = "account string, amount long"
 
@@ -80,6 +81,41 @@ def test_records_headers_and_values_there_and_back(
 
 def in_brackets(row: Column) -> Column:
     return concat(lit("["), row["account"], lit("]"))
+
+
+AWKWARD = [
+    ('a "quoted" \\ word', 1, -(2**63), 1.5, 0.1, True),
+    ("".join(map(chr, range(1, 128))) + "é\u2028\U0001f600", None, 2**63 - 1, 1e10, 1e-5, False),
+    ("", -1, 0, -0.0, float("nan"), None),
+    (None, 0, None, None, None, None),
+    ("equal", 7, 7, float("-inf"), float("inf"), True),
+    ("equal", 7, 7, float("-inf"), float("inf"), True),
+]
+COLUMNS = '`the "word"` string, n int, long long, real double, single float, flag boolean'
+
+
+def test_both_writers_write_the_same_messages(
+    spark: SparkSession, broker: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for side, other in (("client", "_messages"), ("spark", "_produce")):
+        flow = ts.Dataflow(side)
+        rows = flow.input("rows", COLUMNS)
+        keys = [None, 'the "word"', "real", "flag"]
+        for key in keys:
+            rows.to_kafka(f"{side}-{keys.index(key)}", broker.servers, key=key, name=f"by {key}")
+        rows.send(AWKWARD)
+        if side == "spark":
+            monkeypatch.setattr(KafkaSink, "_producer", lambda _: None)
+        with monkeypatch.context() as only:
+            only.delattr(KafkaSink, other)
+            flow.start(spark, checkpoint=checkpoint + side, trigger="available_now").await_termination()
+        columns = "partition", "epoch", "record", "key", "value"
+        topics = [topic(spark, broker, f"{side}-{n}").select(*columns).collect() for n in range(len(keys))]
+        found.append([sorted(map(tuple, rows)) for rows in topics])
+
+    assert found[0] == found[1]
+    assert all(len(rows) == len(AWKWARD) for rows in found[0])
 
 
 def test_a_broker_is_killed_and_comes_back(spark: SparkSession, broker: Broker, checkpoint: str) -> None:

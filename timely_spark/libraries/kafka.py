@@ -1,6 +1,6 @@
 """Kafka: the records that `Stream.to_kafka` wrote to a topic, each once.
 
-Spark's writer is at least once, so a topic may have records of an epoch twice. Each record says in its
+Records are written at least once, so a topic may have records of an epoch twice. Each record says in its
 headers which flow wrote it, in which epoch, and which record of the epoch it is. By these, repeats are
 dropped: of a whole topic in a DataFrame, or of a stream that continues.
 

@@ -415,11 +415,12 @@ def to_kafka(
 ) -> Stream:
     """Write each complete epoch to a Kafka topic, in order, at least once, with names that tell repeats.
 
-    Spark's Kafka writer is at least once: after a crash of Spark or of a broker, the records of one epoch may
-    be in the topic twice. So each has the headers ``timely-flow``, ``timely-epoch`` and ``timely-record``,
-    which are the same in its repeats and differ in all other records, and `timely_spark.kafka.drop_repeats`
-    reads each record once. An epoch is written when Kafka has acknowledged all earlier ones. An empty epoch
-    writes nothing. Needs Spark's Kafka connector: ``configure(builder, kafka=True)``.
+    After a crash of Spark or of a broker, the records of one epoch may be in the topic twice. So each has the
+    headers ``timely-flow``, ``timely-epoch`` and ``timely-record``, which are the same in its repeats and
+    differ in all other records, and `timely_spark.kafka.drop_repeats` reads each record once. An epoch is
+    written when Kafka has acknowledged all earlier ones. An empty epoch writes nothing. Needs Spark's Kafka
+    connector: ``configure(builder, kafka=True)``. With the package ``confluent-kafka`` small epochs take
+    milliseconds.
 
     Args:
         stream: any outside loops.

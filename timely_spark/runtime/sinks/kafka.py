@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
 
 from timely_spark.graph.quoting import identifier, literal
 from timely_spark.libraries.kafka import HEADERS
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks.delivery import spark_schema
+from timely_spark.runtime.sinks.messages import COLUMNS, SCHEMA, as_texts, is_plain, json_of, record_names
 from timely_spark.runtime.sinks.sink import Output, Parts, Sink
+from timely_spark.state.hashing import hashes
 
 if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Producer
     from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Options of Spark's writer that `confluent-kafka` has by the same names and with the same values.
+_SHARED = {"acks", "client.id", "compression.type", "delivery.timeout.ms", "linger.ms"}
+#: Those that differ from the client's own defaults are the defaults of Spark's writer.
+_CLIENT = {
+    "partitioner": "murmur2",
+    "enable.idempotence": True,
+    "delivery.timeout.ms": 120_000,
+    "linger.ms": 0,
+    "log_level": 2,
+}
+#: Seconds until the brokers must have answered the driver once.
+_ANSWER = 5.0
+#: By options the client of this process; None means that the brokers have not answered it.
+_producers: dict[frozenset[tuple[str, str]], Producer | None] = {}
 
 
 @dataclass
 class KafkaSink(Sink):
-    """Writes the records of each epoch by Spark's own Kafka writer, which is at least once.
+    """Writes the records of each epoch at least once.
 
-    A record's name is the same when its epoch is written again, in whatever order its records come then: a
-    hash of key and value, and a number that tells the epoch's records with this hash apart. A record and its
-    repeats are in the same partition: its key decides, and without a key, its name. The fields are the
-    arguments of `Stream.to_kafka`.
+    The driver writes a small epoch of plain columns by `confluent-kafka`, where that is installed, reaches
+    the brokers and has all the options. Spark's own Kafka writer, a job that takes longer than such an epoch,
+    writes all others. The messages are the same.
+
+    A record's name is the same when its epoch is written again, in whatever order its records come then, and
+    by either writer: H of key and value, and a number that tells the epoch's records with this hash apart. A
+    record and its repeats are in the same partition: its key decides, and without a key, its name. The fields
+    are the arguments of `Stream.to_kafka`.
     """
 
     topic: str
@@ -57,12 +83,55 @@ class KafkaSink(Sink):
         for part in parts:
             if part.is_empty:
                 continue
-            frame = part.frame(session)
-            # in one partition a window needs no exchange
-            frame = frame if part.is_large else frame.coalesce(1)
-            messages = self._messages(self._encoded(frame), part.epoch)
-            options = {**self.options, "kafka.bootstrap.servers": self.servers, "topic": self.topic}
-            messages.write.format("kafka").options(**options).save()
+            plain = self.value is None and all(map(is_plain, part.vertex.schema.types))
+            if part.is_large or not plain or (producer := self._producer()) is None:
+                frame = part.frame(session)
+                # in one partition a window needs no exchange
+                encoded = self._encoded(frame if part.is_large else frame.coalesce(1))
+                options = {**self.options, "kafka.bootstrap.servers": self.servers, "topic": self.topic}
+                self._messages(encoded, part.epoch).write.format("kafka").options(**options).save()
+            else:
+                table = part.table
+                keys = pa.nulls(len(table), pa.string()) if self.key is None else as_texts(table[self.key])
+                messages = pa.table([keys, json_of(table)], COLUMNS).cast(SCHEMA)
+                self._produce(producer, messages, str(part.epoch).encode())
+
+    def _produce(self, producer: Producer, messages: pa.Table, epoch: bytes) -> None:
+        from confluent_kafka import KafkaException
+
+        errors: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: object) -> None:
+            errors.extend([] if error is None else [error])
+
+        columns = [column.to_pylist() for column in messages.columns]
+        for key, value, name in zip(*columns, record_names(messages), strict=True):
+            record = name.encode()
+            of = {"flow": self._flow.encode(), "epoch": epoch, "record": record}
+            headers = [(header, of[what]) for what, header in HEADERS.items()]
+            producer.produce(
+                self.topic, value, record if key is None else key, on_delivery=delivered, headers=headers
+            )
+        producer.flush()
+        if errors:
+            _producers.clear()  # after some errors a client sends nothing any more
+            raise KafkaException(errors[0])
+
+    def _producer(self) -> Producer | None:
+        """The client of this process; None: Spark's writer is to be used."""
+        options = {name.removeprefix("kafka."): text for name, text in self.options.items()}
+        if not {*options} <= _SHARED:
+            return None
+        options["bootstrap.servers"] = self.servers
+        if (key := frozenset(options.items())) not in _producers:
+            _producers[key] = None
+            with suppress(Exception):  # not installed; refused; not reached
+                from confluent_kafka import Producer
+
+                producer = Producer({**_CLIENT, **options})
+                producer.list_topics(timeout=_ANSWER)
+                _producers[key] = producer
+        return _producers[key]
 
     def _encoded(self, frame: DataFrame) -> DataFrame:
         """The keys and values of the messages."""
@@ -83,10 +152,17 @@ class KafkaSink(Sink):
             f"struct({literal(header)} AS key, cast({texts[name]} AS binary) AS value)"
             for name, header in HEADERS.items()
         )
-        hashed = encoded.selectExpr("key", "cast(value AS binary) AS value", "xxhash64(key, value) AS hash")
+        binary = encoded.selectExpr("key", "cast(value AS binary) AS value")
+        hashed = binary.mapInArrow(_hashed, "key binary, value binary, hash long")
         named = hashed.selectExpr(
-            "key", "value", f"concat_ws('-', hex(hash), row_number() OVER ({equal_records})) AS record"
+            *COLUMNS, f"concat_ws('-', hex(hash), row_number() OVER ({equal_records})) AS record"
         )
         return named.selectExpr(
             "coalesce(key, cast(record AS binary)) AS key", "value", f"array({headers}) AS headers"
         )
+
+
+def _hashed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        hashed = hashes(pa.table(batch), COLUMNS).view(np.int64)
+        yield pa.record_batch([*batch.columns, pa.array(hashed)], [*COLUMNS, "hash"])
