@@ -53,7 +53,7 @@ from timely_spark.runtime.run_context import RunContext, labels, packed, packed_
 from timely_spark.runtime.sinks.outputs import outputs_of
 from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.sources.reader import reader_of
-from timely_spark.runtime.storage import blobs
+from timely_spark.runtime.storage import blobs, deliveries
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
@@ -597,6 +597,7 @@ def _points(world: World) -> Iterator[None]:
         # all of these small, so that much is kept in files
         patches.enter_context(mock.patch.multiple(blobs, EMBEDDED=64, BULK=500))
         patches.enter_context(mock.patch.object(codec, "BLOB_BYTES", 200))
+        patches.enter_context(mock.patch.object(deliveries, "EVERY", 2))
         patches.enter_context(mock.patch.object(vertex_snapshot, "LOG_BYTES", 1_000))
         for module in (hot_keys, coordinator_hot_keys):
             patches.enter_context(mock.patch.object(module, "MANY", 4))

@@ -14,7 +14,7 @@ Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
     files/<name>/<k>.arrow   files of the batches of a file source; <j>-<k>.arrow: of several old batches
     ignored/<name>-...json   names of a file source that are not read, and why: for people
     skipped/<name>.json      files, entries and versions of an input that are never read, by order of a user
-    captured/<name>/<v>.arrow deliveries of `capture` and `to_memory`
+    captured/<name>/<v>.arrow deliveries of `capture` and `to_memory`; <v>-<w>.arrow: several old ones
     cancels/<k>.json         canceled epochs, and the batch in which each takes effect
     cuts/<N>-<round>-<worker>.json  where a command ended a round of batch N early
     peers/<t>-<N>-...json    addresses of the tasks of a parallel stage, while it runs
@@ -52,6 +52,7 @@ import pyarrow.compute as pc
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.storage.blobs import files_of
+from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
 from timely_spark.runtime.storage.manifest import FORMAT, Manifest
 from timely_spark.runtime.storage.spark_log import Offset, SparkLog, by_input
@@ -108,6 +109,8 @@ class RoundLog:
         self.files = files.below("timely")
         #: By input the oldest entry that may still exist.
         self._oldest: dict[str, int] = {}
+        #: By output what it captured.
+        self._captured: dict[str, Deliveries] = {}
 
     # -- the identity of the checkpoint ----------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:
@@ -315,8 +318,7 @@ class RoundLog:
         manifest = Manifest.of(self.files, name, table.schema)
         self._check_gaps(manifest.kept_from, newest)
         for output, version in manifest.captured.items():
-            if not self.files.exists(file := captured_file(output, version)):
-                raise LogDamaged.no_file(self.files.root, file)
+            self._deliveries(output).check(version)
         if done < needed:
             manifest = replace(manifest, micro_batch=needed, garbage=[], offsets=self.spark.text(needed))
         return manifest, table.replace_schema_metadata(None)
@@ -474,8 +476,8 @@ class RoundLog:
     def prune(self, manifest: Manifest, *, keep: int, seconds: float = 0.0) -> Manifest:
         """Remove manifests before `manifest.batch - keep`, with all that only they need; a few per call.
 
-        That is their `garbage`, and the entries of handles that were read before them. Manifests that were
-        written in the last `seconds` are kept, too.
+        That is their `garbage`, and the entries of handles that were read before them. What outputs captured
+        before them is merged. Manifests that were written in the last `seconds` are kept, too.
         """
         until = min(max(manifest.batch - keep, manifest.kept_from), manifest.kept_from + 4)
         for batch in range(manifest.kept_from, until):
@@ -487,6 +489,8 @@ class RoundLog:
             terms = {self.term, self._earlier.get(batch, self.term)}
             for name, last in (old.entries if old is not None else {}).items():
                 self._remove_entries(name, last)
+            for name, last in (old.captured if old is not None else {}).items():
+                self._deliveries(name).merge(last)
             # if the process stops here, the next run repeats the removal
             begun = [f"epochs/{batch}.json"] if old is not None and old.resident else []
             for name in (*garbage, *begun, *(f"rounds/{term}/{batch}.arrow" for term in terms)):
@@ -501,6 +505,9 @@ class RoundLog:
         for number in range(self._oldest[name], last):
             self.files.remove(f"{folder}/{number}.arrow")
         self._oldest[name] = max(self._oldest[name], last)
+
+    def _deliveries(self, output: str) -> Deliveries:
+        return self._captured.setdefault(output, Deliveries(self.checkpoint, output))
 
     def sweep(self) -> None:
         """Before a start: remove files of killed processes that are half written, or in no manifest."""
@@ -539,11 +546,6 @@ class RoundLog:
 def _ended(manifest: Manifest, needed: int, last: int) -> bool:
     """Whether a flow may continue from a manifest: of a micro-batch that need not run again, or resident."""
     return manifest.micro_batch <= (last if manifest.resident else needed)
-
-
-def captured_file(output: str, version: int) -> str:
-    """The file of a delivery of a captured output."""
-    return f"captured/{quoted(output)}/{version}.arrow"
 
 
 def _is_uuid(text: str) -> bool:
