@@ -31,8 +31,8 @@ from timely_spark.show.sketch import Sketch
 from timely_spark.times import Antichain
 from timely_spark.worker.convergence import Convergence, Iterations
 
-#: Seconds between two looks at the log while waiting; and after the first look.
-BEAT, FIRST_BEAT = 0.01, 0.001
+#: Seconds between two looks at the log while waiting: the most, the least, and parts of the time so far.
+BEAT, FIRST_BEAT, _PARTS = 0.01, 0.001, 8
 #: Seconds after which a second interrupt ends a call of the JVM.
 HANGS = 1.0
 
@@ -379,14 +379,14 @@ class LogView:
 
     def until(self, reached: Callable[[], bool], alive: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for a condition on the log; False after the timeout, or if the query has ended without it."""
-        limit = None if timeout is None else time.monotonic() + timeout
-        pause = FIRST_BEAT  # a program that has just got an epoch's records asks for the epoch's end
+        started = asked = time.monotonic()
         with only_the_wait() as interruptible:
-            while True:
-                running = alive()  # before the condition, which may read the query's last manifest
-                if reached():
-                    return True
-                if not running or (limit is not None and time.monotonic() >= limit):
+            running = alive()  # before the condition, which may read the query's last manifest
+            while not reached():
+                now = time.monotonic()
+                if not running or (timeout is not None and now >= started + timeout):
                     return False
-                interruptible(time.sleep, pause)
-                pause = min(2 * pause, BEAT)
+                interruptible(time.sleep, min(max(FIRST_BEAT, (now - started) / _PARTS), BEAT))
+                if now - asked >= BEAT:  # it is a call of the JVM
+                    running, asked = alive(), now
+        return True
