@@ -139,13 +139,13 @@ def test_files_and_large_sends_are_read_too(spark: SparkSession, checkpoint: str
         for n in range(5):
             put(n)
             assert query.wait_for(timeout=60)
-        sent.send(pa.table({"n": range(1_000_000)}))  # too much for the driver: Spark's tasks read it
+        sent.send(pa.table({"n": range(2_500_000)}))  # 20 MB, too much for the driver: Spark's tasks read it
         put(5)
         assert query.wait_for(timeout=60)
         put(6)
         assert query.wait_for(timeout=60)
         (total,) = query.captured("out").rows()[query.last_progress.epoch]
-        assert total == (21 + sum(range(1_000_000)), 1_000_007)
+        assert total == (21 + sum(range(2_500_000)), 2_500_007)
         counted = query.audit()["read"]
         assert (counted.listed, counted.entered, counted.rows) == (7, 7, 7)
 

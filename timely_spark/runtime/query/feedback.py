@@ -38,8 +38,9 @@ Offset = dict[str, Any]
 
 #: One batch reads at most so many entries and bytes of one input.
 MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
-#: A resident micro-batch reads entries itself up to so many bytes at a time; tasks read more in parallel.
-SMALL_BYTES = 4 << 20
+#: A resident micro-batch reads entries itself up to so many bytes at a time. One process packs entries in a
+#: micro-batch, too, whose way through Spark costs more than its tasks save up to here.
+SMALL_ENTRIES = 16 << 20
 #: Seconds between two answers of "nothing new"; the pause doubles while the flow is idle, and becomes longest
 #: where all that arrives ends it.
 SHORTEST_PAUSE, LONGEST_PAUSE, LONGEST_IF_WOKEN = 0.005, 0.16, 0.64
@@ -157,7 +158,7 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             or not (size or manifest.worked)
         ):
             return False
-        return size <= SMALL_BYTES and not yields(self.context)
+        return size <= SMALL_ENTRIES and not yields(self.context)
 
     def _question(self, start: Offset) -> Offset:
         """With availableNow and an epoch column: an offset that finds out whether the sources are exhausted.

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import LogDamaged
-from timely_spark.runtime.query.feedback import MAX_ENTRIES, SMALL_BYTES, packed_entries, wakeup_of
+from timely_spark.runtime.query.feedback import MAX_ENTRIES, SMALL_ENTRIES, packed_entries, wakeup_of
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.polling import Reader
 from timely_spark.runtime.sources.reader import reader_of
@@ -25,6 +25,8 @@ from timely_spark.runtime.storage.entries import entry_size
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker import ROWS
 
+#: Bytes of files, tables and topics that this process reads at a time; tasks read more in parallel.
+SMALL_BYTES = 4 << 20
 #: Seconds to wait where nothing escapes the wake-up.
 LONG = 0.25
 
@@ -74,21 +76,21 @@ class ResidentInputs:
 
         Files are in their journal when this returns.
         """
-        entries, sources, size = dict(read.entries), dict(read.sources), 0
+        entries, sources, sent, size = dict(read.entries), dict(read.sources), 0, 0
         for name in self.context.inputs:
             first = entries.get(name, -1) + 1
             for number in range(first, first + MAX_ENTRIES):
                 entry_bytes = entry_size(self.context.log, name, number)
-                if entry_bytes is None or size > SMALL_BYTES:
+                if entry_bytes is None or sent > SMALL_ENTRIES:
                     break
-                entries[name], size = number, size + entry_bytes
+                entries[name], sent = number, sent + entry_bytes
         for name, reader in self._readers.items():
             before = dict(sources.get(name) or reader.initialOffset())
             end = reader.latestOffset(before, reader.getDefaultReadLimit())
             if end != before:
                 sources[name] = end
                 size += sum(share.size for share in reader.partitions(before, end))
-        return Ends(entries, sources), size <= SMALL_BYTES
+        return Ends(entries, sources), sent <= SMALL_ENTRIES and size <= SMALL_BYTES
 
     def begin(self, batch: int, ends: Ends) -> Future[dict[str, Any]]:
         """Write, exclusively and durably, where a batch reads the inputs to, while its rounds run.
