@@ -179,7 +179,7 @@ def _kept(given: argparse.Namespace) -> int:
         print(error, file=sys.stderr)  # noqa: T201
         return 1
     if given.explain:
-        print(made.explain())  # noqa: T201
+        print(made.explain(given.checkpoint))  # noqa: T201
         return 0
     if given.checkpoint is None:
         print("--checkpoint DIR: say where the state is kept", file=sys.stderr)  # noqa: T201

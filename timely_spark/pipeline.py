@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from timely_spark.coordinator.migrate import FlowChanged
 from timely_spark.dataflow import Dataflow
 from timely_spark.differential import Collection
-from timely_spark.errors import GraphError
+from timely_spark.errors import GraphError, TimelyError
 from timely_spark.graph import composed, locate_errors
 from timely_spark.queries.binder import BoundQuery, View
 from timely_spark.queries.explained import plan_text
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 #: in a folder of checkpoints, what each keeps
 PARTS = "views.json"
+_UNKNOWN: Mapping[str, float] = {}
 Definition: TypeAlias = "TableSource | SqlView | FunctionView"
 
 
@@ -98,6 +99,7 @@ class Pipeline:
         spark: SparkSession | None = None,
         views: Container[str] | None = None,
         overwrite: Container[str] = (),
+        sizes: Mapping[str, float] = _UNKNOWN,
     ) -> tuple[Dataflow, dict[str, Collection]]:
         """The flow that keeps the views, and these as collections.
 
@@ -106,9 +108,10 @@ class Pipeline:
             spark: the session, for tables that only Spark reads, and for functions.
             views: the names of those that it keeps (all).
             overwrite: the views whose Delta tables may be overwritten if something else wrote them.
+            sizes: by table its size: joins begin with the smallest.
         """
         outputs = {of: one for of, one in self.outputs.items() if views is None or of in views}
-        built = _Built(self, Dataflow(name), outputs, spark)
+        built = _Built(self, Dataflow(name), outputs, spark, sizes)
         collections = built.all(outputs)
         for of, (table, keys) in outputs.items():
             found = list(keys) or built.keys(of)
@@ -134,20 +137,24 @@ class Pipeline:
         Args:
             spark: the session.
             checkpoint: the folder of the checkpoints: one for each flow, and `views.json`, which says what
-                each keeps.
+                each keeps, and how large the tables' files were at the first start: joins begin with the
+                smallest.
             name: the flows' name.
             tell: is called with a line for each view that does not simply continue.
             options: as for `Dataflow.start`.
         """
         files = Files(checkpoint)
-        parts, shrunk = self._parts(files, self._plans(spark), tell)
+        sizes = self._sizes(files)
+        parts, shrunk = self._parts(files, self._plans(spark, sizes), sizes, tell)
         with contextlib.ExitStack() as started:
             running = []
             while parts:
                 part = parts.pop(0)
                 number = part["number"]
                 called = name if number == 1 else f"{name}_{number}"
-                flow, _ = self.flow(called, spark=spark, views=part["views"], overwrite=part["overwrite"])
+                flow, _ = self.flow(
+                    called, spark=spark, views=part["views"], overwrite=part["overwrite"], sizes=sizes
+                )
                 try:
                     query = flow.start(spark, checkpoint=files.path(str(number)), **options)
                 except FlowChanged:
@@ -160,8 +167,20 @@ class Pipeline:
             started.pop_all()  # one that does not start stops the others
         return running
 
+    def _sizes(self, files: Files | None) -> Mapping[str, float]:
+        """By table the bytes of its files, as they were at its first start: a later plan is the same."""
+        saved = (files and files.json(PARTS)) or {"sizes": {}}
+        if "sizes" not in saved:
+            return _UNKNOWN
+        sizes = {one.name: saved["sizes"].get(one.name, _size(one)) for one in self.tables}
+        return {name: size for name, size in sizes.items() if size is not None}
+
     def _parts(
-        self, files: Files, plans: Mapping[str, str], tell: Callable[[str], None]
+        self,
+        files: Files,
+        plans: Mapping[str, str],
+        sizes: Mapping[str, float],
+        tell: Callable[[str], None],
     ) -> tuple[list[dict[str, Any]], set[int]]:
         """The flows to start, each with the views that it keeps; and the numbers of those that lost some."""
         before = _saved(files)
@@ -180,7 +199,7 @@ class Pipeline:
         if left:
             number = 1 + max((part["number"] for part in before), default=0)
             parts.append({"number": number, "views": left, "overwrite": sorted(old & left.keys())})
-        files.write_json(PARTS, {"parts": parts}, durable=True)
+        files.write_json(PARTS, {"parts": parts, "sizes": dict(sizes)}, durable=True)
         return parts, shrunk
 
     def _rebuilt(
@@ -192,25 +211,28 @@ class Pipeline:
         saved = _saved(files)
         number = 1 + max(one["number"] for one in saved)
         made = {**part, "number": number, "overwrite": sorted(part["views"])}
-        files.write_json(
-            PARTS, {"parts": [*(one for one in saved if one["number"] != part["number"]), made]}, durable=True
-        )
+        parts = [*(one for one in saved if one["number"] != part["number"]), made]
+        files.write_json(PARTS, {**(files.json(PARTS) or {}), "parts": parts}, durable=True)
         return [made]
 
-    def _plans(self, spark: SparkSession) -> dict[str, str]:
+    def _plans(self, spark: SparkSession, sizes: Mapping[str, float]) -> dict[str, str]:
         """By kept view what tells it from another one of its name: see `_Built.identity`."""
-        built = _Built(self, Dataflow("plan"), self.definitions, spark, planned=True)
+        built = _Built(self, Dataflow("plan"), self.definitions, spark, sizes, planned=True)
         made = {of: (built.identity(of), output) for of, output in self.outputs.items()}
         return {of: hashlib.sha256(repr(parts).encode()).hexdigest() for of, parts in made.items()}
 
-    def explain(self) -> str:
-        """The tables and views in the order of their flow, and the plans of queries: see `explain_sql`."""
-        lines = []
+    def explain(self, checkpoint: str | os.PathLike[str] | None = None) -> str:
+        """The tables and views in the order of their flow, and the plans of queries: see `explain_sql`.
+
+        Args:
+            checkpoint: the folder of the checkpoints, which has the sizes of tables.
+        """
+        lines, sizes = [], self._sizes(None if checkpoint is None else Files(checkpoint))
         for name, one in self.definitions.items():
             reads = f" reads {', '.join(sorted(self.reads[name]))}" if self.reads[name] else ""
             kept = f"; kept in {self.outputs[name][0]}" if name in self.outputs else ""
             lines.append(f"{name} ({one.where}){reads}{kept}")
-        built = _Built(self, Dataflow("plan"), self.definitions, None, planned=True)
+        built = _Built(self, Dataflow("plan"), self.definitions, None, sizes, planned=True)
         if queries := [one for of, one in built.queries.items() if of in self.outputs]:
             views = [one for one in self.definitions.values() if isinstance(one, SqlView)]
             notes = [note for one in views for note in one.binder.notes]
@@ -253,6 +275,7 @@ class _Built:
         flow: Dataflow,
         wanted: Iterable[str],
         spark: SparkSession | None,
+        sizes: Mapping[str, float],
         *,
         planned: bool = False,
     ) -> None:
@@ -267,6 +290,7 @@ class _Built:
         called = [one for one in needed if isinstance(one, FunctionView)]
         for one in needed:
             if isinstance(one, SqlView):
+                one.binder.sizes = sizes
                 with in_file(one.file):
                     create_view(one.binder, one.tree, self.views)
                 self.queries[one.name] = self.views[one.name].query
@@ -433,6 +457,19 @@ def read_pipeline(path: str | os.PathLike[str], parameters: Mapping[str, str]) -
 def _files(folder: Path) -> list[Path]:
     found = (one for one in folder.rglob("*") if one.suffix in {".py", ".sql"} and one.is_file())
     return sorted(one for one in found if not any(part[0] in "._" for part in one.relative_to(folder).parts))
+
+
+def _size(table: TableSource) -> float | None:
+    """The bytes of a table's files; None if it has none, or they cannot be listed."""
+    if table.format not in {*FILES, "delta"}:
+        return None
+    from timely_spark.runtime.sources.folder import Folder
+
+    kind = "parquet" if table.format == "delta" else table.format
+    with contextlib.suppress(TimelyError):  # the flow tells it
+        folder = Folder.of(table.name, table.where, table.options["path"], kind, None)
+        return float(sum(one.size for one in folder.files()))
+    return None
 
 
 def _saved(files: Files) -> list[dict[str, Any]]:

@@ -545,6 +545,10 @@ SELECT window, count(*) FROM (SELECT a AS window FROM u) GROUP BY window
 1 1
 2 2
 
+WITH v AS (TABLE u) TABLE v UNION (TABLE u) ORDER BY e DESC LIMIT 1
+----
+2 NULL 7
+
 -- stars: of a struct, of one of two tables, without columns
 
 SELECT s.* EXCEPT (y), s.* FROM (SELECT struct(a AS x, b AS y) AS s FROM u)
@@ -557,3 +561,9 @@ SELECT * EXCEPT (t.a, c, l, m, p, d, t.b) FROM t JOIN u ON t.a = u.a WHERE t.b <
 ----
 1 2 5
 1 2 5
+
+SELECT * FROM (SELECT a, b FROM u) r, (SELECT a AS c, b AS d FROM u) s, (SELECT a AS e, b AS g FROM u) WHERE a = e AND d = g
+----
+1 2 1 2 1 2
+2 3 2 3 2 3
+2 NULL 2 3 2 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -14,9 +15,10 @@ import timely_spark as ts
 from timely_spark.__main__ import main
 from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import GraphError, SqlError
-from timely_spark.pipeline import read_sql
+from timely_spark.pipeline import PARTS, read_sql
 from timely_spark.queries.scripts import planned, table_view
 from timely_spark.queries.unique import unique_columns
+from timely_spark.runtime.storage.files import Files
 
 EDGES = "src bigint, dst bigint, w bigint"
 
@@ -131,6 +133,15 @@ REFUSED = [
     ("SELECT row_number() OVER () FROM edges", "without ORDER BY", "ordered"),
     ("SELECT (SELECT src, dst FROM edges) FROM edges", "2 columns where one value belongs", "one column"),
     ("SELECT * FROM edges LIMIT -1", "LIMIT is -1", "whole number"),
+    ("SELECT src FROM edges WHERE w BETWEEN SYMMETRIC 3 AND 1", "SYMMETRIC in BETWEEN", "leave it out"),
+    ("SELECT src FROM edges VERSION AS OF 3", "VERSION in TABLE", "leave it out"),
+    (
+        "WITH RECURSIVE r AS (SELECT src FROM edges UNION SELECT w FROM r) CYCLE src SET c USING p SELECT 1",
+        "SEARCH in WITH",
+        "leave it out",
+    ),
+    ("SELECT * FROM edges LIMIT 50%", "LIMIT by percent", "QUALIFY"),
+    ("SELECT * FROM edges ORDER BY w FETCH FIRST 2 ROWS WITH TIES", "WITH TIES", "QUALIFY"),
     ("SELECT src FROM edges; SELECT dst FROM edges", "2 statements", "flow.sql"),
     ("SELECT src FROM edges UNPIVOT (v FOR k IN (src, dst))", "UNPIVOT", "UNION ALL"),
     ("SELECT session_window(w, '5 minutes') FROM edges", "session_window is not kept", "lag(time) OVER"),
@@ -241,3 +252,27 @@ def test_the_package_of_expressions_does_not_hide_the_function_sql():
 
 def test_a_table_is_found_by_its_view():
     assert table_view("edges", collection()).names == ("src", "dst", "w")
+
+
+def test_joins_of_a_file_begin_with_the_smallest_table_and_keep_their_order(tmp_path):
+    for name, rows in {"large": 400, "middle": 40, "small": 2}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.csv").write_text("k,v\n" + "".join(f"{n},{n}\n" for n in range(rows)))
+    text = "".join(
+        f"CREATE TABLE {name} (k bigint, v bigint) USING csv LOCATION '{tmp_path}/{name}';"
+        for name in ("large", "middle", "small")
+    )
+    text += f"""CREATE MATERIALIZED VIEW r LOCATION '{tmp_path}/r' AS
+      SELECT DISTINCT * FROM large l JOIN middle m ON l.k = m.k JOIN small s ON l.v = s.k"""
+
+    def scans(checkpoint=None):
+        return re.findall("TableScan (\\w+)", read_sql(text).explain(checkpoint))
+
+    assert scans() == ["small", "large", "middle"]
+    assert read_sql(text).flow()[1]["r"].schema.names == ["k", "v", "k_2", "v_2", "k_3", "v_3"]
+    # a checkpoint has the sizes of its first start
+    files = Files(tmp_path / "check")
+    files.write_json(PARTS, {"parts": [], "sizes": {"large": 1, "middle": 2, "small": 3}})
+    assert scans(tmp_path / "check") == ["large", "middle", "small"]
+    files.write_json(PARTS, {"parts": []})
+    assert scans(tmp_path / "check") == ["large", "middle", "small"]

@@ -93,6 +93,8 @@ class Binder:
     text: str
     functions: Mapping[str, Any] = field(default_factory=lambda: USER_FUNCTIONS)
     zone: str = "UTC"
+    #: by table its size, if it is known, in any unit: joins begin with the smallest
+    sizes: Mapping[str, float] = field(default_factory=dict)
     #: what is worth knowing and no mistake, for `explain_sql`
     notes: list[str] = field(default_factory=list)
     #: the clauses of recursive names, and where in the text queries of `WITH` have their names
@@ -284,6 +286,10 @@ class Binder:
         limit, skip = node.args.get("limit"), node.args.get("offset")
         if limit is not None:
             value = limit.args.get("count") if isinstance(limit, exp.Fetch) else limit.expression
+            options = limit.args.get("limit_options")
+            if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
+                hint = "number or rank the rows by a window function, and write QUALIFY."
+                raise self.refuse(value, "LIMIT by percent or WITH TIES", hint)
             if not (isinstance(value, exp.Column | exp.Var) and value.name.lower() == "all"):
                 count = self._whole(value, "LIMIT")
         if skip is not None:

@@ -9,7 +9,15 @@ from typing import Any
 from timely_spark.queries import calls
 from timely_spark.queries.binder import UNIT, Domain, cast_to, column_node
 from timely_spark.queries.from_items import FromItems
-from timely_spark.queries.relations import Concat, Matched, Projection, Relation, RelationJoin, Selection
+from timely_spark.queries.relations import (
+    Concat,
+    Matched,
+    Projection,
+    Relation,
+    RelationJoin,
+    Selection,
+    estimated_size,
+)
 from timely_spark.queries.scopes import (
     Ambiguous,
     Correlated,
@@ -290,12 +298,22 @@ class Joins(FromItems):
             mine = [one for one in left if (used := self._used(one)) and used <= part.columns]
             parts[number] = self._where(part, mine)
             left = [one for one in left if one not in mine]
-        first, *rest = parts
+        # the columns of stars stay in the order of FROM
+        entries = [one for part in parts for one in part.entries]
+        rest = self._by_size(parts)
+        first = rest.pop(0)
         while rest:
             chosen = next((one for one in rest if self._keys(first, one, left)), rest[0])
             rest.remove(chosen)
             first, left = self._inner(first, chosen, left)
-        return self._where(first, left)
+        return self._where(replace(first, entries=self._moved(entries)), left)
+
+    def _by_size(self, parts: Sequence[FromItem]) -> list[FromItem]:
+        """The parts by their sizes, the smallest first; in their order if a size is not known."""
+        sizes = [estimated_size(one.relation, self.binder.sizes) for one in parts]
+        if None in sizes:
+            return [*parts]
+        return [part for _, _, part in sorted(zip(sizes, range(len(parts)), parts, strict=True))]
 
     def _where(self, source: FromItem, conditions: Sequence[Any]) -> FromItem:
         """A source with filters."""

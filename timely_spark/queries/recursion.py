@@ -38,6 +38,10 @@ from timely_spark.sql.types import casts_itself, name_of
 LINEAR = (Projection, Selection, RelationJoin, Concat, Generated)
 
 
+#: the words behind which a query may begin
+_BEFORE_QUERIES = {"(", ")", ";", "AS", "UNION", "ALL", "DISTINCT", "EXCEPT", "MINUS", "INTERSECT"}
+
+
 @dataclass(frozen=True)
 class Clause:
     """A clause of a recursive name that sqlglot does not parse: it stands at an offset of the text."""
@@ -84,11 +88,23 @@ def take_clauses(text: str) -> tuple[str, list[Clause]]:
             inside = text[tokens[n + 2].end + 1 : tokens[at - 1].start]
             found.append(Clause(token.start, "key", inside))
             blank.append((token.start, tokens[at - 1].end + 1))
-        if has(n, "WINDOW") and words[n + 2 : n + 3] != ["AS"]:  # a name, which sqlglot takes for the clause
-            text = text[: token.start] + WINDOW + text[token.end + 1 :]
+    text = _reworded(text, tokens, words)
     for start, end in blank:
         text = text[:start] + "".join("\n" if c == "\n" else " " for c in text[start:end]) + text[end:]
     return text, found
+
+
+def _reworded(text: str, tokens: Sequence[Any], words: Sequence[str]) -> str:
+    """A text with other words, as long, where sqlglot takes a name for a clause, or knows no such query."""
+    for n, token in enumerate(tokens):
+        if words[n] == "WINDOW" and words[n + 2 : n + 3] != ["AS"]:  # no clause: a function, or a column
+            new = WINDOW
+        elif words[n] == "TABLE" and (n == 0 or words[n - 1] in _BEFORE_QUERIES):  # `TABLE t`
+            new = "FROM "
+        else:
+            continue
+        text = text[: token.start] + new + text[token.end + 1 :]
+    return text
 
 
 def with_queries(binder: Binder, node: Any, views: Views, around: VisibleColumns | None) -> Views:

@@ -7,7 +7,7 @@ relation; `scopes` maps the names of the text to them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
@@ -496,3 +496,25 @@ class Recursion(Relation):
     def detail(self) -> str:
         limit = "" if self.limit is None else f", at most {self.limit} times ({self.on_limit})"
         return f"{self.name} of {', '.join(self.names)}{limit}"
+
+
+#: the share of rows that a condition is expected to keep
+_KEPT = 0.25
+
+
+def estimated_size(relation: Relation, sizes: Mapping[str, float]) -> float | None:
+    """The size of a relation by those of the tables that it reads; None if one is not known.
+
+    A condition keeps a quarter, a join is as large as its larger side.
+    """
+    made: dict[Relation, float | None] = {}
+    for one in relation.walk() if sizes else ():
+        inputs = [made[of] for of in one.inputs]
+        known = [of for of in inputs if of is not None]
+        if isinstance(one, TableScan):
+            made[one] = sizes.get(one.name)
+        elif len(known) < len(inputs):
+            made[one] = None
+        else:
+            made[one] = max(known, default=0.0) * (_KEPT if isinstance(one, Selection) else 1.0)
+    return made.get(relation)

@@ -35,6 +35,7 @@ def statements(text: str) -> tuple[Binder, list[Any]]:
         trees = [parse.parse_query(cleared)]  # tells the mistake, and where it is
     binder = QueryBinder(text, clauses=clauses, zone=session_zone())
     for tree in trees:
+        parse.check_parts(text, tree)
         for one in tree.find_all(sqlglot.exp.Identifier):
             if one.name.lower() == WINDOW:
                 one.set("this", NAME)

@@ -20,6 +20,51 @@ _OWN_SYNTAX = {
 }
 
 
+#: by sqlglot's name of a node its parts that are read, or refused with their own words, where it has others
+_PARTS = {
+    "Select": "with_ kind expressions hint distinct into from_ match laterals joins connect prewhere where "
+    "group having qualify windows distribute sort cluster order limit offset locks sample",
+    **dict.fromkeys(
+        ("Union", "Except", "Intersect"), "with_ this expression distinct by_name order limit offset"
+    ),
+    "Table": "this alias db laterals joins pivots sample",
+    "Subquery": "this alias with_ laterals joins pivots order limit offset sample lateral",
+    "Join": "this on side kind using method hint",
+    "Window": "this partition_by order spec alias over",
+    "Ordered": "this desc nulls_first",
+    "Order": "this expressions",
+    "Group": "expressions grouping_sets cube rollup all",
+    "Limit": "expression limit_options",
+    "CTE": "this alias materialized",
+    "With": "expressions recursive",
+    "Values": "expressions alias",
+    "Lateral": "this view outer alias",
+    "Star": "except_ replace rename",
+    "NthValue": "this offset",
+    "In": "this expressions query negate",
+    "Between": "this low high negate",
+    **dict.fromkeys(("Cast", "TryCast"), "this to safe"),
+}
+
+
+def check_parts(text: str, tree: exp.Expression, *, step: str = "") -> None:
+    """Refuse what nobody would read: clauses of other dialects that sqlglot parses.
+
+    Raises:
+        SqlError: a node has a part that is neither read nor refused in words of its own.
+    """
+    every: Any = tree.walk()
+    for node in every:
+        known = _PARTS.get(type(node).__name__)
+        if known is None:
+            continue
+        for name, value in node.args.items():
+            if value and name not in known.split():
+                what = f"{name.strip('_').upper().replace('_', ' ')} in {type(node).__name__.upper()}"
+                problem, hint = f"{what} is not supported", "leave it out."
+                raise mistake(text, start_of(node) or 0, problem, hint=hint, step=step)
+
+
 def needs_sqlglot() -> Any:
     """The module `sqlglot`, or an error that says what to install."""
     try:
@@ -104,6 +149,7 @@ def _parsed(text: str, kind: Any = None, step: str = "") -> exp.Expression:
             text, 0, f"this is not one {'statement' if kind is None else 'expression'}", hint=_HINT, step=step
         )
     tree: exp.Expression = trees[0]
+    check_parts(text, tree, step=step)
     return tree
 
 
