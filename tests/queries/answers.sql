@@ -567,3 +567,14 @@ SELECT * FROM (SELECT a, b FROM u) r, (SELECT a AS c, b AS d FROM u) s, (SELECT 
 1 2 1 2 1 2
 2 3 2 3 2 3
 2 NULL 2 3 2 3
+
+SELECT to_json(struct(*)), array(u.* EXCEPT (e)), count(*) OVER () FROM u WHERE e < 7
+----
+{"a":1,"b":2,"e":5} [1,2] 2
+{"a":2,"b":3,"e":6} [2,3] 2
+
+SELECT a, (SELECT to_json(struct(*)) FROM (SELECT u.a AS x, 1 AS y)), (SELECT a + (SELECT b)) FROM u
+----
+1 {"x":1,"y":1} 3
+2 {"x":2,"y":1} 5
+2 {"x":2,"y":1} NULL

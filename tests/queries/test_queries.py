@@ -129,6 +129,8 @@ GROUPS = [
     "SELECT a, median(b) FROM t GROUP BY a",
 ]
 SUBQUERIES = [
+    "SELECT c FROM t GROUP BY c HAVING EXISTS (SELECT 1 FROM u WHERE u.b > max(t.b))",
+    "SELECT a FROM t GROUP BY a HAVING (SELECT count(*) FROM u WHERE u.e < min(t.b) AND u.a = t.a) < 2",
     "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.a)",
     "SELECT a FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.a = t.a)",
     "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.a AND u.b > t.b)",

@@ -15,9 +15,38 @@ from timely_spark.queries.aggregates import TYPES, AggregateFunction
 from timely_spark.queries.binder import UNIT, cast_to, column_node, ordering
 from timely_spark.queries.joins import Joins
 from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation
-from timely_spark.queries.scopes import VisibleColumns
+from timely_spark.queries.scopes import NamedColumn, VisibleColumns
 from timely_spark.sql import parse
 from timely_spark.sql.types import has_map, name_of
+
+#: as whose columns subqueries read the aggregates of the block around them
+OWN = "aggregates of the query"
+
+
+def with_own_aggregates(node: Any) -> tuple[Any, dict[str, Any]]:
+    """A block in which subqueries of HAVING read its own aggregates as columns; and these by their names.
+
+    `SELECT g FROM t GROUP BY g HAVING EXISTS (SELECT 1 FROM u WHERE u.x = max(t.x))` has one: its columns are
+    those of a table of the block.
+    """
+    from sqlglot import exp
+
+    found: dict[str, Any] = {}
+    having = node.args.get("having")
+    if having is None or not calls.has_query(having):
+        return node, found
+    made = node.copy()
+    sources = [made.args.get("from_"), *(made.args.get("joins") or ())]
+    mine = {one.this.alias_or_name.lower() for one in sources if one is not None}
+    for query in list(made.args["having"].find_all(exp.Query)):
+        inner = {one.alias_or_name.lower() for one in query.find_all(exp.Table, exp.Subquery)}
+        for call in [one for one in query.find_all(exp.Func, exp.Filter) if calls.is_aggregate(one)]:
+            tables = {one.table.lower() for one in call.find_all(exp.Column)}
+            if tables and tables <= mine - inner:
+                name = f"aggregate {len(found)}"
+                found[name] = call.copy()
+                call.replace(exp.column(name, OWN, quoted=True))
+    return made, found
 
 
 class Aggregating(Joins):
@@ -35,6 +64,7 @@ class Aggregating(Joins):
             read += [one.this for one in order.expressions]
         read += [of for name, of in self.window_clauses().items()]
         found = [one for of in read for one in calls.aggregates_in(self._alias_expanded(of))]
+        found += self.of_subqueries.values()
         if group is None and not found:
             return False
         self._before = replace(self.names)
@@ -75,9 +105,14 @@ class Aggregating(Joins):
         self.relation = relation
         self.computed = {**dict(zip(by, keys, strict=True)), **made}
         kept = {*listed}
+        own = [
+            NamedColumn(OWN, name, column, self.relation.schema.field(column).type)
+            for name, call in self.of_subqueries.items()
+            for column in [self.computed[self._call_key(call)]]
+        ]
         entries = [replace(one, column=self.final_name(one.column)) for one in self.names.entries]
         self.names = VisibleColumns(
-            [one for one in entries if one.column in keys and one.column in kept],
+            [*(one for one in entries if one.column in keys and one.column in kept), *own],
             [(depth, replace(one, column=self.final_name(one.column))) for depth, one in self.names.outer],
             self.around,
         )

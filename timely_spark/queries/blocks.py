@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from timely_spark.errors import SqlError
 from timely_spark.queries import calls
-from timely_spark.queries.aggregating import Aggregating
+from timely_spark.queries.aggregating import Aggregating, with_own_aggregates
 from timely_spark.queries.binder import (
     ORDERED,
     BoundQuery,
@@ -51,6 +51,7 @@ class Block(Aggregating):
 
     def answer(self) -> BoundQuery:
         """The block's relation."""
+        self.node, self.of_subqueries = with_own_aggregates(self.node)
         node = self.node
         for clause, (shown, hint) in REFUSED.items():
             if node.args.get(clause):
@@ -122,7 +123,7 @@ class Block(Aggregating):
         from sqlglot import exp
 
         items: list[tuple[str | None, Any]] = []
-        for one in self.node.expressions:
+        for one in map(self._with_stars, self.node.expressions):
             star = one.this if isinstance(one, exp.Column) and isinstance(one.this, exp.Star) else one
             if isinstance(star, exp.Star):
                 items += self._starred(one, star)
@@ -138,6 +139,28 @@ class Block(Aggregating):
             else:
                 items.append((None, one.unnest() if isinstance(one, exp.Paren) else one))
         return items
+
+    def _with_stars(self, node: Any) -> Any:
+        """An expression whose calls have the columns of `*` as arguments, as in `struct(*)`."""
+        from sqlglot import exp
+
+        def expanded(one: Any) -> list[Any]:
+            star = one.this if isinstance(one, exp.Column) else one
+            if not isinstance(star, exp.Star):
+                return [one]
+            return [
+                exp.alias_(tree, name, quoted=True) if named else tree
+                for name, tree in self._starred(one, star)
+            ]
+
+        if node.find(exp.Star) is None:
+            return node
+        made = node.copy()  # a block may be bound again
+        stars = [one for one in made.find_all(exp.Star) if one.find_ancestor(exp.Select) is None]
+        for call in {id(of): of for one in stars if (of := one.find_ancestor(exp.Anonymous))}.values():
+            named = call.name.lower() == "struct"
+            call.set("expressions", [each for one in call.expressions for each in expanded(one)])
+        return made
 
     def _starred(self, node: Any, star: Any) -> list[tuple[str | None, Any]]:
         from sqlglot import exp

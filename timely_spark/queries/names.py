@@ -41,6 +41,8 @@ class BlockNames(ABC):
         #: after the aggregates: their columns, and those of the keys, by what they compute
         self.computed: dict[Any, str] | None = None
         self.windows: dict[Any, str] = {}
+        #: aggregates of this block that its subqueries read, by their names there
+        self.of_subqueries: dict[str, Any] = {}
         #: the keys of groups, by their canonical form; and those that have subqueries
         self.keys_by_form: dict[Any, Any] = {}
         self.keys_of_queries: dict[Any, str] = {}

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from timely_spark.queries import calls
 from timely_spark.queries.aggregates import AggregateFunction
 from timely_spark.queries.binder import UNIT, BoundQuery, Domain, cast_to, column_node
+from timely_spark.queries.generators import is_generator
 from timely_spark.queries.names import BlockNames
 from timely_spark.queries.relations import (
     Aggregation,
@@ -174,6 +176,8 @@ class Subqueries(BlockNames):
         if isinstance(node, exp.In):
             return self._membership(node)
         query = node.this if isinstance(node, exp.Subquery) and not node.args.get("limit") else node
+        if (inside := _expression_of(query)) is not None:
+            return exp.Paren(this=self.rewritten(inside))
         answer, keys = self.answer_for_each(query)
         if len(answer.columns) != 1:
             problem = f"a subquery with {len(answer.columns)} columns where one value belongs"
@@ -294,6 +298,18 @@ class Subqueries(BlockNames):
         known = exp.Is(this=column_node(values[1]), expression=exp.Null())
         true = exp.If(this=column_node(values[0]), true=exp.Boolean(this=True))
         return exp.Case(ifs=[exp.If(this=known, true=exp.Boolean(this=False)), true], default=exp.Null())
+
+
+def _expression_of(query: Any) -> Any:
+    """The expression that a query without tables and clauses selects, which is its value; else None."""
+    from sqlglot import exp
+
+    if not isinstance(query, exp.Select) or len(query.expressions) != 1:
+        return None
+    one = query.expressions[0].unalias()
+    several = any(calls.aggregates_in(one)) or any(calls.windows_in(one)) or is_generator(one) or one.is_star
+    clauses = [name for name, value in query.args.items() if value and name != "expressions"]
+    return None if several or clauses else one
 
 
 def _query(node: Any) -> Any:
