@@ -578,3 +578,13 @@ SELECT a, (SELECT to_json(struct(*)) FROM (SELECT u.a AS x, 1 AS y)), (SELECT a 
 1 {"x":1,"y":1} 3
 2 {"x":2,"y":1} 5
 2 {"x":2,"y":1} NULL
+
+SELECT t.a, k, v FROM t LATERAL VIEW stack(2, 'b', b, 'd', d) s AS k, v WHERE t.a = 2
+----
+2 b 3.0
+2 d 2.0
+
+SELECT a, b FROM u ORDER BY ALL DESC LIMIT 2
+----
+2 3
+2 NULL

@@ -158,9 +158,27 @@ class Grammar:
                 text += f" CROSS JOIN {more}"
                 continue
             a, b = self.of.choice(pairs)
-            extra = f" AND {self.condition(0)}" if self.of.random() < 0.3 else ""
+            draw = self.of.random()
+            extra = (
+                f" AND {self.condition(0)}" if draw < 0.3 else f" AND {self.among()}" if draw < 0.4 else ""
+            )
             text += f" {kind} {more} ON {a} = {b}{extra}"
+        if self.column("int") and self.of.random() < 0.15:
+            text += self.lateral()
         return text
+
+    def lateral(self) -> str:
+        """A subquery that reads the tables before it."""
+        inner, table, alias = self.inner()
+        key = self.of.choice([n for n, k in COLUMNS[table].items() if k == "int"])
+        names = [f"{alias}.{name}" for name in COLUMNS[table]]
+        chosen, where = inner.value("int", 1), f"{alias}.{key} = {self.column('int')}"
+        end = self.of.choice(["", f" ORDER BY {', '.join(names)} LIMIT 2"])
+        item = self.of.choice([chosen, f"{chosen} + {self.column('int')}"]) if end else f"max({chosen})"
+        outside = self.alias()
+        self.scope = [*self.scope, (f"{outside}.x", "int")]
+        text = f"SELECT {item} AS x FROM {table} {alias} WHERE {where}{end}"
+        return f" CROSS JOIN LATERAL ({text}) AS {outside}"
 
     def query(self, depth: int = 2) -> tuple[str, list[str]]:
         """A query, and the types of its columns."""
@@ -174,8 +192,32 @@ class Grammar:
             return f"{sides[0]} {word} {sides[1]}", kinds
         if draw < 0.45:
             return self.grouped(depth)
+        if depth > 0 and draw < 0.55:
+            return self.starred(depth)
+        if depth > 0 and draw < 0.62:
+            return self.limited(depth)
         kinds = [self.of.choice(["int", "int", "text", "double"]) for _ in range(self.of.choice([1, 2, 3]))]
         return self.block(depth, kinds), kinds
+
+    def starred(self, depth: int) -> tuple[str, list[str]]:
+        """All columns of tables that conditions join, in any order."""
+        sources = [self.source(depth - 1) for _ in range(self.of.choice([2, 3, 3]))]
+        self.scope = [one for _, columns in sources for one in columns]
+        conditions = [self.condition(1)]
+        for (_, a), (_, b) in [self.of.sample(sources, 2) for _ in range(self.of.choice([1, 2, 3]))]:
+            pairs = [(x, y) for x, kind in a for y, other in b if kind == other == "int"]
+            conditions += [" = ".join(self.of.choice(pairs))] if pairs else []
+        self.of.shuffle(conditions)
+        text = f"SELECT * FROM {', '.join(one for one, _ in sources)} WHERE {' AND '.join(conditions)}"
+        return text, [kind for _, kind in self.scope]
+
+    def limited(self, depth: int) -> tuple[str, list[str]]:
+        """The first rows by all columns: rows that tie are equal."""
+        text, kinds = Grammar(self.of, [], self.aliases).query(depth - 1)
+        names = [f"x{n}" for n in range(len(kinds))]
+        order = ", ".join(f"{one}{self.of.choice(['', ' DESC'])}" for one in names)
+        limit = self.of.choice(["LIMIT 3", "LIMIT 2 OFFSET 1", "OFFSET 2"])
+        return f"SELECT * FROM ({text}) AS q({', '.join(names)}) ORDER BY {order} {limit}", kinds
 
     def block(self, depth: int, kinds: list[str]) -> str:
         """A block without aggregates, of given types."""

@@ -262,7 +262,7 @@ class Binder:
         count, offset = self.limits(node)
         order = node.args.get("order")
         by = []
-        for one in order.expressions if order is not None else ():
+        for one in orders_of(order, len(answer.columns)):
             if isinstance(one.this, exp.Literal) and not one.this.is_string:
                 place = int(one.this.this) - 1
             else:
@@ -330,6 +330,20 @@ def cast_to(node: exp.Expression, kind: pa.DataType) -> exp.Expression:
 
 
 ORDERED = "ORDER BY without LIMIT orders nothing: a collection has no order."
+
+
+def orders_of(order: Any, columns: int) -> list[Any]:
+    """The parts of an `ORDER BY`, which may lack: `ALL` is the number of each column."""
+    from sqlglot import exp
+
+    made = []
+    for one in order.expressions if order is not None else ():
+        if isinstance(one.this, exp.Var) and one.this.name.upper() == "ALL":
+            numbers = [exp.Literal.number(n + 1) for n in range(columns)]
+            made += [exp.Ordered(**{**one.args, "this": number}) for number in numbers]
+        else:
+            made.append(one)
+    return made
 
 
 def ordering(column: str, node: Any) -> Order:

@@ -15,6 +15,7 @@ from timely_spark.queries.binder import (
     BoundQuery,
     column_node,
     ordering,
+    orders_of,
 )
 from timely_spark.queries.frames import frame_of
 from timely_spark.queries.generators import is_generator
@@ -271,7 +272,7 @@ class Block(Aggregating):
         from sqlglot import exp
 
         made: list[Any] = []
-        for one in order.expressions:
+        for one in orders_of(order, len(items)):
             of, place = one.this, None
             if isinstance(of, exp.Literal) and not of.is_string:
                 place = int(of.this) - 1

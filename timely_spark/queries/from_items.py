@@ -220,13 +220,13 @@ class FromItems(Subqueries):
     def lateral_view(self, node: Any, left: FromItem, *, outer: bool = False) -> FromItem:
         """A source with the rows that `LATERAL VIEW` makes of each of its rows."""
         if not is_generator(node.this):
-            hint = "the functions that make rows are explode, posexplode, inline and json_tuple."
+            hint = "the functions that make rows are explode, posexplode, inline, json_tuple and stack."
             raise self.binder.refuse(node, f"LATERAL {node.this.sql(dialect=parse.dialect())}", hint)
         return self._generated(node, node.this, left, outer=outer or bool(node.args.get("outer")))
 
     def _generated(self, node: Any, call: Any, left: FromItem, *, outer: bool = False) -> FromItem:
         """A source, and for each row the rows that a function makes of it."""
-        tree = self.plain(elements_of(call), self.names_of([left]))
+        tree = self.plain(elements_of(self.binder, call), self.names_of([left]))
         kept, self.relation = self.relation, left.relation
         column = self.add(tree, "elements")
         relation, self.relation = self.relation, kept

@@ -1,4 +1,4 @@
-"""Functions that make rows: `explode`, `posexplode`, `inline` and `json_tuple`, where SQL has them."""
+"""Functions that make rows: `explode`, `posexplode`, `inline`, `json_tuple`, `stack`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ GENERATORS = {
     "inline": (False, False),
     "inline_outer": (False, True),
     "json_tuple": (False, False),
+    "Stack": (False, False),
 }
 #: rows of `range(...)` that a plan may have
 MOST_ROWS = 100_000
@@ -48,13 +49,37 @@ def is_generator(node: Any) -> bool:
     return generator_name(node) in GENERATORS
 
 
-def elements_of(node: Any) -> Any:
+def elements_of(binder: Binder, node: Any) -> Any:
     """The array, or map, whose elements a generator makes rows of."""
     from sqlglot import exp
 
+    if isinstance(node, exp.Stack):
+        return _stacked(binder, node)
     if generator_name(node) == "json_tuple":
         return exp.Anonymous(this="$json_tuple", expressions=node.expressions)
     return node.expressions[0] if isinstance(node, exp.Anonymous) else node.this
+
+
+def _stacked(binder: Binder, node: Any) -> Any:
+    """The array of structs of `stack(rows, values ...)`; values that lack at the end are null."""
+    from sqlglot import exp
+
+    first, *values = [one for one in (node.args.get("this"), *node.expressions) if one is not None]
+    rows = binder.constant(first, "stack")
+    if not isinstance(rows, int) or rows < 1 or not values:
+        raise binder.refuse(node, f"stack of {rows} rows", "write stack(2, a, b).")
+    width = -(-len(values) // rows)
+    values += [exp.Null()] * (rows * width - len(values))
+    structs = [
+        exp.Anonymous(
+            this="named_struct",
+            expressions=[
+                each for n in range(width) for each in (exp.Literal.string(f"col{n}"), values[at + n])
+            ],
+        )
+        for at in range(0, rows * width, width)
+    ]
+    return exp.Anonymous(this="array", expressions=structs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +174,7 @@ def parts_of(binder: Binder, node: Any, kind: pa.DataType) -> list[tuple[str, pa
     if not types.is_array(kind):
         shown = calls.function_name(node)
         raise binder.refuse(node, f"{shown} of {name_of(kind)}", "give an array or a map.")
-    if name.lower().startswith(("inline", "json")):
+    if name.lower().startswith(("inline", "json", "stack")):
         if not pa.types.is_struct(kind.value_type):
             raise binder.refuse(node, f"inline of {name_of(kind)}", "give an array of structs.")
         return [(one.name, one.type, n) for n, one in enumerate(kind.value_type)]

@@ -39,6 +39,8 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
     for value in field.expressions:
         of = value.this if isinstance(value, exp.PivotAlias | exp.Alias) else value
         values = of.expressions if isinstance(of, exp.Tuple) else [of]
+        if len(keys) != len(values):
+            raise binder.refuse(value, f"FOR of {len(keys)} columns IN {len(values)} values", "give as many.")
         pairs = zip(keys, values, strict=True)
         here = exp.and_(*(exp.NullSafeEQ(this=a.copy(), expression=b.copy()) for a, b in pairs), copy=False)
         for aggregate in pivot.expressions:
