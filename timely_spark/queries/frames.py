@@ -60,6 +60,8 @@ def frame_of(
         name = call.name.lower() if call.name.lower() in calls.RANKING_NAMES else None
     if name is None:
         name = calls.aggregate_of(call)
+    if name == "any_value":
+        name = "first_value"
     if name not in FUNCTIONS:
         shown = calls.function_name(call)
         hint = f"the functions of windows are {', '.join(sorted(FUNCTIONS))}."

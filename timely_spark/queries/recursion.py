@@ -99,12 +99,17 @@ def _reworded(text: str, tokens: Sequence[Any], words: Sequence[str]) -> str:
     for n, token in enumerate(tokens):
         if words[n] == "WINDOW" and words[n + 2 : n + 3] != ["AS"]:  # no clause: a function, or a column
             new = WINDOW
-        elif words[n] == "TABLE" and (n == 0 or words[n - 1] in _BEFORE_QUERIES):  # `TABLE t`
-            new = "FROM "
+        elif words[n] == "TABLE" and (n == 0 or words[n - 1] in _BEFORE_QUERIES) and _is_name(tokens, n + 1):
+            new = "FROM "  # `TABLE t`
         else:
             continue
         text = text[: token.start] + new + text[token.end + 1 :]
     return text
+
+
+def _is_name(tokens: Sequence[Any], n: int) -> bool:
+    """Whether there is a token that is a name and no keyword."""
+    return n < len(tokens) and tokens[n].token_type.name in {"VAR", "IDENTIFIER"}
 
 
 def with_queries(binder: Binder, node: Any, views: Views, around: VisibleColumns | None) -> Views:
