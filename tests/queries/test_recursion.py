@@ -36,6 +36,12 @@ SAME = [
         "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 7) SELECT sum(n) FROM s",
         None,
     ),
+    (  # the rows of the recursion, as they are
+        """WITH RECURSIVE near(node) AS (
+             SELECT node FROM near UNION SELECT node + (SELECT node) FROM roots UNION SELECT dst FROM edges)
+           SELECT node / 2 FROM near""",
+        "SELECT node / 2 FROM (SELECT 2 * node AS node FROM roots UNION SELECT dst FROM edges)",
+    ),
     (  # the step first
         """WITH RECURSIVE near(node) AS (
              SELECT dst FROM near JOIN edges ON near.node = edges.src UNION SELECT node FROM roots)
@@ -220,7 +226,12 @@ def test_a_limit_ends_the_recursion_or_is_an_error():
         ),
         (
             "WITH RECURSIVE r AS (SELECT src FROM edges UNION ALL SELECT DISTINCT src FROM r) SELECT 1",
-            "a distinct over the recursive name",
+            "whose step applies DISTINCT to its own rows",
+            "write UNION",
+        ),
+        (
+            "WITH RECURSIVE r AS (SELECT src FROM edges UNION ALL SELECT sum(src) FROM r) TABLE r",
+            "whose step applies the aggregate sum to its own rows",
             "write UNION",
         ),
         (

@@ -430,11 +430,10 @@ class Loop:
             if not isinstance(one, LINEAR) or (isinstance(one, RelationJoin) and one.how != "inner"):
                 if alone and not (isinstance(one, RelationJoin) and one.how == "full"):
                     continue
-                what = type(one).__name__.lower()
+                compared = {"Compared": "INTERSECT or EXCEPT", "RelationJoin": "IN or EXISTS"}
+                what = takes_back(one, number) or compared.get(type(one).__name__, "DISTINCT")
                 hint = "write UNION, or as the whole body SELECT k, MIN(v) FROM (...) GROUP BY k."
-                raise self.binder.refuse(
-                    node, f"UNION ALL whose step has a {what} over the recursive name", hint
-                )
+                raise self.binder.refuse(node, f"UNION ALL whose step applies {what} to its own rows", hint)
 
     # -- keys and limits -------------------------------------------------------------------------------------
 
