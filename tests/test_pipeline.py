@@ -160,7 +160,7 @@ def test_a_view_is_another_one_if_its_text_or_what_it_reads_changes(folder: Path
     def plans(**more: str) -> dict[str, str]:
         for name, text in more.items():
             (folder / name.replace("_", ".")).write_text(text)
-        return read_pipeline(folder, {"least": "5"})._plans(None)
+        return read_pipeline(folder, {"least": "5"})._plans(None, {})
 
     before = plans()
     assert plans(views_py=f"# a comment\n{VIEWS}") == before

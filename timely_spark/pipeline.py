@@ -23,6 +23,7 @@ from timely_spark.queries.relations import Projection, TableScan
 from timely_spark.queries.scripts import build_all, create_view, relations_of, table_view
 from timely_spark.queries.sql import as_collection
 from timely_spark.queries.unique import unique_columns
+from timely_spark.runtime.sources.folder import Folder
 from timely_spark.runtime.storage.files import Files
 from timely_spark.sql.binder import near
 from timely_spark.sql_file import FILES, SqlView, TableSource, in_file, read_statements
@@ -463,8 +464,6 @@ def _size(table: TableSource) -> float | None:
     """The bytes of a table's files; None if it has none, or they cannot be listed."""
     if table.format not in {*FILES, "delta"}:
         return None
-    from timely_spark.runtime.sources.folder import Folder
-
     kind = "parquet" if table.format == "delta" else table.format
     with contextlib.suppress(TimelyError):  # the flow tells it
         folder = Folder.of(table.name, table.where, table.options["path"], kind, None)

@@ -427,8 +427,7 @@ def _from_json(text: pa.Array, schema: pa.Scalar, *, result: pa.DataType, zone: 
                 return nothing
             except (ValueError, IndexError, RecursionError):
                 continue
-            bad = value is None or (types.is_array(kind) and None in value)
-            return nothing if bad else value
+            return nothing if value is None else value
         return nothing
 
     return _fitted(of_distinct(text, read, with_texts(kind)), result, zone)[0]
