@@ -65,6 +65,17 @@ def test_json_has_the_rows_of_the_values_that_are_objects(values: list[Any]) -> 
     assert len(decoded.reasons) == sum(isinstance(value, bytes) for value in values)
 
 
+@pytest.mark.timeout(20)
+def test_a_value_of_several_lines_that_shifts_the_row_of_an_error_ends_no_search() -> None:
+    two_lines, empty, fine = b'{}} {"number":1,"value":{}', b"", b'{"a": 1}'
+    for values, good in (
+        ([two_lines, empty], [False, False]),
+        ([two_lines, two_lines, fine, empty], [False, False, True, False]),
+        ([fine, two_lines, fine], [True, False, True]),
+    ):
+        assert Json(SCHEMA).decode(pa.array(values, pa.binary()), SCHEMA.names).good.tolist() == good
+
+
 @pytest.mark.parametrize("value", BROKEN)
 def test_a_value_that_is_broken_is_so_alone_too(value: bytes) -> None:
     assert alone(Json(SCHEMA), value) == []

@@ -76,15 +76,14 @@ class Decoder(ABC):
                 tables.append(self.parse(prepared, start, end, columns).cast(schema))
             except _UNREADABLE as error:
                 reason = str(error).partition("\n")[0]
-                row = 0 if (named := _ROW.search(reason)) is None else int(named[1])
+                named = _ROW.search(reason)
+                # one value may be several lines, so what Arrow calls a row may be none of these values
+                row = (end - start) // 2 if named is None else min(max(int(named[1]), 1), end - start - 1)
                 if end - start == 1:
                     good[places[start]] = False
                     reasons.append(_ROW.sub("", reason))
-                elif row:
-                    stack += [(start + row, end), (start, start + row)]
                 else:
-                    middle = start + 1 if named else (start + end) // 2
-                    stack += [(middle, end), (start, middle)]
+                    stack += [(start + row, end), (start, start + row)]
         rows = pa.concat_tables(tables)
         kept = present[good]
         if not kept.all():  # a null has no row yet
@@ -127,10 +126,10 @@ class Json(Decoder):
             unexpected_field_behavior="ignore",
         )
         read = json.ReadOptions(use_threads=False, block_size=lines.size + 1)
-        found = json.read_json(pa.BufferReader(lines), read, parse)
-        if not np.array_equal(found.column("number").to_numpy(), np.arange(start, end)):
+        table = json.read_json(pa.BufferReader(lines), read, parse)
+        if not np.array_equal(table.column("number").to_numpy(), np.arange(start, end)):
             msg = "it is not one value of JSON"
             raise ValueError(msg)
-        found.validate(full=True)  # Arrow's reader does not check that texts are UTF-8
-        flat = pa.concat_arrays(found.column("value").chunks).flatten() if fields else []
+        table.validate(full=True)  # Arrow's reader does not check that texts are UTF-8
+        flat = pa.concat_arrays(table.column("value").chunks).flatten() if fields else []
         return pa.table([c.cast(f.type) for c, f in zip(flat, fields, strict=True)], schema=pa.schema(fields))
