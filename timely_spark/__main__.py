@@ -84,7 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     query = commands.add_parser(
         "run",
-        help="keep the views of a folder, in SQL and in Python, in Delta tables",
+        aliases=["sql"],
+        help="keep the views of a folder or of a file, in SQL and in Python, in Delta tables",
         description="Runs the CREATE TABLE, CREATE VIEW and CREATE MATERIALIZED VIEW of files of SQL, and "
         "the functions with @view of files of Python; started again it continues from the checkpoint.",
     )

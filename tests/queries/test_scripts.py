@@ -199,7 +199,7 @@ def test_a_file_of_sql_is_a_flow(tmp_path, capsys):
 
     assert main(["run", str(file), "--explain", "--set", "least=2", "--set", "out=x"]) == 0
     assert "Aggregation count(*) by src" in capsys.readouterr().out
-    assert main(["run", str(file), "--explain"]) == 1
+    assert main(["sql", str(file), "--explain"]) == 1
     assert "no value for :least" in capsys.readouterr().err
     assert main(["run", str(file), "--set", "least=2", "--set", "out=x"]) == 1
     assert "--checkpoint" in capsys.readouterr().err
