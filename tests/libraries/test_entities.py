@@ -36,6 +36,22 @@ def flow_of(**options: Any) -> ts.Dataflow:
     return flow
 
 
+def test_parts_that_nothing_reads_have_no_steps() -> None:
+    def steps(*parts: str) -> list[str]:
+        flow = ts.Dataflow("parts")
+        pairs = flow.input("pairs", "a long, b long, score double").collection()
+        found = ts.entities(pairs, threshold=THRESHOLD, name="people")
+        for part in ("members", *parts):
+            getattr(found, part).probe(f"of_{part}")
+        return sorted(stage.name for stage in flow.graph.stages)
+
+    assert not any("people_" in name for name in steps())
+    assert steps("held", "audit", "lineage") == steps("lineage", "audit", "held")
+    assert len(steps()) < 40 < len(steps("audit"))
+    with pytest.raises(ts.TimelyError, match="take one of its parts: members, held, audit, lineage"):
+        steps("links")
+
+
 def drawn(draw: random.Random, epochs: int) -> dict[str, list[list[Any]]]:
     """Pairs that come, go and get other scores; and decisions about pairs."""
     present: dict[str, list[tuple[Any, ...]]] = {"pairs": [], "must_link": [], "cannot_link": []}

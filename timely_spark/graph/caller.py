@@ -20,6 +20,7 @@ def caller() -> Where:
 
 
 def _ours(frame: FrameType) -> bool:
-    """Whether a frame runs code of the package, or code that `dataclass` generated for it."""
+    """Whether a frame runs code of the package, code that `dataclass` generated for it, or `functools`."""
     file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
-    return file.startswith(PACKAGE) or (file == "<string>" and module.startswith("timely_spark."))
+    generated = file == "<string>" and module.startswith("timely_spark.")
+    return file.startswith(PACKAGE) or generated or module == "functools"

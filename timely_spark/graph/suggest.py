@@ -139,5 +139,6 @@ class Several:
                 msg = f"{kind.__name__!r} object has no attribute {name!r}"
                 raise AttributeError(msg)
             msg = f"{kind.__name__} has no {name!r}"
-            hint = f"take one of its parts: {', '.join(kind.__dataclass_fields__)}."
+            parts = (part for part in {**kind.__dataclass_fields__, **vars(kind)} if part[0] != "_")
+            hint = f"take one of its parts: {', '.join(parts)}."
             raise NoSuchMethod(msg, where=caller(), hint=hint)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from numbers import Real
 from typing import Any
 
@@ -41,18 +41,46 @@ _OF_EPOCHS = "ids are made of the epochs in which records come"
 
 @dataclass(frozen=True)
 class Entities(Several):
-    """The result of `entities`."""
+    """The result of `entities`; only what a program reads of it is computed."""
 
     #: record, entity: the entity of each record
     members: Collection
-    #: a, b, score: links that are not used, between records of different entities
-    held: Collection
-    #: entity, records, links, weakest, density: of each entity of more than one record. Without the pairs of
-    #: score `weakest` it would fall apart; `density` is the share of its pairs of records that are linked.
-    audit: Collection
-    #: from, to, records: at each epoch, how many records moved between two entities; null means a record that
-    #: came or went. Two rows with one `to` are a merge, two with one `from` a split.
-    lineage: Stream
+    _links: Collection
+    _name: str | None
+
+    @cached_property
+    @algorithm
+    def held(self) -> Collection:
+        """The links that are not used, between records of different entities: a, b, score."""
+        return self._ends.where(pc.field("entity") != pc.field("other")).select("a", "b", "score")
+
+    @cached_property
+    @algorithm
+    def audit(self) -> Collection:
+        """The figures of each entity of several records: entity, records, links, weakest, density.
+
+        Without the pairs of score `weakest` it would fall apart; `density` is the share of its pairs of
+        records that are linked.
+        """
+        return _audit(self._ends, self.members, name=self._named("audit"))
+
+    @cached_property
+    @algorithm
+    def lineage(self) -> Stream:
+        """At each epoch, how many records moved between two entities: from, to, records.
+
+        A null means records that came or went. Two rows with one `to` are a merge, two with one `from` a
+        split.
+        """
+        return _lineage(self.members, name=self._named("lineage"))
+
+    @cached_property
+    def _ends(self) -> Collection:
+        return _with_entities(self._links, self.members, name=self._named("links"))
+
+    def _named(self, part: str) -> str | None:
+        """The name of the steps of a part, whichever is read first."""
+        return None if self._name is None else f"{self._name}_{part}"
 
 
 @algorithm
@@ -75,8 +103,9 @@ def entities(
     of `must_link` are never held. The result depends on the present pairs alone; only the ids depend on the
     past, by the rule of `stable_ids`.
 
-    An epoch costs the records of the entities that change. Held links cost a loop with an iteration for each
-    step of scores that is held, over the links of refused entities only.
+    An epoch costs the records of the entities that change. `held`, `audit` and `lineage` cost nothing unless
+    they are read; `audit`, which keeps the strongest links of each entity, costs most. Held links cost a loop
+    with an iteration for each step of scores that is held, over the links of refused entities only.
 
     Args:
         pairs: scored pairs; a pair with another score is a deletion and an insertion.
@@ -138,7 +167,7 @@ def entities(
     if max_size is not None or cannot_link is not None:
         groups = _allowed(groups, links, cannot_link, max_size, step)
     members = stable_ids(groups.select(record="node", group="component"), name=name)
-    return Entities(members, *_held_and_audit(links, members), _lineage(members))
+    return Entities(members, links, name)
 
 
 def _checked(
@@ -201,13 +230,17 @@ def _allowed(
     return groups.antijoin(wrong, on="component").concat(parts)
 
 
-def _held_and_audit(links: Collection, members: Collection) -> tuple[Collection, Collection]:
-    """Links between entities, and the figures of each entity of several records."""
+@algorithm
+def _with_entities(links: Collection, members: Collection, *, name: str | None) -> Collection:
+    """The links with the entities of both ends."""
     first = links.join(members, left="a", right="record")
-    both = first.join(members.select(b="record", other="entity"), on="b")
-    same = pc.field("entity") == pc.field("other")
-    held = both.where(~same).select("a", "b", "score")
-    own = both.where(same).select("a", "b", "score", "entity")
+    return first.join(members.select(b="record", other="entity"), on="b", name=name)
+
+
+@algorithm
+def _audit(ends: Collection, members: Collection, *, name: str | None) -> Collection:
+    """The figures of each entity of several records, by links with the entities of both ends."""
+    own = ends.where(pc.field("entity") == pc.field("other")).select("a", "b", "score", "entity")
     weight = pc.field("weight")
     # the strongest links that connect an entity: the weakest of them is the one that it depends on
     scores = own.select(src="a", dst="b", weight=pc.negate(_finite(pc.field("score"))))
@@ -220,7 +253,7 @@ def _held_and_audit(links: Collection, members: Collection) -> tuple[Collection,
     counted = sizes.join(number, on="entity").join(weakest, on="entity")
     records, possible = pc.field("records").cast(pa.float64()), pc.scalar(2.0) * pc.field("links")
     density = possible / (records * (records - pc.scalar(1.0)))
-    return held, counted.select("entity", "records", "links", "weakest", density=density)
+    return counted.select("entity", "records", "links", "weakest", density=density, name=name)
 
 
 def _finite(score: pc.Expression) -> pc.Expression:
@@ -238,11 +271,12 @@ def _in_order(pairs: pa.Table) -> pa.Table:
     return pairs.set_column(0, "a", low).set_column(1, "b", high)
 
 
-def _lineage(members: Collection) -> Stream:
+@algorithm
+def _lineage(members: Collection, *, name: str | None) -> Stream:
     """How many records move from an entity to another, at each epoch. Columns: see `Entities`."""
     schema = pa.schema([("from", pa.string()), ("to", pa.string())])
     moved = members.changes().unary_notify(partial(_moves, schema), schema, by="record")
-    return moved.group_by("from", "to").aggregate(records="count", per="time")
+    return moved.group_by("from", "to").aggregate(records="count", per="time", name=name)
 
 
 def _moves(schema: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
