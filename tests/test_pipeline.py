@@ -94,6 +94,7 @@ def test_the_command_explains_the_order_and_refuses_without_a_checkpoint(folder:
 
 
 MISTAKES = [
+    ("a_sql", "CREATE VIEW x AS SELECT *\nFROM large WHERE amount > :most", r"no value for :most, in line 2"),
     ("a_py", f"{VIEW}LARGE(parts): ...", r"large is defined twice, at .*/a\.py:2 and .*/tables\.sql:3"),
     ("views_py", VIEWS + VIEWS, r"parts is defined twice, at .*/views\.py:3 and .*/views\.py:13"),
     (

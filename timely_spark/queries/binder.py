@@ -104,8 +104,10 @@ class Binder:
     # -- expressions, and mistakes ---------------------------------------------------------------------------
 
     def refuse(self, node: Any, problem: str, hint: str) -> SqlError:
-        """The error that shows a node's place."""
-        start = parse.start_of(node) if node is not None else None
+        """The error that shows a node's place, or that of what is around it."""
+        start = None
+        while node is not None and (start := parse.start_of(node)) is None:
+            node = node.parent
         return parse.mistake(self.text, start or 0, problem, hint=hint)
 
     def bound(self, node: exp.Expression, schema: pa.Schema) -> Computed:
