@@ -56,4 +56,5 @@ class Latencies:
 
     def __str__(self) -> str:
         parts = [f"{name} {self.quantile(part)} ms" for name, part in QUANTILES.items()]
-        return f"{self.count:,} batches: {', '.join(parts)}" if self.counts else "no batches"
+        batches = f"{self.count:,} batch{'es' * (self.count != 1)}"
+        return f"{batches}: {', '.join(parts)}" if self.counts else "no batches"
