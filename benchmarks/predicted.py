@@ -20,6 +20,7 @@ Not in it: reading the input, its way through Spark's shuffle to the workers, ou
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
@@ -151,6 +152,7 @@ class Cluster(Simulation):
         self.path = path = Path(self.processes)
         clock = time.process_time
         with (
+            uncollected(),
             timed(testing, "pack", clock=clock) as packs,
             timed(testing, "step", clock=clock) as self._first,
             timed(Coordinator, "apply_round", clock=clock) as self._applied,
@@ -275,3 +277,14 @@ def simulated(build: Callable[[], ts.Dataflow], data: list[pa.Table], workers: i
     """Each epoch's path, with a process for each worker; the first is warm-up."""
     cluster = Cluster(build(), workers=workers, processes=workers)
     return [cluster.epoch(table) for table in data][1:]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the cyclic collector: it would walk the objects of all workers; a process has those of one."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -198,3 +198,19 @@ def test_components_inside_a_users_loop_are_equal(follows, changing) -> None:
 
     edges = changing(8, 12, 6, seed=4)
     follows(peeled, oracle, {"edges": (LONGS, edges)}, workers=2)
+
+
+def test_nodes_on_no_cycle_cost_their_edges_once() -> None:
+    """Also on a path whose numbers increase, where in each iteration most labels would improve."""
+    delivered = []
+    for nodes in (64, 128):
+        flow = ts.Dataflow("path")
+        edges = flow.input("edges", "src long, dst long").collection()
+        strongly_connected_components(edges).changes().capture("out")
+        simulation = ts.testing.Simulation(flow)
+        simulation.send("edges", [(node, node + 1) for node in range(nodes - 1)])
+        simulation.run()
+        assert simulation.captured["out"].rows()[0] == [(node, node, 1) for node in range(nodes)]
+        delivered.append(sum(result.stats["records"] for _, result in simulation.log))
+
+    assert delivered[1] < 2.2 * delivered[0]

@@ -163,7 +163,7 @@ def test_a_librarys_algorithm_is_one_box_and_a_loop_of_the_users_shows_its_steps
 
     titles = {step.name: step.label for step in folded.steps if step.kind == "call"}
     assert titles["parts"].startswith("strongly_connected_components: ")
-    assert titles["parts"].endswith(" steps, 3 loops")
+    assert titles["parts"].endswith(" steps, 4 loops")
     assert "strongly_connected_components" in titles
     assert titles["own.mine"].endswith(" loops")  # in the loop of the user's function
     assert [frame.name for frame in folded.frames.values()] == ["own"]

@@ -177,12 +177,12 @@ Flow 'components' on 2 workers
 Steps: in topological order, loops indented
   edges    source clock                                                  (src int64, dst int64)                     test_explain.py:N
   select   select src, dst, diff=1                           <- edges    (src int64, dst int64)                     test_explain.py:N
-  parts    strongly_connected_components: 63 steps, 3 loops  <- select   (node int64, component int64)              test_explain.py:N
+  parts    strongly_connected_components: 87 steps, 4 loops  <- select   (node int64, component int64)              test_explain.py:N
   changes  changes: 2 steps                                  <- parts    (node int64, component int64, diff int64)  test_explain.py:N
   out      output capture                                    <- changes                                             test_explain.py:N
 
 Vertices: each worker hosts one instance; below each, its input channels
-  parts  strongly_connected_components, 23 vertices, 9 exchanges between them, 7 wait until a time is complete
+  parts  strongly_connected_components, 35 vertices, 13 exchanges between them, 12 wait until a time is complete
     from edges: partitioned by src, dst at the source, free
   changes  changes, 1 vertex, waits until a time is complete
     from parts: stays on its worker, already partitioned by node
@@ -190,8 +190,8 @@ Vertices: each worker hosts one instance; below each, its input channels
     from changes: stays on its worker; runs before it: changes
 
 Rounds
-  an epoch takes 1 round, and 1 more for each exchange on its path: 4 outside loops, 5 in loops of 'parts'
-  exchanges without a round: 1 at the sources, 23 elided (already partitioned)
+  an epoch takes 1 round, and 1 more for each exchange on its path: 6 outside loops, 7 in loops of 'parts'
+  exchanges without a round: 1 at the sources, 38 elided (already partitioned)
   epochs: what a batch finds is an epoch (edges); no input delays the flow
   micro-batches: each stays for many epochs where start() allows it (query.status["residency"])
 """  # noqa: E501

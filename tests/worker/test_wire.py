@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -100,6 +103,20 @@ def test_rows_of_each_worker_are_not_copied() -> None:
         held = {chunk.buffers()[2].address for chunk in part["payload"].chunks}
         assert held == {rows["payload"].chunk(0).buffers()[2].address}
     assert list(wire.by_worker(ROWS.empty_table())) == []
+
+
+@pytest.mark.parametrize("size", [1, 1 << 16])
+@pytest.mark.parametrize("places", [[], [2], [1, 2, 3, 4], [4, 5, 0, 1, 1, 3], [5, 4, 3, 2, 1, 0]], ids=str)
+def test_rows_are_chosen_in_any_order_and_large_payloads_are_not_copied(places, size) -> None:
+    parts = [[ITEMS[5], replace(ITEMS[5], sender=n, payload=bytes(size))] for n in range(3)]
+    rows = pa.concat_tables([wire.table(enumerate(part)) for part in parts])
+
+    chosen = wire.at(rows, np.array(places, np.int64))
+
+    assert chosen.combine_chunks() == rows.take(pa.array(places, pa.int64())).combine_chunks()
+    held = {chunk.buffers()[2].address for chunk in chosen["payload"].chunks if len(chunk)}
+    shared = held <= {chunk.buffers()[2].address for chunk in rows["payload"].chunks}
+    assert shared or size == 1
 
 
 def test_an_item_for_all_workers_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:

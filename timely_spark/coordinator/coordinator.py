@@ -563,11 +563,7 @@ def _by_worker(rows: pa.Table, kind: type[Item]) -> pa.Table:
     """The rows of a kind in the order of workers, in which rows of one worker keep their order."""
     if not len(places := wire.places(rows, kind)):
         return NO_ROWS
-    if len(places) > 1:
-        places = places[np.argsort(rows["worker"].to_numpy()[places], kind="stable")]
-    if places[-1] - places[0] == len(places) - 1 and (places[1:] > places[:-1]).all():  # as they are
-        return rows.slice(int(places[0]), len(places))
-    return rows.take(pa.array(places))
+    return wire.at(rows, places[np.argsort(rows["worker"].to_numpy()[places], kind="stable")])
 
 
 def _in_order(times: Iterable[Timestamp]) -> list[Any]:

@@ -87,7 +87,8 @@ class Share:
         """The rows from or for workers of this process."""
         if self.processes == 1:
             return rows
-        return rows.filter(pa.array(rows.column("worker").to_numpy() % self.processes == self.rank))
+        workers = rows.column("worker").to_numpy()
+        return wire.at(rows, (workers % self.processes == self.rank).nonzero()[0])
 
     def exchange(self, rows: pa.Table) -> pa.Table:
         """The rows that this process gets of those that all processes wrote in a round, in schema `ROWS`.
@@ -97,12 +98,11 @@ class Share:
         """
         if self.processes == 1:
             return rows
-        are_messages = wire.are(rows, Message).to_numpy(zero_copy_only=False)
-        places = np.flatnonzero(are_messages)
+        places = wire.places(rows, Message)
         to = rows.column("worker").to_numpy()[places] % self.processes
-        messages = rows.take(pa.array(places[np.argsort(to, kind="stable")]))
+        messages = wire.at(rows, places[np.argsort(to, kind="stable")])
         ends = np.bincount(to, minlength=self.processes).cumsum().tolist()
-        stay = rows.filter(pa.array(~are_messages))
+        stay = wire.without(rows, Message)
         total = Report.sum(report for _, report in wire.read(stay, Report))
         added_up = wire.table([(ELSEWHERE, total)])
         to_all = pa.concat_tables([wire.only(stay, Failure), added_up])

@@ -33,7 +33,7 @@ def as_outputs(rows: pa.Table) -> pa.Table:
     """The output rows of a round, in schema `OUTPUTS`."""
     if not len(places := wire.places(rows, SinkRows)):
         return NO_OUTPUTS
-    outputs = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
+    outputs = wire.at(rows, places)
     items = [output for _, output in wire.read(outputs, SinkRows)]
     sinks = pa.array([output.sink for output in items], pa.string())
     epochs = pa.array([output.epoch for output in items], pa.int64())

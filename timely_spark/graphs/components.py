@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from timely_spark.authors import algorithm
 from timely_spark.differential import Collection
-from timely_spark.graphs.edges import edges_of, ends_of, magnitude, reversed_of, with_nodes
+from timely_spark.graphs.edges import differ, edges_of, ends_of, magnitude, reversed_of, with_nodes
 from timely_spark.graphs.forest import components, spanning_forest
 from timely_spark.graphs.placed import spread_components
 
@@ -81,13 +81,16 @@ def strongly_connected_components(
 
     Each node with an edge, or in `nodes`, has a row; a node on no cycle is a component of its own.
 
-    The outer loop keeps the edges whose ends are reached from the same least node and reach the same least
-    node, until nothing changes: then all edges left are on cycles, and the label of an end is its component.
-    Each outer iteration runs an inner loop in both directions at once, as long as labels propagate; an inner
-    iteration has one exchange. An epoch costs the labels that change, in the iterations in which they change,
-    and their edges. Integer labels propagate in order of magnitude, so that few are retracted: number the
-    nodes from 1 if you can. A path takes as many iterations as it has edges; if numbers increase along it,
-    the labels of most nodes improve in each of them, so its cost grows with the square of its length.
+    First a loop removes nodes without an edge in, and nodes without an edge out, with their edges, until
+    there are none: what is on no cycle and between no cycles costs its edges once. Another loop keeps the
+    edges whose ends are reached from the same least node and reach the same least node, until nothing
+    changes: then all edges left are on cycles, and the label of an end is its component. Each of its
+    iterations runs an inner loop in both directions at once, as long as labels propagate. An iteration has
+    one exchange. An epoch costs the labels that change, in the iterations in which they change, and their
+    edges. Integer labels propagate in order of magnitude, so that few are retracted: number the nodes from 1
+    if you can. A cycle takes as many iterations as it has edges; if numbers increase along it, the labels of
+    most nodes improve in each of them, so its cost grows with the square of its length. A path takes half as
+    many, each of two nodes.
 
     Args:
         edges: the edges.
@@ -109,12 +112,14 @@ def strongly_connected_components(
         GraphError: `edges` or `nodes` is not a collection.
         SchemaError: a column is missing, or ends and nodes are not of one flat type.
 
-    Source: `scc` of differential dataflow.
+    Source: `scc` of differential dataflow; trimming: McLendon, Hendrickson, Plimpton and Rauchwerger, Finding
+    strongly connected components in distributed graphs, 2005.
     """
     graph = edges_of("strongly_connected_components", edges, src, dst)
     graph = with_nodes("strongly_connected_components", graph, nodes, node).distinct()
     loop = graph.scope.inner()
-    nodes, cyclic = ends_of(graph).enter(loop), graph.variable(loop)
+    nodes = ends_of(graph)
+    nodes, cyclic = nodes.enter(loop), _trimmed(graph, nodes).variable(loop)
     first = least_reaching(nodes, cyclic)
     last = least_reaching(nodes, reversed_of(cyclic))
     labels = first.select("node", first="component").join(last.select("node", last="component"), on="node")
@@ -125,6 +130,24 @@ def strongly_connected_components(
     )
     cyclic.set(both.where(same_labels).select("src", "dst"))
     return last.leave(name=name)
+
+
+def _trimmed(edges: Collection, nodes: Collection) -> Collection:
+    """The edges left when nodes without an edge in, or without one out, are removed again and again.
+
+    Self-loops do not count, and are left out.
+    """
+    edges = edges.where(differ(edges, "src", "dst"))
+    outgoing, incoming = edges.arrange("src"), edges.arrange("dst")
+
+    def trim(left: Collection) -> Collection:
+        heads = left.join(outgoing, left="node", right="src").select(node="dst").distinct()
+        tails = left.join(incoming, left="node", right="dst").select(node="src").distinct()
+        return heads.semijoin(tails, on="node", unique=True)
+
+    core = nodes.iterate(trim)
+    left = outgoing.semijoin(core, left="src", right="node", unique=True)
+    return left.semijoin(core, left="dst", right="node", unique=True)
 
 
 def least_reaching(nodes: Collection, edges: Collection, *, name: str | None = None) -> Collection:

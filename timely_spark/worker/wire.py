@@ -11,7 +11,7 @@ import json
 from array import array
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, astuple, dataclass, field, fields
 from enum import Enum
 from itertools import accumulate, chain, pairwise
@@ -19,13 +19,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
+from timely_spark.state.arrow import Indices, Mask
 from timely_spark.state.bounds import parse_json
-from timely_spark.state.grouping import run_starts
+from timely_spark.state.grouping import changes, run_starts
 from timely_spark.worker.epoch_columns import Refused, Span
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts, highest
@@ -295,11 +295,16 @@ class Report(Item):
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
-        refused = {source: Refused(**counts) for source, counts in values.get("refused", {}).items()}
-        loads = [Load(**load) for load in values.get("loads", ())]
-        negatives = [Negatives(**one) for one in values.get("negatives", ())]
-        own = {"refused": refused, "loads": loads, "negatives": negatives}
-        return cls(**values | own | {"loops": LoopCounts(**values.get("loops", {}))})
+        return cls(**values | {name: read(values[name]) for name, read in _READ.items() if name in values})
+
+
+#: how the fields of a `Report` are read that JSON does not hold as they are
+_READ: dict[str, Callable[[Any], Any]] = {
+    "refused": lambda of: {source: Refused(**counts) for source, counts in of.items()},
+    "loads": lambda of: [Load(**load) for load in of],
+    "negatives": lambda of: [Negatives(**one) for one in of],
+    "loops": lambda of: LoopCounts(**of),
+}
 
 
 def _sum_of_changes(parts: Iterable[list[Change]]) -> list[Change]:
@@ -340,6 +345,8 @@ T = TypeVar("T", bound=Item)
 
 #: so many tables of so few bytes each are copied together
 _FEW, _SMALL = 4, 1 << 16
+#: payloads of so many bytes in the mean are not copied with their rows
+_LARGE = 1 << 12
 
 
 def table(items: Iterable[tuple[int, Item]]) -> pa.Table:
@@ -407,26 +414,37 @@ def together(tables: Sequence[pa.Table]) -> pa.Table:
     return rows
 
 
+def at(rows: pa.Table, places: Indices) -> pa.Table:
+    """The rows at some positions, in this order; large payloads are not copied."""
+    if len(places) and (places[1:] == places[:-1] + 1).all():
+        return rows.slice(int(places[0]), len(places))
+    if rows["payload"].nbytes < _LARGE * rows.num_rows:
+        return rows.take(pa.array(places))
+    pieces = rows.to_batches()
+    ends = np.cumsum([piece.num_rows for piece in pieces])
+    of = ends.searchsorted(places, side="right")
+    starts = (changes(of) | changes(places - np.arange(len(places)))).nonzero()[0]
+    firsts = places[starts] - np.append(0, ends)[of[starts]]
+    runs = zip(of[starts], firsts, np.diff(starts, append=len(places)), strict=True)
+    return pa.Table.from_batches([pieces[i].slice(first, size) for i, first, size in runs], rows.schema)
+
+
 def only(rows: pa.Table, *types: type[Item]) -> pa.Table:
     """The rows of some types."""
-    return rows.filter(are(rows, *types))
+    return at(rows, places(rows, *types))
 
 
 def without(rows: pa.Table, *types: type[Item]) -> pa.Table:
     """The rows of other types."""
-    return rows.filter(pc.invert(are(rows, *types)))
+    return at(rows, (~are(rows, *types)).nonzero()[0])
 
 
-def are(rows: pa.Table, *types: type[Item]) -> pa.Array:
-    """Whether each row is of one of some types."""
-    return pa.array(_are(rows, *types))
-
-
-def places(rows: pa.Table, *types: type[Item]) -> npt.NDArray[np.int64]:
+def places(rows: pa.Table, *types: type[Item]) -> Indices:
     """The positions of the rows of some types."""
-    return _are(rows, *types).nonzero()[0]
+    return are(rows, *types).nonzero()[0]
 
 
-def _are(rows: pa.Table, *types: type[Item]) -> npt.NDArray[np.bool_]:
+def are(rows: pa.Table, *types: type[Item]) -> Mask:
+    """Whether each row is of one of some types."""
     kinds = {item.kind.value for item in types}
     return np.array([kind in kinds for kind in rows.column("kind").to_pylist()], np.bool_)
