@@ -139,8 +139,9 @@ def test_a_graph_algorithm_in_a_module_of_its_name_has_a_line_of_its_own() -> No
     assert {name for name in hidden if f"::: timely_spark.graphs.{name}.{name}\n" not in text} == set()
 
 
-def test_the_bundle_for_databricks_parses_and_its_files_exist() -> None:
-    folder = ROOT / "conf" / "databricks"
+@pytest.mark.parametrize("name", ["databricks", "cluster"])
+def test_a_bundle_for_databricks_parses_and_its_files_exist(name: str) -> None:
+    folder = ROOT / "conf" / name
     bundle = yaml.safe_load((folder / "databricks.yml").read_text(encoding="utf-8"))
     resources = bundle["resources"]
 
@@ -148,5 +149,5 @@ def test_the_bundle_for_databricks_parses_and_its_files_exist() -> None:
     for job in resources["jobs"].values():
         for task in job["tasks"]:
             assert (folder / task["spark_python_task"]["python_file"]).is_file()
-    for policy in resources["cluster_policies"].values():
+    for policy in resources.get("cluster_policies", {}).values():
         assert json.loads(policy["definition"])
