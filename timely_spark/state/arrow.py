@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -107,7 +109,7 @@ def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
     Args:
         narrow: write large columns of longs as narrower integers if their values fit.
     """
-    table = (_narrowed(table) if narrow and table.num_rows >= FEW else table).combine_chunks()
+    table = (narrowed(table) if narrow else table).combine_chunks()
     kinds = table.schema.types
     if any("dictionary<" in str(kind) or isinstance(kind, pa.BaseExtensionType) for kind in kinds):
         # a dictionary is a message of its own
@@ -119,21 +121,37 @@ def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
     return b"".join([table.schema.serialize(), *(batch.serialize() for batch in table.to_batches()), _END])
 
 
-def from_bytes(data: Any, *, validate: bool = True) -> pa.Table:
-    """The table of an Arrow IPC stream; columns that were not narrowed are not copied.
+def from_bytes(*streams: Any, validate: bool = True) -> pa.Table:
+    """The table of Arrow IPC streams of one schema, in order; columns that were not narrowed are not copied.
 
     Args:
         validate: check every offset and string; unnecessary for data that this process has checked before.
 
     Raises:
         pyarrow.ArrowInvalid: the data is no such stream, an offset leads out of it, or it exceeds a bound.
+
+    >>> wide, narrow = pa.table({"n": [1 << 40] * 2048}), pa.table({"n": [1] * 2048})
+    >>> streams = [to_bytes(part, narrow=True) for part in (narrow, narrow, wide)]
+    >>> from_bytes(*streams).equals(pa.concat_tables([narrow, narrow, wide]))
+    True
     """
+    tables = [_read(stream, validate=validate) for stream in streams]
+    # a cast of many small columns takes longer than one of all
+    alike = [pa.concat_tables(run) for _, run in itertools.groupby(tables, key=attrgetter("schema"))]
+    return pa.concat_tables(map(_widened, alike)) if len(alike) > 1 else _widened(alike[0])
+
+
+def _read(stream: Any, *, validate: bool) -> pa.Table:
     if validate:
-        check_stream(data)
-    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        check_stream(stream)
+    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
         table = reader.read_all()
     if validate:
         table.validate(full=True)
+    return table
+
+
+def _widened(table: pa.Table) -> pa.Table:
     for i, field in enumerate(table.schema):
         if field.metadata is not None and _NARROWED.keys() <= field.metadata.keys():
             metadata = {key: value for key, value in field.metadata.items() if key not in _NARROWED}
@@ -142,8 +160,9 @@ def from_bytes(data: Any, *, validate: bool = True) -> pa.Table:
     return table
 
 
-def _narrowed(table: pa.Table) -> pa.Table:
-    for i, field in enumerate(table.schema):
+def narrowed(table: pa.Table) -> pa.Table:
+    """The table; if it is large, longs are as narrow as their values allow. `from_bytes` widens them."""
+    for i, field in enumerate(table.schema if table.num_rows >= FEW else ()):
         if field.type == pa.int64() and (kind := narrowest(table.column(i))) != pa.int64():
             narrow = field.with_type(kind).with_metadata({**(field.metadata or {}), **_NARROWED})
             table = table.set_column(i, narrow, table.column(i).cast(kind, safe=False))

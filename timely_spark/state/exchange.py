@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.graph import Partition, project
-from timely_spark.state.arrow import Hashes, Mask, flat
+from timely_spark.state.arrow import Hashes, Mask, flat, narrowed
 from timely_spark.state.hashing import hashes
 
 _U = np.uint64
@@ -29,8 +29,8 @@ def partition(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int
     return split(table, hashes(table, columns) % _U(workers), workers)
 
 
-def partitioned(table: pa.Table, by: Partition, workers: int) -> dict[int, pa.Table]:
-    """The records for each worker that gets some, in the table's order.
+def partitioned(table: pa.Table, by: Partition, workers: int, *, narrow: bool = False) -> dict[int, pa.Table]:
+    """The records for each worker that gets some, in the table's order; `narrow`: see `narrowed`.
 
     A user's H is taken modulo the number of workers; null counts as 0. Pairs in blocks: see `_blocks`.
 
@@ -50,7 +50,7 @@ def partitioned(table: pa.Table, by: Partition, workers: int) -> dict[int, pa.Ta
     if len(among) == 1 and by.expression is None:
         return {among[0]: table}
     if (to := destinations(table, by, workers)) is not None:
-        return split(table, to, workers)
+        return split(narrowed(table) if narrow else table, to, workers)
     assert by.skew is not None
     hashed = hashes(table, by.columns)
     hot = is_hot(hashed, by.skew.hot)

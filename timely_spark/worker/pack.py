@@ -139,7 +139,8 @@ class _Batch:
     def partitioned(self, by: Partition, workers: int) -> dict[int, _Batch]:
         """The rows of each worker, in the batch's order."""
         if self.epochs is None:
-            return {worker: _Batch(part) for worker, part in partitioned(self.table, by, workers).items()}
+            parts = partitioned(self.table, by, workers, narrow=True)
+            return {worker: _Batch(part) for worker, part in parts.items()}
         numbered = partitioned(self.table.append_column(_EPOCH, pa.array(self.epochs)), by, workers)
         last = self.table.num_columns
         return {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.compiler.plan import Channel, Node, Plan
+from timely_spark.compiler.plan import Channel, Node, Plan, PlanInput
 from timely_spark.state.arrow import from_bytes
 from timely_spark.worker import wire
 from timely_spark.worker.epoch_columns import InTime, Refused, by_column
@@ -104,24 +104,27 @@ class Received:
 
     def batches(self) -> Iterator[Batch]:
         """The batches to deliver, in an order that depends on their contents only."""
-        for batch in self._inputs:
-            yield from self._input(batch)
+        by = attrgetter("source", "channel", "epoch")
+        for (name, index, epoch), batches in itertools.groupby(self._inputs, key=by):
+            source, channel = self.plan.source(name), self.plan.channels[index]
+            if by_column(source.epochs):
+                for batch in batches:
+                    yield from self._by_column(source, channel, batch)
+            else:
+                at = self.batch_id if source.epochs == "clock" else epoch
+                yield from self._entering(channel, at, from_bytes(*(batch.payload for batch in batches)))
+        slices: dict[tuple[int, str], list[Message]] = defaultdict(list)
         for message in self._messages:
-            channel, time = self.plan.channels[message.channel], self.plan.times.decode(message.time)
+            slices[message.channel, str(message.time)].append(message)
+        for (index, _), messages in slices.items():
+            channel, time = self.plan.channels[index], self.plan.times.decode(messages[0].time)
             node = self.plan.nodes[channel.target]
-            self.pointstamps[node.lands(channel.input), time] += 1
-            yield node, channel.input, time, from_bytes(message.payload)
+            self.pointstamps[node.lands(channel.input), time] += len(messages)
+            yield node, channel.input, time, from_bytes(*(message.payload for message in messages))
 
-    def _input(self, batch: InputBatch) -> Iterator[Batch]:
-        """Input data, at the batch's epoch with clock epochs, else at the epoch of the data."""
-        source, channel = self.plan.source(batch.source), self.plan.channels[batch.channel]
-        table = from_bytes(batch.payload)
-        if not by_column(source.epochs):
-            yield from self._entering(
-                channel, self.batch_id if source.epochs == "clock" else batch.epoch, table
-            )
-            return
-        in_time, start = self.in_time[source.name], 0
+    def _by_column(self, source: PlanInput, channel: Channel, batch: InputBatch) -> Iterator[Batch]:
+        """Input data at the epochs of its rows."""
+        table, in_time, start = from_bytes(batch.payload), self.in_time[source.name], 0
         if channel.index in source.quarantined:
             yield from self._entering(channel, in_time.late, table)
             if self.header.inputs[source.name] is None:  # a closed source's epoch of late rows ends
