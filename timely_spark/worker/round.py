@@ -253,7 +253,7 @@ class Worker:
                 heapq.heappop(self.order)
                 del self.queue[index, input_, time]
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
-                pieces = batch.column(0).num_chunks if batch.num_columns else 1
+                pieces = max((column.num_chunks for column in batch.columns), default=1)
                 if pieces > 1 and batch.num_rows < FEW * pieces:  # one piece is worked on faster
                     batch = batch.combine_chunks()
                 self._deliver(node, input_, time, batch)
