@@ -109,7 +109,7 @@ def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
     Args:
         narrow: write large columns of longs as narrower integers if their values fit.
     """
-    table = (narrowed(table) if narrow else table).combine_chunks()
+    table = (with_narrow_longs(table) if narrow else table).combine_chunks()
     kinds = table.schema.types
     if any("dictionary<" in str(kind) or isinstance(kind, pa.BaseExtensionType) for kind in kinds):
         # a dictionary is a message of its own
@@ -160,7 +160,7 @@ def _widened(table: pa.Table) -> pa.Table:
     return table
 
 
-def narrowed(table: pa.Table) -> pa.Table:
+def with_narrow_longs(table: pa.Table) -> pa.Table:
     """The table; if it is large, longs are as narrow as their values allow. `from_bytes` widens them."""
     for i, field in enumerate(table.schema if table.num_rows >= FEW else ()):
         if field.type == pa.int64() and (kind := narrowest(table.column(i))) != pa.int64():

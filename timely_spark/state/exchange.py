@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.graph import Partition, project
-from timely_spark.state.arrow import Hashes, Mask, flat, narrowed
+from timely_spark.state.arrow import Hashes, Mask, flat, with_narrow_longs
 from timely_spark.state.hashing import hashes
 
 _U = np.uint64
@@ -30,7 +30,7 @@ def partition(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int
 
 
 def partitioned(table: pa.Table, by: Partition, workers: int, *, narrow: bool = False) -> dict[int, pa.Table]:
-    """The records for each worker that gets some, in the table's order; `narrow`: see `narrowed`.
+    """The records for each worker that gets some, in the table's order; `narrow`: see `with_narrow_longs`.
 
     A user's H is taken modulo the number of workers; null counts as 0. Pairs in blocks: see `_blocks`.
 
@@ -50,7 +50,7 @@ def partitioned(table: pa.Table, by: Partition, workers: int, *, narrow: bool = 
     if len(among) == 1 and by.expression is None:
         return {among[0]: table}
     if (to := destinations(table, by, workers)) is not None:
-        return split(narrowed(table) if narrow else table, to, workers)
+        return split(with_narrow_longs(table) if narrow else table, to, workers)
     assert by.skew is not None
     hashed = hashes(table, by.columns)
     hot = is_hot(hashed, by.skew.hot)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Channel, Plan
-from timely_spark.state.arrow import Hashes, narrowed, to_bytes
+from timely_spark.state.arrow import Hashes, to_bytes, with_narrow_longs
 from timely_spark.state.exchange import destinations, partitioned, split
 from timely_spark.times import Timestamp
 from timely_spark.worker.combining import combined
@@ -85,14 +85,14 @@ class Outbox:
         table = self._combined(channel, [part for part, _ in parts])
         to = np.concatenate([to for _, to in parts])
         if len(receivers := frozenset.union(*gets)) == 1:
-            by_worker = dict.fromkeys(receivers, narrowed(table)) if table.num_rows else {}
+            by_worker = dict.fromkeys(receivers, with_narrow_longs(table)) if table.num_rows else {}
         else:
             if self.plan.nodes[channel.target].template.combine is not None:
                 assert channel.exchange is not None
                 again = destinations(table, channel.exchange, self.plan.workers)
                 assert again is not None
                 to = again
-            by_worker = split(narrowed(table), to, self.plan.workers)
+            by_worker = split(with_narrow_longs(table), to, self.plan.workers)
         for worker, part in by_worker.items():
             its_times = [time for time, receivers in zip(times, gets, strict=True) if worker in receivers]
             yield channel.index, _join(its_times or times), worker, part.num_rows, to_bytes(part)
