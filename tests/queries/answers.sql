@@ -588,3 +588,18 @@ SELECT a, b FROM u ORDER BY ALL DESC LIMIT 2
 ----
 2 3
 2 NULL
+
+SELECT * FROM (SELECT a, b, e FROM u) UNPIVOT (v FOR k IN (b, e AS last))
+----
+1 b 2
+1 last 5
+2 b 3
+2 last 6
+2 last 7
+
+SELECT r.k, r.y, r.e FROM u UNPIVOT INCLUDE NULLS ((x, y) FOR k IN ((a, b), (b, a) AS turned)) AS r WHERE e > 5
+----
+a_b 3 6
+a_b NULL 7
+turned 2 6
+turned 2 7

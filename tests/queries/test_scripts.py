@@ -143,7 +143,7 @@ REFUSED = [
     ("SELECT * FROM edges LIMIT 50%", "LIMIT by percent", "QUALIFY"),
     ("SELECT * FROM edges ORDER BY w FETCH FIRST 2 ROWS WITH TIES", "WITH TIES", "QUALIFY"),
     ("SELECT src FROM edges; SELECT dst FROM edges", "2 statements", "flow.sql"),
-    ("SELECT src FROM edges UNPIVOT (v FOR k IN (src, dst))", "UNPIVOT", "UNION ALL"),
+    ("SELECT * FROM edges UNPIVOT ((v, x) FOR k IN (src, dst))", "3 names for 2 columns", "each column"),
     ("SELECT session_window(w, '5 minutes') FROM edges", "session_window is not kept", "lag(time) OVER"),
     ("SELECT window(w, '5 parsecs') FROM edges", "a window of '5 parsecs'", "minute"),
     (

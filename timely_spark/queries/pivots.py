@@ -1,4 +1,4 @@
-"""`PIVOT` as aggregates of the rows of each value."""
+"""`PIVOT` as aggregates of the rows of each value; `UNPIVOT` as rows of arrays."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
-    """The query that a table with `PIVOT` is.
+    """The query that a table with `PIVOT` or `UNPIVOT` is.
 
-    Its groups are the columns that neither the aggregates nor `FOR` read.
+    The groups of `PIVOT` are the columns that neither the aggregates nor `FOR` read. Columns that `UNPIVOT`
+    does not read are in each of its rows.
 
     Args:
         binder: for mistakes.
@@ -25,12 +26,13 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
     from sqlglot import exp
 
     (pivot, *more) = node.args["pivots"]
-    if more or pivot.args.get("unpivot") or len(pivot.args["fields"]) != 1:
-        hint = (
-            "write UNION ALL of one SELECT for each column, or LATERAL VIEW explode of an array of structs."
-        )
-        raise binder.refuse(node, "UNPIVOT" if pivot.args.get("unpivot") else "several PIVOT", hint)
+    if more or len(pivot.args["fields"]) != 1:
+        raise binder.refuse(node, "several PIVOT", "select each in a subquery of FROM.")
     (field,) = pivot.args["fields"]
+    source = node.copy()
+    source.set("pivots", None)
+    if pivot.args.get("unpivot"):
+        return _unpivoted(pivot, field, source, columns)
     keys = field.this.expressions if isinstance(field.this, exp.Tuple) else [field.this]
     read = {one.name.lower() for of in (*pivot.expressions, *keys) for one in of.find_all(exp.Column)}
     groups = [exp.column(exp.to_identifier(one, quoted=True)) for one in columns if one.lower() not in read]
@@ -60,14 +62,44 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
                     else ""
                 )
             selected.append(exp.alias_(made, name, quoted=True))
-    source = node.copy()
-    source.set("pivots", None)
     query = exp.select(*selected, dialect=parse.dialect()).from_(source)
     if not any(any(calls.aggregates_in(one)) for one in pivot.expressions):
         raise binder.refuse(
             pivot.expressions[0], "PIVOT without an aggregate", "write sum(...), or max(...)."
         )
     return query.group_by(*groups) if groups else query
+
+
+def _unpivoted(pivot: Any, field: Any, source: Any, columns: Sequence[str]) -> Any:
+    """A row for each group of columns, with the group's name; without those whose values are all null."""
+    from sqlglot import exp
+
+    def parts(node: Any) -> list[Any]:
+        return node.expressions if isinstance(node, exp.Tuple) else [node]
+
+    view = "rows of unpivot"
+    values, structs, read = parts(pivot.expressions[0]), [], set[str]()
+    for one in field.expressions:
+        given = parts(one.this if isinstance(one, exp.PivotAlias) else one)
+        read |= {column.name.lower() for column in given}
+        label = one.alias or "_".join(column.name for column in given)
+        named = zip(
+            ("name", *(f"value {n}" for n in range(len(given)))),
+            (exp.Literal.string(label), *given),
+            strict=True,
+        )
+        pairs = [each for name, of in named for each in (exp.Literal.string(name), of.copy())]
+        structs.append(exp.Anonymous(this="named_struct", expressions=pairs))
+    call = exp.Anonymous(this="inline", expressions=[exp.Anonymous(this="array", expressions=structs)])
+    names = [exp.to_identifier(one.name, quoted=True) for one in (field.this, *values)]
+    alias = exp.TableAlias(this=exp.to_identifier(view, quoted=True), columns=names)
+    made = [exp.column(one.copy(), exp.to_identifier(view, quoted=True)) for one in names]
+    kept = [exp.column(exp.to_identifier(one, quoted=True)) for one in columns if one.lower() not in read]
+    query = exp.select(*kept, *made).from_(source)
+    query.set("laterals", [exp.Lateral(this=call, view=True, alias=alias)])
+    if pivot.args.get("include_nulls"):
+        return query
+    return query.where(exp.or_(*(one.copy().is_(exp.null()).not_() for one in made[1:])), copy=False)
 
 
 def _filtered(tree: Any, condition: Any) -> Any:
