@@ -70,8 +70,8 @@ class SparkFile(Cases):
         legacy = False
         for query, _, answer in blocks(self.path.read_text(encoding="utf-8")):
             words = query.upper().split()
-            if words[0] == "SET":
-                legacy = "LEGACY" in words[1] and words[-1] == "TRUE"
+            if words[0] == "SET" and "LEGACY" in query.upper():
+                legacy = query.upper().endswith("TRUE")
             if legacy:  # answers of before
                 continue
             wrong = bool(re.match(r"(org\.apache|java\.|scala\.|\{\s*\"errorClass)", answer.strip()))
