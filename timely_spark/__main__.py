@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         try:
-            given = _parser().parse_args(arguments)
-            return int(given.run(given))
+            options = _parser().parse_args(arguments)
+            return int(options.run(options))
         except TimelyError as error:
             print(_told(error), file=sys.stderr)  # noqa: T201 - a command
             return 1
@@ -159,12 +159,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _ran(given: argparse.Namespace) -> int:
+def _ran(options: argparse.Namespace) -> int:
     try:
-        return _kept(given)
+        return _kept(options)
     except TimelyError as error:
         place = None if error.where is None else Path(error.where.file).resolve()
-        if place is None or not place.is_relative_to(Path(given.path).resolve()):
+        if place is None or not place.is_relative_to(Path(options.path).resolve()):
             raise
         print(error, file=sys.stderr)  # noqa: T201 - a line of the pipeline leads to it
         return 1
@@ -221,11 +221,11 @@ def _epochs(running: Query) -> None:
     running.await_termination()
 
 
-def _served(given: argparse.Namespace) -> int:
+def _served(options: argparse.Namespace) -> int:
     try:
-        server = Server(given.checkpoint, address=given.address, port=given.port, slo=given.slo)
+        server = Server(options.checkpoint, address=options.address, port=options.port, slo=options.slo)
     except (OSError, OverflowError) as error:
-        print(f"cannot listen at {given.address}:{given.port}: {error}", file=sys.stderr)  # noqa: T201
+        print(f"cannot listen at {options.address}:{options.port}: {error}", file=sys.stderr)  # noqa: T201
         return 1
     print(f"{server.url}    (Ctrl-C ends it)", flush=True)  # noqa: T201
     with server, contextlib.suppress(KeyboardInterrupt):
@@ -249,9 +249,9 @@ For spark-submit on this machine:
     return 0
 
 
-def _demonstrated(given: argparse.Namespace) -> int:
+def _demonstrated(options: argparse.Namespace) -> int:
     try:
-        demo.main(given)
+        demo.main(options)
     except KeyboardInterrupt:
         return 130
     return 0
@@ -270,17 +270,17 @@ def _duration(text: str) -> float:
         raise argparse.ArgumentTypeError(message) from None
 
 
-def _inspected(given: argparse.Namespace) -> str:
-    look = inspect(given.checkpoint)
-    if given.step is None and given.round is None:
-        return f"{look}\n{_rows(look.rounds(), given.limit)}"
-    at = look.at(given.round)
-    if given.step is None:
+def _inspected(options: argparse.Namespace) -> str:
+    look = inspect(options.checkpoint)
+    if options.step is None and options.round is None:
+        return f"{look}\n{_rows(look.rounds(), options.limit)}"
+    at = look.at(options.round)
+    if options.step is None:
         tables = {"pending": at.pending(), "messages in flight": at.messages(), "state": at.sizes()}
     else:
-        tables = {"records in flight": at.records(given.step), **at.state(given.step)}
+        tables = {"records in flight": at.records(options.step), **at.state(options.step)}
     shown = (
-        f"{name}  ({table.num_rows} rows)\n{_rows(table, given.limit)}" for name, table in tables.items()
+        f"{name}  ({table.num_rows} rows)\n{_rows(table, options.limit)}" for name, table in tables.items()
     )
     return "\n".join([str(at), *shown])
 
@@ -289,40 +289,44 @@ def _rows(table: pa.Table, limit: int) -> str:
     return str(as_pandas(table.slice(max(table.num_rows - limit, 0))).to_string(index=False))
 
 
-def _skipped(given: argparse.Namespace) -> str:
+def _skipped(options: argparse.Namespace) -> str:
     return skip(
-        given.checkpoint, file=given.file, entry=given.entry, version=given.version, source=given.input
+        options.checkpoint,
+        file=options.file,
+        entry=options.entry,
+        version=options.version,
+        source=options.input,
     )
 
 
-def _status(given: argparse.Namespace) -> str:
-    expand = False if given.expand is None else True if None in given.expand else given.expand
-    found = Status.of(given.checkpoint, expand=expand)
-    return found.json() if given.json else str(found)
+def _status(options: argparse.Namespace) -> str:
+    expand = False if options.expand is None else True if None in options.expand else options.expand
+    status = Status.of(options.checkpoint, expand=expand)
+    return status.json() if options.json else str(status)
 
 
-def _watched(given: argparse.Namespace) -> int:
-    if given.watch is None:
-        return _shown(given, _status)
+def _watched(options: argparse.Namespace) -> int:
+    if options.watch is None:
+        return _shown(options, _status)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             print(_CLEAR if sys.stdout.isatty() else "", end="")  # noqa: T201 - a command
-            _shown(given, _status)
+            _shown(options, _status)
             sys.stdout.flush()
-            time.sleep(given.watch)
+            time.sleep(options.watch)
     return 0
 
 
-def _shown(given: argparse.Namespace, text: Callable[[argparse.Namespace], str]) -> int:
+def _shown(options: argparse.Namespace, text: Callable[[argparse.Namespace], str]) -> int:
     try:
-        found = text(given)
+        shown = text(options)
     except TimelyError as error:
         print(_told(error), file=sys.stderr)  # noqa: T201
         return 1
     except Exception as error:  # noqa: BLE001 - whatever half a file leads to: a command shows no traceback
-        print(f"{given.checkpoint} is damaged: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+        print(f"{options.checkpoint} is damaged: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    print(found)  # noqa: T201
+    print(shown)  # noqa: T201
     return 0
 
 

@@ -136,7 +136,7 @@ class Result(dict[str, Captured]):
 
     def _repr_html_(self) -> str:
         tables = "".join(
-            f"<div><b>{escaped(name)}</b></div>{found._repr_html_()}" for name, found in self.items()
+            f"<div><b>{escaped(name)}</b></div>{table._repr_html_()}" for name, table in self.items()
         )
         return f"<div>{tables}</div>"
 

@@ -121,15 +121,15 @@ class SimulatedBatch:
 
 def results_by_step(plan: Plan, state: bytes | None, rows: pa.Table) -> dict[str, list[Any]]:
     """The results of a worker's round by step: state and sent messages."""
-    found: dict[str, list[Any]] = defaultdict(list)
+    results: dict[str, list[Any]] = defaultdict(list)
     if state:
         head, *parts = unpack_parts(state)
         for name, snapshot in json.loads(bytes(head))["vertices"].items():
-            found[name].append(VertexSnapshot.decode(snapshot, parts))
+            results[name].append(VertexSnapshot.decode(snapshot, parts))
     for to, message in wire.read(rows, Message):
         source = plan.channels[message.channel].source
         name = plan.nodes[source].name if source is not None else ""
-        found[name].append((to, message.encode(), message.payload.to_pybytes()))
+        results[name].append((to, message.encode(), message.payload.to_pybytes()))
     for _, output in wire.read(rows, SinkRows):
-        found[output.sink].append((output.encode(), output.payload.to_pybytes()))
-    return found
+        results[output.sink].append((output.encode(), output.payload.to_pybytes()))
+    return results

@@ -127,7 +127,7 @@ class Dataflow(Inputs, Suggests):
             inputs: the streams it receives, in the order of `on_recv`'s `edge`.
             outputs: the schema of each output, in the order of `send_by`'s `edge`; one schema for one output.
             by: for each input its columns of partitioning, or an expression of worker numbers (modulo their
-                number); None: it is not exchanged. A single input needs no outer list: ``by="id"``.
+                number); None if it is not exchanged. A single input needs no outer list: ``by="id"``.
             guarantees: columns by which output 0 is partitioned: no exchange by them follows. Checked.
             summaries: by (input, output) the path, where it is not the identity: None (no path), a number of
                 epochs, or a path summary. An output does not wait for inputs that do not reach it. Checked.
@@ -151,8 +151,8 @@ class Dataflow(Inputs, Suggests):
             msg = f"{operator} got {list(streams)!r}, no streams"
             raise GraphError(msg, where=caller(), hint="give a stream, or a list of streams.")
         more: Any = {"by": by, "guarantees": guarantees, "summaries": summaries, "name": name}
-        made = custom(streams, vertex, schemas, operator=operator, **more)
-        return made if several else made[0]
+        results = custom(streams, vertex, schemas, operator=operator, **more)
+        return results if several else results[0]
 
     @locate_errors
     def sql(self, script: str, **tables: Collection | Stream) -> dict[str, Collection]:
@@ -185,8 +185,8 @@ class Dataflow(Inputs, Suggests):
         inputs = {one.name: Stream(self, one) for one in self.graph.stages if one.is_source}
         from timely_spark.queries.scripts import views_of
 
-        made = {name: as_collection(table) for name, table in {**inputs, **tables}.items()}
-        return views_of(script, made)
+        collections = {name: as_collection(table) for name, table in {**inputs, **tables}.items()}
+        return views_of(script, collections)
 
     @locate_errors
     def region(self, name: str, *, workers: Sequence[int] | None = None) -> AbstractContextManager[None]:
@@ -241,7 +241,7 @@ class Dataflow(Inputs, Suggests):
                 end.
             workers: by default the checkpoint's number, or for a new one the session's parallelism, at most
                 8.
-            trigger: None: always on. "available_now": until all available input is processed. Or as for
+            trigger: by default always on. "available_now": until all available input is processed. Or as for
                 Spark's `trigger`.
             name: the query's name, by default the flow's.
             sources: DataFrames for sources that were declared by their schema.

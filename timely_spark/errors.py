@@ -238,9 +238,9 @@ class LogDamaged(TimelyError, RuntimeError):
         return cls(msg, hint=f"{_RESTORE}; and check the disk.")
 
     @classmethod
-    def altered(cls, root: str, name: str, *, expected: object, found: object) -> Self:
+    def altered(cls, root: str, name: str, *, expected: object, computed: object) -> Self:
         """A file's content differs from its checksum."""
-        msg = f"{root}: {name} is damaged: its checksum is {found}, expected was {expected}."
+        msg = f"{root}: {name} is damaged: its checksum is {computed}, expected was {expected}."
         return cls(msg, hint=f"{_RESTORE}; and check the disk.")
 
     @classmethod
@@ -516,7 +516,7 @@ def without_stack(error: BaseException) -> str:
     """
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - the user's own, whose text fails
+    except Exception:  # noqa: BLE001 - the text of a user's exception may fail
         return type(error).__name__
     if hasattr(error, "getSqlState"):  # Spark's; behind the sentence is the query's plan
         return text.partition(";\n")[0]

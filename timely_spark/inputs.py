@@ -83,15 +83,15 @@ class Inputs:
         Raises:
             GraphError: the DataFrame is not streaming, or the kinds of epoch are mixed.
         """
-        given: Any = frame
-        if hasattr(given, "isStreaming"):
-            if not given.isStreaming:
+        value: Any = frame
+        if hasattr(value, "isStreaming"):
+            if not value.isStreaming:
                 msg = f"source {name!r}: the DataFrame is not streaming"
                 raise GraphError(msg, where=caller(), hint="read it with spark.readStream.")
-            self.frames[name] = given
-            schema = frame_schema(name, given, caller())
+            self.frames[name] = value
+            schema = frame_schema(name, value, caller())
         else:
-            schema = as_schema(given)
+            schema = as_schema(value)
         return self._source(name, schema, epoch, max_jump)
 
     @locate_errors
@@ -156,15 +156,15 @@ class Inputs:
         from timely_spark.runtime.sources.arrivals import QUARANTINED
         from timely_spark.runtime.sources.folder import FileSource, Folder
 
-        given = {"files_per_epoch": files_per_epoch, "max_bytes_per_epoch": max_bytes_per_epoch}
-        files, size = (limit if limit is None else integer(what, limit) for what, limit in given.items())
+        limits = {"files_per_epoch": files_per_epoch, "max_bytes_per_epoch": max_bytes_per_epoch}
+        files, size = (limit if limit is None else integer(what, limit) for what, limit in limits.items())
         folder = Folder.of(name, caller(), path, format, filesystem, defaults=defaults)
         if on_bad_file not in ("fail", "quarantine"):
             hint = "leave it out, or write on_bad_file='quarantine'"
             refuse(on_bad_file, what="on_bad_file", expected="'fail' or 'quarantine'", hint=hint)
-        found, folder = folder.inspect(schema, quarantine=on_bad_file == "quarantine")
+        inspected, folder = folder.inspect(schema, quarantine=on_bad_file == "quarantine")
         bad = QUARANTINED if on_bad_file == "quarantine" else None
-        source = self._source(name, found, epoch, max_jump, bad)
+        source = self._source(name, inspected, epoch, max_jump, bad)
         self.frames[name] = FileSource(folder, files, size, on_bad_file=on_bad_file)
         return source
 
@@ -447,8 +447,8 @@ class Inputs:
         from timely_spark.runtime.sources.replay import ReplaySource
 
         folder: Any = published_folder(published, name) if isinstance(published, Query) else published
-        of = Folder.of(name, caller(), folder, "arrow", None, versions={})
-        source = ReplaySource(of, maps=True)
+        location = Folder.of(name, caller(), folder, "arrow", None, versions={})
+        source = ReplaySource(location, maps=True)
         about = source.arranged()
         flow: Any = self  # a Dataflow
         check_product_order("import_arrangement", Scope(flow, self.graph.root))
@@ -461,10 +461,10 @@ class Inputs:
     ) -> Source:
         if epoch is not None:
             max_jump = check_epoch_column(name, schema, epoch, max_jump)
-        outputs, of = [schema] * (1 if epoch is None else 2), epoch or "clock"
+        outputs, kind = [schema] * (1 if epoch is None else 2), epoch or "clock"
         if bad is None:
-            return self._input(Source, name, outputs, of, max_jump=max_jump)
-        return self._input(Source, name, [*outputs, bad], of, max_jump=max_jump, quarantined=len(outputs))
+            return self._input(Source, name, outputs, kind, max_jump=max_jump)
+        return self._input(Source, name, [*outputs, bad], kind, max_jump=max_jump, quarantined=len(outputs))
 
     @locate_errors
     def input(self, name: str, schema: SchemaLike, *, epochs: Literal["clock", "manual"] = "clock") -> Input:
@@ -477,8 +477,8 @@ class Inputs:
         """
         from timely_spark.runtime.handle.input_handle import InputHandle
 
-        given: Any = epochs
-        if not isinstance(given, str) or given not in ("clock", "manual"):
+        clock: Any = epochs
+        if not isinstance(clock, str) or clock not in ("clock", "manual"):
             msg = f"input {name!r}: epochs={epochs!r}"
             raise GraphError(msg, where=caller(), hint="give 'clock' or 'manual'.")
         stream = replace(self._input(Input, name, [as_schema(schema)], epochs, handle=True), source=name)
@@ -486,7 +486,7 @@ class Inputs:
         return stream
 
     def _input(
-        self, of: type[AnyInput], name: Any, outputs: list[pa.Schema], epochs: str, **more: Any
+        self, handle_type: type[AnyInput], name: Any, outputs: list[pa.Schema], epochs: str, **more: Any
     ) -> AnyInput:
         if not isinstance(name, str):
             hint = "name the input: its records are sent, and bound to DataFrames, by its name"
@@ -499,7 +499,7 @@ class Inputs:
         more |= {"detail": epochs, "parameters": {"epochs": epochs}, "requires": (), "epochs": epochs}
         stage = self.graph.stage("source", self.graph.root, outputs, kind=Kind.SOURCE, name=name, **more)
         flow: Any = self  # a Dataflow
-        return of(flow, stage)
+        return handle_type(flow, stage)
 
     @locate_errors
     def handle(self, name: str) -> InputHandle:

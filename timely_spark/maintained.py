@@ -79,15 +79,15 @@ def maintain(
         )
     if sql is not None:
         return _of_query(sql, tables or {}, table, keys, (checkpoint, workers, trigger, name))
-    given: Any = frame
-    if not hasattr(given, "isStreaming"):
-        refuse(given, what="frame", expected="a DataFrame", hint="read it with spark.readStream.")
+    source: Any = frame
+    if not hasattr(source, "isStreaming"):
+        refuse(source, what="frame", expected="a DataFrame", hint="read it with spark.readStream.")
     function: Any = algorithm
     if not callable(function):
         hint = "give a function of a collection, for example ts.graphs.connected_components."
         refuse(function, what="algorithm", expected="a function", hint=hint)
     flow = Dataflow(str(getattr(function, "__name__", "maintain")) if name is None else name)
-    records = _records(flow, "input", given, diff)
+    records = _records(flow, "input", source, diff)
     for argument, value in arguments.items():
         if hasattr(value, "isStreaming"):
             arguments[argument] = _records(flow, argument, value, diff if diff in value.columns else None)
@@ -95,7 +95,7 @@ def maintain(
     check_collection("maintain", result)
     keys = keys or result.schema.names
     result.changes().to_delta(table, keys=keys, diff="diff", name="table")
-    return flow.start(given.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)
+    return flow.start(source.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)
 
 
 def _of_query(
@@ -107,7 +107,7 @@ def _of_query(
         refuse(frames, what="tables", expected="DataFrames", hint=hint)
     flow = Dataflow("query" if name is None else name)
     views = flow.sql(
-        f"CREATE VIEW result AS {query}", **{of: flow.source(of, one) for of, one in frames.items()}
+        f"CREATE VIEW result AS {query}", **{view: flow.source(view, one) for view, one in frames.items()}
     )
     result = views["result"]
     result.changes().to_delta(table, keys=keys or result.schema.names, diff="diff", name="table")

@@ -154,21 +154,23 @@ def explain_row(
     wanted = question.wanted(row)
     for name in inputs:
         plan.source(name)
-    of = {name: _up_to(plan, name, inputs.get(name, ()), at) for name in plan.sources}
-    given = {name: _accumulated(plan, name, epochs) for name, epochs in of.items()}
-    present = question.has(given, wanted)
-    if present != question.has_by_epochs(of, wanted):
+    by_epoch = {name: _up_to(plan, name, inputs.get(name, ()), at) for name in plan.sources}
+    changes = {name: _accumulated(plan, name, epochs) for name, epochs in by_epoch.items()}
+    present = question.has(changes, wanted)
+    if present != question.has_by_epochs(by_epoch, wanted):
         msg = f"{wanted} in {output!r} depends on the epochs in which records come"
         hint = "explain rows that depend on the accumulated inputs alone, as those of collections do."
         raise TimelyError(msg, where=caller(), hint=hint)
-    items = [(name, i) for name, table in given.items() for i in range(table.num_rows)]
+    items = [(name, i) for name, table in changes.items() for i in range(table.num_rows)]
     if present:
-        found = _only(given, smallest(items, lambda some: question.has(_only(given, some), wanted)))
-        steps = question.steps(found)
+        records = _only(changes, smallest(items, lambda some: question.has(_only(changes, some), wanted)))
+        steps = question.steps(records)
     else:
-        found = _only(given, _blockers(given, items, lambda rest: question.has(_only(given, rest), wanted)))
-        steps = question.steps(given, wanted)
-    return Explanation(output=output, row=wanted, at=at, present=present, inputs=found, steps=steps)
+        records = _only(
+            changes, _blockers(changes, items, lambda rest: question.has(_only(changes, rest), wanted))
+        )
+        steps = question.steps(changes, wanted)
+    return Explanation(output=output, row=wanted, at=at, present=present, inputs=records, steps=steps)
 
 
 def smallest(items: Sequence[Any], holds: Callable[[Sequence[Any]], bool]) -> list[Any]:
@@ -180,25 +182,25 @@ def smallest(items: Sequence[Any], holds: Callable[[Sequence[Any]], bool]) -> li
         >>> smallest(range(9), lambda some: True)
         []
     """
-    found, parts = list(items), 2
-    if not found or holds([]):
+    least, parts = list(items), 2
+    if not least or holds([]):
         return []
-    while len(found) > 1:
-        size = -(-len(found) // parts)
-        for start in range(0, len(found), size):
-            rest = found[:start] + found[start + size :]
+    while len(least) > 1:
+        size = -(-len(least) // parts)
+        for start in range(0, len(least), size):
+            rest = least[:start] + least[start + size :]
             if holds(rest):
-                found, parts = rest, max(parts - 1, 2)
+                least, parts = rest, max(parts - 1, 2)
                 break
         else:
             if size == 1:
                 break
-            parts = min(2 * parts, len(found))
-    return found
+            parts = min(2 * parts, len(least))
+    return least
 
 
 def _blockers(
-    given: Mapping[str, pa.Table], items: list[Any], appears: Callable[[Sequence[Any]], bool]
+    changes: Mapping[str, pa.Table], items: list[Any], appears: Callable[[Sequence[Any]], bool]
 ) -> list[Any]:
     """Items without which the row appears, if few runs find some: large groups of neighbours first.
 
@@ -210,7 +212,9 @@ def _blockers(
         return appears([item for item in items if item not in left_out])
 
     equal: dict[tuple[str, str], list[Any]] = defaultdict(list)
-    for item, record in zip(items, chain.from_iterable(map(pa.Table.to_pylist, given.values())), strict=True):
+    for item, record in zip(
+        items, chain.from_iterable(map(pa.Table.to_pylist, changes.values())), strict=True
+    ):
         equal[item[0], str(record)].append(item)
     for parts in ([*equal.values()], [[item] for item in items] if len(equal) < len(items) else []):
         size, runs = len(parts), 0
@@ -262,12 +266,12 @@ def _accumulated(plan: Plan, name: str, epochs: Mapping[int, pa.Table]) -> pa.Ta
     return total.rename_columns(names).cast(table.schema)
 
 
-def _only(given: Mapping[str, pa.Table], items: Sequence[tuple[str, int]]) -> dict[str, pa.Table]:
+def _only(changes: Mapping[str, pa.Table], items: Sequence[tuple[str, int]]) -> dict[str, pa.Table]:
     """Some of the records."""
-    which: dict[str, list[int]] = {name: [] for name in given}
+    which: dict[str, list[int]] = {name: [] for name in changes}
     for name, i in items:
         which[name].append(i)
-    return {name: table.take(pa.array(which[name], pa.int64())) for name, table in given.items()}
+    return {name: table.take(pa.array(which[name], pa.int64())) for name, table in changes.items()}
 
 
 def _text(record: Mapping[str, Any]) -> str:
@@ -312,38 +316,38 @@ class _Question:
                 raise SchemaError(msg, where=caller(), hint="give a value of the column's type.")
         return dict(row)
 
-    def has(self, given: Mapping[str, pa.Table], wanted: Mapping[str, Any]) -> bool:
+    def has(self, changes: Mapping[str, pa.Table], wanted: Mapping[str, Any]) -> bool:
         """Whether the row is there in the end, if all records come in one epoch."""
-        return self._in(self._run([given]), wanted)
+        return self._in(self._run([changes]), wanted)
 
-    def has_by_epochs(self, of: Mapping[str, Mapping[int, pa.Table]], wanted: Mapping[str, Any]) -> bool:
+    def has_by_epochs(self, changes: Mapping[str, Mapping[int, pa.Table]], wanted: Mapping[str, Any]) -> bool:
         """Whether the row is there in the end, if records come in their epochs."""
-        epochs = sorted({epoch for tables in of.values() for epoch in tables})
-        empty = {name: self.plan.source(name).stage.outputs[0].empty_table() for name in of}
-        each = [{name: of[name].get(epoch, empty[name]) for name in of} for epoch in epochs]
+        epochs = sorted({epoch for tables in changes.values() for epoch in tables})
+        empty = {name: self.plan.source(name).stage.outputs[0].empty_table() for name in changes}
+        each = [{name: changes[name].get(epoch, empty[name]) for name in changes} for epoch in epochs]
         return self._in(self._run(each), wanted)
 
     def _in(self, rows: pa.Table, wanted: Mapping[str, Any]) -> bool:
-        found = _agreeing(rows, wanted)
-        if self.diff not in found.schema.names:
-            return bool(found.num_rows)
-        names = [DIFF if name == self.diff else name for name in found.schema.names]
-        return bool(pc.any(pc.greater(consolidate(found.rename_columns(names))[DIFF], 0)).as_py())
+        matches = _agreeing(rows, wanted)
+        if self.diff not in matches.schema.names:
+            return bool(matches.num_rows)
+        names = [DIFF if name == self.diff else name for name in matches.schema.names]
+        return bool(pc.any(pc.greater(consolidate(matches.rename_columns(names))[DIFF], 0)).as_py())
 
     def steps(
-        self, given: Mapping[str, pa.Table], agreeing: Mapping[str, Any] | None = None
+        self, changes: Mapping[str, pa.Table], agreeing: Mapping[str, Any] | None = None
     ) -> list[StepRecords]:
         """The records of the steps on the way to the output; of a row, those that agree with it."""
         seen: _Sent = defaultdict(list)
-        self._run([given], seen)
-        found = []
+        self._run([changes], seen)
+        steps = []
         for stage in sorted(seen, key=self.plan.stages.index):
             records = _shown(seen[stage])
-            both = {name: of for name, of in (agreeing or {}).items() if name in records.schema.names}
+            both = {name: value for name, value in (agreeing or {}).items() if name in records.schema.names}
             if both or (agreeing is None and records.num_rows):
                 records = _agreeing(records, both)
-                found.append(StepRecords(step=stage.name, where=str(stage.where), records=records))
-        return found
+                steps.append(StepRecords(step=stage.name, where=str(stage.where), records=records))
+        return steps
 
     def _run(self, epochs: Sequence[Mapping[str, pa.Table]], seen: _Sent | None = None) -> pa.Table:
         """The output's records of all epochs, if records come so."""
@@ -358,8 +362,8 @@ class _Question:
                     way.through(plan.channels[index], plan.times.epoch(0), table)
         coordinator = Coordinator(plan)
         result, outputs, number = coordinator.first(), [OUTPUTS.empty_table()], 0
-        for epoch, given in enumerate([*epochs, None]):
-            rows = pa.concat_tables([result.rows, *_packed(plan, given, epoch)])
+        for epoch, changes in enumerate([*epochs, None]):
+            rows = pa.concat_tables([result.rows, *_packed(plan, changes, epoch)])
             while rows.num_rows:
                 written = run_workers(rows, lambda w, own: workers[w].step(number, own, result.header))  # noqa: B023
                 result = coordinator.apply_round(number, written)
@@ -376,17 +380,17 @@ class _Question:
         return pa.concat_tables([self._schema.empty_table(), *finished])
 
 
-def _packed(plan: Plan, given: Mapping[str, pa.Table] | None, epoch: int) -> Iterator[pa.Table]:
+def _packed(plan: Plan, changes: Mapping[str, pa.Table] | None, epoch: int) -> Iterator[pa.Table]:
     """An epoch's input; None means the end."""
     for source in plan.inputs:
         name = source.name
-        if given is None:
+        if changes is None:
             if source.epochs != "clock":
                 yield pack_input(plan, name, [(0, "close", None, None)])
         elif source.epochs == "manual":
-            yield pack_input(plan, name, [(0, "send", epoch, given[name]), (1, "advance", epoch + 1, None)])
+            yield pack_input(plan, name, [(0, "send", epoch, changes[name]), (1, "advance", epoch + 1, None)])
         else:
-            yield pack(plan, name, given[name], 0)
+            yield pack(plan, name, changes[name], 0)
 
 
 @dataclass(frozen=True, slots=True)

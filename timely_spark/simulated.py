@@ -36,7 +36,9 @@ class SimulatedFolders:
                 if isinstance(output.sink, CaptureFolderSink):
                     output.sink.prepare(None, output, "", identity)
                     self._sinks[output.name] = output.sink
-            self._sources = {name: of for name, of in flow.frames.items() if isinstance(of, ReplaySource)}
+            self._sources = {
+                name: source for name, source in flow.frames.items() if isinstance(source, ReplaySource)
+            }
         self._read = dict.fromkeys(self._sources, -1)
         #: By source, the snapshot with which it begins.
         self._since: dict[str, int] = {}
@@ -47,8 +49,8 @@ class SimulatedFolders:
             published, reader = source.published, f"{self._identity[-12:]}{name}"
             if published is not None and name not in self._since:
                 self._since[name] = source.begin(published, reader)
-            found = source.after(self._read[name], self._since.get(name, -1))
-            for epoch, file in found.epochs:
+            captured = source.after(self._read[name], self._since.get(name, -1))
+            for epoch, file in captured.epochs:
                 schema = source.schema()
                 batches = source.read(Part(file.path, 0, file.size), schema, schema.names)
                 inputs.send(name, pa.Table.from_batches(batches, schema), epoch=epoch)
@@ -56,7 +58,7 @@ class SimulatedFolders:
                 self._read[name] = epoch
             if published is not None:
                 source.hold(published, reader, max(self._read[name], self._since[name]), self._since[name])
-            if found.complete:
+            if captured.complete:
                 if published is not None:
                     published.release(reader)
                 inputs.close(name)

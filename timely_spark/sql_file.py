@@ -129,20 +129,20 @@ def _properties(tree: Any) -> dict[str, Any]:
     """The clauses between the name and the query: the format, the place, options."""
     from sqlglot import exp
 
-    made: dict[str, Any] = {}
-    found = tree.args.get("properties")
-    for one in found.expressions if found is not None else ():
+    properties: dict[str, Any] = {}
+    clause = tree.args.get("properties")
+    for one in clause.expressions if clause is not None else ():
         if isinstance(one, exp.FileFormatProperty):
-            made["format"] = one.this.name.lower()
+            properties["format"] = one.this.name.lower()
         elif isinstance(one, exp.LocationProperty):
-            made["path"] = one.this.name
+            properties["path"] = one.this.name
         elif isinstance(one, exp.MaterializedProperty):
-            made["materialized"] = ""
+            properties["materialized"] = ""
         elif isinstance(one, exp.OptionsProperty):
-            made |= {option.name: option.args["value"].name for option in one.expressions}
+            properties |= {option.name: option.args["value"].name for option in one.expressions}
         elif isinstance(one, exp.Property):
-            made[one.name] = one.args["value"].name
-    return made
+            properties[one.name] = one.args["value"].name
+    return properties
 
 
 def _table(binder: Binder, tree: Any, file: str) -> TableSource:

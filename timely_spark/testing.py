@@ -541,10 +541,10 @@ def run(
     return Result(simulation.captured, simulation.result.cut_off, flow=plan.name)
 
 
-def _send_epoch(simulation: Simulation, name: str, given: Sequence[Any], epoch: int, *, last: bool) -> None:
+def _send_epoch(simulation: Simulation, name: str, epochs: Sequence[Any], epoch: int, *, last: bool) -> None:
     """Send an input its records of an epoch, and end the epoch if the input says where epochs end."""
-    if epoch < len(given):
-        simulation.send(name, given[epoch], epoch=epoch)
+    if epoch < len(epochs):
+        simulation.send(name, epochs[epoch], epoch=epoch)
     if simulation.plan.source(name).epochs == "manual":
         if last:  # closing it ends its last epoch, and begins no other
             simulation.close(name)
@@ -595,6 +595,6 @@ def check_lattice(merge: Any, samples: Any) -> None:
         refuse(samples, what="samples", expected=expected, hint="give typical values, and the extreme ones.")
     n = len(values)
     a, b, c = (one.ravel() for one in np.indices((n, n, n)))
-    if (found := broken_lattice(merge, values, a, b, c)) is not None:
+    if (violation := broken_lattice(merge, values, a, b, c)) is not None:
         hint = "let it return the least value that is at least as great as both."
-        raise BrokenLaw(found[0], where=caller(), hint=hint)
+        raise BrokenLaw(violation[0], where=caller(), hint=hint)

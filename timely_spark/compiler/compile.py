@@ -180,7 +180,7 @@ class _Compiler:
     def _sharing_work(self, vertices: set[Stage]) -> set[Stage]:
         """Stages whose work would be repeated on channels: for each reader, or behind an exchange."""
         behind = self._behind_exchange(vertices)
-        found = set()
+        stages = set()
         for stage in self.graph.stages:
             if stage not in vertices and not stage.is_source:
                 shared = len(self.out[stage]) > 1
@@ -189,8 +189,8 @@ class _Compiler:
                     if behind[stage]
                     else stage.is_stateless and shared and stage not in self.at_sources
                 ):
-                    found.add(stage)
-        return found
+                    stages.add(stage)
+        return stages
 
     def _with_many_routes(self, vertices: set[Stage]) -> set[Stage]:
         """Stages where the number of channels would multiply: k diamonds in a row have 2^k routes.
@@ -203,7 +203,7 @@ class _Compiler:
             for stage in self.graph.stages
             if stage not in vertices
         }
-        found: set[Stage] = set()
+        stages: set[Stage] = set()
         routes: dict[Stage, int] = {}
         for stage in TopologicalSorter(before).static_order():
             if stage in vertices or stage.is_source:
@@ -216,11 +216,11 @@ class _Compiler:
             while todo:
                 new = {s for s in before.get(todo.pop(), ()) if s not in on_routes}
                 on_routes |= new
-                todo += [s for s in new if s not in found]
+                todo += [s for s in new if s not in stages]
             if routes[stage] > len(on_routes):
-                found.add(stage)
+                stages.add(stage)
                 routes[stage] = 1
-        return found
+        return stages
 
     def _exchanged_again(self, stage: Stage) -> bool:
         """Whether an exchange follows with only routing in between."""
@@ -381,13 +381,13 @@ class _Compiler:
 
     def _ports(self) -> dict[Stage, tuple[tuple[int, int], ...]]:
         """The locations of the inputs of vertices with declared summaries: behind those of all vertices."""
-        found, location = {}, 2 * len(self.numbers)
+        ports, location = {}, 2 * len(self.numbers)
         for stage in self.numbers:
             if stage.summaries is not None:
                 end = location + 2 * len(stage.summaries)
-                found[stage] = tuple((at, at + 1) for at in range(location, end, 2))
+                ports[stage] = tuple((at, at + 1) for at in range(location, end, 2))
                 location = end
-        return found
+        return ports
 
     def _reachability(self, nodes: tuple[Node, ...]) -> Reachability:
         ported = [node for node in nodes for port in node.ports for _ in port]

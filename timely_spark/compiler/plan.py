@@ -128,7 +128,7 @@ class PlanInput:
 class SizeLimit:
     """The most that a step may send at one time, on one worker: in an epoch, or an iteration of a loop.
 
-    None: without limit.
+    None if there is no limit.
     """
 
     records: int | None = None
@@ -147,8 +147,8 @@ class SizeLimit:
             return cls()
         if not isinstance(limit, str):
             return cls(records=integer("epoch_limit", limit))
-        found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?B)\s*", limit, re.ASCII | re.IGNORECASE)
-        if found is None or not (size := int(float(found[1]) * _UNITS[found[2].upper()])):
+        match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?B)\s*", limit, re.ASCII | re.IGNORECASE)
+        if match is None or not (size := int(float(match[1]) * _UNITS[match[2].upper()])):
             hint = 'give epoch_limit=1_000_000 (records), or "500 MB", "2 GB".'
             return refuse(
                 limit, what="epoch_limit", expected="a number of records, or bytes as text,", hint=hint
@@ -273,18 +273,18 @@ class Plan:
     @cached_property
     def found_keys(self) -> dict[str, FoundKeys]:
         """The hot keys that a run finds itself, by the first step that places records by them."""
-        found: dict[FoundKeys, str] = {}
+        steps: dict[FoundKeys, str] = {}
         for stage in self.stages:
             for each in (*stage.requires, stage.vertex):
                 skew = getattr(each, "skew", None)
                 if skew is not None and isinstance(skew.hot, FoundKeys):
-                    found.setdefault(skew.hot, stage.name)
-        return {step: keys for keys, step in found.items()}
+                    steps.setdefault(skew.hot, stage.name)
+        return {step: keys for keys, step in steps.items()}
 
-    def spread(self, found: Mapping[str, Sequence[int]]) -> None:
+    def spread(self, keys_by_step: Mapping[str, Sequence[int]]) -> None:
         """Spread the records of these hot keys, by step, and of no others of `found_keys`, from now on."""
         for step, keys in self.found_keys.items():
-            keys[:] = found.get(step, ())
+            keys[:] = keys_by_step.get(step, ())
 
     @cached_property
     def in_order(self) -> bool:
@@ -307,15 +307,15 @@ class Plan:
     @cached_property
     def entries_to(self) -> dict[int, list[InputPath]]:
         """By location the inputs' channels that lead there."""
-        found: dict[int, list[InputPath]] = defaultdict(list)
+        entries: dict[int, list[InputPath]] = defaultdict(list)
         for source in self.inputs:
             for index in source.entries:
                 every, exchanged = self.reach.paths_from(self.lands(self.channels[index]))
                 for location, paths in every.items():
-                    found[location].append(
+                    entries[location].append(
                         InputPath(source, index, paths, exchanged.get(location, Antichain()))
                     )
-        return dict(found)
+        return dict(entries)
 
     @cached_property
     def pairing(self) -> dict[str, tuple[str, ...]]:
@@ -333,13 +333,13 @@ class Plan:
                     seen.add(channel.target)
                     ports = self.nodes[channel.target].out
                     todo += [self.channels[index] for port in ports for index in port]
-        found = {}
+        pairing = {}
         for node in self.nodes:
             pairs = node.waits and node.template.per_time
             sides = [reaching[node.index, side] for side in (0, 1)] if pairs else []
             if sides and sides[0] and sides[1] and len(names := sides[0] | sides[1]) > 1:
-                found[node.name] = tuple(name for name in self.sources if name in names)
-        return found
+                pairing[node.name] = tuple(name for name in self.sources if name in names)
+        return pairing
 
     def counting_given_epochs(self) -> Plan:
         """The plan with manual epochs in place of the clock's, if state expires by them; for simulations.

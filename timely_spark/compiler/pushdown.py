@@ -34,23 +34,23 @@ def needed(plan: Plan, source: str) -> Needed:
     for channel in routes:
         read = channel.schema.names
         inputs = [schema, *(stage.outputs[port] for stage, port in channel.through)]
-        for (stage, _), of in reversed(list(zip(channel.through, inputs, strict=False))):
+        for (stage, _), channel_schema in reversed(list(zip(channel.through, inputs, strict=False))):
             assert isinstance(stage.vertex, Stateless)
-            read = stage.vertex.reads(read, of)
+            read = stage.vertex.reads(read, channel_schema)
         columns |= {*read}
     conditions: list[pc.Expression] = []
     same = {*schema.names}  # columns that are still the source's
-    of = schema
+    channel_schema = schema
     for (stage, port), *others in zip(*(channel.through for channel in routes), strict=False):
         vertex = stage.vertex
         if not isinstance(vertex, Stateless) or any(other is not stage for other, _ in others) or not clock:
             break
         condition = vertex.condition
-        if condition is not None and same.issuperset(columns_in(condition, of)):
+        if condition is not None and same.issuperset(columns_in(condition, channel_schema)):
             conditions.append(condition)
         if not vertex.one_each:
             break
         same = {name for name in same if (stage.keeps or {}).get(name) == name}
-        of = stage.outputs[port]
+        channel_schema = stage.outputs[port]
     chosen = tuple(name for name in schema.names if name in columns) or tuple(schema.names[:1])
     return Needed(chosen, reduce(and_, conditions) if conditions else None)

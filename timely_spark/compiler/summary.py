@@ -78,20 +78,20 @@ class OpenPointstamp:
 class PlanSummary:
     """A decoded plan summary, which explains a coordinator's snapshot."""
 
-    def __init__(self, found: Mapping[str, Any]) -> None:
-        self.steps: list[tuple[str, str, str, int]] = [tuple(step) for step in found["steps"]]
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.steps: list[tuple[str, str, str, int]] = [tuple(step) for step in data["steps"]]
         #: the step and its input to which each channel leads
-        self.channels: list[tuple[str, int]] = [(step, input_) for step, input_ in found["channels"]]
-        self.unnamed: list[str] = found.get("unnamed", [])
-        self.inputs: Mapping[str, tuple[str, str]] = found["inputs"]
-        self.times: Times | None = _TIMES[found["times"]] if found["edges"] is not None else None
+        self.channels: list[tuple[str, int]] = [(step, input_) for step, input_ in data["channels"]]
+        self.unnamed: list[str] = data.get("unnamed", [])
+        self.inputs: Mapping[str, tuple[str, str]] = data["inputs"]
+        self.times: Times | None = _TIMES[data["times"]] if data["edges"] is not None else None
         self.reach: Reachability | None = None
         #: for each location its step, and whether it is of capabilities
         self.places: list[tuple[int, int]] = [(step, i) for step in range(len(self.steps)) for i in range(2)]
-        self.places += [(step, i) for step, i in found.get("ports", ())]
+        self.places += [(step, i) for step, i in data.get("ports", ())]
         if self.times is not None:
             kind: Any = self.times
-            edges = [Arc(a, b, kind.summary(*map(tuple, s)), exchange=x) for a, b, x, s in found["edges"]]
+            edges = [Arc(a, b, kind.summary(*map(tuple, s)), exchange=x) for a, b, x, s in data["edges"]]
             self.reach = Reachability(len(self.places), edges)
 
     @classmethod
@@ -113,14 +113,14 @@ class PlanSummary:
 
     def open_pointstamps(self, snapshot: Mapping[str, Any], epoch: int) -> list[OpenPointstamp]:
         """The pointstamps up to an epoch, by time; all of them where times of a user's kind are unknown."""
-        times, found = self.times, dict[tuple[str, int], list[int]]()
+        times, active = self.times, dict[tuple[str, int], list[int]]()
         locations: dict[tuple[str, int], list[int]] = defaultdict(list)
         for location, time, n in snapshot["tracker"]["counts"]:
             if times is None or times.decode(time).epoch <= epoch:
                 index, capability = self.places[location]
-                found.setdefault((json.dumps(time), index), [0, 0])[capability] += n
+                active.setdefault((json.dumps(time), index), [0, 0])[capability] += n
                 locations[json.dumps(time), index].append(location)
-        counts = [(json.loads(time), index, *numbers) for (time, index), numbers in found.items()]
+        counts = [(json.loads(time), index, *numbers) for (time, index), numbers in active.items()]
         if times is not None:
             counts.sort(
                 key=lambda count: (times.decode(count[0]).epoch, count[1], times.decode(count[0]).order_key())

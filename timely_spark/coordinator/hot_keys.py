@@ -38,8 +38,8 @@ def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, HotKey]
     by_input: dict[tuple[int, int], list[Load]] = defaultdict(list)
     for load in loads:
         by_input[load.vertex, load.input].append(load)
-    found: dict[str, HotKey] = {}
-    for (vertex, input_), of in by_input.items():
+    hot: dict[str, HotKey] = {}
+    for (vertex, input_), reports in by_input.items():
         exchange = exchange_by_key(plan, vertex, input_)
         assert exchange is not None
         stage, by = exchange
@@ -49,8 +49,8 @@ def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, HotKey]
         if isinstance(keys, FoundKeys):
             stage = node.stage
         workers = plan.workers if by.workers is None else len(by.workers)
-        most = max(of, key=lambda load: (load.records, load.share, load.key))
-        share = (sum(load.records for load in of) + (workers - len(of)) * MANY) / workers
+        most = max(reports, key=lambda load: (load.records, load.share, load.key))
+        share = (sum(load.records for load in reports) + (workers - len(reports)) * MANY) / workers
         if most.records < _FACTOR * share or most.share < 0.5:
             continue
         text = (
@@ -60,14 +60,14 @@ def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, HotKey]
         )
         if isinstance(keys, FoundKeys) and not by.copies:
             step = next(step for step, own in plan.found_keys.items() if own is keys)
-            found[stage.name] = HotKey(text, (step, most.hot))
+            hot[stage.name] = HotKey(text, (step, most.hot))
             continue
         if getattr(stage.vertex, "takes_skew", False) and stage.direct:
             key = most.key if _is_literal(most.key) else "..."
             listed = f"skew=[{key}]" + ("" if key == most.key else ", a list of their values")
             text = with_hint(text, f"name such keys in your call of {stage.operator}: {listed}.")
-        found.setdefault(stage.name, HotKey(text))
-    return found
+        hot.setdefault(stage.name, HotKey(text))
+    return hot
 
 
 def _is_literal(key: str) -> bool:

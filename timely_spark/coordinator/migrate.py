@@ -73,7 +73,7 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
     Args:
         before: the old plan's `described`.
         snapshot: the old `Coordinator.encode`.
-        states: the `Worker.checkpoint` of each old worker; None: the worker never ran.
+        states: the `Worker.checkpoint` of each old worker, None if it never ran.
         messages: the messages in flight, of schema `ROWS`. They are queued at their workers.
         empty: whether new steps that need the past may start empty.
     """
@@ -109,9 +109,9 @@ class Migrator:
             wire.read(messages, Message), key=lambda sent: (sent[1].channel, sent[1].sender)
         )
         old, new = self.differences.workers
-        plan.spread(found := snapshot.get("spread", {}))
+        plan.spread(spread := snapshot.get("spread", {}))
         #: whether the hot keys of some steps differ
-        self.hot_keys = self.differences.hot_keys or not found.keys() <= plan.found_keys.keys()
+        self.hot_keys = self.differences.hot_keys or not spread.keys() <= plan.found_keys.keys()
         self.rescaled = old != new or self.hot_keys
         #: what the user may do instead of letting state be repartitioned
         self.as_before = f"start with workers={old}" if old != new else "leave the hot keys as they were"
@@ -291,7 +291,7 @@ class Migrator:
     # -- inputs ----------------------------------------------------------------------------------------------
 
     def _inputs(self) -> dict[str, Any]:
-        """The epoch of each input; None: closed.
+        """The epoch of each input, None if it is closed.
 
         Spark identifies DataFrames by their order, so they must be the same; handles may be added or removed.
         """
@@ -346,7 +346,9 @@ class Migrator:
             queue = [(key, chunk) for key, chunk in queued if key[0] in self.continuing]
             continuing = {
                 **head,
-                "vertices": {name: of for name, of in head["vertices"].items() if name in self.continuing},
+                "vertices": {
+                    name: vertex for name, vertex in head["vertices"].items() if name in self.continuing
+                },
                 "queue": [key for key, _ in queue],
                 "batches": [chunk for _, chunk in queue],
                 "pending": [pending for pending in head["pending"] if pending[0] in self.continuing],
@@ -384,8 +386,8 @@ class Migrator:
         """A worker with what does not move of the old one, or of an empty one."""
         staying = self.continuing - self.moving
         head, parts = self.heads[index] if staying else (_EMPTY, [])
-        vertices = {name: of for name, of in head["vertices"].items() if name in staying}
-        pending = [of for of in head["pending"] if of[0] in staying]
+        vertices = {name: entry for name, entry in head["vertices"].items() if name in staying}
+        pending = [entry for entry in head["pending"] if entry[0] in staying]
         return self._worker(index, {**_EMPTY, "vertices": vertices, "pending": pending}, parts)
 
     def _repartition_state(
@@ -575,7 +577,7 @@ class Migrator:
                 for counted in ("read", "quarantined")
             },
             **{
-                told: {step: of for step, of in snapshot.get(told, {}).items() if step in self.stages}
+                told: {step: value for step, value in snapshot.get(told, {}).items() if step in self.stages}
                 for told in ("hot_keys", "negatives")
             },
             "spread": {step: [*keys] for step, keys in self.plan.found_keys.items() if keys},

@@ -43,12 +43,12 @@ class Runs:
         place = self._places[vertex]
         self._times[place] = times
         for at in range(place, min(place + 2, len(self._times))):
-            found = bisect_left(self._begins, at)
-            begins = self._begins[found : found + 1] == [at]
+            first = bisect_left(self._begins, at)
+            begins = self._begins[first : first + 1] == [at]
             if (self._times[at] != (self._times[at - 1] if at else [])) == begins:
                 continue
             if begins:
-                del self._begins[found]
+                del self._begins[first]
             else:
                 insort(self._begins, at)
 

@@ -40,7 +40,7 @@ def spread(
     Args:
         coordinator: as of the batch.
         result: the batch's.
-        states: the `Worker.checkpoint` of each worker; None: the worker never ran.
+        states: the `Worker.checkpoint` of each worker, None if it never ran.
 
     Returns:
         The coordinator and the result to continue from; and all workers, if their states have moved.
@@ -87,8 +87,8 @@ class _Spreading(Migrator):
         workers = super()._workers()
         salts = [stage for stage in self.plan.stages if stage.is_stateless and hasattr(stage.vertex, "skew")]
         for step, keys in self.added.items() if not self.problems else ():
-            found = self.plan.found_keys[step]
-            for stage in (salt for salt in salts if salt.vertex.skew.hot is found):  # type: ignore[union-attr]
+            hot = self.plan.found_keys[step]
+            for stage in (salt for salt in salts if salt.vertex.skew.hot is hot):  # type: ignore[union-attr]
                 self._reduce_parts(stage, keys, workers)
         return workers
 

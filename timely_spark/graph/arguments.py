@@ -118,10 +118,10 @@ def seconds(what: str, duration: Any, *, above: bool = False) -> float:
     """
     with contextlib.suppress(ValueError, TypeError, OverflowError):
         length = nanoseconds(duration)
-        found = float(duration if length is None else length / 10**9)
+        value = float(duration if length is None else length / 10**9)
         is_length = length is not None or not isinstance(duration, str | bool)
-        if is_length and (0 < found < math.inf or (found == 0 and not above)):
-            return found
+        if is_length and (0 < value < math.inf or (value == 0 and not above)):
+            return value
     hint = f'give {what}=1, {what}="1s" or {what}="2 minutes".'
     expected = "seconds" + ", above 0" * above + ", or a number and a unit of time,"
     return refuse(duration, what=what, expected=expected, hint=hint)

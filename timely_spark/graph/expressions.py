@@ -29,13 +29,13 @@ def projected(step: str, columns: Mapping[str, str | Expression], schema: pa.Sch
         SchemaError: an expression does not fit, or divides integers by ``/``.
     """
     try:
-        made = project(schema.empty_table(), columns).schema.remove_metadata()
+        result = project(schema.empty_table(), columns).schema.remove_metadata()
     except (pa.ArrowException, KeyError) as error:
         msg = f"{step}: {error}; the input has {columns_of(schema)}"
         hint = "check the columns' names and types; pyarrow.compute lists the functions."
         raise SchemaError(msg, where=caller(), hint=hint) from error
     check_quotients(step, columns.values(), schema)
-    return made
+    return result
 
 
 #: functions that have a value for all arguments, as comparisons do

@@ -35,7 +35,7 @@ CALL: ContextVar[OperatorCall | None] = ContextVar("CALL", default=None)
 """The call of the user's own code that runs; one that the library makes is not it."""
 
 
-def locate_errors(of: Located) -> Located:
+def locate_errors(target: Located) -> Located:
     """Decorate a function, or a class's public methods: unexpected exceptions become a `GraphError`.
 
     Operators check for common mistakes themselves. This decorator handles all other wrong arguments.
@@ -50,17 +50,17 @@ def locate_errors(of: Located) -> Located:
     timely_spark.errors.GraphError: delay: can only concatenate str (not "int") to str (...)
     Hint: check the arguments: delay(by)
     """
-    if not isinstance(of, type):
-        result: Any = _located(of, own=list(inspect.signature(of).parameters)[:1] == ["self"])
+    if not isinstance(target, type):
+        result: Any = _located(target, own=list(inspect.signature(target).parameters)[:1] == ["self"])
         return result  # type: ignore[no-any-return]
-    for name, member in list(vars(of).items()):
+    for name, member in list(vars(target).items()):
         if isinstance(member, FunctionType) and not name.startswith("_"):
-            setattr(of, name, located_method(member))
-    return of
+            setattr(target, name, located_method(member))
+    return target
 
 
 def located_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`locate_errors` of one method, whose first parameter is the instance."""
+    """`locate_errors` of one method. Its first parameter is the instance."""
     return _located(function, own=True)
 
 

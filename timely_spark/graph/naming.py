@@ -62,9 +62,9 @@ class Owner:
         return word if inside else f"{self.text}.{word}"
 
 
-def is_text(given: Any) -> bool:
+def is_text(value: Any) -> bool:
     """Whether a name is a text with characters, all of which UTF-8 has: lone surrogates it has not."""
-    return isinstance(given, str) and given != "" and not any("\ud800" <= one <= "\udfff" for one in given)
+    return isinstance(value, str) and value != "" and not any("\ud800" <= one <= "\udfff" for one in value)
 
 
 def _inside(outer: Name | None, text: str) -> str:
@@ -88,22 +88,22 @@ class Names:
         every = {name.full: name for name in copies.values() if name is not None}
         return Names(every, Counter(self.derived)), copies
 
-    def add(self, outer: Name | None, kind: str, given: str | None, where: Where) -> Name:
+    def add(self, outer: Name | None, kind: str, argument: str | None, where: Where) -> Name:
         """Add a unique name: the given one, or one derived from `kind` and the owner."""
         owner = self.owner
-        if owner is None or (given is not None and given == owner.argument and owner.given):
-            if given is None:
+        if owner is None or (argument is not None and argument == owner.argument and owner.given):
+            if argument is None:
                 return self._derived(outer, kind, kind, where, stable=False)
-            return self._given(outer, given, where)
-        if given is not None and given == owner.argument:
+            return self._given(outer, argument, where)
+        if argument is not None and argument == owner.argument:
             word = owner.text
         else:
-            word = owner.part(outer, given or kind)
+            word = owner.part(outer, argument or kind)
         return self._derived(outer, word, kind, where, stable=owner.stable)
 
-    def part(self, of: Name, word: str) -> Name:
-        """The name of a step that the compiler inserts behind `of`."""
-        return self._derived(of.outer, f"{of.text}.{word}", word, of.where, stable=of.stable)
+    def part(self, name: Name, word: str) -> Name:
+        """The name of a step that the compiler inserts behind `name`."""
+        return self._derived(name.outer, f"{name.text}.{word}", word, name.where, stable=name.stable)
 
     def owned(self, outer: Name | None, argument: str | None) -> Owner | None:
         """The owner of the steps of an operator with this `name` argument; None if they have no owner."""

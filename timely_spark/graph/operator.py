@@ -17,8 +17,8 @@ Operator = TypeVar("Operator", bound=Callable[..., Any])
 _SECTION = re.compile(r"\n\n(?=(?:Args|\*\*Columns|Example|Raises):)")
 
 
-def operator(of: type, *, also: str | None = None) -> Callable[[Operator], Operator]:
-    """Decorate a function: it becomes a method of the class `of`, whose instance is its first argument.
+def operator(owner: type, *, also: str | None = None) -> Callable[[Operator], Operator]:
+    """Decorate a function: it becomes a method of the class `owner`, whose instance is its first argument.
 
     From the method of the same name of the class `of._explained_by` it has what its own docstring lacks.
 
@@ -34,13 +34,13 @@ def operator(of: type, *, also: str | None = None) -> Callable[[Operator], Opera
 
     def add(function: Operator) -> Operator:
         method = located_method(function)
-        if (twin := getattr(getattr(of, "_explained_by", None), function.__name__, None)) is not None:
+        if (twin := getattr(getattr(owner, "_explained_by", None), function.__name__, None)) is not None:
             method.__doc__ = _completed(function, twin)
         for name in filter(None, (function.__name__, also)):
-            if name in vars(of):
-                msg = f"{function.__module__}.{name}: {of.__name__} has a method {name!r} already"
+            if name in vars(owner):
+                msg = f"{function.__module__}.{name}: {owner.__name__} has a method {name!r} already"
                 raise TypeError(msg)
-            setattr(of, name, method)
+            setattr(owner, name, method)
         return function
 
     return add

@@ -74,9 +74,9 @@ class ColumnProjection:
         return pa.Table.from_arrays([compute(table) for compute in columns], schema=schema)
 
     def _prepared(self, schema: pa.Schema) -> tuple[pa.Schema, list[_Compute], pa.Schema]:
-        made = [_computed(column, schema) for column in self.columns.values()]
-        fields = [pa.field(name, kind) for name, (_, kind) in zip(self.columns, made, strict=True)]
-        return schema, [compute for compute, _ in made], pa.schema(fields)
+        computed = [_computed(column, schema) for column in self.columns.values()]
+        fields = [pa.field(name, kind) for name, (_, kind) in zip(self.columns, computed, strict=True)]
+        return schema, [compute for compute, _ in computed], pa.schema(fields)
 
 
 def _computed(column: str | pc.Expression | SqlExpression, schema: pa.Schema) -> tuple[_Compute, pa.DataType]:
@@ -119,13 +119,13 @@ class Subexpression:
     @property
     def inner(self) -> list[Subexpression]:
         """The arguments of a call, and its options; nothing of what is not a call."""
-        depth, found, first = 0, list[Subexpression](), 1
+        depth, inner, first = 0, list[Subexpression](), 1
         for at, (kind, _) in enumerate(self.entries):
             depth += {"call": 1, "end": -1}.get(kind, 0)
             if at and depth == 1:
-                found.append(Subexpression(self.constants, self.entries[first : at + 1], self.read))
+                inner.append(Subexpression(self.constants, self.entries[first : at + 1], self.read))
                 first = at + 1
-        return found
+        return inner
 
     @property
     def options(self) -> pc.FunctionOptions:

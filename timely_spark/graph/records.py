@@ -128,39 +128,39 @@ def _check_cast(before: pa.ChunkedArray, after: pa.ChunkedArray, field: pa.Field
 
 def _same(before: pa.Array, after: pa.Array) -> bool:
     """Whether the parts that a cast may drop are the same when cast back; times are those of their zone."""
-    of, to = before.type, after.type
-    if before.null_count == len(before) or not _drops(of, to):
+    own, other = before.type, after.type
+    if before.null_count == len(before) or not _drops(own, other):
         return True
-    if pa.types.is_dictionary(of):
+    if pa.types.is_dictionary(own):
         return _same(before.dictionary_decode(), after)
-    if pa.types.is_struct(of):
-        kept = dict(zip((field.name for field in inner_fields(to)), after.flatten(), strict=True))
+    if pa.types.is_struct(own):
+        kept = dict(zip((field.name for field in inner_fields(other)), after.flatten(), strict=True))
         return all(
             _same(part, kept[field.name]) if field.name in kept else part.null_count == len(part)
-            for field, part in zip(inner_fields(of), before.flatten(), strict=True)
+            for field, part in zip(inner_fields(own), before.flatten(), strict=True)
         )
-    if pa.types.is_map(of):
+    if pa.types.is_map(own):
         before, after = (one.cast(pa.list_(one.type.field(0))) for one in (before, after))
-    if pa.types.is_nested(of):
+    if pa.types.is_nested(own):
         return _same(before.flatten(), after.flatten())
-    local = pc.local_timestamp(before) if pa.types.is_timestamp(of) and of.tz else before
+    local = pc.local_timestamp(before) if pa.types.is_timestamp(own) and own.tz else before
     return bool(after.cast(local.type).equals(local))
 
 
-def _drops(of: pa.DataType, to: pa.DataType) -> bool:
+def _drops(own: pa.DataType, to: pa.DataType) -> bool:
     """Whether Arrow's safe cast may drop parts of a value: of a number, a date, a time of day, a field."""
-    if pa.types.is_dictionary(of):
-        return _drops(of.value_type, to)
+    if pa.types.is_dictionary(own):
+        return _drops(own.value_type, to)
     if pa.types.is_boolean(to):
-        return bool(pa.types.is_integer(of) or pa.types.is_floating(of))
+        return bool(pa.types.is_integer(own) or pa.types.is_floating(own))
     if pa.types.is_date(to) or pa.types.is_time(to):
-        return bool(pa.types.is_timestamp(of))
-    if pa.types.is_struct(of) and pa.types.is_struct(to):
+        return bool(pa.types.is_timestamp(own))
+    if pa.types.is_struct(own) and pa.types.is_struct(to):
         wanted = {field.name: field.type for field in inner_fields(to)}
         return any(
-            field.name not in wanted or _drops(field.type, wanted[field.name]) for field in inner_fields(of)
+            field.name not in wanted or _drops(field.type, wanted[field.name]) for field in inner_fields(own)
         )
-    inner, others = inner_fields(of), inner_fields(to)
+    inner, others = inner_fields(own), inner_fields(to)
     return len(inner) == len(others) and any(
         _drops(a.type, b.type) for a, b in zip(inner, others, strict=True)
     )
@@ -218,8 +218,8 @@ def _check_lossless(value: Any, kind: pa.DataType) -> None:
         msg = f"{shorten(value)} is one value, not a list"
         raise ValueError(msg)
     elif pa.types.is_nested(kind):
-        for one, of in _parts(value, kind):
-            _check_lossless(one, of)
+        for one, own in _parts(value, kind):
+            _check_lossless(one, own)
 
 
 def _check_instant(value: Any, kind: pa.DataType) -> None:
@@ -248,18 +248,18 @@ def _check_zone(zoned: bool, kind: pa.TimestampType, what: str) -> None:  # noqa
         raise ValueError(msg)
 
 
-def _check_kinds(of: pa.DataType, to: pa.DataType, column: str) -> None:
+def _check_kinds(own: pa.DataType, to: pa.DataType, column: str) -> None:
     """Check that no cast reads a text, counts a time's units, or changes its zone, also inside of others."""
-    if pa.types.is_dictionary(of):
-        return _check_kinds(of.value_type, to, column)
-    if pa.types.is_timestamp(of) and pa.types.is_timestamp(to):
-        return _check_zone(of.tz is not None, to, f"column {column!r}, of type {of},")
-    rounds = any(pa.types.is_floating(a) and pa.types.is_decimal(b) for a, b in ((of, to), (to, of)))
-    if rounds or (_kind(of) != _kind(to) and not pa.types.is_null(of)):
-        msg = f"column {column!r} has values of type {of}, not {to}"
+    if pa.types.is_dictionary(own):
+        return _check_kinds(own.value_type, to, column)
+    if pa.types.is_timestamp(own) and pa.types.is_timestamp(to):
+        return _check_zone(own.tz is not None, to, f"column {column!r}, of type {own},")
+    rounds = any(pa.types.is_floating(a) and pa.types.is_decimal(b) for a, b in ((own, to), (to, own)))
+    if rounds or (_kind(own) != _kind(to) and not pa.types.is_null(own)):
+        msg = f"column {column!r} has values of type {own}, not {to}"
         raise ValueError(msg)
-    inner, others = inner_fields(of), inner_fields(to)
-    if pa.types.is_struct(of) and pa.types.is_struct(to):
+    inner, others = inner_fields(own), inner_fields(to)
+    if pa.types.is_struct(own) and pa.types.is_struct(to):
         by_name = {field.name: field for field in others}
         inner = [field for field in inner if field.name in by_name]
         others = [by_name[field.name] for field in inner]

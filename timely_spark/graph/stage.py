@@ -82,7 +82,7 @@ class FoundKeys(list[int]):
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """Hot keys, whose records do not go to the one worker of their key."""
+    """Hot keys: their records do not go to the one worker of their key."""
 
     #: H of each hot key: ascending if the user names them
     hot: tuple[int, ...] | FoundKeys

@@ -49,24 +49,24 @@ class Affected:
                 self.values = pa.array(different, self.values.type)
                 number = np.zeros(int(different[-1]) - low + 1, np.int64)
                 number[_above(low, different)] = self._in_order()
-                found = [number[_above(low, column)] for column in values]
+                numbers = [number[_above(low, column)] for column in values]
                 first = False
             else:
-                found, self.values = self._numbered(values)
+                numbers, self.values = self._numbered(values)
         else:
             encoded = pa.concat_arrays([self.values, *arrays]).dictionary_encode(null_encoding="encode")
             codes = encoded.indices.to_numpy()[len(self) :].astype(np.int64)
-            found = np.split(codes, np.cumsum([len(array) for array in arrays])[:-1])
+            numbers = np.split(codes, np.cumsum([len(array) for array in arrays])[:-1])
             self.values = encoded.dictionary
         if first and len(self):
             number = self._in_order()
-            found = [number[codes] for codes in found]
+            numbers = [number[codes] for codes in numbers]
         if more := len(self) - len(self.looked_up):
             for name in ("looked_up", "stored", "detached"):
                 setattr(self, name, np.append(getattr(self, name), np.zeros(more, np.bool_)))
             for name in ("old_label", "old_parent", "old_rank", "label", "parent", "rank"):
                 setattr(self, name, np.append(getattr(self, name), np.full(more, NO_NODE)))
-        return found
+        return numbers
 
     def _numbered(self, arrays: list[npt.NDArray[Any]]) -> tuple[list[Indices], pa.Array]:
         """The numbers of integer values, and all values including new ones."""
@@ -78,15 +78,15 @@ class Affected:
             order = np.argsort(numbered, kind="stable")
             self._sorted = numbered[order], order
         sorted_, order = self._sorted
-        found = np.full(len(values), NO_NODE)
+        numbers = np.full(len(values), NO_NODE)
         if len(sorted_):
             at = np.minimum(np.searchsorted(sorted_, values), len(sorted_) - 1)
-            found = np.where(sorted_[at] == values, order[at], NO_NODE)
-        start, new = len(sorted_), found == NO_NODE
+            numbers = np.where(sorted_[at] == values, order[at], NO_NODE)
+        start, new = len(sorted_), numbers == NO_NODE
         codes, different = pd.factorize(np.append(numbered[start:], values[new]))
-        found[new] = codes[len(numbered) - start :] + start
+        numbers[new] = codes[len(numbered) - start :] + start
         every = pa.array(np.append(numbered[:start], different), self.values.type)
-        return np.split(found, np.cumsum([len(array) for array in arrays])[:-1]), every
+        return np.split(numbers, np.cumsum([len(array) for array in arrays])[:-1]), every
 
     def _in_order(self) -> Indices:
         """Put all values in the order of their hashes. Returns their new numbers."""

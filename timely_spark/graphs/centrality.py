@@ -79,9 +79,9 @@ def betweenness(
     every = ends_of(graph)
     sources = every
     if samples is not None:
-        given = nodes_of("betweenness", samples, node, graph)
-        every, given = every.together("betweenness", given)
-        sources = every.semijoin(given.distinct(), on="node", unique=True)
+        sampled = nodes_of("betweenness", samples, node, graph)
+        every, sampled = every.together("betweenness", sampled)
+        sources = every.semijoin(sampled.distinct(), on="node", unique=True)
     links = graph if directed else graph.concat(reversed_of(graph))
     links = links.distinct().arrange("src")
     first = {"distance": pc.scalar(0), "paths": pc.scalar(1)}
@@ -126,43 +126,43 @@ def betweenness(
 
 def _nearest(rows: pa.Table) -> pa.Table:
     """For each node and source the least distance, and the number of paths of this length."""
-    of = adjacent(rows, ["node", "source"])
+    groups = adjacent(rows, ["node", "source"])
     distance, paths, count = (numbers(rows, name) for name in ("distance", "paths", "count"))
-    least = np.minimum.reduceat(distance, of.starts)
+    least = np.minimum.reduceat(distance, groups.starts)
     # equal records are as many neighbours with so many paths
-    near = distance == least[of.ids]
-    every = of.totals(np.where(near, paths * count, 0))
-    if (of.totals(np.where(near, paths.astype(np.float64) * count, 0.0)) >= _MOST_PATHS).any():
+    near = distance == least[groups.ids]
+    every = groups.totals(np.where(near, paths * count, 0))
+    if (groups.totals(np.where(near, paths.astype(np.float64) * count, 0.0)) >= _MOST_PATHS).any():
         msg = "betweenness: 2^62 or more shortest paths between two nodes"
         raise SchemaError(msg, hint="remove edges, or give samples whose shortest paths are fewer.")
-    keys = rows.select(["node", "source"]).take(pa.array(of.starts))
+    keys = rows.select(["node", "source"]).take(pa.array(groups.starts))
     return keys.append_column("distance", pa.array(least)).append_column("paths", pa.array(every))
 
 
 def _summed(rows: pa.Table) -> pa.Table:
     """The sum of the parts of each node and source, when all have arrived."""
-    of = adjacent(rows, ["node", "source"])
+    groups = adjacent(rows, ["node", "source"])
     through, count = (numbers(rows, name) for name in ("through", "count"))
-    complete = of.totals(np.where(through == _WAITS, count, -count)) == 1  # the node's own row
-    total = _sums(np.where(through == _WAITS, 0.0, through), count, of)
-    keys = rows.select(["node", "source"]).take(pa.array(of.starts[complete]))
+    complete = groups.totals(np.where(through == _WAITS, count, -count)) == 1  # the node's own row
+    total = _sums(np.where(through == _WAITS, 0.0, through), count, groups)
+    keys = rows.select(["node", "source"]).take(pa.array(groups.starts[complete]))
     return keys.append_column("through", pa.array(total[complete]))
 
 
 def _added(rows: pa.Table) -> pa.Table:
     """The sum of each node."""
-    of = adjacent(rows, ["node"])
+    groups = adjacent(rows, ["node"])
     through, count = (numbers(rows, name) for name in ("through", "count"))
     return pa.table(
-        {"node": rows.column("node").take(pa.array(of.starts)), "through": _sums(through, count, of)}
+        {"node": rows.column("node").take(pa.array(groups.starts)), "through": _sums(through, count, groups)}
     )
 
 
-def _sums(values: Doubles, count: Indices, of: Groups) -> Doubles:
+def _sums(values: Doubles, count: Indices, groups: Groups) -> Doubles:
     """The sums of groups, each in ascending order, one after the other: they depend on the values alone."""
-    order = np.lexsort((values, of.ids))
-    totals = np.zeros(len(of.starts))
-    np.add.at(totals, of.ids[order], (values * count)[order])
+    order = np.lexsort((values, groups.ids))
+    totals = np.zeros(len(groups.starts))
+    np.add.at(totals, groups.ids[order], (values * count)[order])
     return totals
 
 

@@ -106,13 +106,13 @@ def contracted(level: Level, received: Messages) -> tuple[Level, LocalGraph, Mes
     weight = np.where(level.became == nodes, level.weight, 0)
     np.add.at(weight, node_rows(nodes, cluster), amount)
     links = np.flatnonzero(present & (received.amount == 0))
-    to, of = level.became[node_rows(nodes, received.to[links])], received.of[links]
-    to, of = to[to != of], of[to != of]
-    zeros = np.zeros(len(to), np.int64)
+    receiver, sender = level.became[node_rows(nodes, received.to[links])], received.of[links]
+    receiver, sender = receiver[receiver != sender], sender[receiver != sender]
+    zeros = np.zeros(len(receiver), np.int64)
     level = replace(level, cluster=cluster, member=received.of[joins], amount=amount)
     left = weight > 0
     graph = LocalGraph(nodes[left], weight[left], nodes[:0], nodes[:0])
-    return level, graph, Messages(to, of, zeros, zeros)
+    return level, graph, Messages(receiver, sender, zeros, zeros)
 
 
 def relinked(graph: LocalGraph, received: Messages) -> LocalGraph:

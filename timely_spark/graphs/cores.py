@@ -116,11 +116,11 @@ def core_numbers(
 
 def _h_index(near: pa.Table) -> pa.Table:
     """For each node the greatest h such that h of its neighbours have at least h."""
-    of = adjacent(near, ["node"])
+    groups = adjacent(near, ["node"])
     values, counts = (numbers(near, column) for column in ("core", "count"))
-    order = np.lexsort((-values, of.ids))
+    order = np.lexsort((-values, groups.ids))
     values, counts = values[order], counts[order]
     total = np.cumsum(counts)
-    before = (total - counts)[of.starts][of.ids]
-    best = np.maximum.reduceat(np.minimum(values, total - before), of.starts)
-    return pa.table({"node": near.column("node").take(pa.array(of.starts)), "core": best})
+    before = (total - counts)[groups.starts][groups.ids]
+    best = np.maximum.reduceat(np.minimum(values, total - before), groups.starts)
+    return pa.table({"node": near.column("node").take(pa.array(groups.starts)), "core": best})

@@ -30,7 +30,7 @@ from timely_spark.times import Timestamp
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Ranks are in parts of a unit, so that hubs, whose rank moves in steps of their degree, are precise.
+#: Ranks are in parts of a unit, so that hubs are precise: a hub's rank moves in steps of its degree.
 BITS = 11
 #: What a worker knows of each node, by the node's number.
 _OF_NODES = ("rank", "total", "reported", "present", "moved", "start", "degree")
@@ -79,7 +79,7 @@ class DynamicFrontier(BufferingVertex):
             return
         ready = [at for at in self.buffered if at.epoch == time.epoch and at.less_equal(time)]
         arrived = [self.buffered.pop(at) for at in ready]
-        links, nodes, sums = ([table for of in arrived for table in of[edge]] for edge in range(3))
+        links, nodes, sums = ([table for batch in arrived for table in batch[edge]] for edge in range(3))
         got = [self._change_nodes(nodes), self._add_sums(sums)]
         sources, *sent = self._change_edges(links)
         moved = self._move_ranks(unique(len(self.rank), *got, sources))
@@ -205,9 +205,9 @@ class DynamicFrontier(BufferingVertex):
             values = pc.add(values, pa.scalar(0, values.type))
         if self._index is None:
             self._index = pd.Index(flat(self.values["node"]).to_pandas())
-        found = self._index.get_indexer(pd.Index(values.to_pandas()))
-        if (found < 0).any():
-            new = values.filter(pa.array(found < 0)).unique()
+        numbers = self._index.get_indexer(pd.Index(values.to_pandas()))
+        if (numbers < 0).any():
+            new = values.filter(pa.array(numbers < 0)).unique()
             self.values = pa.table({"node": pa.concat_arrays([flat(self.values["node"]), new])})
             for name in _OF_NODES:
                 own = getattr(self, name)
@@ -215,7 +215,7 @@ class DynamicFrontier(BufferingVertex):
                 setattr(self, name, np.append(own, more))
             self._index = None
             return self._numbers(pa.chunked_array([values]))
-        return found
+        return numbers
 
     def _of(self, nodes: Indices) -> pa.ChunkedArray:
         return self.values["node"].take(pa.array(nodes))
@@ -235,12 +235,14 @@ class DynamicFrontier(BufferingVertex):
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Each node with what is known of it, and its edges, goes to its new worker."""
         waiting = [{"buffered": state["buffered"]} for state in states if "buffered" in state]
-        made = list(super().repartition(waiting, workers, partition)) if waiting else [{}] * workers
+        repartitioned = list(super().repartition(waiting, workers, partition)) if waiting else [{}] * workers
         parts: list[list[pa.Table]] = [[] for _ in range(workers)]
         for state in states:
             for worker, part in enumerate(partition(1, self._with(state).rows())):
                 parts[worker].append(part)
-        return [{**made[worker], **self._with({}).of_rows(rows)} for worker, rows in enumerate(parts)]
+        return [
+            {**repartitioned[worker], **self._with({}).of_rows(rows)} for worker, rows in enumerate(parts)
+        ]
 
     def _with(self, state: Any) -> DynamicFrontier:
         vertex = DynamicFrontier(self.values.schema.field("node").type, 0, self.share, 1)

@@ -40,9 +40,9 @@ def nodes_of(algorithm: str, nodes: Any, node: str, edges: Collection, **more: s
     """Nodes like those of the edges as a column `node`, and further columns by new names, without nulls."""
     check_collection(algorithm, nodes)
     check_columns(algorithm, nodes.schema, [node, *more.values()], keys=True)
-    found, kind = nodes.schema.field(node).type, edges.schema.field("src").type
-    if found != kind:
-        msg = f"{algorithm}: node={node!r} is {found}, the ends of the edges are {kind}"
+    own, kind = nodes.schema.field(node).type, edges.schema.field("src").type
+    if own != kind:
+        msg = f"{algorithm}: node={node!r} is {own}, the ends of the edges are {kind}"
         raise SchemaError(msg, where=caller(), hint="cast one with select(node=pc.field('node').cast(...)).")
     result: Collection = nodes.select({"node": node, **more})
     for column in result.schema.names:

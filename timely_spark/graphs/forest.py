@@ -159,9 +159,9 @@ class Forest(BufferingVertex):
         total, h = np.zeros(len(a), np.int64), nodes.hashes()
         if len(self.edges):
             pairs = pa.table({"node": nodes.of(a), "other": nodes.of(b)})
-            probe, found = self.edges.matches(pairs, pairs.column_names, self.edges.paired(h[a], h[b]))
+            probe, stored = self.edges.matches(pairs, pairs.column_names, self.edges.paired(h[a], h[b]))
             if len(probe):
-                np.add.at(total, probe, numbers(found, DIFF))
+                np.add.at(total, probe, numbers(stored, DIFF))
         return total
 
     def _with_edge(self, nodes: Affected, which: Indices) -> Indices:
@@ -169,8 +169,8 @@ class Forest(BufferingVertex):
         if not len(which) or not len(self.edges):
             return which[:0]
         keys = pa.table({"node": nodes.of(which)})
-        probe, found = self.edges.matches(keys, ["node"], nodes.hashes()[which], most=_SAMPLE)
-        (other,) = nodes.numbers(found.column("other"))
+        probe, stored = self.edges.matches(keys, ["node"], nodes.hashes()[which], most=_SAMPLE)
+        (other,) = nodes.numbers(stored.column("other"))
         seen = which[probe[self._multiplicity(nodes, which[probe], other) > 0]]
         rest, _ = pairs_of(self.edges, nodes, which[~np.isin(which, seen)])
         return np.append(seen, rest)
@@ -187,13 +187,13 @@ class Forest(BufferingVertex):
         if not len(which) or not len(self.nodes):
             return
         keys = pa.table({"node": nodes.of(which)})
-        probe, found = self.nodes.lookup(keys, ["node"], nodes.hashes()[which])
+        probe, stored = self.nodes.lookup(keys, ["node"], nodes.hashes()[which])
         if not len(probe):
             return
-        rank = numbers(found, "rank")
+        rank = numbers(stored, "rank")
         last = np.append(probe[1:] != probe[:-1], True) & (rank != _REMOVED)
-        found, which = found.filter(last), which[probe[last]]
-        label, parent = nodes.numbers(found.column("label"), found.column("parent"))
+        stored, which = stored.filter(last), which[probe[last]]
+        label, parent = nodes.numbers(stored.column("label"), stored.column("parent"))
         nodes.stored[which] = True
         nodes.label[which] = nodes.old_label[which] = label
         nodes.parent[which] = nodes.old_parent[which] = parent
@@ -340,8 +340,8 @@ class Forest(BufferingVertex):
     @staticmethod
     def _rooted(nodes: Affected, detached: Mask, x: Indices, y: Indices) -> Rooted:
         """A forest of the detached nodes and the other trees; each of those counts as one node, its root."""
-        of = np.where(detached, np.arange(len(nodes)), nodes.label)
-        return rooted_forest(len(nodes), of[x], of[y], nodes.ranks())
+        tree = np.where(detached, np.arange(len(nodes)), nodes.label)
+        return rooted_forest(len(nodes), tree[x], tree[y], nodes.ranks())
 
 
 class _SpanningForest(Forest):

@@ -198,23 +198,23 @@ def _rows(seen: pa.Table) -> tuple[Groups, npt.NDArray[Any], Mask]:
     return of, choices, of.totals(np.where(choices == _WAITS, counts, -counts)) == 1  # the node's own row
 
 
-def _made(seen: pa.Table, starts: Indices, choices: npt.NDArray[Any], made: Mask) -> pa.Table:
-    nodes = seen.column("node").take(pa.array(starts[made]))
-    return pa.table({"node": nodes, _CHOICE: choices[made].astype(np.int64)})
+def _made(seen: pa.Table, starts: Indices, choices: npt.NDArray[Any], chosen: Mask) -> pa.Table:
+    nodes = seen.column("node").take(pa.array(starts[chosen]))
+    return pa.table({"node": nodes, _CHOICE: choices[chosen].astype(np.int64)})
 
 
 def _joins(seen: pa.Table) -> pa.Table:
     """The nodes that can decide: out beside one that is in, and in beside none."""
-    of, choices, complete = _rows(seen)
-    out = np.maximum.reduceat(choices, of.starts) == _IN
-    return _made(seen, of.starts, np.where(out, _OUT, _IN), complete | out)
+    groups, choices, complete = _rows(seen)
+    out = np.maximum.reduceat(choices, groups.starts) == _IN
+    return _made(seen, groups.starts, np.where(out, _OUT, _IN), complete | out)
 
 
 def _least_free(seen: pa.Table) -> pa.Table:
     """The least number that is not among the choices, for nodes whose neighbours have all chosen."""
-    of, choices, complete = _rows(seen)
-    order = np.lexsort((choices, of.ids))
+    groups, choices, complete = _rows(seen)
+    order = np.lexsort((choices, groups.ids))
     # sorted, the row `_WAITS` comes first, and the k-th distinct choice is k - 1 as long as none is left out
-    place = np.arange(len(order)) - of.starts[of.ids] - 1
-    taken = np.add.reduceat(choices[order] == place, of.starts) - 1
-    return _made(seen, of.starts, taken, complete)
+    place = np.arange(len(order)) - groups.starts[groups.ids] - 1
+    taken = np.add.reduceat(choices[order] == place, groups.starts) - 1
+    return _made(seen, groups.starts, taken, complete)

@@ -122,10 +122,10 @@ def label_propagation(
     """
     graph = edges_of("label_propagation", edges, src, dst)
     iterations = integer("iterations", iterations, step="label_propagation", error=GraphError)
-    given = nodes_of("label_propagation", labels, node, graph, label=label)
-    graph, given = graph.together("label_propagation", given)
-    given = given.min("label", keys="node")
-    return _propagated(graph, given, iterations, own="fixed" if fixed else "last", name=name)
+    fixed_labels = nodes_of("label_propagation", labels, node, graph, label=label)
+    graph, fixed_labels = graph.together("label_propagation", fixed_labels)
+    fixed_labels = fixed_labels.min("label", keys="node")
+    return _propagated(graph, fixed_labels, iterations, own="fixed" if fixed else "last", name=name)
 
 
 def _propagated(
@@ -153,16 +153,16 @@ def _propagated(
 
 def _first_ranked(votes: pa.Table) -> pa.Table:
     """The most frequent labels among the votes of each node's greatest rank."""
-    of, ranks = adjacent(votes, ["node"]), numbers(votes, "rank")
-    greatest = np.maximum.reduceat(ranks, of.starts)[of.ids]
+    groups, ranks = adjacent(votes, ["node"]), numbers(votes, "rank")
+    greatest = np.maximum.reduceat(ranks, groups.starts)[groups.ids]
     return _most_frequent(votes.filter(pa.array(ranks == greatest)).drop_columns(["rank"]))
 
 
 def _most_frequent(votes: pa.Table) -> pa.Table:
-    """For each node, whose rows are adjacent, the least of the labels with the greatest count."""
-    of, counts = adjacent(votes, ["node"]), numbers(votes, "count")
-    most_frequent = np.flatnonzero(counts == np.maximum.reduceat(counts, of.starts)[of.ids])
-    votes, nodes = votes.select(["node", "label"]).take(pa.array(most_frequent)), of.ids[most_frequent]
+    """For each node the least of the labels with the greatest count. A node's rows are adjacent."""
+    groups, counts = adjacent(votes, ["node"]), numbers(votes, "count")
+    most_frequent = np.flatnonzero(counts == np.maximum.reduceat(counts, groups.starts)[groups.ids])
+    votes, nodes = votes.select(["node", "label"]).take(pa.array(most_frequent)), groups.ids[most_frequent]
     starts, labels = np.flatnonzero(changes(nodes)), flat(votes.column("label"))
     if pa.types.is_integer(labels.type):
         least = pa.array(np.minimum.reduceat(labels.to_numpy(), starts), labels.type)

@@ -55,10 +55,10 @@ def stable_matching(
     of differential dataflow.
     """
     check_collection("stable_matching", edges)
-    given = [src, dst, src_rank, dst_rank]
-    check_columns("stable_matching", edges.schema, given, keys=True)
-    if len(set(given)) < len(given):
-        msg = f"stable_matching: src, dst, src_rank and dst_rank are {given}"
+    columns = [src, dst, src_rank, dst_rank]
+    check_columns("stable_matching", edges.schema, columns, keys=True)
+    if len(set(columns)) < len(columns):
+        msg = f"stable_matching: src, dst, src_rank and dst_rank are {columns}"
         raise SchemaError(msg, where=caller(), hint="name a column for each.")
     possible = edges.select(src=src, dst=dst, first=src_rank, second=dst_rank)
     for column in possible.schema.names:

@@ -54,9 +54,9 @@ def pairs_of(index: Arrangement, nodes: Affected, first: Indices) -> tuple[Indic
     if not len(first) or not len(index):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     keys = pa.table({"node": nodes.of(first)})
-    probe, found = index.lookup(keys, ["node"], nodes.hashes()[first])
-    (second,) = nodes.numbers(found.column(index.within[0]))
-    diff = numbers(found, DIFF)
+    probe, stored = index.lookup(keys, ["node"], nodes.hashes()[first])
+    (second,) = nodes.numbers(stored.column(index.within[0]))
+    diff = numbers(stored, DIFF)
     if (diff > 0).all():
         return first[probe], second
     first, second, totals = summed(first[probe], second, diff)

@@ -102,8 +102,8 @@ def motifs(
     if nodes is not None:
         nodes = nodes.where(pc.is_valid(pc.field(node)))
         parts += [_part(nodes, {node: one}, one, filters) for one in named]
-    made = [*named, *(attribute for _, _, more in parts for attribute in more.values())]
-    if twice := [column for column, n in Counter(made).items() if n > 1]:
+    columns = [*named, *(attribute for _, _, more in parts for attribute in more.values())]
+    if twice := [column for column, n in Counter(columns).items() if n > 1]:
         msg = f"motifs: the result has several columns {twice[0]!r}"
         raise SchemaError(msg, where=caller(), hint="rename a node or an edge of the pattern, or a column.")
     relations: list[Any] = [(of, known | more) for of, known, more in parts]
@@ -112,15 +112,15 @@ def motifs(
         for term in terms
         if term.negated
     ]
-    return wcoj(relations, without=without).select(*made, name=name)
+    return wcoj(relations, without=without).select(*columns, name=name)
 
 
 def _part(
-    of: Collection, known: dict[str, str], name: str, filters: Mapping[str, Any]
+    relation: Collection, known: dict[str, str], name: str, filters: Mapping[str, Any]
 ) -> tuple[Collection, dict[str, str], dict[str, str]]:
     """An edge or node of a pattern as a relation: the attributes of its ends, and of its other columns."""
-    more = {column: f"{name}_{column}" for column in of.schema.names if name and column not in known}
-    return of.where(filters[name]) if name in filters else of, known, more
+    more = {column: f"{name}_{column}" for column in relation.schema.names if name and column not in known}
+    return relation.where(filters[name]) if name in filters else relation, known, more
 
 
 @dataclass(frozen=True)
@@ -151,13 +151,13 @@ def _parsed(pattern: Any) -> list[_Term]:
         if node := _NODE.fullmatch(text):
             terms.append(_Term(node[1], node[1]))
             continue
-        found = _EDGE.fullmatch(text) or _SHORT.fullmatch(text)
-        if found is None or bool(found[3]) == bool(found[5]):
+        match = _EDGE.fullmatch(text) or _SHORT.fullmatch(text)
+        if match is None or bool(match[3]) == bool(match[5]):
             msg = f"motifs: {text!r} is no edge or node of a pattern"
             raise GraphError(msg, where=caller(), hint=_HINT)
-        first, second = (found[2] or f"({at}.0)"), (found[6] or f"({at}.1)")
-        ends = (first, second) if found[5] else (second, first)
-        terms.append(_Term(*ends, found[4], bool(found[1])))
+        first, second = (match[2] or f"({at}.0)"), (match[6] or f"({at}.1)")
+        ends = (first, second) if match[5] else (second, first)
+        terms.append(_Term(*ends, match[4], bool(match[1])))
     if not terms:
         msg = f"motifs: pattern={pattern!r} has no terms"
         raise GraphError(msg, where=caller(), hint=_HINT)

@@ -63,8 +63,8 @@ class _LocalForests(BufferingVertex):
         parts = [{"buffered": state["buffered"]} for state in states]
         moved = super().repartition(parts, workers, partition)
         forests = {at: one for state in states for at, one in state["forests"].items()}
-        of = [{at: one for at, one in forests.items() if at % workers == w} for w in range(workers)]
-        return [{**part, "forests": forests} for part, forests in zip(moved, of, strict=True)]
+        by_worker = [{at: one for at, one in forests.items() if at % workers == w} for w in range(workers)]
+        return [{**part, "forests": forests} for part, forests in zip(moved, by_worker, strict=True)]
 
 
 class _LeastLabels(BufferingVertex):
@@ -104,9 +104,9 @@ class _LeastLabels(BufferingVertex):
             order = np.lexsort((ranks[labels[1]], labels[0]))
             node, label = labels[0][order], labels[1][order]
             first = changes(node)
-            of = label[first][np.cumsum(first) - 1]
+            representative = label[first][np.cumsum(first) - 1]
             least.append((node[first], label[first], np.full(first.sum(), diff)))
-            others.append((of[~first], label[~first], np.full((~first).sum(), diff)))
+            others.append((representative[~first], label[~first], np.full((~first).sum(), diff)))
         for edge, (names, parts) in enumerate(((("node", "label"), least), (("low", "high"), others))):
             one, other, total = summed(*(np.concatenate(column) for column in zip(*parts, strict=True)))
             if len(one):
@@ -165,9 +165,9 @@ class _Named(BufferingVertex):
     def _component(self, nodes: Affected, labels: Indices) -> Indices:
         """By number of a label its component."""
         label, component = pairs_of(self.components, nodes, labels)
-        of = np.arange(len(nodes))
-        of[label] = component
-        return of
+        components = np.arange(len(nodes))
+        components[label] = component
+        return components
 
 
 def spread_components(edges: Stream, *, name: str | None = None) -> Stream:

@@ -4,7 +4,7 @@ A node gets its place once, and keeps it while it has edges: that of a neighbour
 known by their hashes here; two nodes of one hash share a place. *Any* place is right: it only decides how
 many trees the forests of all places have, and so what a change costs.
 
-An epoch is one run through a loop, whose iterations are numbered from 0:
+An epoch is one run through a loop. Its iterations are numbered from 0:
 
 0. At the *home* of each edge, its end of greater hash: known homes give their edges places, new ones wait.
    Each home tells its place to the other end.
@@ -124,7 +124,7 @@ class _Places(BufferingVertex):
             self._end()
             self.epoch = time.epoch
         left = np.count_nonzero(self.place == NEW)
-        edges, sent = (pa.concat_tables(of) if of else None for of in batches)
+        edges, sent = (pa.concat_tables(tables) if tables else None for tables in batches)
         messages = _received(sent)
         if iteration == 0 and edges is not None:
             self._enter(time, edges)
@@ -148,18 +148,20 @@ class _Places(BufferingVertex):
     def _enter(self, time: Timestamp, edges: pa.Table) -> None:
         """Look up the homes of the epoch's edges, and tell the other ends."""
         home, other, diff = (numbers(edges, name) for name in (TO, OF, DIFF))
-        nodes, of = np.unique(home, return_inverse=True)
+        nodes, ids = np.unique(home, return_inverse=True)
         place = self._known(nodes)
         new = place == NEW
-        place[new & (np.bincount(of, minlength=len(nodes)) > _DEGREE)] = HUB
-        count = np.bincount(of, weights=diff, minlength=len(nodes)).astype(np.int64)
+        place[new & (np.bincount(ids, minlength=len(nodes)) > _DEGREE)] = HUB
+        count = np.bincount(ids, weights=diff, minlength=len(nodes)).astype(np.int64)
         self._count(nodes, place, count, new)
-        link = place[of] == NEW
+        link = place[ids] == NEW
         self._link(home[link], other[link])
         order = np.lexsort((home, other))
         first = np.flatnonzero(np.append(True, (np.diff(other[order]) != 0) | (np.diff(home[order]) != 0)))
         one = order[first]
-        self._send(time, Messages(other[one], home[one], place[of[one]], np.add.reduceat(diff[order], first)))
+        self._send(
+            time, Messages(other[one], home[one], place[ids[one]], np.add.reduceat(diff[order], first))
+        )
         self.waiting.append(edges)
 
     def _place(self, time: Timestamp, edges: pa.Table) -> None:
@@ -201,8 +203,8 @@ class _Places(BufferingVertex):
         place = np.full(len(nodes), NEW)
         place[at >= 0] = self.place[at[at >= 0]]
         if (at < 0).any():
-            different, of = np.unique(nodes[at < 0], return_inverse=True)
-            place[at < 0] = self._known(different)[of]
+            different, ids = np.unique(nodes[at < 0], return_inverse=True)
+            place[at < 0] = self._known(different)[ids]
         return place
 
     def _count(self, nodes: Hashes, place: Indices, ends: Indices, new: Mask) -> None:
@@ -223,16 +225,16 @@ class _Places(BufferingVertex):
 
     def _meet(self, time: Timestamp, received: Messages) -> None:
         """New ends of edges take the place of a home that has one; answer homes that have none."""
-        nodes, of = np.unique(received.to, return_inverse=True)
+        nodes, ids = np.unique(received.to, return_inverse=True)
         at = node_rows(self.nodes, nodes)
         place = np.where(at >= 0, self.place[at] if len(self.place) else NEW, NEW)
         place[at < 0] = self._known(nodes[at < 0])
         new = (at >= 0) | (place == NEW)
-        hub = new & (np.bincount(of, minlength=len(nodes)) > _DEGREE)
+        hub = new & (np.bincount(ids, minlength=len(nodes)) > _DEGREE)
         place[hub] = HUB
-        count = np.bincount(of, weights=received.amount, minlength=len(nodes)).astype(np.int64)
+        count = np.bincount(ids, weights=received.amount, minlength=len(nodes)).astype(np.int64)
         self._count(nodes, place, count, new)
-        offered = (received.number >= 0) & (place[of] == NEW)
+        offered = (received.number >= 0) & (place[ids] == NEW)
         self._take(received.to[offered], received.of[offered], received.number[offered])
         place = self._now(received.to)
         link = (place == NEW) & (received.number == NEW)
@@ -254,11 +256,11 @@ class _Places(BufferingVertex):
             tells = np.isin(node, settled) & ~np.isin(other, received.of)
             self._tell(time, other[tells], node[tells], self._now(node[tells]))
 
-    def _take(self, nodes: Hashes, of: Hashes, place: Indices) -> None:
+    def _take(self, nodes: Hashes, neighbours: Hashes, place: Indices) -> None:
         """Give new nodes without a place that of the neighbour of least hash."""
         at = node_rows(self.nodes, nodes)
-        at, of, place = at[at >= 0], of[at >= 0], place[at >= 0]
-        order = np.argsort(of, kind="stable")[::-1]
+        at, neighbours, place = at[at >= 0], neighbours[at >= 0], place[at >= 0]
+        order = np.argsort(neighbours, kind="stable")[::-1]
         taken = np.full(len(self.nodes), NEW)
         taken[at[order]] = place[order]  # the last write is that of the least
         self.place = np.where(self.place == NEW, taken, self.place)
@@ -355,9 +357,9 @@ class _Places(BufferingVertex):
             self._tell(time, other[tells], node[tells], place[node_rows(nodes, node[tells])])
         elif step % 3 == 1:
             at = node_rows(nodes, received.to)
-            home, of, number = received.to[at >= 0], received.of[at >= 0], received.number[at >= 0]
+            home, neighbours, number = received.to[at >= 0], received.of[at >= 0], received.number[at >= 0]
             to = place[at[at >= 0]].astype(np.uint64)
-            self._send(time, Messages(to, home, of.view(np.int64), number))
+            self._send(time, Messages(to, home, neighbours.view(np.int64), number))
 
     def _move(self, time: Timestamp, received: Messages) -> None:
         """Find the connected pieces of the places here, and tell the homes of small ones where to move."""
@@ -377,8 +379,8 @@ class _Places(BufferingVertex):
         moves = (target >= 0) & (size[root[homes]] <= _FEW)
         self._tell(time, home[first[moves]], home[first[moves]], target[moves])
 
-    def _tell(self, time: Timestamp, to: Hashes, of: Hashes, number: Indices) -> None:
-        self._send(time, Messages(to, of, number, np.zeros(len(to), np.int64)))
+    def _tell(self, time: Timestamp, to: Hashes, neighbours: Hashes, number: Indices) -> None:
+        self._send(time, Messages(to, neighbours, number, np.zeros(len(to), np.int64)))
 
     def _send(self, time: Timestamp, received: Messages) -> None:
         if len(received.to):
@@ -404,8 +406,8 @@ _MESSAGES = pa.schema(
 
 def _received(sent: pa.Table | None) -> Messages:
     table = _MESSAGES.empty_table() if sent is None else sent
-    to, of, number, amount = (numbers(table, name) for name in table.schema.names)
-    return Messages(to, of, number, amount)
+    to, sender, number, amount = (numbers(table, name) for name in table.schema.names)
+    return Messages(to, sender, number, amount)
 
 
 def _where(table: pa.Table, rows: Mask) -> pa.Table:

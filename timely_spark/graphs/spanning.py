@@ -53,15 +53,15 @@ def rooted_forest(n: int, a: Indices, b: Indices, key: npt.NDArray[Any] | None =
         >>> forest.via.tolist(), forest.root.tolist()
         ([-1, 2, 0, 1, -1], [0, 0, 0, 0, 4])
     """
-    levels, of = _contracted(n, a, b)
-    components = int(of.max(initial=-1)) + 1
+    levels, node = _contracted(n, a, b)
+    components = int(node.max(initial=-1)) + 1
     key = np.arange(n) if key is None else key
     least = np.empty(components, key.dtype)
-    least[of] = key  # any of each component
-    np.minimum.at(least, of, key)
-    least_of = np.flatnonzero(key == least[of])
+    least[node] = key  # any of each component
+    np.minimum.at(least, node, key)
+    least_of = np.flatnonzero(key == least[node])
     roots = np.zeros(components, np.int64)
-    roots[of[least_of]] = least_of
+    roots[node[least_of]] = least_of
     entry, via = roots, np.full(components, -1)
     for depth in range(len(levels) - 1, -1, -1):
         level = levels[depth]
@@ -79,7 +79,7 @@ def rooted_forest(n: int, a: Indices, b: Indices, key: npt.NDArray[Any] | None =
         ends[0][onto], ends[1][onto] = np.where(level.first[on_path], b[by], a[by]), by
         ends[0][start], ends[1][start] = entry, via
         entry, via = ends
-    return Rooted(via, roots[of])
+    return Rooted(via, roots[node])
 
 
 def _contracted(n: int, a: Indices, b: Indices) -> tuple[list[_Level], Indices]:
@@ -88,9 +88,9 @@ def _contracted(n: int, a: Indices, b: Indices) -> tuple[list[_Level], Indices]:
     Contracting only the first n edges leaves few nodes, and few of the other edges between them.
     """
     levels: list[_Level] = []
-    of = np.arange(n)
+    node = np.arange(n)
     for start, end in ((0, n), (n, len(a))):
-        left, right, edges = of[a[start:end]], of[b[start:end]], np.arange(start, min(end, len(a)))
+        left, right, edges = node[a[start:end]], node[b[start:end]], np.arange(start, min(end, len(a)))
         while True:
             between = np.flatnonzero(left != right)
             if not len(between):
@@ -99,8 +99,8 @@ def _contracted(n: int, a: Indices, b: Indices) -> tuple[list[_Level], Indices]:
                 left, right, edges = left[between], right[between], edges[between]
             levels.append(_hooked(n, left, right, edges))
             up = levels[-1].up
-            of, left, right, n = up[of], up[left], up[right], int(up.max()) + 1
-    return levels, of
+            node, left, right, n = up[node], up[left], up[right], int(up.max()) + 1
+    return levels, node
 
 
 def _hooked(n: int, left: Indices, right: Indices, edges: Indices) -> _Level:
@@ -131,7 +131,7 @@ def _hooked(n: int, left: Indices, right: Indices, edges: Indices) -> _Level:
 
 
 def along_paths(parent: Indices, weight: Indices) -> Indices:
-    """For each vertex the sum of weights from it up to its root, whose own weight must be 0.
+    """For each vertex the sum of weights from it up to its root. A root's own weight must be 0.
 
     Args:
         parent: the parent of each vertex; a root is its own parent.
@@ -248,14 +248,14 @@ class _Growing:
             left -= len(reached[-1])
         return False, np.concatenate(reached)
 
-    def _neighbours(self, of: Indices) -> tuple[Indices, Indices]:
+    def _neighbours(self, vertices: Indices) -> tuple[Indices, Indices]:
         """The neighbours of vertices, behind these."""
-        first, degree = self.starts[of], self.starts[of + 1] - self.starts[of]
-        return np.repeat(of, degree), self.to[ranges(first, degree)]
+        first, degree = self.starts[vertices], self.starts[vertices + 1] - self.starts[vertices]
+        return np.repeat(vertices, degree), self.to[ranges(first, degree)]
 
-    def edges(self, of: Indices) -> tuple[Indices, Indices]:
+    def edges(self, vertices: Indices) -> tuple[Indices, Indices]:
         """The edges of vertices that are not reached, those between two of them once."""
-        x, y = self._neighbours(of)
+        x, y = self._neighbours(vertices)
         once = (x < y) | (self.level[y] != NONE)
         return x[once], y[once]
 

@@ -219,7 +219,7 @@ def _components(locations: Iterable[int], edges: Iterable[Arc]) -> list[list[int
     stack: list[int] = []
     #: positions on the stack where components may begin
     begins: list[int] = []
-    found: list[list[int]] = []
+    components: list[list[int]] = []
     todo = list(out)
     while todo:
         location = todo.pop()
@@ -227,7 +227,7 @@ def _components(locations: Iterable[int], edges: Iterable[Arc]) -> list[list[int
             begin = place[~location]
             if begins[-1] == begin:
                 begins.pop()
-                found.append(stack[begin:])
+                components.append(stack[begin:])
                 place.update(dict.fromkeys(stack[begin:], done))
                 del stack[begin:]
         elif location not in place:
@@ -239,4 +239,4 @@ def _components(locations: Iterable[int], edges: Iterable[Arc]) -> list[list[int
         else:
             while begins and place[location] < begins[-1]:
                 begins.pop()
-    return found[::-1]
+    return components[::-1]

@@ -1,6 +1,6 @@
 """Aggregates of SQL: one reduction computes all of a query block.
 
-Counts and sums of whole numbers and of short decimals are weights, whose values are not stored. Other
+Counts, and sums of integers and of short decimals, are weights: their values are not stored. Other
 aggregates store the distinct arguments of each group.
 """
 
@@ -145,9 +145,9 @@ class GroupRecords:
 
     def total(self, values: Any) -> Longs:
         """For each group the sum of a number for each of its records, exact for longs."""
-        made = np.zeros(self.count, np.asarray(values).dtype)
-        np.add.at(made, self.of, values)
-        return made
+        totals = np.zeros(self.count, np.asarray(values).dtype)
+        np.add.at(totals, self.of, values)
+        return totals
 
     def where(self, mask: Any) -> GroupRecords:
         """The records of a mask."""
@@ -160,12 +160,12 @@ class GroupRecords:
 
     def once(self, *columns: str) -> GroupRecords:
         """One record for each value of some columns in a group, with multiplicity 1; without nulls."""
-        given = self.where(np.logical_and.reduce([self.valid(one) for one in columns]))
-        labels = [*(ranks(given.table.column(one)) for one in columns), given.of]
+        present = self.where(np.logical_and.reduce([self.valid(one) for one in columns]))
+        labels = [*(ranks(present.table.column(one)) for one in columns), present.of]
         order = np.lexsort(labels)
         new = np.ones(len(order), np.bool_)
         new[1:] = np.logical_or.reduce([np.diff(one[order]) != 0 for one in labels])
-        table = given.table.take(pa.array(order[new]))
+        table = present.table.take(pa.array(order[new]))
         return GroupRecords(replaced(table, DIFF, np.ones(table.num_rows, np.int64)), self.count)
 
     def spread(self, rows: Longs, values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -206,9 +206,9 @@ def digits_of(column: Any) -> Longs:
     values = flat(column)
     if pa.types.is_decimal(values.type):
         pairs = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset :][: 2 * len(values)]
-        found = pairs[::2].copy()  # the lower half: a short decimal's sign is its sign
+        lower = pairs[::2].copy()  # the lower half: a short decimal's sign is its sign
         valid = values.is_valid().to_numpy(zero_copy_only=False)
-        return np.where(valid, found, 0)
+        return np.where(valid, lower, 0)
     return values.cast(pa.int64()).fill_null(0).to_numpy()  # type: ignore[no-any-return]
 
 
@@ -221,44 +221,44 @@ def _half(column: str, half: str) -> str:
 
 
 def as_decimal(high: Longs, low: Longs, kind: pa.DataType, missing: Any) -> pa.Array:
-    """Sums in halves, whose value is ``high * 2**32 + low``, as decimals with these digits."""
+    """Sums in halves as decimals of a type: ``high * 2**32 + low`` are its unscaled digits."""
     pairs = np.column_stack([(high << 32) | low, high >> 32])
-    made = pa.Array.from_buffers(pa.decimal128(38, kind.scale), len(high), [None, pa.py_buffer(pairs)])
-    return pc.if_else(pa.array(missing), pa.scalar(None, kind), made.cast(kind))
+    decimals = pa.Array.from_buffers(pa.decimal128(38, kind.scale), len(high), [None, pa.py_buffer(pairs)])
+    return pc.if_else(pa.array(missing), pa.scalar(None, kind), decimals.cast(kind))
 
 
 # -- each function -------------------------------------------------------------------------------------------
 
 
-def _count(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+def _count(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     if not call.columns:
-        return pa.array(of.total(numbers(of.table, DIFF)))
+        return pa.array(groups.total(numbers(groups.table, DIFF)))
     if call.distinct:
-        once = of.once(*call.columns)
+        once = groups.once(*call.columns)
         return pa.array(once.total(numbers(once.table, DIFF)))
-    return pa.array(of.total(numbers(of.table, _valid_weight(call.columns[0]))))
+    return pa.array(groups.total(numbers(groups.table, _valid_weight(call.columns[0]))))
 
 
-def _sum(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+def _sum(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
-    if _half(column, "low") in of.table.schema.names and not call.distinct:
-        low = of.total(numbers(of.table, _half(column, "low")))
-        high = of.total(numbers(of.table, _half(column, "high"))) + (low >> 32)
-        missing = of.total(numbers(of.table, _valid_weight(column))) <= 0
+    if _half(column, "low") in groups.table.schema.names and not call.distinct:
+        low = groups.total(numbers(groups.table, _half(column, "low")))
+        high = groups.total(numbers(groups.table, _half(column, "high"))) + (low >> 32)
+        missing = groups.total(numbers(groups.table, _valid_weight(column))) <= 0
         if pa.types.is_decimal(call.type):
             return as_decimal(high, low & ((1 << 32) - 1), call.type, missing)
         if beyond_longs(high).any():
             raise too_large_sum()
         return pa.array((high << 32) | (low & ((1 << 32) - 1)), mask=missing)
-    given = of.once(column) if call.distinct else of.where(of.valid(column))
-    return _sum_of(given, given.table.column(column), call.type)
+    records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
+    return _sum_of(records, records.table.column(column), call.type)
 
 
-def _sum_of(of: GroupRecords, values: Any, kind: pa.DataType) -> pa.Array:
+def _sum_of(members: GroupRecords, values: Any, kind: pa.DataType) -> pa.Array:
     """The sums of values times multiplicities, in the order of the values: a sum has no history."""
-    counts = of.table.column(DIFF)
-    order = pa.array(np.lexsort([ranks(values), of.of]))
-    groups = of.table.column(GROUP).take(order)
+    counts = members.table.column(DIFF)
+    order = pa.array(np.lexsort([ranks(values), members.of]))
+    groups = members.table.column(GROUP).take(order)
     values, counts = flat(values).take(order), flat(counts).take(order)
     if pa.types.is_decimal(values.type):
         weighed = pc.multiply(
@@ -270,44 +270,44 @@ def _sum_of(of: GroupRecords, values: Any, kind: pa.DataType) -> pa.Array:
         weighed = pc.multiply(values.cast(pa.float64()), counts.cast(pa.float64()))
     table = pa.table({"group": groups, "value": weighed})
     sums = table.group_by("group", use_threads=False).aggregate([("value", "sum")])
-    at = np.full(of.count, -1, np.int64)
+    at = np.full(members.count, -1, np.int64)
     at[numbers(sums, "group")] = np.arange(sums.num_rows)
     return flat(sums.column("value_sum")).take(pa.array(at, mask=at < 0)).cast(kind)
 
 
-def _average(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+def _average(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
-    given = of.table.schema.field(column).type if column in of.table.schema.names else None
+    kind = groups.table.schema.field(column).type if column in groups.table.schema.names else None
     if call.distinct:
-        once = of.once(column)
+        once = groups.once(column)
         counts = once.total(numbers(once.table, DIFF))
     else:
         weight = _valid_weight(column)
-        counts = of.total(
-            numbers(of.table, weight) if weight in of.table.schema.names else _valid(of, column)
+        counts = groups.total(
+            numbers(groups.table, weight) if weight in groups.table.schema.names else _valid(groups, column)
         )
     some = pa.array(np.where(counts > 0, counts, 0), mask=counts <= 0)
     if pa.types.is_decimal(call.type):
-        scale = call.type.scale - 4 if given is None else given.scale
-        total = _sum(replace(call, type=pa.decimal128(38, scale)), of)
+        scale = call.type.scale - 4 if kind is None else kind.scale
+        total = _sum(replace(call, type=pa.decimal128(38, scale)), groups)
         return quotient(total, some, call.type)
-    if given is None or pa.types.is_integer(given):
-        return _mean_of_longs(call, of, some)
-    return pc.divide(_sum(replace(call, type=pa.float64()), of), some.cast(pa.float64()))
+    if kind is None or pa.types.is_integer(kind):
+        return _mean_of_longs(call, groups, some)
+    return pc.divide(_sum(replace(call, type=pa.float64()), groups), some.cast(pa.float64()))
 
 
-def _valid(of: GroupRecords, column: str) -> Longs:
-    return numbers(of.table, DIFF) * of.valid(column)
+def _valid(groups: GroupRecords, column: str) -> Longs:
+    return numbers(groups.table, DIFF) * groups.valid(column)
 
 
-def _mean_of_longs(call: AggregateFunction, of: GroupRecords, counts: pa.Array) -> pa.Array:
+def _mean_of_longs(call: AggregateFunction, groups: GroupRecords, counts: pa.Array) -> pa.Array:
     (column,) = call.columns
-    if not call.distinct and _half(column, "low") in of.table.schema.names:
-        high, low = (of.total(numbers(of.table, _half(column, half))) for half in ("high", "low"))
+    if not call.distinct and _half(column, "low") in groups.table.schema.names:
+        high, low = (groups.total(numbers(groups.table, _half(column, half))) for half in ("high", "low"))
         sums = high.astype(np.float64) * 2.0**32 + low
         return pc.divide(pa.array(sums), counts.cast(pa.float64()))
-    given = of.once(column) if call.distinct else of.where(of.valid(column))
-    total = _sum_of(given, given.table.column(column).cast(pa.float64()), pa.float64())
+    records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
+    total = _sum_of(records, records.table.column(column).cast(pa.float64()), pa.float64())
     return pc.divide(total, counts.cast(pa.float64()))
 
 
@@ -319,68 +319,68 @@ def quotient(total: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.if_else(missing, pa.scalar(None, kind), decimals(rounded_quotient(digits, by), kind))
 
 
-def _extreme(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+def _extreme(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
-    given = of.where(of.valid(column))
-    given = given.sorted([Order(column)])
-    rows = given.lasts if call.function == "max" else given.firsts
-    return given.spread(rows, given.table.column(column), call.type)
+    records = groups.where(groups.valid(column))
+    records = records.sorted([Order(column)])
+    rows = records.lasts if call.function == "max" else records.firsts
+    return records.spread(rows, records.table.column(column), call.type)
 
 
-def _by(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+def _by(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     value, by = call.columns
-    given = of.where(of.valid(by))
-    given = given.sorted([Order(by), Order(value)])
-    rows = given.lasts if call.function == "max_by" else given.firsts
-    return given.spread(rows, given.table.column(value), call.type)
+    records = groups.where(groups.valid(by))
+    records = records.sorted([Order(by), Order(value)])
+    rows = records.lasts if call.function == "max_by" else records.firsts
+    return records.spread(rows, records.table.column(value), call.type)
 
 
-def _one_of(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+def _one_of(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     """`first` and `last` by an order; `any_value` is the least value that is not null."""
     column = call.columns[0]
     ignore = bool(call.options and call.options[0]) or call.function == "any_value"
-    given = of.where(of.valid(column)) if ignore else of
-    given = given.sorted(call.order or [Order(column)])
-    rows = given.lasts if call.function == "last" else given.firsts
-    return given.spread(rows, given.table.column(column), call.type)
+    records = groups.where(groups.valid(column)) if ignore else groups
+    records = records.sorted(call.order or [Order(column)])
+    rows = records.lasts if call.function == "last" else records.firsts
+    return records.spread(rows, records.table.column(column), call.type)
 
 
-def _moments(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+def _moments(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
-    given = of.once(column) if call.distinct else of.where(of.valid(column))
-    given = given.sorted([Order(column)])
-    values = flat(given.table.column(column)).cast(pa.float64()).to_numpy()
-    counts = numbers(given.table, DIFF).astype(np.float64)
-    n = given.total(counts)
+    records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
+    records = records.sorted([Order(column)])
+    values = flat(records.table.column(column)).cast(pa.float64()).to_numpy()
+    counts = numbers(records.table, DIFF).astype(np.float64)
+    n = records.total(counts)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        mean = given.total(values * counts) / n
-        squares = given.total(counts * (values - mean[given.of]) ** 2)
+        mean = records.total(values * counts) / n
+        squares = records.total(counts * (values - mean[records.of]) ** 2)
         sample = call.function in {"variance", "stddev"}
         variance = squares / (n - 1 if sample else n)
-        made = np.sqrt(variance) if call.function.startswith("stddev") else variance
-    return pa.array(made, mask=n <= (1 if sample else 0))
+        moments = np.sqrt(variance) if call.function.startswith("stddev") else variance
+    return pa.array(moments, mask=n <= (1 if sample else 0))
 
 
-def _booleans(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+def _booleans(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
-    given = of.where(of.valid(column))
-    true = flat(given.table.column(column)).cast(pa.bool_()).to_numpy(zero_copy_only=False)
-    some = given.total(np.ones(len(true), np.int64))
-    yes = given.total(true.astype(np.int64))
+    records = groups.where(groups.valid(column))
+    true = flat(records.table.column(column)).cast(pa.bool_()).to_numpy(zero_copy_only=False)
+    some = records.total(np.ones(len(true), np.int64))
+    yes = records.total(true.astype(np.int64))
     return pa.array(yes == some if call.function == "bool_and" else yes > 0, mask=some == 0)
 
 
-def _list_of(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+def _list_of(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     column = call.columns[0]
     if call.function == "collect_set" or call.distinct:
-        given = of.once(column).sorted(call.order or [Order(column)])
-        counts = np.ones(given.table.num_rows, np.int64)
+        records = groups.once(column).sorted(call.order or [Order(column)])
+        counts = np.ones(records.table.num_rows, np.int64)
     else:
-        given = of.where(of.valid(column)).sorted(call.order or [Order(column)])
-        counts = numbers(given.table, DIFF)
+        records = groups.where(groups.valid(column)).sorted(call.order or [Order(column)])
+        counts = numbers(records.table, DIFF)
     rows = np.repeat(np.arange(len(counts)), counts)
-    values = flat(given.table.column(column)).take(pa.array(rows))
-    sizes = given.total(counts)
+    values = flat(records.table.column(column)).take(pa.array(rows))
+    sizes = records.total(counts)
     offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
     if call.function != "string_agg":
         return pa.ListArray.from_arrays(offsets, values).cast(call.type)
@@ -388,27 +388,27 @@ def _list_of(call: AggregateFunction, of: GroupRecords) -> pa.Array:
     return pc.if_else(pa.array(sizes == 0), pa.scalar(None, pa.string()), joined)
 
 
-def _distinct_count(call: AggregateFunction, of: GroupRecords) -> pa.Array:
-    return _count(replace(call, function="count", distinct=True), of)
+def _distinct_count(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
+    return _count(replace(call, function="count", distinct=True), groups)
 
 
-def _percentile(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+def _percentile(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     column = call.columns[0]
     share = float(call.options[0]) if call.options else 0.5
-    given = of.where(of.valid(column)).sorted([Order(column)])
+    records = groups.where(groups.valid(column)).sorted([Order(column)])
     if call.options and len(call.options) > 1 and call.options[1]:  # from the greatest on
         share = 1.0 - share
-    counts = numbers(given.table, DIFF)
-    sizes = given.total(counts)
+    counts = numbers(records.table, DIFF)
+    sizes = records.total(counts)
     ends = np.cumsum(counts)
     begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     some = sizes > 0
     if call.function == "percentile_disc":
         place = np.maximum(np.ceil(share * sizes).astype(np.int64) - 1, 0)
         rows = np.searchsorted(ends, (begins + place)[some], side="right")
-        return given.spread(rows, given.table.column(column), call.type)
-    values = flat(given.table.column(column)).cast(pa.float64()).to_numpy()
-    made = np.zeros(of.count)
+        return records.spread(rows, records.table.column(column), call.type)
+    values = flat(records.table.column(column)).cast(pa.float64()).to_numpy()
+    percentiles = np.zeros(groups.count)
     if some.any():
         place = share * (sizes[some] - 1)
         low = np.floor(place).astype(np.int64)
@@ -416,17 +416,17 @@ def _percentile(call: AggregateFunction, of: GroupRecords) -> pa.Array:
         high = np.minimum(low + 1, sizes[some] - 1)
         second = values[np.searchsorted(ends, begins[some] + high, side="right")]
         part = place - low
-        made[some] = np.where(part == 0, first, (1 - part) * first + part * second)
-    return pa.array(made, mask=~some)
+        percentiles[some] = np.where(part == 0, first, (1 - part) * first + part * second)
+    return pa.array(percentiles, mask=~some)
 
 
-def _single(call: AggregateFunction, of: GroupRecords) -> pa.Array:
+def _single(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     """The one value of a subquery."""
     (column,) = call.columns
-    if (of.total(numbers(of.table, DIFF)) > 1).any():
+    if (groups.total(numbers(groups.table, DIFF)) > 1).any():
         msg = "a subquery has several rows where one value belongs"
         raise SchemaError(msg, hint="aggregate it, for example by max(...), or write IN or EXISTS.")
-    return of.spread(of.firsts, of.table.column(column), call.type)
+    return groups.spread(groups.firsts, groups.table.column(column), call.type)
 
 
 _FUNCTIONS: dict[str, Callable[[AggregateFunction, GroupRecords], pa.Array]] = {
@@ -488,14 +488,14 @@ class SqlAggregates(Logic):
         always = numbers(inputs, _ALWAYS) if _ALWAYS in inputs.schema.names else np.zeros_like(diffs)
         there = np.zeros(keys.num_rows, np.bool_)
         there[numbers(inputs, GROUP)[(diffs > 0) | (always > 0)]] = True
-        of = GroupRecords(present_records(inputs), keys.num_rows)
-        columns = {name: _FUNCTIONS[call.function](call, of) for name, call in self.calls}
-        made = pa.table(
+        groups = GroupRecords(present_records(inputs), keys.num_rows)
+        columns = {name: _FUNCTIONS[call.function](call, groups) for name, call in self.calls}
+        results = pa.table(
             {GROUP: pa.array(np.arange(keys.num_rows))}
             | columns
             | {DIFF: pa.array(np.ones(keys.num_rows, np.int64))}
         )
-        return made.filter(pa.array(there))
+        return results.filter(pa.array(there))
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,10 +505,12 @@ class LeastOrNull(Extreme):
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """One row for each group that has records."""
         inputs = present_records(inputs)
-        of = GroupRecords(inputs, keys.num_rows)
+        rows = GroupRecords(inputs, keys.num_rows)
         function = "max" if self.greatest else "min"
-        best = _extreme(AggregateFunction(function, (self.value,), inputs.schema.field(self.value).type), of)
-        groups = numbers(inputs, GROUP)[of.firsts]
+        best = _extreme(
+            AggregateFunction(function, (self.value,), inputs.schema.field(self.value).type), rows
+        )
+        groups = numbers(inputs, GROUP)[rows.firsts]
         made = {GROUP: groups, self.value: best.take(pa.array(groups)), DIFF: np.ones(len(groups), np.int64)}
         return pa.table(made)
 
@@ -537,12 +539,12 @@ def aggregate_records(
         if call.function in {"min", "max"} and call.columns[0] not in keys and not pa.types.is_floating(kind):
             (column,) = call.columns
             names = [*keys, column]
-            given = collection if schema.names == names else collection.select(*names)
+            input_ = collection if schema.names == names else collection.select(*names)
             logic = LeastOrNull(keys, column, greatest=call.function == "max")
             detail = f"{call} by {', '.join(keys)}"
-            made = reduced(call.function, given, logic, [schema.field(column)], name=None, detail=detail)
+            part = reduced(call.function, input_, logic, [schema.field(column)], name=None, detail=detail)
             return (
-                made if out == column else _renamed(made, dict(zip(keys, keys, strict=True)) | {out: column})
+                part if out == column else _renamed(part, dict(zip(keys, keys, strict=True)) | {out: column})
             )
     return _general(collection, keys, calls, always)
 
@@ -562,23 +564,23 @@ def _general(
     stored = tuple(dict.fromkeys(one for one in read if one not in keys))
     by = keys
     if always is None:
-        given = collection if keys else with_one_key(collection)
+        grouped = collection if keys else with_one_key(collection)
     else:
-        given = _with_groups(collection, keys, always)
+        grouped = _with_groups(collection, keys, always)
     by = keys or (ALL,)
     fields = [pa.field(name, call.type) for name, call in calls.items()]
     logic = SqlAggregates(by, tuple(calls.items()), stored, summed, counted)
     detail = f"{', '.join(map(str, calls.values()))}{' by ' if keys else ''}{', '.join(keys)}"
-    made = reduced(
+    result = reduced(
         "aggregate",
-        given,
+        grouped,
         logic,
         fields,
         name=None,
         detail=detail,
         calls=[str(call) for call in calls.values()],
     )
-    return made if keys else made.select(*(name for name in made.schema.names if name != ALL))
+    return result if keys else result.select(*(name for name in result.schema.names if name != ALL))
 
 
 def _with_groups(collection: Collection, keys: tuple[str, ...], always: Collection) -> Collection:
@@ -587,9 +589,9 @@ def _with_groups(collection: Collection, keys: tuple[str, ...], always: Collecti
     zero = pc.scalar(pa.scalar(0, pa.int64()))
     one_key = {} if keys else {ALL: pc.scalar(0)}
     own = (ALL, DIFF, _ALWAYS)
-    mine = {name: name for name in ours.schema.names}
+    columns = {name: name for name in ours.schema.names}
     null = {one.name: pc.scalar(pa.scalar(None, one.type)) for one in ours.schema}
     their_keys = dict(zip(keys, groups.schema.names, strict=False))
-    left = computed(ours.stream, mine | one_key | {DIFF: DIFF, _ALWAYS: zero}, own=own)
+    left = computed(ours.stream, columns | one_key | {DIFF: DIFF, _ALWAYS: zero}, own=own)
     right = computed(groups.stream, null | their_keys | one_key | {DIFF: zero, _ALWAYS: DIFF}, own=own)
     return ours.like(left).concat(groups.like(right))

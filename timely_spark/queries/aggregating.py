@@ -58,14 +58,14 @@ class Aggregating(Joins):
         """Group and aggregate, if the block does."""
         node = self.node
         group = node.args.get("group")
-        read = [of for _, of in items]
+        read = [tree for _, tree in items]
         read += [one.this for clause in ("having", "qualify") if (one := node.args.get(clause)) is not None]
         if (order := node.args.get("order")) is not None:
             read += [one.this for one in order.expressions]
-        read += [of for name, of in self.window_clauses().items()]
-        found = [one for of in read for one in calls.aggregates_in(self._alias_expanded(of))]
-        found += self.of_subqueries.values()
-        if group is None and not found:
+        read += [tree for name, tree in self.window_clauses().items()]
+        aggregates = [one for tree in read for one in calls.aggregates_in(self._alias_expanded(tree))]
+        aggregates += self.of_subqueries.values()
+        if group is None and not aggregates:
             return False
         self._before = replace(self.names)
         self._listed = []
@@ -74,22 +74,22 @@ class Aggregating(Joins):
         by = list(dict.fromkeys([*self._listed, *(one for each in sets for one in each)]))
         keys = [self._key(one) for one in by]
         outer = [self.final_name(entry.column) for _, entry in self.names.outer]
-        made: dict[Any, str] = {}
+        names: dict[Any, str] = {}
         specs: list[tuple[str, AggregateFunction]] = []
         arguments: dict[Any, str] = {}
         columns: list[tuple[str, Any]] = []
-        for one in found:
+        for one in aggregates:
             key = self._call_key(one)
-            if key in made:
+            if key in names:
                 continue
             call = self._call(one, arguments, columns)
             name = self.fresh.name(call.function)
-            made[key] = name
+            names[key] = name
             specs.append((name, call))
         schema = self.relation.schema
         listed = [*dict.fromkeys([*outer, *keys])]
-        given = (*((k, k) for k in listed), *columns) or ((schema.names[0], schema.names[0]),)
-        relation: Relation = Projection(self.relation, given)
+        projection = (*((k, k) for k in listed), *columns) or ((schema.names[0], schema.names[0]),)
+        relation: Relation = Projection(self.relation, projection)
         if group is not None and self._has_sets(group):
             relation, listed = self._expanded(
                 relation, listed, sets, dict(zip(by, keys, strict=True)), columns
@@ -103,7 +103,7 @@ class Aggregating(Joins):
         else:
             relation = Aggregation(relation, tuple(listed), tuple(specs), always)
         self.relation = relation
-        self.computed = {**dict(zip(by, keys, strict=True)), **made}
+        self.computed = {**dict(zip(by, keys, strict=True)), **names}
         kept = {*listed}
         own = [
             NamedColumn(OWN, name, column, self.relation.schema.field(column).type)
@@ -133,9 +133,9 @@ class Aggregating(Joins):
         if (
             isinstance(node, exp.Column)
             and len(node.parts) == 1
-            and (of := self._aliases.get(node.name.lower()))
+            and (aliased := self._aliases.get(node.name.lower()))
         ):
-            return of
+            return aliased
         return node
 
     def _has_sets(self, group: Any) -> bool:
@@ -153,7 +153,9 @@ class Aggregating(Joins):
         given = list(group.expressions)
         if group.args.get("all"):
             if (column := self._column_called_all()) is None:
-                return [[self._grouped_by(of, items) for _, of in items if not any(calls.aggregates_in(of))]]
+                return [
+                    [self._grouped_by(tree, items) for _, tree in items if not any(calls.aggregates_in(tree))]
+                ]
             given.append(column)
         sets: list[list[Any]] = [[]]
         for one in given:
@@ -178,11 +180,11 @@ class Aggregating(Joins):
         """The grouping sets of one part of GROUP BY: most are one key."""
         from sqlglot import exp
 
-        def keys(of: Any) -> list[Any]:
+        def keys(element: Any) -> list[Any]:
             inside = (
-                of.expressions
-                if isinstance(of, exp.Tuple)
-                else [of.this if isinstance(of, exp.Paren) else of]
+                element.expressions
+                if isinstance(element, exp.Tuple)
+                else [element.this if isinstance(element, exp.Paren) else element]
             )
             return [self._grouped_by(one, items) for one in inside]
 
@@ -209,8 +211,8 @@ class Aggregating(Joins):
         if any(calls.aggregates_in(node)):
             raise self.binder.refuse(node, "GROUP BY of an aggregate", "group by a column of the input.")
         if calls.has_query(node):
-            made = self.final(self.rewritten(node))
-            self.keys_of_queries[node] = self.add(made, "key")
+            tree = self.final(self.rewritten(node))
+            self.keys_of_queries[node] = self.add(tree, "key")
             return column_node(self.keys_of_queries[node])
         return self.known_key(self.final(self.plain(node, self.names)))
 
@@ -228,7 +230,7 @@ class Aggregating(Joins):
     def _call(
         self, node: Any, arguments: dict[Any, str], columns: list[tuple[str, Any]]
     ) -> AggregateFunction:
-        """An aggregate, whose arguments become columns."""
+        """An aggregate; its arguments become columns."""
         from sqlglot import exp
 
         one, binder, before = calls.read_call(node), self.binder, self._before
@@ -250,56 +252,61 @@ class Aggregating(Joins):
                 columns.append((arguments[tree], binder.column(tree, self.relation.schema)))
             return arguments[tree]
 
-        given, kind = self._typed(node, one, [plain(of) for of in one.arguments])
+        inputs, kind = self._typed(node, one, [plain(argument_tree) for argument_tree in one.arguments])
         order = tuple(ordering(argument(plain(by.this)), by) for by in one.order)
         return AggregateFunction(
             one.function,
-            tuple(argument(of) for of in given),
+            tuple(argument(argument_tree) for argument_tree in inputs),
             kind,
             one.distinct,
             self._options(node, one),
             order,
         )
 
-    def _typed(self, node: Any, one: calls.AggregateCall, given: list[Any]) -> tuple[list[Any], pa.DataType]:
+    def _typed(
+        self, node: Any, one: calls.AggregateCall, arguments: list[Any]
+    ) -> tuple[list[Any], pa.DataType]:
         """The arguments of an aggregate, cast if need be, and the type of its results."""
         from sqlglot import exp
 
-        if one.function == "count" and len(given) > 1 and not one.distinct:
-            given = [_all_valid(given)]
+        if one.function == "count" and len(arguments) > 1 and not one.distinct:
+            arguments = [_all_valid(arguments)]
         if one.function == "count_if":
-            given = [exp.Case(ifs=[exp.If(this=of, true=exp.Boolean(this=True))]) for of in given]
-        if one.function == "count" and not given and one.filter is not None:
-            given = [exp.Boolean(this=True)]
+            arguments = [
+                exp.Case(ifs=[exp.If(this=option, true=exp.Boolean(this=True))]) for option in arguments
+            ]
+        if one.function == "count" and not arguments and one.filter is not None:
+            arguments = [exp.Boolean(this=True)]
         many, typed = TYPES[one.function]
         shown = calls.function_name(one.node)
-        if one.function != "count" and len(given) != many:
-            raise self.binder.refuse(node, f"{shown} of {len(given)} arguments", f"give {many}.")
-        if not given:
-            return given, pa.int64()
-        first = self.binder.bound(self.final(given[0]), self.relation.schema).type
+        if one.function != "count" and len(arguments) != many:
+            raise self.binder.refuse(node, f"{shown} of {len(arguments)} arguments", f"give {many}.")
+        if not arguments:
+            return arguments, pa.int64()
+        first = self.binder.bound(self.final(arguments[0]), self.relation.schema).type
         kind = typed(first)
         for to in (pa.float64(), pa.bool_()):
             if kind is None and pa.types.is_string(first) and typed(to) == to:
-                given, kind = [cast_to(given[0], to)], to
+                arguments, kind = [cast_to(arguments[0], to)], to
         if pa.types.is_null(first):
             options = (pa.float64(), pa.bool_(), pa.string())
-            to = next(of for of in options if typed(of) is not None)
-            given, kind = [cast_to(given[0], to), *given[1:]], typed(to)
+            to = next(option for option in options if typed(option) is not None)
+            arguments, kind = [cast_to(arguments[0], to), *arguments[1:]], typed(to)
         if kind is None:
             hint = "cast the argument, or take a part of it."
             raise self.binder.refuse(node, f"{shown} of {name_of(first)}", hint)
-        return given, kind
+        return arguments, kind
 
     def _options(self, node: Any, one: calls.AggregateCall) -> tuple[Any, ...]:
         """The constants of an aggregate."""
         from sqlglot import exp
 
         shown = calls.function_name(one.node)
-        given = (
-            self.binder.constant(of, shown) if isinstance(of, exp.Expression) else of for of in one.options
+        constants = (
+            self.binder.constant(value, shown) if isinstance(value, exp.Expression) else value
+            for value in one.options
         )
-        options = tuple(float(of) if isinstance(of, Decimal) else of for of in given)
+        options = tuple(float(value) if isinstance(value, Decimal) else value for value in constants)
         if one.function in {"percentile", "percentile_disc"} and not (
             options and isinstance(options[0], int | float) and 0 <= options[0] <= 1
         ):
@@ -319,7 +326,7 @@ class Aggregating(Joins):
 
         schema, group_id = relation.schema, self.fresh.name("grouping_id")
         self.grouped = group_id, list(named)
-        mine = set(named.values())
+        own = set(named.values())
         order = list(named.values())
         # a set that is listed twice is there twice
         place = self.fresh.name("grouping_set")
@@ -331,14 +338,14 @@ class Aggregating(Joins):
                 (
                     key,
                     key
-                    if key in present or key not in mine
+                    if key in present or key not in own
                     else self.binder.null(schema.field(key).type, schema),
                 )
                 for key in keys
             ]
             values = [
-                (name, self.binder.bound(cast_to(exp.Literal.number(of), pa.int64()), schema))
-                for name, of in ((group_id, number), (place, at))
+                (name, self.binder.bound(cast_to(exp.Literal.number(value), pa.int64()), schema))
+                for name, value in ((group_id, number), (place, at))
             ]
             parts.append(Projection(relation, (*kept, *((n, n) for n, _ in columns), *values)))
         return Concat(tuple(parts)), [*keys, group_id, place]
@@ -352,15 +359,15 @@ class Aggregating(Joins):
             hint = "group by ROLLUP, CUBE or GROUPING SETS."
             raise self.binder.refuse(node, f"{shown} without grouping sets", hint)
         column, keys = self.grouped
-        given = [self.known_key(self.final(self.plain(one, self._before))) for one in node.expressions]
-        unknown = [one for one, tree in zip(node.expressions, given, strict=True) if tree not in keys]
-        if unknown or (isinstance(node, exp.Grouping) and len(given) != 1):
+        trees = [self.known_key(self.final(self.plain(one, self._before))) for one in node.expressions]
+        unknown = [one for one, tree in zip(node.expressions, trees, strict=True) if tree not in keys]
+        if unknown or (isinstance(node, exp.Grouping) and len(trees) != 1):
             where = unknown[0] if unknown else node
             raise self.binder.refuse(where, f"{shown} of what is no key", "name one that is in GROUP BY.")
-        places = [len(keys) - 1 - keys.index(one) for one in given or keys]
+        places = [len(keys) - 1 - keys.index(one) for one in trees or keys]
         bits = [
-            f"shiftleft(shiftright(`{column}`, {of}) & 1, {len(places) - 1 - n})"
-            for n, of in enumerate(places)
+            f"shiftleft(shiftright(`{column}`, {shift}) & 1, {len(places) - 1 - n})"
+            for n, shift in enumerate(places)
         ]
         kind = "tinyint" if isinstance(node, exp.Grouping) else "bigint"
         return parse.parse_expression(f"CAST({' | '.join(bits)} AS {kind})")
@@ -394,10 +401,10 @@ def _subsets(parts: Sequence[list[Any]]) -> list[list[Any]]:
     return [[one for n, part in enumerate(parts) if mask >> n & 1 for one in part] for mask in masks]
 
 
-def _all_valid(given: Sequence[Any]) -> Any:
+def _all_valid(arguments: Sequence[Any]) -> Any:
     """True, or null if one of several values is null."""
     from sqlglot import exp
 
-    nulls: list[Any] = [exp.Is(this=one.copy(), expression=exp.Null()) for one in given]
+    nulls: list[Any] = [exp.Is(this=one.copy(), expression=exp.Null()) for one in arguments]
     some = reduce(lambda a, b: exp.Or(this=a, expression=b), nulls)
     return exp.Case(ifs=[exp.If(this=some, true=exp.Null())], default=exp.Boolean(this=True))

@@ -59,7 +59,7 @@ class Block(Aggregating):
                 raise self.binder.refuse(_first(node.args[clause]), f"{shown} is not supported", hint)
         self.read_sources()
         items = self._items()
-        self._aliases = {alias.lower(): of for alias, of in items if alias is not None}
+        self._aliases = {alias.lower(): tree for alias, tree in items if alias is not None}
         if self.window is not None:
             self._aliases.setdefault("window", self.window)
         aggregate_records = self.aggregate(items)
@@ -97,8 +97,8 @@ class Block(Aggregating):
                 hint = "write it in SELECT or HAVING."
                 raise self.binder.refuse(node, f"{shown} where no aggregate may be", hint)
             return column_node(self.computed[self._call_key(node)], node)
-        if self.computed is not None and (found := self._group_of(node)) is not None:
-            return column_node(found, node)
+        if self.computed is not None and (group := self._group_of(node)) is not None:
+            return column_node(group, node)
         if isinstance(node, exp.Column):
             return node if self._is_variable(node) else self.named(node)
         return self._rebuilt(node, self.rewritten)
@@ -112,10 +112,10 @@ class Block(Aggregating):
         if calls.has_query(node) or any(calls.aggregates_in(node)) or any(calls.windows_in(node)):
             return None
         try:
-            made = self.plain(node, self._before)
+            tree = self.plain(node, self._before)
         except SqlError:
             return None
-        return self.computed.get(self.known_key(made))
+        return self.computed.get(self.known_key(tree))
 
     # -- what is selected ------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Block(Aggregating):
     def _projected(self, items: Sequence[tuple[str | None, Any]], *, single: bool) -> BoundQuery:
         node, binder = self.node, self.binder
         # first all rewriting, which may extend the relation
-        trees = [self.rewritten(of) for _, of in items]
+        trees = [self.rewritten(expression) for _, expression in items]
         distinct = node.args.get("distinct")
         if distinct is not None and distinct.args.get("on"):
             hint = "write QUALIFY row_number() OVER (PARTITION BY ... ORDER BY ...) = 1."
@@ -231,7 +231,7 @@ class Block(Aggregating):
             by, self.relation = [], before
         schema = self.relation.schema
         fresh = Fresh()
-        names = [alias or _name_of(of) for alias, of in items]
+        names = [alias or _name_of(expression) for alias, expression in items]
         columns = [
             (fresh.name(name), binder.column(self.final(tree), schema))
             for name, tree in zip(names, trees, strict=True)
@@ -271,43 +271,47 @@ class Block(Aggregating):
         """For each `ORDER BY` the number of the selected expression that it is, or a tree."""
         from sqlglot import exp
 
-        made: list[Any] = []
+        entries: list[Any] = []
         for one in orders_of(order, len(items)):
-            of, place = one.this, None
-            if isinstance(of, exp.Literal) and not of.is_string:
-                place = int(of.this) - 1
+            ordered, place = one.this, None
+            if isinstance(ordered, exp.Literal) and not ordered.is_string:
+                place = int(ordered.this) - 1
                 if not 0 <= place < len(items):
-                    raise self.binder.refuse(one, f"ORDER BY {of.this}", f"there are {len(items)} columns.")
-            elif isinstance(of, exp.Column) and not of.table:
+                    raise self.binder.refuse(
+                        one, f"ORDER BY {ordered.this}", f"there are {len(items)} columns."
+                    )
+            elif isinstance(ordered, exp.Column) and not ordered.table:
                 aliases = [
-                    n for n, (alias, _) in enumerate(items) if (alias or "").lower() == of.name.lower()
+                    n for n, (alias, _) in enumerate(items) if (alias or "").lower() == ordered.name.lower()
                 ]
                 place = aliases[0] if aliases else None
             tree = None
             if place is None:
-                tree = self.rewritten(of)
+                tree = self.rewritten(ordered)
                 same = [n for n, each in enumerate(trees) if each == tree]
                 place = same[0] if same else None
-            made.append((place, tree, one))
-        return made
+            entries.append((place, tree, one))
+        return entries
 
     # -- windows ---------------------------------------------------------------------------------------------
 
     def _window(self, items: Sequence[tuple[str | None, Any]]) -> None:
         """Compute the functions of windows."""
         node = self.node
-        read = [of for _, of in items]
+        read = [tree for _, tree in items]
         if (qualify := node.args.get("qualify")) is not None:
             read.append(qualify.this)
         if (order := node.args.get("order")) is not None:
             read += [one.this for one in order.expressions]
-        found = list(dict.fromkeys(w for of in read for w in calls.windows_in(self._alias_expanded(of))))
-        found += [
-            w for w in (w for a in self._aliases.values() for w in calls.windows_in(a)) if w not in found
+        windows = list(
+            dict.fromkeys(w for tree in read for w in calls.windows_in(self._alias_expanded(tree)))
+        )
+        windows += [
+            w for w in (w for a in self._aliases.values() for w in calls.windows_in(a)) if w not in windows
         ]
         # functions of one window are computed together: they must see equal rows in one order
         together: dict[Any, list[Any]] = {}
-        for one in found:
+        for one in windows:
             partition, by, call = frame_of(self, one, self.window_clauses())
             name = self.windows[one] = self.fresh.name(call.function)
             outer = [self.final_name(entry.column) for _, entry in self.names.outer]

@@ -48,8 +48,8 @@ class Builder:
 
     def shared_keys(self, relation: Relation) -> str:
         """The keys by which several joins read a relation; "" if there are none."""
-        found = [keys for (of, keys), many in self._readers.items() if of == relation and many > 1]
-        return " and ".join(f"({', '.join(keys)})" for keys in found)
+        shared = [keys for (source, keys), many in self._readers.items() if source == relation and many > 1]
+        return " and ".join(f"({', '.join(keys)})" for keys in shared)
 
     def collection(self, relation: Relation) -> Collection:
         """The collection of a relation."""
@@ -61,10 +61,10 @@ class Builder:
 
     def table(self, name: str) -> Collection:
         """A table of the program."""
-        given = self.tables[name]
-        if not isinstance(given, Collection):
-            given = self.tables[name] = given()
-        return given
+        table = self.tables[name]
+        if not isinstance(table, Collection):
+            table = self.tables[name] = table()
+        return table
 
     def anchor(self) -> Stream:
         """A stream outside of loops."""
@@ -88,8 +88,8 @@ class Builder:
                 return left.antijoin(right, **keys)
             case "inner":
                 return self._inner(join, left, right)
-        made = left.join(right, how="outer" if join.how == "full" else join.how, **keys)
-        return made if made.schema.names == names else made.select(*names)
+        result = left.join(right, how="outer" if join.how == "full" else join.how, **keys)
+        return result if result.schema.names == names else result.select(*names)
 
     def _inner(self, join: RelationJoin, left: Collection, right: Collection) -> Collection:
         base, keys = _base(join.right, join.right_keys)
@@ -99,13 +99,15 @@ class Builder:
             self._arranged[base, keys] = self.collection(base).arrange(list(keys))
         shared = self._arranged[base, keys]
         # the arrangement has the names of the table, which the left side may have, too
-        mine = {f"left {name}": name for name in left.schema.names}
-        renamed = left.select(mine)
+        left_names = {f"left {name}": name for name in left.schema.names}
+        renamed = left.select(left_names)
         pairs = renamed.join(shared, left=[f"left {name}" for name in join.left_keys], right=list(keys))
         new: dict[str, Any] = {n: n for n in base.schema.names}
         if isinstance(join.right, Projection):
             new = dict(join.right.columns)
-        result = {name: f"left {name}" if f"left {name}" in mine else new[name] for name in join.schema.names}
+        result = {
+            name: f"left {name}" if f"left {name}" in left_names else new[name] for name in join.schema.names
+        }
         return pairs.select(result)
 
     # -- loops -----------------------------------------------------------------------------------------------
@@ -132,12 +134,12 @@ class Builder:
         for name, start in zip(one.names, starts, strict=True):
             self.variables[one.loop, name] = start.variable(scope)
         bodies = [self.collection(body) for body in one.bodies]
-        made = {}
+        views = {}
         for name, body in zip(one.names, bodies, strict=True):
             variable: Any = self.variables[one.loop, name]
             variable.set(body)
-            made[name] = (body if body.scope == scope else body.enter(scope)).leave().consolidate()
-        return made
+            views[name] = (body if body.scope == scope else body.enter(scope)).leave().consolidate()
+        return views
 
 
 def _any_name(one: Recursion) -> Recursion:
@@ -147,7 +149,7 @@ def _any_name(one: Recursion) -> Recursion:
 
 def _base(relation: Relation, keys: tuple[str, ...]) -> tuple[Relation, tuple[str, ...]]:
     """The relation that another one only renames, and the other's names of the keys."""
-    if isinstance(relation, Projection) and all(isinstance(of, str) for _, of in relation.columns):
+    if isinstance(relation, Projection) and all(isinstance(column, str) for _, column in relation.columns):
         names: Any = dict(relation.columns)
         if len(set(names.values())) == len(names):
             return relation.input, tuple(names[key] for key in keys)

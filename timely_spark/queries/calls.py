@@ -165,29 +165,29 @@ def read_call(node: Any) -> AggregateCall:
     function = aggregate_of(call) or ""
     named = isinstance(call, exp.Anonymous | exp.AnonymousAggFunc)
     parts = [None if named else call.args.get(one) for one in ("this", "expression", "quantile", "separator")]
-    given = [one for one in (*parts, *call.expressions) if isinstance(one, exp.Expression)]
+    arguments = [one for one in (*parts, *call.expressions) if isinstance(one, exp.Expression)]
     distinct = False
-    while given and isinstance(given[0], exp.IgnoreNulls | exp.Order | exp.Distinct | exp.Paren):
-        first = given[0]
+    while arguments and isinstance(arguments[0], exp.IgnoreNulls | exp.Order | exp.Distinct | exp.Paren):
+        first = arguments[0]
         if isinstance(first, exp.Distinct):
-            distinct, given = True, [*first.expressions, *given[1:]]
+            distinct, arguments = True, [*first.expressions, *arguments[1:]]
             continue
         if isinstance(first, exp.IgnoreNulls):
             ignores = True
         elif isinstance(first, exp.Order):
             order = tuple(first.expressions)
-        given[0] = first.this
-    if function == "count" and given and isinstance(given[0], exp.Star):
-        given = []
+        arguments[0] = first.this
+    if function == "count" and arguments and isinstance(arguments[0], exp.Star):
+        arguments = []
     constants: list[Any] = []
     if type(call).__name__ in {"PercentileCont", "PercentileDisc"}:
-        constants = [*given, bool(order and order[0].args.get("desc"))]
-        given, order = [one.this for one in order[:1]], ()
+        constants = [*arguments, bool(order and order[0].args.get("desc"))]
+        arguments, order = [one.this for one in order[:1]], ()
     elif function in {"percentile", "percentile_disc", "string_agg"}:
-        given, constants = given[:1], given[1:2]
+        arguments, constants = arguments[:1], arguments[1:2]
     elif function in {"first", "last"}:
-        given, constants = given[:1], [ignores]
-    return AggregateCall(function, call, tuple(given), distinct, condition, order, tuple(constants))
+        arguments, constants = arguments[:1], [ignores]
+    return AggregateCall(function, call, tuple(arguments), distinct, condition, order, tuple(constants))
 
 
 def aggregates_in(node: Any) -> Iterator[Any]:

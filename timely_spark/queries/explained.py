@@ -111,10 +111,10 @@ class _Tree:
                 names = [name for name in columns.names if name in self.needed[one]]
                 return f"reads {', '.join(names)}" if len(names) < len(columns) else ""
             case Selection(condition=condition):
-                of: Relation = one
-                while isinstance(of, Selection) and self.builder.reads.get(of.input, 0) == 1:
-                    of = of.input
-                if condition.condition is not None and isinstance(of, TableScan):
+                source: Relation = one
+                while isinstance(source, Selection) and self.builder.reads.get(source.input, 0) == 1:
+                    source = source.input
+                if condition.condition is not None and isinstance(source, TableScan):
                     return "files are read by it"
         return ""
 
@@ -139,5 +139,5 @@ def stored(one: Relation) -> str:  # noqa: PLR0911 - a table
         case Limit(keys=keys) | Window(partition=keys):
             return f"stores all rows by {', '.join(keys) or 'one worker'}"
         case Recursion():
-            return "a loop, whose steps store changes by iteration"
+            return "a loop: its steps store changes by iteration"
     return ""

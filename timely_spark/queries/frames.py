@@ -20,7 +20,7 @@ from timely_spark.sql.types import name_of
 
 
 class GrowingBlock(Protocol):
-    """A block of a query, whose relation grows by columns."""
+    """A block of a query: its relation grows by columns."""
 
     binder: Binder
     relation: Relation
@@ -70,10 +70,10 @@ def frame_of(
     by = [ordering(block.add(block.rewritten(one.this), "order"), one) for one in order]
     if name in calls.RANKING_NAMES and name not in _PLACES and not by:
         raise binder.refuse(node, f"{name} OVER without ORDER BY", "say by what rows are ordered.")
-    given, options = _arguments(block, call, name, condition)
+    arguments, options = _arguments(block, call, name, condition)
     if ignores and name not in {*_PLACES, "lag", "lead"}:
         raise binder.refuse(node, f"{name} IGNORE NULLS", "drop the nulls in a subquery first.")
-    columns = tuple(block.add(block.final(one), "argument") for one in given)
+    columns = tuple(block.add(block.final(one), "argument") for one in arguments)
     result = _result(block, node, name, columns)
     unit, low, high = _frame(block, node, spec, by)
     return tuple(partition), by, Frame(name, columns, result, options, unit, low, high, ignores)
@@ -102,10 +102,10 @@ def _parts(block: GrowingBlock, node: Any, named: Mapping[str, Any]) -> tuple[li
     spec = node.args.get("spec")
     alias = node.args.get("alias")
     if alias is not None and not partition and not orders:
-        if (found := named.get(alias.name.lower())) is None:
+        if (definition := named.get(alias.name.lower())) is None:
             hint = "define it behind HAVING: WINDOW w AS (PARTITION BY ...)."
             raise block.binder.refuse(node, f"no window {alias.name}", hint)
-        return _parts(block, found, {})
+        return _parts(block, definition, {})
     return partition, orders, spec
 
 
@@ -120,37 +120,39 @@ def _arguments(
         return [], ()
     this = call.args.get("this") if not isinstance(call, exp.Anonymous) else None
     this = this.this if isinstance(this, exp.IgnoreNulls | exp.Paren) else this
-    given = [one for one in (this, *call.expressions) if isinstance(one, exp.Expression)]
+    arguments = [one for one in (this, *call.expressions) if isinstance(one, exp.Expression)]
     if name in {"ntile", "nth_value"}:
-        *values, number = [*given, call.args["offset"]] if call.args.get("offset") else given
+        *values, number = [*arguments, call.args["offset"]] if call.args.get("offset") else arguments
         place = binder.constant(number, name)
         if not isinstance(place, int) or place < 1:
             raise binder.refuse(call, f"{name} of {place}", "give a number of at least 1.")
         return [block.rewritten(one) for one in values], (place,)
     if name in {"lag", "lead"}:
-        more = [call.args.get("offset"), call.args.get("default"), *given[1:]]
+        more = [call.args.get("offset"), call.args.get("default"), *arguments[1:]]
         offset, default = [*(one for one in more if one is not None), None, None][:2]
-        value = block.rewritten(given[0])
+        value = block.rewritten(arguments[0])
         by = 1 if offset is None else int(binder.constant(offset, name))
         if default is None:
             return [value], (by,)
         kind = binder.bound(block.final(value), block.relation.schema).type
         return [value, cast_to(block.rewritten(default), kind)], (by,)
     if name in _PLACES:
-        return [block.rewritten(given[0])], ()
-    return _of_aggregate(block, call, name, given, condition), ()
+        return [block.rewritten(arguments[0])], ()
+    return _of_aggregate(block, call, name, arguments, condition), ()
 
 
-def _of_aggregate(block: GrowingBlock, call: Any, name: str, given: list[Any], condition: Any) -> list[Any]:
+def _of_aggregate(
+    block: GrowingBlock, call: Any, name: str, arguments: list[Any], condition: Any
+) -> list[Any]:
     """The arguments of an aggregate over a window."""
     from sqlglot import exp
 
-    if given and isinstance(given[0], exp.Distinct):
+    if arguments and isinstance(arguments[0], exp.Distinct):
         hint = "aggregate in a subquery, and join it."
         raise block.binder.refuse(call, f"{name}(DISTINCT ...) OVER", hint)
-    if name == "count" and given and isinstance(given[0], exp.Star):
-        given = []
-    trees = [block.rewritten(one) for one in given]
+    if name == "count" and arguments and isinstance(arguments[0], exp.Star):
+        arguments = []
+    trees = [block.rewritten(one) for one in arguments]
     if condition is not None:
         value = trees[0] if trees else exp.Boolean(this=True)
         trees = [exp.Case(ifs=[exp.If(this=block.rewritten(condition), true=value)])]
@@ -170,7 +172,7 @@ def _frame(block: GrowingBlock, node: Any, spec: Any, by: Sequence[Order]) -> tu
         (spec.args.get("start"), spec.args.get("start_side")),
         (spec.args.get("end"), spec.args.get("end_side")),
     ]
-    kind = None if unit == "ROWS" else _by_distance(block, node, [of for of, _ in ends], by)
+    kind = None if unit == "ROWS" else _by_distance(block, node, [end for end, _ in ends], by)
     low = _edge(block, node, *ends[0], kind)
     high = _edge(block, node, *ends[1], kind) if ends[1][0] is not None else 0
     return "distance" if kind is not None else unit.lower(), low, high
@@ -195,15 +197,15 @@ def _by_distance(
     return kind
 
 
-def _edge(block: GrowingBlock, node: Any, of: Any, side: Any, kind: pa.DataType | None) -> Bound:
+def _edge(block: GrowingBlock, node: Any, edge: Any, side: Any, kind: pa.DataType | None) -> Bound:
     from sqlglot import exp
 
-    text = str(of).upper() if not isinstance(of, exp.Expression) else ""
+    text = str(edge).upper() if not isinstance(edge, exp.Expression) else ""
     if text == "UNBOUNDED":
         return None
-    if text in {"CURRENT ROW", ""} and not isinstance(of, exp.Expression):
+    if text in {"CURRENT ROW", ""} and not isinstance(edge, exp.Expression):
         return 0
-    value = block.binder.constant(of, "a frame")
+    value = block.binder.constant(edge, "a frame")
     rows = value if kind is None else _as_distance(value, kind)
     if rows is None or isinstance(rows, float) != (kind is not None and pa.types.is_floating(kind)):
         shown = "rows" if kind is None else name_of(kind)

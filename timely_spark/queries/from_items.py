@@ -35,7 +35,7 @@ class FromItems(Subqueries):
 
     if TYPE_CHECKING:  # of `Joins`
 
-        def take(self, made: FromItem) -> None: ...  # noqa: D102
+        def take(self, item: FromItem) -> None: ...  # noqa: D102
         def names_of(self, parts: Sequence[FromItem]) -> VisibleColumns: ...  # noqa: D102
         def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem: ...  # noqa: D102
         def of_domain(self, domain: Domain) -> FromItem: ...  # noqa: D102
@@ -103,15 +103,15 @@ class FromItems(Subqueries):
             if self.domain is None:
                 raise
         answer = self.binder.query(query, self.views, self.around, self.domain)
-        made = self.source_of(node, answer, node.alias)
+        item = self.source_of(node, answer, node.alias)
         outer = [self.fresh.name(one) for one in answer.outer]
-        columns = dict(zip(made.relation.schema.names, answer.columns, strict=True))
+        columns = dict(zip(item.relation.schema.names, answer.columns, strict=True))
         relation = Projection(answer.relation, (*columns.items(), *zip(outer, answer.outer, strict=True)))
         names = [
             (depth, replace(entry, column=name))
             for (depth, entry), name in zip(self.domain.entries, outer, strict=True)
         ]
-        return FromItem(relation, made.entries, names)
+        return FromItem(relation, item.entries, names)
 
     def _inlined(self, node: Any, cte: Any, views: Views) -> FromItem:
         """A query of `WITH` that reads columns of the blocks around it, as a subquery."""
@@ -135,27 +135,27 @@ class FromItems(Subqueries):
         for one in joins:
             (parts, early), _ = self.joined(one, parts, early, [])
             joins += one.this.args.get("joins") or ()
-        made = self.connected(parts, early)
+        item = self.connected(parts, early)
         for one in inner.args.get("laterals") or ():
-            made = self.lateral_view(one, made)
+            item = self.lateral_view(one, item)
         if not node.alias:
-            return made
-        given = [one.name for one in node.args["alias"].columns]
-        shown = [one for one in made.entries if not one.hidden]
-        if given and len(given) != len(shown):
-            problem = f"{len(given)} names for {len(shown)} columns"
+            return item
+        renamed = [one.name for one in node.args["alias"].columns]
+        shown = [one for one in item.entries if not one.hidden]
+        if renamed and len(renamed) != len(shown):
+            problem = f"{len(renamed)} names for {len(shown)} columns"
             raise self.binder.refuse(node.args["alias"].columns[0], problem, "name each column.")
-        names = given or [one.name for one in shown]
+        names = renamed or [one.name for one in shown]
         entries = [replace(one, table=node.alias, name=name) for one, name in zip(shown, names, strict=True)]
-        return FromItem(made.relation, entries, made.outer)
+        return FromItem(item.relation, entries, item.outer)
 
     def source_of(self, node: Any, answer: BoundQuery, alias: str) -> FromItem:
         """An answer with new names for its columns, and the aliases of a node for them."""
-        given = node.args.get("alias")
-        columns = [one.name for one in given.columns] if given is not None else []
+        table_alias = node.args.get("alias")
+        columns = [one.name for one in table_alias.columns] if table_alias is not None else []
         if columns and len(columns) != len(answer.columns):
             problem = f"{len(columns)} names for {len(answer.columns)} columns"
-            raise self.binder.refuse(given.columns[0], problem, "name each column.")
+            raise self.binder.refuse(table_alias.columns[0], problem, "name each column.")
         names = columns or list(answer.names)
         new = [self.fresh.name(name) for name in names]
         schema = answer.relation.schema
@@ -189,8 +189,8 @@ class FromItems(Subqueries):
         if _is_range(query):
             query = exp.select("*").from_(exp.Table(this=query))
         if not isinstance(query, exp.Query) and (on is None or not side):
-            made = self.lateral_view(node, left, outer=side == "LEFT")
-            return made if on is None else self.connected([made], [on])
+            item = self.lateral_view(node, left, outer=side == "LEFT")
+            return item if on is None else self.connected([item], [on])
         if not isinstance(query, exp.Query):
             query = exp.select("*").from_(exp.Table(this=query, alias=node.args.get("alias")))
         if side not in {"", "LEFT"}:
@@ -202,10 +202,10 @@ class FromItems(Subqueries):
         self.take(left)
         answer, keys = self.answer_for_each(query)
         source = self.source_of(node, answer, node.alias)
-        theirs = [self.fresh.name(one) for one in answer.outer]
+        right_keys = [self.fresh.name(one) for one in answer.outer]
         columns = [
             *zip(source.relation.schema.names, answer.columns, strict=True),
-            *zip(theirs, answer.outer, strict=True),
+            *zip(right_keys, answer.outer, strict=True),
         ]
         right = Projection(answer.relation, tuple(columns))
         how: Any = "left" if side == "LEFT" else "inner"
@@ -213,9 +213,11 @@ class FromItems(Subqueries):
             raise self.binder.refuse(
                 node, "LEFT JOIN LATERAL that reads no table before it", "write LEFT JOIN."
             )
-        relation = RelationJoin(self.relation, right, how, tuple(keys), tuple(theirs), null_safe=bool(keys))
-        made = FromItem(relation, [*left.entries, *source.entries], left.outer)
-        return made if on is None else self.connected([made], [on])
+        relation = RelationJoin(
+            self.relation, right, how, tuple(keys), tuple(right_keys), null_safe=bool(keys)
+        )
+        item = FromItem(relation, [*left.entries, *source.entries], left.outer)
+        return item if on is None else self.connected([item], [on])
 
     def lateral_view(self, node: Any, left: FromItem, *, outer: bool = False) -> FromItem:
         """A source with the rows that `LATERAL VIEW` makes of each of its rows."""
@@ -230,15 +232,16 @@ class FromItems(Subqueries):
         kept, self.relation = self.relation, left.relation
         column = self.add(tree, "elements")
         relation, self.relation = self.relation, kept
-        made = parts_of(self.binder, call, relation.schema.field(column).type)
+        generated = parts_of(self.binder, call, relation.schema.field(column).type)
         alias = node.args.get("alias")
-        given = [one.name for one in alias.columns] if alias is not None else []
-        if given and len(given) != len(made):
-            problem = f"{len(given)} names for {len(made)} columns"
+        renamed = [one.name for one in alias.columns] if alias is not None else []
+        if renamed and len(renamed) != len(generated):
+            problem = f"{len(renamed)} names for {len(generated)} columns"
             raise self.binder.refuse(node, problem, "name each column.")
-        names = given or [name for name, _, _ in made]
+        names = renamed or [name for name, _, _ in generated]
         parts = tuple(
-            (self.fresh.name(name), kind, part) for name, (_, kind, part) in zip(names, made, strict=True)
+            (self.fresh.name(name), kind, part)
+            for name, (_, kind, part) in zip(names, generated, strict=True)
         )
         relation = Generated(relation, column, outer or GENERATORS[generator_name(call)][1], parts)
         entries = [
@@ -248,15 +251,15 @@ class FromItems(Subqueries):
         return FromItem(relation, [*left.entries, *entries], left.outer)
 
     def generated_items(self, call: Any, names: Sequence[str], node: Any) -> list[tuple[str | None, Any]]:
-        """The columns of a function that makes rows in `SELECT`, whose relation gets the rows."""
+        """The columns of a function that makes rows in `SELECT`. The relation gets the rows."""
         if any(calls.aggregates_in(call)) or calls.has_query(call):
             hint = "select its argument in a subquery of FROM first."
             raise self.binder.refuse(node, f"{calls.function_name(call)} of an aggregate or a subquery", hint)
         left = FromItem(self.relation, self.names.entries, self.names.outer)
         alias = exp_alias(names)
-        made = self._generated(alias, call, left)
-        self.relation = made.relation
-        new = made.entries[len(left.entries) :]
+        item = self._generated(alias, call, left)
+        self.relation = item.relation
+        new = item.entries[len(left.entries) :]
         return [(one.name, column_node(one.column, node)) for one in new]
 
 
@@ -275,14 +278,14 @@ def _named_rows(node: Any) -> Any:
     value = [*node.expressions[-1].iter_expressions()][-1]
     if node.alias or not isinstance(value, exp.Alias) or len(node.expressions[-1].expressions) > 1:
         return node
-    made = node.copy()
-    made.set(
+    rows = node.copy()
+    rows.set(
         "alias",
         exp.TableAlias(
             this=value.args["alias"], columns=(node.args.get("alias") or exp.TableAlias()).columns
         ),
     )
-    return made
+    return rows
 
 
 def _is_range(node: Any) -> bool:

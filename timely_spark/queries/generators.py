@@ -168,9 +168,9 @@ def parts_of(binder: Binder, node: Any, kind: pa.DataType) -> list[tuple[str, pa
     """The columns that a generator makes of values of a type, with the names that Spark gives them."""
     name = generator_name(node)
     with_place, _ = GENERATORS[name]
-    made: list[tuple[str, pa.DataType, str | int]] = [("pos", pa.int32(), "pos")] if with_place else []
+    position: list[tuple[str, pa.DataType, str | int]] = [("pos", pa.int32(), "pos")] if with_place else []
     if pa.types.is_map(kind):
-        return [*made, ("key", kind.key_type, 0), ("value", kind.item_type, 1)]
+        return [*position, ("key", kind.key_type, 0), ("value", kind.item_type, 1)]
     if not types.is_array(kind):
         shown = calls.function_name(node)
         raise binder.refuse(node, f"{shown} of {name_of(kind)}", "give an array or a map.")
@@ -178,17 +178,17 @@ def parts_of(binder: Binder, node: Any, kind: pa.DataType) -> list[tuple[str, pa
         if not pa.types.is_struct(kind.value_type):
             raise binder.refuse(node, f"inline of {name_of(kind)}", "give an array of structs.")
         return [(one.name, one.type, n) for n, one in enumerate(kind.value_type)]
-    return [*made, ("col", kind.value_type, "value")]
+    return [*position, ("col", kind.value_type, "value")]
 
 
 def rows_of_range(binder: Binder, node: Any) -> ConstantRows:
     """The rows of `range(end)` and `range(start, end, step)`."""
-    given = [binder.constant(one, "range") for one in node.expressions]
-    if not 1 <= len(given) <= 4 or not all(isinstance(one, int) for one in given):
+    bounds = [binder.constant(one, "range") for one in node.expressions]
+    if not 1 <= len(bounds) <= 4 or not all(isinstance(one, int) for one in bounds):
         raise binder.refuse(
             node, "range of other than whole numbers", "write range(end) or range(start, end)."
         )
-    start, end, step, *_ = (0, given[0], 1) if len(given) == 1 else (*given, 1)
+    start, end, step, *_ = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)
     values = range(start, end, step) if step else range(0)
     if len(values) > MOST_ROWS or not step:
         raise binder.refuse(

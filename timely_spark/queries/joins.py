@@ -83,15 +83,15 @@ class Joins(FromItems):
             parts.append(self.of_domain(self.domain))
         first = node.args.get("from_") or node.args.get("from")
         if first is not None:
-            made = self.source(first.this)
-            parts = [made] if made.outer else [*parts, made]
+            item = self.source(first.this)
+            parts = [item] if item.outer else [*parts, item]
         elif not parts:
             parts.append(FromItem(UNIT, [], []))
         where = node.args.get("where")
         later = conjuncts(where.this) if where is not None else []
-        for found in (one for condition in later for one in calls.aggregates_in(condition)):
-            shown = found.sql(dialect=parse.dialect())
-            raise self.binder.refuse(found, f"{shown} where no aggregate may be", "write it in HAVING.")
+        for aggregate in (one for condition in later for one in calls.aggregates_in(condition)):
+            shown = aggregate.sql(dialect=parse.dialect())
+            raise self.binder.refuse(aggregate, f"{shown} where no aggregate may be", "write it in HAVING.")
         early: list[Any] = []
         joins = (
             [*(first.this.args.get("joins") or ()), *(node.args.get("joins") or ())]
@@ -106,8 +106,8 @@ class Joins(FromItems):
             parts = [self.lateral_view(one, self.connected(parts, early))]
             early = []
         plain = [one for one in later if not calls.has_query(one)]
-        made = self.connected(parts, [*early, *plain])
-        self.take(made)
+        item = self.connected(parts, [*early, *plain])
+        self.take(item)
         for one in later:
             if calls.has_query(one):
                 self.filter(one)
@@ -117,13 +117,13 @@ class Joins(FromItems):
         for one in conjuncts(condition):
             if self.by_subquery(one):
                 continue
-            made = self.rewritten(one)
-            self.relation = Selection(self.relation, self.condition(made))
+            tree = self.rewritten(one)
+            self.relation = Selection(self.relation, self.condition(tree))
 
-    def take(self, made: FromItem) -> None:
+    def take(self, item: FromItem) -> None:
         """Go on with a source as the block's relation."""
-        self.relation = made.relation
-        self.names = VisibleColumns(made.entries, made.outer, self.around)
+        self.relation = item.relation
+        self.names = VisibleColumns(item.entries, item.outer, self.around)
 
     def of_domain(self, domain: Domain) -> FromItem:
         """The rows of the blocks around this one that a subquery has an answer for."""
@@ -148,8 +148,8 @@ class Joins(FromItems):
             raise self.binder.refuse(node.this, f"{kind or node.method} JOIN", "use Collection.asof_join.")
         right = node.this
         if isinstance(right, exp.Lateral) or (isinstance(right, exp.Subquery) and right.args.get("lateral")):
-            made = self.lateral(right, self.connected(parts, early), side, node)
-            return ([made], []), later
+            item = self.lateral(right, self.connected(parts, early), side, node)
+            return ([item], []), later
         if isinstance(right, exp.Unnest):
             hint = "write LATERAL VIEW explode(...) t AS column."
             raise self.binder.refuse(right, "UNNEST in FROM", hint)
@@ -183,16 +183,16 @@ class Joins(FromItems):
         # what WHERE says of the left side alone may be said before, if the join keeps left rows as they are
         if side in {"", "LEFT"}:
             early, later = self._sooner(parts, early, later)
-        made = self._beside(node, self.connected(parts, early), other, on, using)
-        return ([made], []), later
+        item = self._beside(node, self.connected(parts, early), other, on, using)
+        return ([item], []), later
 
     def _side_by_side(self, parts: list[FromItem], other: FromItem, using: Sequence[str]) -> list[FromItem]:
         """The parts, and one more that an inner join adds."""
         same = {name.lower() for name in using}
         other.entries = [replace(e, hidden=e.hidden or e.name.lower() in same) for e in other.entries]
-        if other.outer and (mine := [one for one in parts if one.outer]):
-            rest = [one for one in parts if one not in mine]
-            return [*rest, self._of_one_domain(self.connected(mine, []), other)]
+        if other.outer and (outer := [one for one in parts if one.outer]):
+            rest = [one for one in parts if one not in outer]
+            return [*rest, self._of_one_domain(self.connected(outer, []), other)]
         return [*parts, other]
 
     def _beside(self, node: Any, left: FromItem, other: FromItem, on: Any, using: Sequence[str]) -> FromItem:
@@ -204,17 +204,17 @@ class Joins(FromItems):
         asked = [one for one in conditions if calls.has_query(one)]
         resolved = [self._resolved(one, [left, other]) for one in conditions if one not in asked]
         how = kind.lower() if kind in {"SEMI", "ANTI"} else side.lower()
-        made = self._outer(how, left, other, resolved, asked)
+        item = self._outer(how, left, other, resolved, asked)
         if using and how in {"left", "right", "full"}:
-            made = self._merged(made, using, how)
-        return made
+            item = self._merged(item, using, how)
+        return item
 
     def _of_one_domain(self, left: FromItem, right: FromItem) -> FromItem:
         """Two sources with columns of the domain, joined for each row of it."""
         keys = tuple(self.final_name(entry.column) for _, entry in left.outer)
-        theirs = tuple(entry.column for _, entry in right.outer)
-        made = RelationJoin(left.relation, right.relation, "inner", keys, theirs, null_safe=True)
-        return FromItem(made, [*left.entries, *right.entries], left.outer)
+        right_keys = tuple(entry.column for _, entry in right.outer)
+        relation = RelationJoin(left.relation, right.relation, "inner", keys, right_keys, null_safe=True)
+        return FromItem(relation, [*left.entries, *right.entries], left.outer)
 
     def _sooner(
         self, parts: Sequence[FromItem], early: list[Any], later: list[Any]
@@ -222,10 +222,10 @@ class Joins(FromItems):
         names = self.names_of(parts)
         kept = []
         for one in later:
-            mine = not calls.has_query(one) and all(
+            sooner = not calls.has_query(one) and all(
                 self.is_named(column, names) for column in one.find_all(*_column_types())
             )
-            if mine:
+            if sooner:
                 early = [*early, self.plain(one, names)]
             else:
                 kept.append(one)
@@ -251,28 +251,28 @@ class Joins(FromItems):
         """The condition of a column of `USING`."""
         from sqlglot import exp
 
-        found = []
+        using_columns = []
         for side, entries in (("left", [e for part in left for e in part.entries]), ("right", right.entries)):
             same = [one for one in entries if one.name.lower() == name.lower() and not one.hidden]
             if len({one.column for one in same}) != 1:
                 problem = f"USING ({name}): the {side} side has {'several' if same else 'no'} such columns"
                 raise self.binder.refuse(node.this, problem, "write ON a.x = b.x.")
-            found.append(same[0])
-        mine, theirs = (
+            using_columns.append(same[0])
+        left_tree, right_tree = (
             exp.column(exp.to_identifier(e.name, quoted=True), table=exp.to_identifier(e.table, quoted=True))
-            for e in found
+            for e in using_columns
         )
-        return exp.EQ(this=mine, expression=theirs)
+        return exp.EQ(this=left_tree, expression=right_tree)
 
-    def _merged(self, made: FromItem, using: Sequence[str], how: str) -> FromItem:
+    def _merged(self, item: FromItem, using: Sequence[str], how: str) -> FromItem:
         """The result of an outer join with `USING`: one column instead of two."""
         from sqlglot import exp
 
-        relation, entries = made.relation, list(made.entries)
+        relation, entries = item.relation, list(item.entries)
         for name in using:
             both = [one for one in entries if one.name.lower() == name.lower() and not one.hidden]
-            mine, theirs = both[0], both[-1]
-            first, second = (theirs, mine) if how == "right" else (mine, theirs)
+            left, right = both[0], both[-1]
+            first, second = (right, left) if how == "right" else (left, right)
             value = exp.Anonymous(
                 this="coalesce", expressions=[column_node(first.column), column_node(second.column)]
             )
@@ -281,9 +281,9 @@ class Joins(FromItems):
             bound = self.binder.bound(value, relation.schema)
             relation = Projection(relation, (*kept, (column, bound)))
             entries = [replace(one, hidden=True) if one in both else one for one in entries]
-            place = entries.index(replace(mine, hidden=True))
-            entries.insert(place, NamedColumn("", mine.name, column, bound.type))
-        return FromItem(relation, entries, made.outer)
+            place = entries.index(replace(left, hidden=True))
+            entries.insert(place, NamedColumn("", left.name, column, bound.type))
+        return FromItem(relation, entries, item.outer)
 
     def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem:
         """The parts joined, each with one that it shares a key with if there is one; conditions hold."""
@@ -295,9 +295,9 @@ class Joins(FromItems):
         # a condition of one part is a filter below the joins
         parts = list(parts)
         for number, part in enumerate(parts):
-            mine = [one for one in left if (used := self._used(one)) and used <= part.columns]
-            parts[number] = self._where(part, mine)
-            left = [one for one in left if one not in mine]
+            ready = [one for one in left if (used := self._used(one)) and used <= part.columns]
+            parts[number] = self._where(part, ready)
+            left = [one for one in left if one not in ready]
         # the columns of stars stay in the order of FROM
         entries = [one for part in parts for one in part.entries]
         rest = self._by_size(parts)
@@ -338,18 +338,23 @@ class Joins(FromItems):
         """The equalities between two relations: each with the sides' expressions."""
         from sqlglot import exp
 
-        made = []
+        keys = []
         for one in conditions:
             bare = _bare(one)
             if not isinstance(bare, exp.EQ):
                 continue
             a, b = bare.this, bare.expression
             for x, y in ((a, b), (b, a)):
-                mine, theirs = self._used(x), self._used(y)
-                if mine and theirs and mine <= left.columns and theirs <= right.columns:
-                    made.append((one, x, y))
+                left_columns, right_columns = self._used(x), self._used(y)
+                if (
+                    left_columns
+                    and right_columns
+                    and left_columns <= left.columns
+                    and right_columns <= right.columns
+                ):
+                    keys.append((one, x, y))
                     break
-        return made
+        return keys
 
     def _key_columns(
         self, left: Relation, right: Relation, pairs: Sequence[tuple[Any, Any, Any]], *, copies: bool
@@ -362,48 +367,52 @@ class Joins(FromItems):
         keys: list[tuple[str, str]] = []
         rest = []
         for condition, x, y in pairs:
-            bound = [self.binder.bound(self.final(of), side.schema) for of, side in ((x, left), (y, right))]
+            bound = [
+                self.binder.bound(self.final(tree), side.schema) for tree, side in ((x, left), (y, right))
+            ]
             kind = types.common(bound[0].type, bound[1].type)
             if kind is None or not types.is_atomic(kind):
                 rest.append(condition)
                 continue
             trees = [
-                self.final(of) if one.type == kind else cast_to(self.final(of), kind)
-                for of, one in zip((x, y), bound, strict=True)
+                self.final(tree) if one.type == kind else cast_to(self.final(tree), kind)
+                for tree, one in zip((x, y), bound, strict=True)
             ]
-            left, mine = self._with_key(left, trees[0], copy=copies)
-            right, theirs = self._with_key(right, trees[1], copy=copies)
-            if mine in {a for a, _ in keys} or theirs in {b for _, b in keys}:
+            left, left_key = self._with_key(left, trees[0], copy=copies)
+            right, right_key = self._with_key(right, trees[1], copy=copies)
+            if left_key in {a for a, _ in keys} or right_key in {b for _, b in keys}:
                 rest.append(condition)
                 continue
-            keys.append((mine, theirs))
+            keys.append((left_key, right_key))
         return left, right, keys, rest
 
     def _with_key(self, relation: Relation, tree: Any, *, copy: bool) -> tuple[Relation, str]:
-        made = self.binder.column(tree, relation.schema)
-        if isinstance(made, str) and not copy:
-            return relation, made
+        column = self.binder.column(tree, relation.schema)
+        if isinstance(column, str) and not copy:
+            return relation, column
         name = self.fresh.name("key")
         kept = [(one, one) for one in relation.schema.names]
-        return Projection(relation, (*kept, (name, made))), name
+        return Projection(relation, (*kept, (name, column))), name
 
     def _inner(self, left: FromItem, right: FromItem, conditions: list[Any]) -> tuple[FromItem, list[Any]]:
         pairs = self._keys(left, right, conditions)
-        mine, theirs, keys, _ = self._key_columns(left.relation, right.relation, pairs, copies=False)
+        left_rows, right_rows, keys, _ = self._key_columns(left.relation, right.relation, pairs, copies=False)
         used = [one for one, _, _ in pairs]
-        relation = RelationJoin(mine, theirs, "inner", tuple(a for a, _ in keys), tuple(b for _, b in keys))
+        relation = RelationJoin(
+            left_rows, right_rows, "inner", tuple(a for a, _ in keys), tuple(b for _, b in keys)
+        )
         for a, b in keys:
             self.same[b] = a
         # equalities that are no keys are filters
         done = used[: len(keys)] if len(keys) == len(used) else []
         rest = [one for one in conditions if one not in done]
-        made = FromItem(
+        item = FromItem(
             relation,
             self._moved([*left.entries, *right.entries]),
             [(d, replace(e, column=self.final_name(e.column))) for d, e in [*left.outer, *right.outer]],
         )
-        ready = [one for one in rest if self._used(one) <= made.columns]
-        return self._where(made, ready), [one for one in rest if one not in ready]
+        ready = [one for one in rest if self._used(one) <= item.columns]
+        return self._where(item, ready), [one for one in rest if one not in ready]
 
     def _moved(self, entries: Sequence[NamedColumn]) -> list[NamedColumn]:
         return [replace(one, column=self.final_name(one.column)) for one in entries]
@@ -418,44 +427,46 @@ class Joins(FromItems):
             asked: those with subqueries.
         """
         if how == "right":
-            made = self._outer("left", right, left, conditions, asked)
-            return FromItem(made.relation, [*left.entries, *right.entries], made.outer)
+            item = self._outer("left", right, left, conditions, asked)
+            return FromItem(item.relation, [*left.entries, *right.entries], item.outer)
         # a condition of a side whose rows may be dropped is said of it before
         sides = {"left": (right,), "anti": (right,), "semi": (left, right)}.get(how, ())
         for side in sides:
-            mine = [one for one in conditions if (used := self._used(one)) and used <= side.columns]
-            conditions = [one for one in conditions if one not in mine]
+            ready = [one for one in conditions if (used := self._used(one)) and used <= side.columns]
+            conditions = [one for one in conditions if one not in ready]
             if side is right:
-                right = self._where(side, mine)
+                right = self._where(side, ready)
             else:
-                left = self._where(side, mine)
+                left = self._where(side, ready)
         pairs = self._keys(left, right, conditions)
         copies = how in {"left", "full"}
-        ours, theirs, keys, _ = self._key_columns(left.relation, right.relation, pairs, copies=copies)
+        left_rows, right_rows, keys, _ = self._key_columns(
+            left.relation, right.relation, pairs, copies=copies
+        )
         done = [one for one, _, _ in pairs] if len(keys) == len(pairs) else []
         residual = [one for one in conditions if one not in done]
         names = tuple(a for a, _ in keys), tuple(b for _, b in keys)
-        both = FromItem(ours, [*left.entries, *right.entries], [*left.outer, *right.outer])
+        both = FromItem(left_rows, [*left.entries, *right.entries], [*left.outer, *right.outer])
         columns = [*left.relation.schema.names, *right.relation.schema.names]
         kind: Any = how
         if how in {"semi", "anti"}:
-            relation: Relation = RelationJoin(ours, theirs, kind, names[0], names[1])
+            relation: Relation = RelationJoin(left_rows, right_rows, kind, names[0], names[1])
             if residual or asked:
-                pairs_of = self._all_pairs(both, theirs, keys, residual, asked)
-                found = _only(pairs_of, left.relation.schema.names)
-                relation = Matched(left.relation, found, present=how == "semi")
+                pairs_of = self._all_pairs(both, right_rows, keys, residual, asked)
+                matched = _only(pairs_of, left.relation.schema.names)
+                relation = Matched(left.relation, matched, present=how == "semi")
             return FromItem(_only(relation, left.relation.schema.names), left.entries, left.outer)
         if keys and not residual and not asked:
-            relation = _only(RelationJoin(ours, theirs, kind, names[0], names[1]), columns)
+            relation = _only(RelationJoin(left_rows, right_rows, kind, names[0], names[1]), columns)
         else:
-            pairs_of = _only(self._all_pairs(both, theirs, keys, residual, asked), columns)
+            pairs_of = _only(self._all_pairs(both, right_rows, keys, residual, asked), columns)
             relation = self._by_matches(how, left.relation, right.relation, pairs_of)
         return FromItem(relation, both.entries, both.outer)
 
     def _all_pairs(
         self,
         both: FromItem,
-        theirs: Relation,
+        right_input: Relation,
         keys: Sequence[tuple[str, str]],
         residual: Sequence[Any],
         asked: Sequence[Any],
@@ -464,24 +475,26 @@ class Joins(FromItems):
 
         Args:
             both: the left side's relation, with the names of both sides.
-            theirs: the right side.
+            right_input: the right side.
             asked: the conditions with subqueries, which read the pairs.
         """
         # the conditions may read the right keys, which a join drops
         copies = [(b, self.fresh.name("key")) for _, b in keys]
-        kept = [(one, one) for one in theirs.schema.names]
-        right = Projection(theirs, (*kept, *((new, old) for old, new in copies))) if copies else theirs
-        made: Relation = RelationJoin(
+        kept = [(one, one) for one in right_input.schema.names]
+        right = (
+            Projection(right_input, (*kept, *((new, old) for old, new in copies))) if copies else right_input
+        )
+        relation: Relation = RelationJoin(
             both.relation, right, "inner", tuple(a for a, _ in keys), tuple(new for _, new in copies)
         )
         for one in residual:
-            made = self._filtered(made, one)
+            relation = self._filtered(relation, one)
         before = self.relation, self.names
-        self.take(replace(both, relation=made))
+        self.take(replace(both, relation=relation))
         for one in asked:
             self.filter(one)
-        made, (self.relation, self.names) = self.relation, before
-        return made
+        relation, (self.relation, self.names) = self.relation, before
+        return relation
 
     def _by_matches(self, how: str, left: Relation, right: Relation, pairs: Relation) -> Relation:
         """An outer join with further conditions: its pairs, and the rows that are in none."""

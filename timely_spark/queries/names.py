@@ -58,12 +58,12 @@ class BlockNames(ABC):
 
     def condition(self, node: exp.Expression) -> Any:
         """A bound condition."""
-        made = self.binder.bound(self.final(node), self.relation.schema)
-        if made.type not in {pa.bool_(), pa.null()}:
+        term = self.binder.bound(self.final(node), self.relation.schema)
+        if term.type not in {pa.bool_(), pa.null()}:
             raise self.binder.refuse(
-                node, f"{made} is {name_of(made.type)}, not boolean", "write a condition."
+                node, f"{term} is {name_of(term.type)}, not boolean", "write a condition."
             )
-        return made if made.type == pa.bool_() else self.binder.null(pa.bool_(), self.relation.schema)
+        return term if term.type == pa.bool_() else self.binder.null(pa.bool_(), self.relation.schema)
 
     # -- names -----------------------------------------------------------------------------------------------
 
@@ -73,10 +73,10 @@ class BlockNames(ABC):
 
         if not self.same:
             return node
-        made = node.copy()
-        for one in list(made.find_all(exp.Column)) if not isinstance(made, exp.Column) else [made]:
+        tree = node.copy()
+        for one in list(tree.find_all(exp.Column)) if not isinstance(tree, exp.Column) else [tree]:
             one.set("this", exp.to_identifier(self.final_name(one.name), quoted=True))
-        return made
+        return tree
 
     def final_name(self, column: str) -> str:
         """The column that a column has become."""
@@ -96,29 +96,29 @@ class BlockNames(ABC):
                 raise self._unknown(node, parts, names)
             return column_node(column, node)
         try:
-            found = names.find(parts)
+            match = names.find(parts)
         except Ambiguous as error:
             tables = ", ".join(f"{one.table}.{one.name}" for one in error.entries)
             raise self.binder.refuse(
                 node, f"{'.'.join(parts)} is ambiguous", f"write one of {tables}."
             ) from None
-        if found is None:
+        if match is None:
             if (alias := self._aliases.get(parts[0].lower())) is not None:
-                of: exp.Expression = self._of_alias(node, alias, names)
+                aliased: exp.Expression = self._of_alias(node, alias, names)
                 for part in parts[1:]:
-                    of = exp.Dot(this=of, expression=exp.to_identifier(part))
-                return of
+                    aliased = exp.Dot(this=aliased, expression=exp.to_identifier(part))
+                return aliased
             raise self._unknown(node, parts, names)
-        entry, used = found
-        made: exp.Expression = column_node(self.final_name(entry.column), node)
+        entry, used = match
+        tree: exp.Expression = column_node(self.final_name(entry.column), node)
         for part in parts[used:]:
-            made = exp.Dot(this=made, expression=exp.to_identifier(part))
-        return made
+            tree = exp.Dot(this=tree, expression=exp.to_identifier(part))
+        return tree
 
     def _of_alias(self, node: Any, alias: Any, names: VisibleColumns) -> Any:
         """The expression of another column of the result, as Spark lets names of its aliases be used."""
         name = node.parts[0].name.lower()
-        kept, self._aliases = self._aliases, {n: of for n, of in self._aliases.items() if n != name}
+        kept, self._aliases = self._aliases, {n: tree for n, tree in self._aliases.items() if n != name}
         try:
             return self.rewritten(alias) if names is self.names else self.plain(alias, names)
         finally:
@@ -172,16 +172,16 @@ class BlockNames(ABC):
             else:
                 arguments[key] = each(value) if isinstance(value, exp.Expression) else value
         self._variables = before
-        made = type(node)(**arguments)
-        made.meta.update(node.meta)
-        return made
+        tree = type(node)(**arguments)
+        tree.meta.update(node.meta)
+        return tree
 
     def add(self, node: exp.Expression, wanted: str) -> str:
         """The column of the relation with an expression's values, which is added if there is none."""
-        made = self.binder.column(self.final(node), self.relation.schema)
-        if isinstance(made, str):
-            return made
+        column = self.binder.column(self.final(node), self.relation.schema)
+        if isinstance(column, str):
+            return column
         name = self.fresh.name(wanted)
         kept = [(one, one) for one in self.relation.schema.names]
-        self.relation = Projection(self.relation, (*kept, (name, made)))
+        self.relation = Projection(self.relation, (*kept, (name, column)))
         return name

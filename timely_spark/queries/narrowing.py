@@ -17,18 +17,18 @@ def narrowed(roots: Sequence[Relation]) -> list[Relation]:
     A relation that several read keeps what any of them reads, so it is built once.
     """
     order, needed = needed_columns(roots)
-    readers = Counter(of for one in order for of in one.inputs)
+    readers = Counter(input_ for one in order for input_ in one.inputs)
     #: what one relation reads
     alone: set[Relation] = set()
-    made: dict[Relation, Relation] = {}
+    narrow: dict[Relation, Relation] = {}
     for one in order:
-        alone.update(made[of] for of in one.inputs if readers[of] < 2)
-        inputs = [made[of] for of in one.inputs]
+        alone.update(narrow[input_] for input_ in one.inputs if readers[input_] < 2)
+        inputs = [narrow[input_] for input_ in one.inputs]
         if not isinstance(one, (*_PASS, Recursion)):
             wanted = one.needs(needed[one])
-            inputs = [_only(of, columns) for of, columns in zip(inputs, wanted, strict=True)]
-        made[one] = _simple(one.over(inputs).narrowed(needed[one]), alone) if inputs else one
-    return [_exactly(made[root], root.schema.names) for root in roots]
+            inputs = [_only(input_, columns) for input_, columns in zip(inputs, wanted, strict=True)]
+        narrow[one] = _simple(one.over(inputs).narrowed(needed[one]), alone) if inputs else one
+    return [_exactly(narrow[root], root.schema.names) for root in roots]
 
 
 def needed_columns(roots: Sequence[Relation]) -> tuple[list[Relation], dict[Relation, frozenset[str]]]:
@@ -41,8 +41,8 @@ def needed_columns(roots: Sequence[Relation]) -> tuple[list[Relation], dict[Rela
     for root in roots:
         needed[root] |= frozenset(root.schema.names)
     for one in reversed(order):
-        for of, columns in zip(one.inputs, one.needs(needed[one]), strict=True):
-            needed[of] |= columns
+        for input_, columns in zip(one.inputs, one.needs(needed[one]), strict=True):
+            needed[input_] |= columns
     return order, needed
 
 
@@ -54,14 +54,14 @@ def _simple(one: Relation, alone: set[Relation]) -> Relation:
     renames = _renames(one)
     if isinstance(inner, Projection) and renames and (inner in alone or _renames(inner)):
         columns = dict(inner.columns)
-        return Projection(inner.input, tuple((name, columns[str(of)]) for name, of in one.columns))
+        return Projection(inner.input, tuple((name, columns[str(value)]) for name, value in one.columns))
     if renames and [(name, name) for name in inner.schema.names] == list(one.columns):
         return inner
     return one
 
 
 def _renames(one: Projection) -> bool:
-    return all(isinstance(of, str) for _, of in one.columns)
+    return all(isinstance(value, str) for _, value in one.columns)
 
 
 def _only(relation: Relation, columns: frozenset[str]) -> Relation:

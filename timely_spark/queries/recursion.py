@@ -64,7 +64,7 @@ def take_clauses(text: str) -> tuple[str, list[Clause]]:
     except sqlglot.errors.TokenError:
         return text, []  # parsing it tells the mistake
     words = [token.text.upper() for token in tokens]
-    found: list[Clause] = []
+    clauses: list[Clause] = []
     blank: list[tuple[int, int]] = []
 
     def has(at: int, *wanted: str) -> bool:
@@ -78,7 +78,7 @@ def take_clauses(text: str) -> tuple[str, list[Clause]]:
         ):
             if has(n, *phrase) and n + len(phrase) < len(tokens) and words[n + len(phrase)].isdecimal():
                 last = tokens[n + len(phrase)]
-                found.append(Clause(token.start, kind, last.text))  # type: ignore[arg-type]
+                clauses.append(Clause(token.start, kind, last.text))  # type: ignore[arg-type]
                 blank.append((token.start, last.end + 1))
         if has(n, "USING", "KEY", "("):
             depth, at = 1, n + 3
@@ -86,12 +86,12 @@ def take_clauses(text: str) -> tuple[str, list[Clause]]:
                 depth += (words[at] == "(") - (words[at] == ")")
                 at += 1
             inside = text[tokens[n + 2].end + 1 : tokens[at - 1].start]
-            found.append(Clause(token.start, "key", inside))
+            clauses.append(Clause(token.start, "key", inside))
             blank.append((token.start, tokens[at - 1].end + 1))
     text = _reworded(text, tokens, words)
     for start, end in blank:
         text = text[:start] + "".join("\n" if c == "\n" else " " for c in text[start:end]) + text[end:]
-    return text, found
+    return text, clauses
 
 
 def _reworded(text: str, tokens: Sequence[Any], words: Sequence[str]) -> str:
@@ -118,24 +118,24 @@ def with_queries(binder: Binder, node: Any, views: Views, around: VisibleColumns
     if len(set(names)) < len(names):
         again = next(one for one in node.expressions if names.count(one.alias.lower()) > 1)
         raise binder.refuse(again.args["alias"], f"two queries are called {again.alias}", "rename one.")
-    made = dict(views)
+    visible = dict(views)
     if not node.args.get("recursive"):
         for one in node.expressions:
-            made[one.alias] = _view(binder, one, made, around)
-            _shadow(made, one.alias)
-        return made
+            visible[one.alias] = _view(binder, one, visible, around)
+            _shadow(visible, one.alias)
+        return visible
     queries = {one.alias.lower(): one for one in node.expressions}
     for group in _groups(queries):
-        loop = Loop(binder, [queries[name] for name in group], made, around)
+        loop = Loop(binder, [queries[name] for name in group], visible, around)
         if loop.recursive:
             views_of = loop.views()
         else:
             (one,) = loop.nodes
-            views_of = {one.alias: _view(binder, one, made, around)}
+            views_of = {one.alias: _view(binder, one, visible, around)}
         for name, view in views_of.items():
-            made[name] = view
-            _shadow(made, name)
-    return made
+            visible[name] = view
+            _shadow(visible, name)
+    return visible
 
 
 def _shadow(views: dict[str, View], name: str) -> None:
@@ -150,11 +150,11 @@ def _view(binder: Binder, node: Any, views: Views, around: VisibleColumns | None
         answer = binder.query(node.this, views, around)
     except Correlated:
         return View(UNIT, (), (), (node, dict(views)))
-    given = node.args["alias"].columns
-    if given and len(given) != len(answer.columns):
-        problem = f"{node.alias} has {len(answer.columns)} columns, and {len(given)} names"
-        raise binder.refuse(given[0], problem, "name each column.")
-    return View(answer.relation, tuple(one.name for one in given) or answer.names, answer.columns)
+    names = node.args["alias"].columns
+    if names and len(names) != len(answer.columns):
+        problem = f"{node.alias} has {len(answer.columns)} columns, and {len(names)} names"
+        raise binder.refuse(names[0], problem, "name each column.")
+    return View(answer.relation, tuple(one.name for one in names) or answer.names, answer.columns)
 
 
 def _read(node: Any, queries: Mapping[str, Any]) -> list[str]:
@@ -185,7 +185,7 @@ def _groups(queries: Mapping[str, Any]) -> list[list[str]]:
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    made: list[list[str]] = []
+    groups: list[list[str]] = []
 
     def visit(name: str) -> None:
         index[name] = low[name] = len(index)
@@ -199,12 +199,12 @@ def _groups(queries: Mapping[str, Any]) -> list[list[str]]:
         if low[name] == index[name]:
             group = stack[stack.index(name) :]
             del stack[stack.index(name) :]
-            made.append(sorted(group, key=list(queries).index))
+            groups.append(sorted(group, key=list(queries).index))
 
     for name in queries:
         if name not in index:
             visit(name)
-    return made
+    return groups
 
 
 class Loop:
@@ -255,17 +255,17 @@ class Loop:
             empty = any(isinstance(one, ConstantRows) for one in starts)
             limit += (on_limit == "raise") + empty
         names = tuple(one.alias for one in self.nodes)
-        made = {}
+        views = {}
         for one in self.nodes:
             schema = self.schemas[one.alias.lower()]
             relation = Recursion(self.loop, one.alias, names, tuple(starts), tuple(bodies), limit, on_limit)
-            made[one.alias] = View(relation, tuple(self._column_names(one)), tuple(schema.names))
-        return made
+            views[one.alias] = View(relation, tuple(self._column_names(one)), tuple(schema.names))
+        return views
 
     # -- the parts of a body ---------------------------------------------------------------------------------
 
     def _branches(self, node: Any) -> tuple[bool | None, list[Any]]:
-        """Whether the parts of a `UNION` are a set, and these; None: it is another query."""
+        """Whether the parts of a `UNION` are a set, and these parts; None if it is another query."""
         from sqlglot import exp
 
         body = _bare(node.this)
@@ -273,8 +273,8 @@ class Loop:
             inner = body.copy()
             inner.set("with_", None)
             if not self._has_clauses(inner):
-                distinct, made = self._parts_of(inner)
-                return distinct, [_with(ctes, one) for one in made]
+                distinct, parts = self._parts_of(inner)
+                return distinct, [_with(ctes, one) for one in parts]
         return self._parts_of(body)
 
     def _parts_of(self, body: Any) -> tuple[bool | None, list[Any]]:
@@ -283,17 +283,17 @@ class Loop:
         if not isinstance(body, exp.Union) or self._has_clauses(body):
             return None, [body]
         distinct = bool(body.args.get("distinct"))
-        made: list[Any] = []
+        parts: list[Any] = []
         for side in map(_bare, (body.left, body.right)):
             inner = isinstance(side, exp.Union) and not self._has_clauses(side)
             if inner and (distinct or not side.args.get("distinct")):
-                made += self._parts(side)
+                parts += self._parts(side)
             elif inner and _read(side, self.names):
                 hint = "write UNION for all parts."
                 raise self.binder.refuse(side, "a UNION inside of UNION ALL in a recursion", hint)
             else:
-                made.append(side)
-        return distinct, made
+                parts.append(side)
+        return distinct, parts
 
     def _parts(self, node: Any) -> list[Any]:
         from sqlglot import exp
@@ -312,8 +312,8 @@ class Loop:
         return View(named, tuple(self._column_names(node)), tuple(schema.names))
 
     def _column_names(self, node: Any) -> list[str]:
-        given = [one.name for one in node.args["alias"].columns]
-        return given or self._given[node.alias.lower()]
+        names = [one.name for one in node.args["alias"].columns]
+        return names or self._given[node.alias.lower()]
 
     def _infer(self, branches: Mapping[str, tuple[bool | None, list[Any]]]) -> None:
         """The columns of each name, by parts that read no name of unknown columns."""
@@ -352,14 +352,14 @@ class Loop:
 
         if len(parts) != 1:
             return []
-        made = parts[0].copy()
-        for union in list(made.find_all(exp.Union)):
+        anchor = parts[0].copy()
+        for union in list(anchor.find_all(exp.Union)):
             if union.args.get("with_"):
                 continue
             kept = [one for one in self._parts(union) if not set(_read(one, self.names)) & {*waiting}]
             if kept and len(kept) < len(self._parts(union)):
                 union.replace(_concatenated(kept))
-        return [] if set(_read(made, self.names)) & {*waiting} else [made]
+        return [] if set(_read(anchor, self.names)) & {*waiting} else [anchor]
 
     def _query(self, part: Any) -> BoundQuery:
         """A part of a body."""
@@ -371,11 +371,11 @@ class Loop:
             raise self.binder.refuse(part, problem, hint) from None
 
     def _known(self) -> Views:
-        mine = {
+        own = {
             node.alias: self._columns_view(node) for name, node in self.names.items() if name in self.schemas
         }
         kept = {name: view for name, view in self.outer.items() if name.lower() not in self.names}
-        return {**kept, **mine}
+        return {**kept, **own}
 
     def _body(self, node: Any, branches: tuple[bool | None, list[Any]]) -> tuple[Relation, Relation]:
         """The start of a name, and its body."""
@@ -386,10 +386,10 @@ class Loop:
         steps: list[Relation] = []
         for part in parts:
             read = _read(part, self.names)
-            made = self._cast(part, self._query(part), schema)
-            (steps if read else starts).append(made)
+            relation = self._cast(part, self._query(part), schema)
+            (steps if read else starts).append(relation)
             if distinct is False and key is None and read:
-                self._check_linear(part, made, read)
+                self._check_linear(part, relation, read)
         every = [*starts, *steps]
         whole: Relation = every[0] if len(every) == 1 else Concat(tuple(every))
         empty = ConstantRows(schema, ())
@@ -446,11 +446,11 @@ class Loop:
                 yield clause
 
     def _limit(self) -> tuple[int | None, Any]:
-        found = [c for node in self.nodes for c in self._clauses(node) if c.kind in {"raise", "return"}]
-        if not found:
+        clauses = [c for node in self.nodes for c in self._clauses(node) if c.kind in {"raise", "return"}]
+        if not clauses:
             return None, None
-        return min(int(one.value) for one in found), "return" if all(
-            c.kind == "return" for c in found
+        return min(int(one.value) for one in clauses), "return" if all(
+            c.kind == "return" for c in clauses
         ) else "raise"
 
     def _key(self, node: Any) -> str | None:
@@ -487,7 +487,7 @@ class Loop:
     def _why_not_monotone(self, body: Relation, node: Any) -> str | None:
         """The operator through which a body takes back rows when its names get more; or None."""
         top = body
-        while isinstance(top, Projection) and all(isinstance(of, str) for _, of in top.columns):
+        while isinstance(top, Projection) and all(isinstance(value, str) for _, value in top.columns):
             top = top.input
         for one, number in _paths(body, self.loop):
             if (
@@ -528,8 +528,8 @@ def takes_back(one: Relation, number: int) -> str | None:
 
 def _reads(relation: Relation, loop: str, known: dict[Relation, bool]) -> bool:
     if relation not in known:
-        mine = isinstance(relation, Named) and relation.loop == loop
-        known[relation] = mine or any(_reads(one, loop, known) for one in relation.inputs)
+        direct = isinstance(relation, Named) and relation.loop == loop
+        known[relation] = direct or any(_reads(one, loop, known) for one in relation.inputs)
     return known[relation]
 
 
@@ -562,17 +562,17 @@ def _with(ctes: Any, query: Any) -> Any:
     """A part of a `UNION` with the queries of the `WITH` before it."""
     from sqlglot import exp
 
-    made = query.copy()
-    if not isinstance(made, exp.Select) or made.args.get("with_"):
-        made = exp.select("*").from_(exp.Subquery(this=made, alias=exp.to_identifier("part")))
-    made.set("with_", ctes.copy())
-    return made
+    tree = query.copy()
+    if not isinstance(tree, exp.Select) or tree.args.get("with_"):
+        tree = exp.select("*").from_(exp.Subquery(this=tree, alias=exp.to_identifier("part")))
+    tree.set("with_", ctes.copy())
+    return tree
 
 
 def _concatenated(parts: Sequence[Any]) -> Any:
     from sqlglot import exp
 
-    made = parts[0].copy()
+    tree = parts[0].copy()
     for one in parts[1:]:
-        made = exp.Union(this=made, expression=one.copy(), distinct=False)
-    return made
+        tree = exp.Union(this=tree, expression=one.copy(), distinct=False)
+    return tree

@@ -174,7 +174,9 @@ class ConstantRows(Leaf):
     def build(self, building: Building, *inputs: Collection) -> Collection:
         """The rows, from the first epoch on."""
         by_column = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
-        arrays = [pa.array(list(one), of.type) for one, of in zip(by_column, self.columns, strict=True)]
+        arrays = [
+            pa.array(list(one), column.type) for one, column in zip(by_column, self.columns, strict=True)
+        ]
         return constant_rows(building.anchor(), pa.table(arrays, schema=self.columns))
 
     @property
@@ -206,14 +208,20 @@ class Projection(Relation):
 
     @cached_property
     def schema(self) -> pa.Schema:
-        given = self.input.schema
-        kinds = [given.field(of).type if isinstance(of, str) else of.type for _, of in self.columns]
+        schema = self.input.schema
+        kinds = [
+            schema.field(value).type if isinstance(value, str) else value.type for _, value in self.columns
+        ]
         return pa.schema([(name, kind) for (name, _), kind in zip(self.columns, kinds, strict=True)])
 
     def needs(self, columns: Needs) -> list[Needs]:
         """The columns that the needed expressions read."""
-        kept = [of for name, of in self._kept(columns)]
-        return [frozenset(one for of in kept for one in ((of,) if isinstance(of, str) else of.columns))]
+        kept = [value for name, value in self._kept(columns)]
+        return [
+            frozenset(
+                one for value in kept for one in ((value,) if isinstance(value, str) else value.columns)
+            )
+        ]
 
     def narrowed(self, columns: Needs) -> Relation:
         return replace(self, columns=self._kept(columns))
@@ -230,7 +238,7 @@ class Projection(Relation):
 
     @property
     def detail(self) -> str:
-        shown = (name if of == name else f"{of} AS {name}" for name, of in self.columns)
+        shown = (name if value == name else f"{value} AS {name}" for name, value in self.columns)
         return ", ".join(shown)
 
 
@@ -278,11 +286,11 @@ class RelationJoin(Relation):
         return pa.schema([*self.left.schema, *more])
 
     def needs(self, columns: Needs) -> list[Needs]:
-        ours = columns.intersection(self.left.schema.names) | frozenset(self.left_keys)
-        theirs = frozenset(self.right_keys)
+        left = columns.intersection(self.left.schema.names) | frozenset(self.left_keys)
+        right = frozenset(self.right_keys)
         if self.how not in {"semi", "anti"}:
-            theirs |= columns.intersection(self.right.schema.names)
-        return [ours, theirs]
+            right |= columns.intersection(self.right.schema.names)
+        return [left, right]
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
         """A join; each side is kept by key."""
@@ -337,8 +345,8 @@ class Aggregation(Relation):
         """The keys, and the arguments of the needed aggregates."""
         kept = self._kept(columns)
         read = {one for _, call in kept for one in (*call.columns, *(by.column for by in call.order))}
-        mine = frozenset(read) | frozenset(self.keys)
-        return [mine] if self.always is None else [mine, frozenset(self.always.schema.names)]
+        own = frozenset(read) | frozenset(self.keys)
+        return [own] if self.always is None else [own, frozenset(self.always.schema.names)]
 
     def narrowed(self, columns: Needs) -> Relation:
         return replace(self, calls=self._kept(columns))
@@ -427,8 +435,8 @@ class Limit(Relation):
     @property
     def detail(self) -> str:
         by = f" by {', '.join(map(str, self.order))}" if self.order else ""
-        of = f" of each {', '.join(self.keys)}" if self.keys else ""
-        return f"{'all' if self.count is None else self.count} from {self.offset}{by}{of}"
+        groups = f" of each {', '.join(self.keys)}" if self.keys else ""
+        return f"{'all' if self.count is None else self.count} from {self.offset}{by}{groups}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,15 +55,15 @@ class VisibleColumns:
         """The column of a name, and how many parts name it.
 
         Raises:
-            Ambiguous: it is that of several.
-            Correlated: it is that of a block around this one, whose column this relation lacks.
+            Ambiguous: several columns have the name.
+            Correlated: the column is one of a block around this one, and this relation lacks it.
         """
-        if (found := _among(self.entries, parts)) is not None:
-            return found
+        if (match := _among(self.entries, parts)) is not None:
+            return match
         names, depth = self.around, 1
         while names is not None:
-            if (found := _among(names.entries, parts)) is not None:
-                entry, used = found
+            if (match := _among(names.entries, parts)) is not None:
+                entry, used = match
                 for far, own in self.outer:
                     if far == depth and (own.table, own.name) == (entry.table, entry.name):
                         return own, used
@@ -83,17 +83,17 @@ def _among(entries: Sequence[NamedColumn], parts: Sequence[str]) -> tuple[NamedC
     first = parts[0].lower()
     if len(parts) > 1:
         second = parts[1].lower()
-        found = [one for one in entries if one.table.lower() == first and one.name.lower() == second]
-        if found:
-            return _only(found), 2
-    found = [one for one in entries if one.name.lower() == first and not one.hidden]
-    return (_only(found), 1) if found else None
+        matches = [one for one in entries if one.table.lower() == first and one.name.lower() == second]
+        if matches:
+            return _only(matches), 2
+    matches = [one for one in entries if one.name.lower() == first and not one.hidden]
+    return (_only(matches), 1) if matches else None
 
 
-def _only(found: Sequence[NamedColumn]) -> NamedColumn:
-    if len({one.column for one in found}) > 1:
-        raise Ambiguous(found)
-    return found[0]
+def _only(matches: Sequence[NamedColumn]) -> NamedColumn:
+    if len({one.column for one in matches}) > 1:
+        raise Ambiguous(matches)
+    return matches[0]
 
 
 @dataclass
@@ -118,13 +118,13 @@ class Fresh:
 
     def name(self, wanted: str) -> str:
         """The name, or one with a number behind it."""
-        made, number = wanted, 1
+        name, number = wanted, 1
         # names that differ in case only are one for Spark
-        while made.lower() in self.used:
+        while name.lower() in self.used:
             number += 1
-            made = f"{wanted}_{number}"
-        self.used.add(made.lower())
-        return made
+            name = f"{wanted}_{number}"
+        self.used.add(name.lower())
+        return name
 
 
 def moved(entries: Iterable[NamedColumn], columns: dict[str, str]) -> list[NamedColumn]:

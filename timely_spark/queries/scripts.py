@@ -97,11 +97,11 @@ def build_all(
 
 def relations_of(answers: Sequence[BoundQuery]) -> list[Relation]:
     """The relations of queries, with the names of their columns; the second of a name gets a number."""
-    made = []
+    projections = []
     for answer in answers:
         names = map(Fresh().name, answer.names)
-        made.append(Projection(answer.relation, tuple(zip(names, answer.columns, strict=True))))
-    return narrowed(made)
+        projections.append(Projection(answer.relation, tuple(zip(names, answer.columns, strict=True))))
+    return narrowed(projections)
 
 
 def planned(text: str, tables: Mapping[str, Collection]) -> tuple[Relation, list[str]]:

@@ -53,35 +53,35 @@ def ranks(column: Any) -> Ranks:
     if pa.types.is_null(values.type):
         return np.zeros(len(values), np.int64)
     if pa.types.is_boolean(values.type):
-        found = values.cast(pa.int8()).fill_null(0).to_numpy().astype(np.int64) + 1
+        ranks = values.cast(pa.int8()).fill_null(0).to_numpy().astype(np.int64) + 1
     elif pa.types.is_nested(values.type) and not has_map(values.type):
-        found = dense_ranks(values) + 1
+        ranks = dense_ranks(values) + 1
     elif pa.types.is_nested(values.type):  # maps have any order, the same one everywhere
-        _, found = np.unique(hashes(pa.table({"value": values}), ["value"]), return_inverse=True)
-        found = found.reshape(-1).astype(np.int64) + 1
+        _, ranks = np.unique(hashes(pa.table({"value": values}), ["value"]), return_inverse=True)
+        ranks = ranks.reshape(-1).astype(np.int64) + 1
     elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
         zero = pa.scalar(0, values.type)
-        _, found = np.unique(values.fill_null(zero).to_numpy(zero_copy_only=False), return_inverse=True)
-        found = found.reshape(-1).astype(np.int64) + 1
+        _, ranks = np.unique(values.fill_null(zero).to_numpy(zero_copy_only=False), return_inverse=True)
+        ranks = ranks.reshape(-1).astype(np.int64) + 1
     else:
         coded = values.dictionary_encode()
         order = pc.sort_indices(coded.dictionary).to_numpy()
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(1, len(order) + 1)
         indices = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        found = places[indices] if len(places) else np.zeros(len(values), np.int64)
-    return np.where(valid, found, 0)
+        ranks = places[indices] if len(places) else np.zeros(len(values), np.int64)
+    return np.where(valid, ranks, 0)
 
 
 def keyed(table: pa.Table, order: Sequence[Order]) -> list[Ranks]:
     """For each column of an order numbers that ascend in it."""
-    made = []
+    keys = []
     for one in order:
         rank = ranks(table.column(one.column))
         most = int(rank.max(initial=0)) + 1
         turned = np.where(rank == 0, 0, most - rank) if one.descending else rank
-        made.append(np.where(rank == 0, 0 if one.nulls_first else most + 1, turned))
-    return made
+        keys.append(np.where(rank == 0, 0 if one.nulls_first else most + 1, turned))
+    return keys
 
 
 def rows_in_order(table: pa.Table, order: Sequence[Order]) -> tuple[Any, list[Ranks]]:
@@ -135,10 +135,10 @@ def by_keys(
     schema = collection.schema
     names = [*schema.names, *(one.name for one in more)]
     keyed_by = keys or (ALL,)
-    given = collection if keys else with_one_key(collection)
+    grouped = collection if keys else with_one_key(collection)
     fields = [*(one for one in schema if one.name not in keyed_by), *more]
-    made = reduced(operator, given, logic(keyed_by), fields, name=None, **parameters)
-    return made if made.schema.names == names else made.select(*names)
+    result = reduced(operator, grouped, logic(keyed_by), fields, name=None, **parameters)
+    return result if result.schema.names == names else result.select(*names)
 
 
 def limited(
@@ -168,20 +168,20 @@ class Present(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The records with their multiplicities."""
-        ours, theirs = numbers(inputs, DIFF), numbers(inputs, _OTHER)
-        kept = (ours > 0) & ((theirs > 0) == self.present)
+        left, right = numbers(inputs, DIFF), numbers(inputs, _OTHER)
+        kept = (left > 0) & ((right > 0) == self.present)
         return pa.table({GROUP: inputs[GROUP], DIFF: inputs[DIFF]}).filter(pa.array(kept))
 
 
 def matched(left: Collection, right: Collection, *, present: bool) -> Collection:
     """The left records that are among the right ones, or are not; null equals null."""
-    ours, theirs = left.together("match", right)
-    names, zero = ours.schema.names, pc.scalar(pa.scalar(0, pa.int64()))
+    weighed_left, weighed_right = left.together("match", right)
+    names, zero = weighed_left.schema.names, pc.scalar(pa.scalar(0, pa.int64()))
     columns = {name: name for name in names}
 
-    def weighed(one: Collection, mine: Any, other: Any) -> Collection:
-        more = {DIFF: mine, _OTHER: other}
+    def weighed(one: Collection, own: Any, other: Any) -> Collection:
+        more = {DIFF: own, _OTHER: other}
         return one.like(computed(one.stream, columns | more, own=(DIFF, _OTHER)))
 
-    both = weighed(ours, pc.field(DIFF), zero).concat(weighed(theirs, zero, pc.field(DIFF)))
+    both = weighed(weighed_left, pc.field(DIFF), zero).concat(weighed(weighed_right, zero, pc.field(DIFF)))
     return reduced("match", both, Present(tuple(names), present), [], name=None, present=present)

@@ -53,9 +53,11 @@ def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -
         raise GraphError(msg, where=caller(), hint="give each by its name: ts.sql(query, edges=edges).")
     from timely_spark.queries.scripts import bound, build_all, table_view
 
-    given = {of: as_collection(table) for of, table in tables.items()}
-    answer = bound(query, {of: table_view(of, one) for of, one in given.items()})
-    return build_all([answer], given, [name])[0]
+    collections = {table_name: as_collection(table) for table_name, table in tables.items()}
+    answer = bound(
+        query, {table_name: table_view(table_name, one) for table_name, one in collections.items()}
+    )
+    return build_all([answer], collections, [name])[0]
 
 
 @locate_errors
@@ -87,17 +89,17 @@ def explain_sql(query: str, **tables: Collection | Stream) -> str:
     from timely_spark.queries.explained import plan_text
     from timely_spark.queries.scripts import planned
 
-    given = {name: as_collection(table) for name, table in tables.items()}
-    relation, notes = planned(query, given)
-    like = type(next(iter(given.values())).index.flow)
+    collections = {name: as_collection(table) for name, table in tables.items()}
+    relation, notes = planned(query, collections)
+    like = type(next(iter(collections.values())).index.flow)
     return plan_text([relation], notes, like("plan"))
 
 
 def as_collection(table: Any) -> Collection:
-    """A table that a program gives: a collection, or a stream, whose rows count by `diff` if it has it."""
+    """A program's table: a collection, or a stream; its rows count by a column `diff` if it has one."""
     if isinstance(table, Stream):
         counted = "diff" in table.schema.names and pa.types.is_integer(table.schema.field("diff").type)
         return table.collection(diff="diff" if counted else None)
     check_collection("sql", table)
-    made: Collection = table
-    return made
+    collection: Collection = table
+    return collection

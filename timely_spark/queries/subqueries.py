@@ -99,26 +99,26 @@ class Subqueries(BlockNames):
 
     def _exists(self, query: Any, how: Any) -> None:
         answer, keys = self.answer_for_each(_without_limit(query))
-        theirs = self._renamed(answer.relation, answer.outer)
+        rows = self._renamed(answer.relation, answer.outer)
         self.relation = RelationJoin(
             self.relation,
-            theirs,
+            rows,
             how,
             tuple(keys),
-            tuple(theirs.schema.names[: len(keys)]),
+            tuple(rows.schema.names[: len(keys)]),
             null_safe=bool(keys),
         )
 
     def _among(self, node: Any) -> None:
         answer, keys = self.answer_for_each(_query(node))
-        mine, theirs, compared = self._compared(node, answer)
-        relation = self._renamed(compared, (*answer.outer, *theirs))
+        left_keys, right_keys, compared = self._compared(node, answer)
+        relation = self._renamed(compared, (*answer.outer, *right_keys))
         names = tuple(relation.schema.names)
         if keys:  # null equals null in the domain, and in the values never
             for name in names[len(keys) :]:
                 relation = Selection(relation, self._valid(name, relation))
         self.relation = RelationJoin(
-            self.relation, relation, "semi", (*keys, *mine), names, null_safe=bool(keys)
+            self.relation, relation, "semi", (*keys, *left_keys), names, null_safe=bool(keys)
         )
 
     def _valid(self, name: str, relation: Relation) -> Any:
@@ -136,8 +136,8 @@ class Subqueries(BlockNames):
         if len(sides) != len(answer.columns):
             problem = f"{len(sides)} values IN a query of {len(answer.columns)} columns"
             raise self.binder.refuse(node, problem, "select as many columns.")
-        mine: list[str] = []
-        theirs: list[tuple[str, Any]] = []
+        left_keys: list[str] = []
+        right_keys: list[tuple[str, Any]] = []
         schema = answer.relation.schema
         for one, column in zip(sides, answer.columns, strict=True):
             tree = self.rewritten(one)
@@ -148,10 +148,10 @@ class Subqueries(BlockNames):
                 problem = f"{name_of(bound.type)} IN a query of {name_of(other)}"
                 raise self.binder.refuse(node, problem, "cast one side.")
             name = self.add(tree if bound.type == kind else cast_to(tree, kind), "value")
-            mine.append(self._copied(name) if name in mine else name)
-            theirs.append((column, self.binder.cast(column, kind, schema)))
-        cast = (*((one, one) for one in answer.outer), *theirs)
-        return mine, [name for name, _ in theirs], Projection(answer.relation, cast)
+            left_keys.append(self._copied(name) if name in left_keys else name)
+            right_keys.append((column, self.binder.cast(column, kind, schema)))
+        cast = (*((one, one) for one in answer.outer), *right_keys)
+        return left_keys, [name for name, _ in right_keys], Projection(answer.relation, cast)
 
     def _copied(self, column: str) -> str:
         name = self.fresh.name("value")
@@ -209,9 +209,9 @@ class Subqueries(BlockNames):
     ) -> list[str]:
         """Join the relation with an answer, by the columns of its domain; the new names of its values."""
         columns = [(self.fresh.name(one), one) for one in (*outer, *values)]
-        theirs = tuple(new for new, _ in columns[: len(outer)])
+        right_keys = tuple(new for new, _ in columns[: len(outer)])
         right = Projection(relation, tuple(columns))
-        self.relation = RelationJoin(self.relation, right, how, tuple(keys), theirs, null_safe=bool(keys))
+        self.relation = RelationJoin(self.relation, right, how, tuple(keys), right_keys, null_safe=bool(keys))
         return [new for new, _ in columns[len(outer) :]]
 
     def _count_positive(self, query: Any, node: Any) -> exp.Expression:
@@ -227,28 +227,30 @@ class Subqueries(BlockNames):
         from sqlglot import exp
 
         answer, keys = self.answer_for_each(_query(node))
-        mine, theirs, compared = self._compared(node, answer)
+        left_keys, right_keys, compared = self._compared(node, answer)
         answer = replace(answer, relation=compared)
-        if len(mine) > 1:
-            return self._membership_of_rows(keys, answer.outer, mine, theirs, compared)
+        if len(left_keys) > 1:
+            return self._membership_of_rows(keys, answer.outer, left_keys, right_keys, compared)
         counts = (
             ("rows", AggregateFunction("count", (), pa.int64())),
-            ("valid", AggregateFunction("count", (theirs[0],), pa.int64())),
+            ("valid", AggregateFunction("count", (right_keys[0],), pa.int64())),
         )
         rows, valid = self._joined_with(
             self._for_each(answer, keys, counts), keys, answer.outer, ["rows", "valid"]
         )
         values = Distinct(
-            Projection(answer.relation, tuple((n, n) for n in dict.fromkeys((*answer.outer, theirs[0]))))
+            Projection(answer.relation, tuple((n, n) for n in dict.fromkeys((*answer.outer, right_keys[0]))))
         )
-        present = Selection(values, self._valid(theirs[0], values))
+        present = Selection(values, self._valid(right_keys[0], values))
         true = self.binder.bound(exp.Boolean(this=True), present.schema)
         marked = Projection(present, (*((n, n) for n in present.schema.names), ("found", true)))
-        (found,) = self._joined_with(marked, (*keys, mine[0]), (*answer.outer, theirs[0]), ["found"], "left")
-        null = exp.Is(this=column_node(mine[0]), expression=exp.Null())
+        (flag,) = self._joined_with(
+            marked, (*keys, left_keys[0]), (*answer.outer, right_keys[0]), ["found"], "left"
+        )
+        null = exp.Is(this=column_node(left_keys[0]), expression=exp.Null())
         fewer = exp.LT(this=column_node(valid), expression=column_node(rows))
         cases = [
-            exp.If(this=column_node(found), true=exp.Boolean(this=True)),
+            exp.If(this=column_node(flag), true=exp.Boolean(this=True)),
             exp.If(
                 this=exp.EQ(this=column_node(rows), expression=exp.Literal.number(0)),
                 true=exp.Boolean(this=False),
@@ -261,8 +263,8 @@ class Subqueries(BlockNames):
         self,
         keys: Sequence[str],
         outer: Sequence[str],
-        mine: Sequence[str],
-        theirs: Sequence[str],
+        left_keys: Sequence[str],
+        right_keys: Sequence[str],
         answer: Relation,
     ) -> exp.Expression:
         """`IN` of several columns as a value: null if no row is equal, and one may be, as a value is null.
@@ -272,17 +274,17 @@ class Subqueries(BlockNames):
         from sqlglot import exp
 
         fresh = Fresh()
-        asked = [(fresh.name(f"ours_{one}"), one) for one in dict.fromkeys((*keys, *mine))]
+        asked = [(fresh.name(f"ours_{one}"), one) for one in dict.fromkeys((*keys, *left_keys))]
         ours = Distinct(Projection(self.relation, tuple(asked)))
-        given = [(fresh.name(f"theirs_{one}"), one) for one in dict.fromkeys((*outer, *theirs))]
-        other = Distinct(Projection(answer, tuple(given)))
-        new, old = {of: name for name, of in asked}, {of: name for name, of in given}
+        renamed = [(fresh.name(f"theirs_{one}"), one) for one in dict.fromkeys((*outer, *right_keys))]
+        other = Distinct(Projection(answer, tuple(renamed)))
+        new, old = {column: name for name, column in asked}, {column: name for name, column in renamed}
         by = tuple(new[one] for one in keys), tuple(old[one] for one in outer)
         # a join drops the right keys, which may be compared, too
         pairs: Relation = RelationJoin(ours, other, "inner", *by, null_safe=bool(keys))
         equal: list[Any] = [
             exp.EQ(this=column_node(new[a]), expression=column_node(old[b]))
-            for a, b in zip(mine, theirs, strict=True)
+            for a, b in zip(left_keys, right_keys, strict=True)
         ]
         for one in equal:
             maybe = exp.Not(this=exp.Is(this=exp.Paren(this=one), expression=exp.Boolean(this=False)))
@@ -293,8 +295,8 @@ class Subqueries(BlockNames):
         marked = Projection(pairs, (*((name, name) for name in names), ("same", same)))
         best = AggregateFunction("bool_or", ("same",), pa.bool_())
         some = AggregateFunction("count", (), pa.int64())
-        found = Aggregation(marked, names, (("found", best), ("rows", some)))
-        values = self._joined_with(found, tuple(new), names, ["found", "rows"], "left")
+        matches = Aggregation(marked, names, (("found", best), ("rows", some)))
+        values = self._joined_with(matches, tuple(new), names, ["found", "rows"], "left")
         known = exp.Is(this=column_node(values[1]), expression=exp.Null())
         true = exp.If(this=column_node(values[0]), true=exp.Boolean(this=True))
         return exp.Case(ifs=[exp.If(this=known, true=exp.Boolean(this=False)), true], default=exp.Null())
@@ -330,7 +332,7 @@ def _without_limit(query: Any) -> Any:
     limit = query.args.get("limit")
     if limit is not None and not (isinstance(limit.expression, exp.Literal) and limit.expression.name != "0"):
         return query
-    made = query.copy()
-    made.set("limit", None)
-    made.set("order", None)
-    return made
+    tree = query.copy()
+    tree.set("limit", None)
+    tree.set("order", None)
+    return tree

@@ -45,15 +45,15 @@ def with_time_windows(binder: Binder, node: Any) -> tuple[Any, Any]:
     """
     from sqlglot import exp
 
-    found = list(dict.fromkeys(_calls(node)))
-    if not found:
+    calls = list(dict.fromkeys(_calls(node)))
+    if not calls:
         return node, None
-    for one in found:
+    for one in calls:
         if one.name.lower() != WINDOW:
             raise binder.refuse(one, "session_window is not kept up to date", SESSIONS)
-    if len(found) > 1:
-        raise binder.refuse(found[1], "several windows of time", "select the other one in a subquery.")
-    (call,) = found
+    if len(calls) > 1:
+        raise binder.refuse(calls[1], "several windows of time", "select the other one in a subquery.")
+    (call,) = calls
     width, slide, start = (_microseconds(binder, call, place) for place in (1, 2, 3))
     slide = slide or width
     if not width or not 0 < slide <= width or not 2 <= len(call.expressions) <= 4:
@@ -63,7 +63,7 @@ def with_time_windows(binder: Binder, node: Any) -> tuple[Any, Any]:
     micros = f"unix_micros(CAST({time} AS TIMESTAMP))"
     last = f"({micros} - pmod({micros} - {start}, {slide}))"
     struct = "named_struct('start', timestamp_micros({0}), 'end', timestamp_micros({0} + {1}))"
-    made: Any = parse.parse_expression(struct.format(last, width))
+    window: Any = parse.parse_expression(struct.format(last, width))
     node = node.copy()
     if slide < width:
         many = -(-width // slide)
@@ -73,12 +73,12 @@ def with_time_windows(binder: Binder, node: Any) -> tuple[Any, Any]:
         alias = exp.TableAlias(this=exp.to_identifier("rows of windows"), columns=[exp.to_identifier(NAME)])
         view = exp.Lateral(this=parse.parse_expression(rows), view=True, alias=alias)
         node.set("laterals", [*(node.args.get("laterals") or ()), view])
-        made = exp.column(NAME, table=exp.to_identifier("rows of windows", quoted=True))
+        window = exp.column(NAME, table=exp.to_identifier("rows of windows", quoted=True))
     present = exp.Not(this=exp.Is(this=call.expressions[0].copy(), expression=exp.Null()))
     for one in list(_calls(node)):
         plain = one.parent is node and one.arg_key == "expressions"
-        one.replace(exp.alias_(made.copy(), NAME) if plain else made.copy())
-    return node.where(present, copy=False), made
+        one.replace(exp.alias_(window.copy(), NAME) if plain else window.copy())
+    return node.where(present, copy=False), window
 
 
 def _microseconds(binder: Binder, call: Any, place: int) -> int:

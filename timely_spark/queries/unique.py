@@ -33,11 +33,11 @@ def unique_columns(relation: Relation) -> frozenset[str] | None:  # noqa: PLR091
         case Matched() | RelationJoin(how="semi" | "anti"):
             return unique_columns(relation.inputs[0])
         case RelationJoin(how="inner", left=left, right=right):
-            mine, theirs = unique_columns(left), unique_columns(right)
-            if mine is None or theirs is None:
+            left_unique, right_unique = unique_columns(left), unique_columns(right)
+            if left_unique is None or right_unique is None:
                 return None
             same = dict(zip(relation.right_keys, relation.left_keys, strict=True))
-            return mine | {same.get(one, one) for one in theirs}
+            return left_unique | {same.get(one, one) for one in right_unique}
         case Recursion(name=name, names=names, bodies=bodies):
             return unique_columns(bodies[names.index(name)])
         case ConstantRows(rows=rows):
@@ -50,5 +50,5 @@ def _renamed(
 ) -> frozenset[str] | None:
     if columns is None:
         return None
-    new = {of: name for name, of in reversed(projected) if isinstance(of, str)}
+    new = {column: name for name, column in reversed(projected) if isinstance(column, str)}
     return frozenset(new[one] for one in columns) if columns <= new.keys() else None

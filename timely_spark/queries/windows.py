@@ -1,4 +1,4 @@
-"""Window functions of SQL: a reduction by partition, whose changed partitions are computed again.
+"""Window functions of SQL: a reduction by partition, which computes changed partitions again.
 
 All partitions of a call are computed at once, on whole columns.
 """
@@ -27,7 +27,7 @@ from timely_spark.sql.plain import decimals, unscaled, wide
 from timely_spark.state.grouping import changes
 
 Longs = npt.NDArray[np.int64]
-#: an end of a frame: a number of rows, or a distance (negative: before the row); None: the partition's end
+#: an end of a frame: a number of rows, or a distance (negative: before the row); None for the partition's end
 Bound = int | float | None
 
 
@@ -90,18 +90,18 @@ class Partitions:
         """The row behind those that are equal in the order."""
         return _ends(self.new_peers)
 
-    def frame(self, of: Frame) -> tuple[Longs, Longs]:
+    def frame(self, frame: Frame) -> tuple[Longs, Longs]:
         """For each row the first row of its frame, and the row behind it."""
-        if of.unit == "range":
-            low = self.begin if of.low is None else self.first_peer
-            high = self.end if of.high is None else self.peers_end
+        if frame.unit == "range":
+            low = self.begin if frame.low is None else self.first_peer
+            high = self.end if frame.high is None else self.peers_end
             return low, high
-        if of.unit == "distance":
-            low = self.begin if of.low is None else self.near(of.low, behind=False)
-            high = self.end if of.high is None else self.near(of.high, behind=True)
+        if frame.unit == "distance":
+            low = self.begin if frame.low is None else self.near(frame.low, behind=False)
+            high = self.end if frame.high is None else self.near(frame.high, behind=True)
             return low, np.maximum(low, high)
-        low = self.begin if of.low is None else np.clip(self.place + of.low, self.begin, self.end)
-        high = self.end if of.high is None else np.clip(self.place + of.high + 1, self.begin, self.end)
+        low = self.begin if frame.low is None else np.clip(self.place + frame.low, self.begin, self.end)
+        high = self.end if frame.high is None else np.clip(self.place + frame.high + 1, self.begin, self.end)
         return low, np.maximum(low, high)
 
     @cached_property
@@ -109,32 +109,32 @@ class Partitions:
         """Numbers by which rows are ordered, ascending in each partition; and which rows have one."""
         (by,) = self.order
         column = flat(self.table.column(by.column))
-        given = column.is_valid().to_numpy(zero_copy_only=False)
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
         values = as_number(column)
         values = -values if by.descending else values
         limits: Any = (np.finfo if values.dtype == np.float64 else np.iinfo)(values.dtype)
-        return np.where(given, values, limits.min if by.nulls_first else limits.max), given
+        return np.where(valid, values, limits.min if by.nulls_first else limits.max), valid
 
     def near(self, distance: float, *, behind: bool) -> Longs:
         """For each row the first row of its partition at a distance or more; or the row behind the last."""
-        values, given = self.values
+        values, valid = self.values
         if values.dtype == np.float64:
             wanted = values + distance
         else:  # without overflow, and never as far as null is
             limits = np.iinfo(np.int64)
             room = limits.max - 1 - values if distance > 0 else limits.min + 1 - values
             far = values + np.where(abs(distance) > abs(room), room, distance) if distance else values
-            wanted = np.where(given, far, values)
+            wanted = np.where(valid, far, values)
         groups = np.cumsum(changes(numbers(self.table, GROUP)))
         asked = np.repeat([False, True], self.rows)
         flag = asked if behind else ~asked
         order = np.lexsort([flag, np.concatenate([values, wanted]), np.concatenate([groups, groups])])
         before = np.cumsum(order < self.rows)
-        made = np.empty(self.rows, np.int64)
-        mine = order >= self.rows
-        made[order[mine] - self.rows] = before[mine]
+        places = np.empty(self.rows, np.int64)
+        requested = order >= self.rows
+        places[order[requested] - self.rows] = before[requested]
         peers = self.peers_end if behind else self.first_peer
-        return np.where(given, made, peers)
+        return np.where(valid, places, peers)
 
 
 def as_number(column: pa.Array) -> npt.NDArray[Any]:
@@ -161,78 +161,78 @@ def fold(
     >>> fold(np.array([1, 2, 4]), np.array([0, 1, 2]), np.array([3, 3, 2]), np.add, 0).tolist()
     [7, 6, 0]
     """
-    made = np.full(len(low), neutral, values.dtype)
+    folded = np.full(len(low), neutral, values.dtype)
     sizes, at, power, width = high - low, low.copy(), values.copy(), 1
     while width <= sizes.max(initial=0):
         some = (sizes & width) > 0
-        made[some] = combine(made[some], power[at[some]])
+        folded[some] = combine(folded[some], power[at[some]])
         at[some] += width
         if len(power) > width:
             power = combine(power[:-width], power[width:])
         width *= 2
-    return made
+    return folded
 
 
 # -- each function -------------------------------------------------------------------------------------------
 
 
-def _numbering(call: Frame, of: Partitions) -> pa.Array:
-    size, place = of.end - of.begin, of.place - of.begin
-    rank = of.first_peer - of.begin + 1
+def _numbering(call: Frame, partitions: Partitions) -> pa.Array:
+    size, place = partitions.end - partitions.begin, partitions.place - partitions.begin
+    rank = partitions.first_peer - partitions.begin + 1
     match call.function:
         case "row_number":
-            made: Any = place + 1
+            numbers: Any = place + 1
         case "rank":
-            made = rank
+            numbers = rank
         case "dense_rank":
-            count = np.cumsum(of.new_peers)
-            made = count - count[of.begin] + 1
+            count = np.cumsum(partitions.new_peers)
+            numbers = count - count[partitions.begin] + 1
         case "percent_rank":
-            made = np.where(size > 1, (rank - 1) / np.maximum(size - 1, 1), 0.0)
+            numbers = np.where(size > 1, (rank - 1) / np.maximum(size - 1, 1), 0.0)
         case "cume_dist":
-            made = (of.peers_end - of.begin) / size
+            numbers = (partitions.peers_end - partitions.begin) / size
         case _:  # ntile
             parts = np.int64(call.options[0])
             small, more = size // parts, size % parts
             edge = more * (small + 1)
-            made = (
+            numbers = (
                 np.where(place < edge, place // (small + 1), more + (place - edge) // np.maximum(small, 1))
                 + 1
             )
-    return pa.array(made).cast(call.type)
+    return pa.array(numbers).cast(call.type)
 
 
 def _taken(values: Any, rows: Longs, valid: Any, kind: pa.DataType) -> pa.Array:
     return flat(values).take(pa.array(np.where(valid, rows, 0), mask=~valid)).cast(kind)
 
 
-def _shifted(call: Frame, of: Partitions) -> pa.Array:
-    values = of.table.column(call.columns[0])
+def _shifted(call: Frame, partitions: Partitions) -> pa.Array:
+    values = partitions.table.column(call.columns[0])
     by = int(call.options[0]) * (-1 if call.function == "lag" else 1)
-    rows = of.place + by
-    inside = (rows >= of.begin) & (rows < of.end)
+    rows = partitions.place + by
+    inside = (rows >= partitions.begin) & (rows < partitions.end)
     if call.ignore_nulls and by:
         some = np.flatnonzero(flat(values).is_valid().to_numpy(zero_copy_only=False))
-        at = np.searchsorted(some, of.place, "left" if by < 0 else "right") + by - (by > 0)
+        at = np.searchsorted(some, partitions.place, "left" if by < 0 else "right") + by - (by > 0)
         there = (at >= 0) & (at < len(some))
-        rows = some[np.where(there, at, 0)] if len(some) else of.place
-        inside = there & (rows >= of.begin) & (rows < of.end)
-    made = _taken(values, rows, inside, call.type)
+        rows = some[np.where(there, at, 0)] if len(some) else partitions.place
+        inside = there & (rows >= partitions.begin) & (rows < partitions.end)
+    shifted = _taken(values, rows, inside, call.type)
     if len(call.columns) > 1:
-        default = flat(of.table.column(call.columns[1])).cast(call.type)
-        made = pc.if_else(pa.array(inside), made, default)
-    return made
+        default = flat(partitions.table.column(call.columns[1])).cast(call.type)
+        shifted = pc.if_else(pa.array(inside), shifted, default)
+    return shifted
 
 
-def _placed(call: Frame, of: Partitions) -> pa.Array:
-    values = of.table.column(call.columns[0])
-    low, high = of.frame(call)
+def _placed(call: Frame, partitions: Partitions) -> pa.Array:
+    values = partitions.table.column(call.columns[0])
+    low, high = partitions.frame(call)
     if call.ignore_nulls:
         valid = flat(values).is_valid().to_numpy(zero_copy_only=False)
         some = np.flatnonzero(valid)
         first, last = np.searchsorted(some, low), np.searchsorted(some, high)
     else:
-        some, first, last = of.place, low, high
+        some, first, last = partitions.place, low, high
     match call.function:
         case "first_value":
             at = first
@@ -241,15 +241,15 @@ def _placed(call: Frame, of: Partitions) -> pa.Array:
         case _:  # nth_value
             at = first + int(call.options[0]) - 1
     there = (at >= first) & (at < last)
-    rows = some[np.where(there, at, 0)] if len(some) else np.zeros(of.rows, np.int64)
+    rows = some[np.where(there, at, 0)] if len(some) else np.zeros(partitions.rows, np.int64)
     return _taken(values, rows, there, call.type)
 
 
-def _aggregated(call: Frame, of: Partitions) -> pa.Array:  # noqa: PLR0911 - a table
-    low, high = of.frame(call)
+def _aggregated(call: Frame, partitions: Partitions) -> pa.Array:  # noqa: PLR0911 - a table
+    low, high = partitions.frame(call)
     if not call.columns:
         return pa.array(high - low)
-    values = flat(of.table.column(call.columns[0]))
+    values = flat(partitions.table.column(call.columns[0]))
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     counts = fold(valid.astype(np.int64), low, high, np.add, 0)
     match call.function:
@@ -337,11 +337,13 @@ class WindowFunctions(Logic):
         new = changes(numbers(table, GROUP))
         for one in order:
             new = new | changes(one[many])
-        of = Partitions(table.combine_chunks(), new, self.order)
-        made = table.select([one for one in columns if one != DIFF])
+        partitions = Partitions(table.combine_chunks(), new, self.order)
+        extended = table.select([one for one in columns if one != DIFF])
         for name, call in self.calls:
-            made = made.append_column(pa.field(name, call.type), FUNCTIONS[call.function](call, of))
-        return consolidate(made.append_column(DIFF, pa.array(np.ones(made.num_rows, np.int64))))
+            extended = extended.append_column(
+                pa.field(name, call.type), FUNCTIONS[call.function](call, partitions)
+            )
+        return consolidate(extended.append_column(DIFF, pa.array(np.ones(extended.num_rows, np.int64))))
 
 
 def windowed(

@@ -42,9 +42,9 @@ class OtherFlow(TimelyError, ValueError):
     """The checkpoint is not one of a flow, or of another version."""
 
     @classmethod
-    def format_is(cls, found: object, known: int) -> OtherFlow:
+    def format_is(cls, written: object, known: int) -> OtherFlow:
         """This version cannot read the format of the round log."""
-        msg = f"The checkpoint has format {found!r}; this version of timely_spark reads {known}."
+        msg = f"The checkpoint has format {written!r}; this version of timely_spark reads {known}."
         return cls(msg, hint="start the version that wrote it, or give a new checkpoint.")
 
     @classmethod
@@ -120,10 +120,10 @@ class TableTaken(TimelyError, ValueError):
     """A flow with another checkpoint has written to the output's table or folder."""
 
     @classmethod
-    def by(cls, table: str, *, found: str, own: str) -> TableTaken:
-        """`found` and `own` are the two checkpoints' ids."""
+    def by(cls, table: str, *, other: str, own: str) -> TableTaken:
+        """`other` and `own` are the two checkpoints' ids."""
         msg = (
-            f"{table} was written by the flow with checkpoint id {found}; this one is {own}, "
+            f"{table} was written by the flow with checkpoint id {other}; this one is {own}, "
             "and its epochs start again."
         )
         return cls(msg, hint="resume the old checkpoint, write to another place, or pass overwrite=True.")

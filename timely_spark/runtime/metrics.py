@@ -239,10 +239,10 @@ def opentelemetry_metrics(provider: MeterProvider | None = None) -> None:
     except ImportError:
         msg = "opentelemetry_metrics() needs opentelemetry-api, which is not installed"
         raise TimelyError(msg, where=caller(), hint=_HINT) from None
-    given: Any = provider
-    if given is not None and not isinstance(given, metrics.MeterProvider):
+    candidate: Any = provider
+    if candidate is not None and not isinstance(candidate, metrics.MeterProvider):
         hint = "leave it out for the global one."
-        refuse(given, what="provider", expected="a MeterProvider of OpenTelemetry", hint=hint)
+        refuse(candidate, what="provider", expected="a MeterProvider of OpenTelemetry", hint=hint)
     meter = metrics.get_meter("timely_spark", meter_provider=provider)
     for metric in _METRICS:
 
@@ -265,12 +265,12 @@ def _seen() -> list[tuple[str, LogView, Progress]]:
 
     The duration is that of the last micro-batch that Spark has timed.
     """
-    found = []
+    queries = []
     for query in living():
         with suppress(Exception):  # it ends at this moment
             watch = query._watch  # noqa: SLF001 - reads the newest manifest alone, unlike `recent_progress`
             last = query._query.lastProgress  # noqa: SLF001
             durations = {} if last is None else {last["batchId"]: last["durationMs"].get("triggerExecution")}
             if (progress := watch.progress(watch.newest().batch, durations)) is not None:
-                found.append((query.name or watch.context.name, watch, progress))
-    return found
+                queries.append((query.name or watch.context.name, watch, progress))
+    return queries

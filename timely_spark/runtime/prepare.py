@@ -115,29 +115,29 @@ class Prepared:
 def prepared() -> Prepared | None:
     """The archive for this PySpark and Python; None if it is not complete."""
     try:
-        found = place()
+        folder = place()
     except (ImportError, RuntimeError):  # no PySpark; no home directory
         return None
-    return found if found.complete else None
+    return folder if folder.complete else None
 
 
 def place() -> Prepared:
     """The folder for this PySpark and Python, in the user's folder for the data of programs."""
     from pyspark import __version__
 
-    of = f"{_pyspark()} {sys.implementation.cache_tag}"
-    digest = hashlib.sha256(of.encode()).hexdigest()[:8]
+    versions = f"{_pyspark()} {sys.implementation.cache_tag}"
+    digest = hashlib.sha256(versions.encode()).hexdigest()[:8]
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     return Prepared(data / "timely_spark" / f"spark-{__version__}-{digest}")
 
 
 def _pyspark() -> Path:
     """The folder of the installed PySpark, which is a SPARK_HOME."""
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
         msg = "No module named 'pyspark'"
         raise ImportError(msg)
-    return Path(found.origin).resolve().parent
+    return Path(spec.origin).resolve().parent
 
 
 def link(home: Path) -> None:
@@ -155,8 +155,8 @@ def _unpack(source: Path, target: Path) -> None:
     """Make of a zip of Python modules a folder of the same name, with their bytecode."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         new = Path(folder) / "new"
-        with zipfile.ZipFile(source) as given:
-            given.extractall(new)
+        with zipfile.ZipFile(source) as archive:
+            archive.extractall(new)
         compileall.compile_dir(new, quiet=2, stripdir=str(new), prependdir=str(target))
         if target.exists():
             target.rename(Path(folder) / "old")
@@ -166,7 +166,7 @@ def _unpack(source: Path, target: Path) -> None:
 def archive(
     path: Path, home: Path, program: str, *arguments: str, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program on the Spark of `home`, whose JVM archives the classes that it has loaded."""
+    """Run a program on the Spark of `home`. Its JVM archives the classes that it has loaded."""
     environment = {
         **environment,
         "PYSPARK_PYTHON": sys.executable,

@@ -71,13 +71,13 @@ def with_default_limit(plan: Plan) -> Plan:
 def _memory() -> int:
     """The bytes of memory that this process may use, by its machine and container."""
     try:
-        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # Windows has none of them
-        found = 16 << 30
+        size = 16 << 30
     for place in _CONTAINERS:
         with suppress(OSError, ValueError):
-            found = min(found, int(Path(place).read_text("ascii")))
-    return found
+            size = min(size, int(Path(place).read_text("ascii")))
+    return size
 
 
 def _libc() -> Any:

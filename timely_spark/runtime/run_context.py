@@ -147,9 +147,9 @@ class RunContext:
     @classmethod
     def from_option(cls, text: str) -> RunContext:
         """Decode the text that `to_option` made."""
-        found: dict[str, Any] = json.loads(text)
-        pairs = {name: tuple(found[name]) for name in ("labels", "inputs")}
-        return cls(**(found | pairs | {key: base64.b64decode(found[key]) for key in _BYTES}))
+        values: dict[str, Any] = json.loads(text)
+        pairs = {name: tuple(values[name]) for name in ("labels", "inputs")}
+        return cls(**(values | pairs | {key: base64.b64decode(values[key]) for key in _BYTES}))
 
     @cached_property
     def log(self) -> RoundLog:
@@ -336,7 +336,7 @@ def packed(plan: Plan) -> dict[str, Any]:
         return False
 
     try:
-        found: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+        content: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
     except Exception as error:
         stage = next((stage for stage in plan.stages if refused(stage.vertex)), None)
         step, where = (plan.name, None) if stage is None else (stage.name, stage.where)
@@ -347,15 +347,15 @@ def packed(plan: Plan) -> dict[str, Any]:
             "SparkSession) inside of them."
         )
         raise Unpicklable(msg, where=where, hint=hint) from error
-    return {"packed": found, "digest": hashlib.sha256(found).hexdigest()[:16]}
+    return {"packed": content, "digest": hashlib.sha256(content).hexdigest()[:16]}
 
 
 def packed_sources(sources: Mapping[str, Any]) -> bytes:
     """The sources as a field of a `RunContext`; their options may have functions, of the user's program."""
     from pyspark import cloudpickle
 
-    found: bytes = cloudpickle.dumps(dict(sources))  # type: ignore[no-untyped-call]
-    return found
+    content: bytes = cloudpickle.dumps(dict(sources))  # type: ignore[no-untyped-call]
+    return content
 
 
 def _rank(error: Exception) -> int:
@@ -391,15 +391,15 @@ def labels(workers: int, partitions: int) -> tuple[int, ...]:
     >>> labels(4, 2)
     (2, 0, 4, 1)
     """
-    found: list[int] = []
+    labels: list[int] = []
     used: set[int] = set()
     for worker in range(workers):
         label = 0
         while label in used or murmur3(label) % partitions != worker % partitions:
             label += 1
         used.add(label)
-        found.append(label)
-    return tuple(found)
+        labels.append(label)
+    return tuple(labels)
 
 
 def murmur3(value: int) -> int:

@@ -169,8 +169,8 @@ def start(
         system_log = None if log_to is None else SystemLog(absolute(os.fspath(log_to)), plan.places)
         if system_log is not None:
             system_log.prepare(log.checkpoint, flow["id"])
-        given = labels(plan.workers, flow["partitions"])
-        context = dataclasses.replace(context, checkpoint=log.checkpoint, labels=given)
+        worker_labels = labels(plan.workers, flow["partitions"])
+        context = dataclasses.replace(context, checkpoint=log.checkpoint, labels=worker_labels)
         context, epochs = _claimed(
             sources(session, context, dataframes),
             empty=new_steps == "empty",
@@ -402,11 +402,11 @@ def _check_sources(
     *,
     local: bool,
 ) -> None:
-    given = {*dataframes, *(handle.name for handle in inputs)}
-    if given != set(plan.sources):
+    names = {*dataframes, *(handle.name for handle in inputs)}
+    if names != set(plan.sources):
         msg = (
             "The flow's sources and the DataFrames given differ: without a DataFrame "
-            f"{sorted(set(plan.sources) - given)}, given {sorted(given)}."
+            f"{sorted(set(plan.sources) - names)}, given {sorted(names)}."
         )
         raise SourceMismatch(msg, hint="give one streaming DataFrame for each flow.source(name, ...).")
     for name, frame in dataframes.items():
@@ -431,9 +431,9 @@ def _check_sources(
             raise SourceMismatch(msg, where=stage.where, hint=hint)
 
 
-def _fits(given: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether values of type `given` fit the declared type, for example int and long."""
-    both = [pa.schema([("x", declared)]), pa.schema([("x", given)])]
+def _fits(actual: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether values of type `actual` fit the declared type, for example int and long."""
+    both = [pa.schema([("x", declared)]), pa.schema([("x", actual)])]
     try:
         return bool(pa.unify_schemas(both, promote_options="permissive").field(0).type == declared)
     except pa.ArrowException:

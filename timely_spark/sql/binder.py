@@ -104,22 +104,22 @@ class ExpressionBinder:
         """A column, a variable of a lambda, or a field of one."""
         variable = next((one for one in self.variables if one.lower() == parts[0].lower()), None)
         if variable is not None:
-            made: Term = terms.ColumnValue(self.variables[variable], variable, self.variables[variable])
+            term: Term = terms.ColumnValue(self.variables[variable], variable, self.variables[variable])
             used = 1
         else:
-            made, used = self._column(node, parts)
+            term, used = self._column(node, parts)
         for part in parts[used:]:
-            made = self.field(node, made, part)
-        return made
+            term = self.field(node, term, part)
+        return term
 
     def _column(self, node: exp.Expression, parts: Sequence[str]) -> tuple[Term, int]:
-        found = self.resolve(parts)
-        if found is None:
+        match = self.resolve(parts)
+        if match is None:
             shown = [one for one in self.schema if not one.name.startswith("__timely_")]
             has = ", ".join(f"{one.name} {name_of(one.type)}" for one in shown)
             hint = near(parts[0], [one.name for one in shown]) or "name a column; a text is in '...'."
             raise self.refuse(node, f"no column {'.'.join(parts)!r} in ({has})", hint)
-        name, used = found
+        name, used = match
         stored = self.schema.field(name).type
         kind = types.spark_type(stored, self.zone)
         if kind is None:
@@ -128,17 +128,17 @@ class ExpressionBinder:
         self.columns.append(name)
         return terms.ColumnValue(kind, name, stored), used
 
-    def field(self, node: exp.Expression, of: Term, name: str) -> Term:
+    def field(self, node: exp.Expression, struct: Term, name: str) -> Term:
         """A field of a struct, or of each struct of an array."""
-        kind = of.type.value_type if types.is_array(of.type) else of.type
+        kind = struct.type.value_type if types.is_array(struct.type) else struct.type
         if not pa.types.is_struct(kind):
-            raise self.refuse(node, f"{name!r} of {name_of(of.type)}, which is not a struct", WRITE)
+            raise self.refuse(node, f"{name!r} of {name_of(struct.type)}, which is not a struct", WRITE)
         for one in kind:
             if one.name.lower() == name.lower():
-                made = types.array_of(one.type) if types.is_array(of.type) else one.type
-                return terms.Field(made, of, one.name)
+                field_type = types.array_of(one.type) if types.is_array(struct.type) else one.type
+                return terms.Field(field_type, struct, one.name)
         hint = f"its fields are {', '.join(one.name for one in kind)}."
-        raise self.refuse(node, f"{name_of(of.type)} has no field {name!r}", hint)
+        raise self.refuse(node, f"{name_of(struct.type)} has no field {name!r}", hint)
 
     def constant(self, value: pa.Scalar) -> Term:
         """A literal."""
@@ -160,8 +160,8 @@ class ExpressionBinder:
 
     def call(self, node: exp.Expression, name: str, *arguments: exp.Expression | Term | None) -> Term:
         """A call of a function of the table; arguments that are None are left out."""
-        given = [one for one in arguments if one is not None]
-        return self.called(node, name, [one if isinstance(one, Term) else self.bind(one) for one in given])
+        nodes = [one for one in arguments if one is not None]
+        return self.called(node, name, [one if isinstance(one, Term) else self.bind(one) for one in nodes])
 
     def called(self, node: exp.Expression, name: str, arguments: Sequence[Term]) -> Term:
         """A call of a function of terms."""
@@ -169,19 +169,19 @@ class ExpressionBinder:
         if function is None:
             return self._of_user(node, name, arguments)
         arguments = _as_wide_as_needed(name, arguments)
-        given = [one.type for one in arguments]
-        fitting = [typed for rule in function.rules if (typed := rule(given, self.zone)) is not None]
+        kinds = [one.type for one in arguments]
+        fitting = [typed for rule in function.rules if (typed := rule(kinds, self.zone)) is not None]
         if not fitting:
-            problem = f"{name} of ({', '.join(map(name_of, given))})"
+            problem = f"{name} of ({', '.join(map(name_of, kinds))})"
             raise self.refuse(node, problem, f"it takes {function.takes or 'values of one type'}.")
         # the first rule with the fewest casts
         expected, kind = min(
-            fitting, key=lambda typed: sum(a != b for a, b in zip(typed[0], given, strict=True))
+            fitting, key=lambda typed: sum(a != b for a, b in zip(typed[0], kinds, strict=True))
         )
         cast = tuple(self.cast(one, to, node) for one, to in zip(arguments, expected, strict=True))
-        made = terms.FunctionCall(kind, name, cast, self.zone, self.sql(node))
-        self._check_constants(node, made)
-        return made
+        call = terms.FunctionCall(kind, name, cast, self.zone, self.sql(node))
+        self._check_constants(node, call)
+        return call
 
     def _check_constants(self, node: exp.Expression, call: terms.FunctionCall) -> None:
         """Refuse a pattern that cannot be read, before a row needs it."""
@@ -208,38 +208,38 @@ class ExpressionBinder:
             raise self.refuse(node, f"no function {name!r}", f"{close} Or {hint}" if close else hint)
         return terms.UserCall(own.type, name, tuple(arguments), own.function, self.sql(node))
 
-    def cast(self, of: Term, to: pa.DataType, node: exp.Expression, name: str = "cast") -> Term:
+    def cast(self, term: Term, to: pa.DataType, node: exp.Expression, name: str = "cast") -> Term:
         """A term cast to a type, if it is not of it; a literal is cast at once."""
-        if of.type == to:
-            return of
-        if of.type == pa.null():
+        if term.type == to:
+            return term
+        if term.type == pa.null():
             return terms.Constant(to, pa.scalar(None, to))
-        if not castable(of.type, to):
-            problem = f"{name_of(of.type)} cannot be cast to {name_of(to)}"
+        if not castable(term.type, to):
+            problem = f"{name_of(term.type)} cannot be cast to {name_of(to)}"
             raise self.refuse(node, problem, WRITE)
-        made = terms.FunctionCall(to, name, (of,), self.zone, self.sql(node))
-        if isinstance(of, terms.Constant):
+        call = terms.FunctionCall(to, name, (term,), self.zone, self.sql(node))
+        if isinstance(term, terms.Constant):
             try:
-                value = made.evaluate(Rows({}, 1))
+                value = call.evaluate(Rows({}, 1))
             except ExpressionError:
-                return made  # only an error if a row needs it
+                return call  # only an error if a row needs it
             return terms.Constant(to, value)
-        return made
+        return call
 
     def together(self, node: exp.Expression, values: Sequence[Term]) -> list[Term]:
         """Terms cast to their common type."""
         kind = types.common_of(one.type for one in values)
         if kind is None:
-            given = ", ".join(name_of(one.type) for one in values)
-            raise self.refuse(node, f"{self.sql(node)} has values of {given}", "cast them to one type.")
+            kinds = ", ".join(name_of(one.type) for one in values)
+            raise self.refuse(node, f"{self.sql(node)} has values of {kinds}", "cast them to one type.")
         return [self.cast(one, kind, node) for one in values]
 
     def condition(self, node: exp.Expression) -> Term:
         """A bound condition."""
-        made = self.bind(node)
-        if made.type == pa.string() or made.type in {pa.bool_(), pa.null()}:
-            return self.cast(made, pa.bool_(), node)
-        problem = f"{self.sql(node)} is {name_of(made.type)}, not boolean"
+        term = self.bind(node)
+        if term.type == pa.string() or term.type in {pa.bool_(), pa.null()}:
+            return self.cast(term, pa.bool_(), node)
+        problem = f"{self.sql(node)} is {name_of(term.type)}, not boolean"
         raise self.refuse(node, problem, "write a condition, such as n > 0.")
 
 

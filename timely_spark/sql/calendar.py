@@ -124,8 +124,8 @@ def to_instants(local: Any, zone: str | None) -> Any:
     if not isinstance(known, str):
         return np.asarray(local) - (known or 0)
     times = pa.array(np.asarray(local, np.int64)).view(pa.timestamp("us"))
-    made = pc.assume_timezone(times, known, ambiguous="earliest", nonexistent="latest")
-    instants = np.asarray(made.view(pa.int64()))
+    zoned = pc.assume_timezone(times, known, ambiguous="earliest", nonexistent="latest")
+    instants = np.asarray(zoned.view(pa.int64()))
     missing = to_local(instants, known) != local
     if not missing.any():
         return instants
@@ -203,12 +203,12 @@ def parsed_times(texts: pa.Array, zone: str | None) -> tuple[Any, Any]:
 
 def _with_zones(local: Any, good: Any, names: pa.Array, zone: str) -> tuple[Any, Any]:
     """Local times at the zones that texts name."""
-    made, codes = np.zeros(len(local), np.int64), names.dictionary_encode()
+    instants, codes = np.zeros(len(local), np.int64), names.dictionary_encode()
     for code, name in enumerate(codes.dictionary.to_pylist()):
         rows = np.asarray(codes.indices) == code
         known = zone_of(name or zone)
         if known is None:
             good &= ~rows
         else:
-            made[rows] = to_instants(local[rows], name or zone)
-    return made, good
+            instants[rows] = to_instants(local[rows], name or zone)
+    return instants, good

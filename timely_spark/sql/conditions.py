@@ -46,11 +46,11 @@ def _exact(term: Term) -> pc.Expression | None:
     if not isinstance(term, FunctionCall):
         return None
     if term.name == "not":
-        of = _exact(term.arguments[0])
-        return None if of is None else ~of
+        exact = _exact(term.arguments[0])
+        return None if exact is None else ~exact
     if term.name in {"isnull", "isnotnull"}:
-        of = _column(term.arguments[0])
-        return None if of is None else of.is_null() if term.name == "isnull" else of.is_valid()
+        exact = _column(term.arguments[0])
+        return None if exact is None else exact.is_null() if term.name == "isnull" else exact.is_valid()
     if term.name == "in":
         return _in(*term.arguments)
     return _comparison(term.name, *term.arguments) if term.name in _COMPARE else None
@@ -75,10 +75,10 @@ def _comparison(name: str, left: Term, right: Term) -> pc.Expression | None:
     column = _column(left)
     if column is None or not isinstance(right, Constant) or not right.value.is_valid:
         return None
-    made: pc.Expression = _COMPARE[name](column, right.value)
+    condition: pc.Expression = _COMPARE[name](column, right.value)
     if not is_float(left.type):
-        return made
+        return condition
     if math.isnan(right.value.as_py()):
         return None
     # NaN is greater than all numbers
-    return made | pc.is_nan(column) if name in {">", ">="} else made
+    return condition | pc.is_nan(column) if name in {">", ">="} else condition

@@ -79,10 +79,10 @@ def _boolean(binder: ExpressionBinder, node: Any) -> Term:
 
 @syntax("Interval")
 def _interval(binder: ExpressionBinder, node: Any) -> Term:
-    made = literals.interval(node)
-    if made is None:
+    value = literals.interval(node)
+    if value is None:
         raise binder.refuse(node, "this interval is not understood", "write INTERVAL '1' DAY.")
-    return binder.constant(made)
+    return binder.constant(value)
 
 
 @syntax("Neg")
@@ -228,8 +228,8 @@ def _case(binder: ExpressionBinder, node: Any) -> Term:
     if subject is None:
         conditions = [binder.condition(one.this) for one in ifs]
     else:
-        of = binder.bind(subject)
-        conditions = [binder.call(one, "=", of, one.this) for one in ifs]
+        operand = binder.bind(subject)
+        conditions = [binder.call(one, "=", operand, one.this) for one in ifs]
     values = [binder.bind(one.args["true"]) for one in ifs]
     default = node.args.get("default")
     return _chosen(binder, node, conditions, values, binder.null if default is None else binder.bind(default))
@@ -245,8 +245,8 @@ def _if(binder: ExpressionBinder, node: Any) -> Term:
 def _chosen(
     binder: ExpressionBinder, node: Any, conditions: Sequence[Term], values: Sequence[Term], default: Term
 ) -> Term:
-    *made, otherwise = binder.together(node, [*values, default])
-    return terms.Case(otherwise.type, tuple(conditions), tuple(made), otherwise)
+    *results, otherwise = binder.together(node, [*values, default])
+    return terms.Case(otherwise.type, tuple(conditions), tuple(results), otherwise)
 
 
 @special("nvl2")
@@ -271,15 +271,15 @@ def _nanvl(binder: ExpressionBinder, node: Any) -> Term:
 
 @special("nullifzero")
 def _nullifzero(binder: ExpressionBinder, node: Any) -> Term:
-    (of,) = _arguments(binder, node, 1)
+    (operand,) = _arguments(binder, node, 1)
     zero = binder.constant(pa.scalar(0, pa.int32()))
-    return _chosen(binder, node, [binder.call(node, "=", of, zero)], [binder.null], of)
+    return _chosen(binder, node, [binder.call(node, "=", operand, zero)], [binder.null], operand)
 
 
 @special("zeroifnull")
 def _zeroifnull(binder: ExpressionBinder, node: Any) -> Term:
-    (of,) = _arguments(binder, node, 1)
-    return _first(binder, node, [of, binder.constant(pa.scalar(0, pa.int32()))])
+    (operand,) = _arguments(binder, node, 1)
+    return _first(binder, node, [operand, binder.constant(pa.scalar(0, pa.int32()))])
 
 
 @special("coalesce ifnull nvl")
@@ -288,8 +288,8 @@ def _coalesce(binder: ExpressionBinder, node: Any) -> Term:
 
 
 def _first(binder: ExpressionBinder, node: Any, values: Sequence[Term]) -> Term:
-    made = binder.together(node, values)
-    return terms.Coalesce(made[0].type, tuple(made))
+    choices = binder.together(node, values)
+    return terms.Coalesce(choices[0].type, tuple(choices))
 
 
 @special("equal_null")
@@ -316,9 +316,9 @@ def _arguments(binder: ExpressionBinder, node: Any, count: int) -> list[Term]:
 
 @syntax("Between")
 def _is_between(binder: ExpressionBinder, node: Any) -> Term:
-    of = binder.bind(node.this)
-    low = binder.call(node, ">=", of, node.args["low"])
-    high = binder.call(node, "<=", of, node.args["high"])
+    operand = binder.bind(node.this)
+    low = binder.call(node, ">=", operand, node.args["low"])
+    high = binder.call(node, "<=", operand, node.args["high"])
     return _negated(binder, node, terms.Logical(pa.bool_(), low, high, decides=False))
 
 
@@ -345,9 +345,9 @@ def _matched(binder: ExpressionBinder, node: Any, escape: Any) -> Term:
         return _negated(binder, node, binder.call(node, name, subject, node.expression, escape))
     patterns = node.expression.this
     listed = patterns.expressions or [patterns.this]
-    made = [binder.call(node, name, subject, one, escape) for one in listed]
-    term = made[0]
-    for one in made[1:]:
+    matches = [binder.call(node, name, subject, one, escape) for one in listed]
+    term = matches[0]
+    for one in matches[1:]:
         term = terms.Logical(pa.bool_(), term, one, decides=several == "Any")
     return _negated(binder, node, term)
 
@@ -394,14 +394,14 @@ def _cast_call(binder: ExpressionBinder, node: Any) -> Term:
     name = node.name.lower()
     if len(node.expressions) == 2 and name.startswith("to_"):
         return binder.call(node, f"${name}", *node.expressions)
-    (of,) = _arguments(binder, node, 1)
+    (operand,) = _arguments(binder, node, 1)
     kinds = {
         "decimal": pa.decimal128(10, 0),
         "to_date": pa.date32(),
         "to_timestamp_ntz": types.timestamp(None),
     }
     kind = types.BY_NAME[name] if name in _CASTS else kinds.get(name, types.timestamp(binder.zone))
-    return binder.cast(of, kind, node)
+    return binder.cast(operand, kind, node)
 
 
 @special("try_to_date try_to_timestamp")
@@ -409,20 +409,20 @@ def _try_cast_call(binder: ExpressionBinder, node: Any) -> Term:
     name = node.name.lower()
     if len(node.expressions) == 2:
         return binder.call(node, f"${name}", *node.expressions)
-    (of,) = _arguments(binder, node, 1)
+    (operand,) = _arguments(binder, node, 1)
     kind = pa.date32() if name == "try_to_date" else types.timestamp(binder.zone)
-    return binder.cast(of, kind, node, "try_cast")
+    return binder.cast(operand, kind, node, "try_cast")
 
 
 @special("unix_timestamp to_unix_timestamp")
 def _unix_timestamp(binder: ExpressionBinder, node: Any) -> Term:
     if not node.expressions:
         return _changing(binder, node)
-    of, *pattern = binder.many(node.expressions)
-    if of.type == pa.string():
+    operand, *pattern = binder.many(node.expressions)
+    if operand.type == pa.string():
         shown = pattern or [binder.constant(pa.scalar("yyyy-MM-dd HH:mm:ss"))]
-        return binder.called(node, "$unix_timestamp", [of, *shown])
-    return binder.called(node, "$unix_seconds", [of])  # which rounds towards 1970
+        return binder.called(node, "$unix_timestamp", [operand, *shown])
+    return binder.called(node, "$unix_seconds", [operand])  # which rounds towards 1970
 
 
 @special("from_json")
@@ -440,8 +440,8 @@ def _from_json(binder: ExpressionBinder, node: Any) -> Term:
 
 @special("typeof")
 def _typeof(binder: ExpressionBinder, node: Any) -> Term:
-    (of,) = _arguments(binder, node, 1)
-    return binder.constant(pa.scalar(name_of(of.type)))
+    (operand,) = _arguments(binder, node, 1)
+    return binder.constant(pa.scalar(name_of(operand.type)))
 
 
 _ROUNDINGS = {"round": "round", "bround": "bround", "ceil": "ceil", "ceiling": "ceil", "floor": "floor"}
@@ -449,20 +449,20 @@ _ROUNDINGS = {"round": "round", "bround": "bround", "ceil": "ceil", "ceiling": "
 
 @special(" ".join(_ROUNDINGS))
 def _round(binder: ExpressionBinder, node: Any) -> Term:
-    name, (of, *rest) = _ROUNDINGS[node.name.lower()], binder.many(node.expressions)
-    if not is_number(of.type):
-        of = binder.cast(of, pa.float64(), node)
+    name, (operand, *rest) = _ROUNDINGS[node.name.lower()], binder.many(node.expressions)
+    if not is_number(operand.type):
+        operand = binder.cast(operand, pa.float64(), node)
     digits = None
     if rest:
-        given = rest[0]
-        if not (isinstance(given, terms.Constant) and is_integral(given.type)):
+        places = rest[0]
+        if not (isinstance(places, terms.Constant) and is_integral(places.type)):
             raise binder.refuse(node, "the number of digits must be a literal", "write round(x, 2).")
-        digits = int(given.value.as_py())
+        digits = int(places.value.as_py())
         if name in {"ceil", "floor"}:
-            of = binder.cast(of, types.decimal_for(of.type), node)
-    kind = round_result(name, of.type, digits)
+            operand = binder.cast(operand, types.decimal_for(operand.type), node)
+    kind = round_result(name, operand.type, digits)
     count = binder.constant(pa.scalar(digits or 0, pa.int32()))
-    return terms.FunctionCall(kind, f"${name}", (of, count), binder.zone, binder.sql(node))
+    return terms.FunctionCall(kind, f"${name}", (operand, count), binder.zone, binder.sql(node))
 
 
 # -- texts, which have words between their arguments ---------------------------------------------------------
@@ -498,11 +498,11 @@ def _position(binder: ExpressionBinder, node: Any) -> Term:
 @special("locate position")
 def _locate(binder: ExpressionBinder, node: Any) -> Term:
     part, text, *start = binder.many(node.expressions)
-    made = binder.call(node, "$locate", part, text, *start)
+    place = binder.call(node, "$locate", part, text, *start)
     if not start:
-        return made
+        return place
     zero = binder.constant(pa.scalar(0, pa.int32()))  # as Hive
-    return _chosen(binder, node, [binder.call(node, "isnull", start[0])], [zero], made)
+    return _chosen(binder, node, [binder.call(node, "isnull", start[0])], [zero], place)
 
 
 @syntax("Overlay")

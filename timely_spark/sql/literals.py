@@ -62,8 +62,8 @@ def named_type(node: exp.Expression, zone: str) -> pa.DataType | None:
     if kind in {"TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ"}:
         return types.timestamp(zone)
     if kind == "DECIMAL":
-        given = [int(one.name) for one in node.expressions]
-        precision, scale = (*given, *(10, 0)[len(given) :])
+        numbers = [int(one.name) for one in node.expressions]
+        precision, scale = (*numbers, *(10, 0)[len(numbers) :])
         return pa.decimal128(precision, scale) if scale <= precision <= types.MOST_DIGITS else None
     inner = [named_type(getattr(one, "kind", None) or one, zone) for one in node.expressions]
     if None in inner:
@@ -73,7 +73,9 @@ def named_type(node: exp.Expression, zone: str) -> pa.DataType | None:
     if kind == "MAP":
         return pa.map_(*inner)
     if kind == "STRUCT":
-        return pa.struct([(one.name, of) for one, of in zip(node.expressions, inner, strict=True)])
+        return pa.struct(
+            [(one.name, field_type) for one, field_type in zip(node.expressions, inner, strict=True)]
+        )
     return None
 
 

@@ -22,10 +22,10 @@ def _array(binder: ExpressionBinder, node: Any) -> Term:
 
 @special("map")
 def _map(binder: ExpressionBinder, node: Any) -> Term:
-    given = binder.many(node.expressions)
-    if len(given) % 2 or not given:
-        raise binder.refuse(node, f"map of {len(given)} arguments", "write keys and values in turn.")
-    keys, items = binder.together(node, given[::2]), binder.together(node, given[1::2])
+    arguments = binder.many(node.expressions)
+    if len(arguments) % 2 or not arguments:
+        raise binder.refuse(node, f"map of {len(arguments)} arguments", "write keys and values in turn.")
+    keys, items = binder.together(node, arguments[::2]), binder.together(node, arguments[1::2])
     listed = [terms.Listed(types.array_of(one[0].type), tuple(one)) for one in (keys, items)]
     return binder.called(node, "map_from_arrays", listed)
 
@@ -66,15 +66,15 @@ def _tuple(binder: ExpressionBinder, node: Any) -> Term:
 
 @syntax("Bracket")
 def _bracket(binder: ExpressionBinder, node: Any) -> Term:
-    of, index = binder.bind(node.this), node.expressions[0]
-    if pa.types.is_map(of.type):
+    operand, index = binder.bind(node.this), node.expressions[0]
+    if pa.types.is_map(operand.type):
         key = binder.bind(index)
-        if types.casts_itself(key.type, of.type.key_type):
-            key = binder.cast(key, of.type.key_type, node)
-        return binder.call(node, "element_at", of, key)
-    if pa.types.is_struct(of.type):
-        return binder.field(node, of, binder.text_of(index, "the name of a field"))
-    return binder.call(node, "$item", of, index)
+        if types.casts_itself(key.type, operand.type.key_type):
+            key = binder.cast(key, operand.type.key_type, node)
+        return binder.call(node, "element_at", operand, key)
+    if pa.types.is_struct(operand.type):
+        return binder.field(node, operand, binder.text_of(index, "the name of a field"))
+    return binder.call(node, "$item", operand, index)
 
 
 @special("array_size cardinality")
@@ -146,22 +146,22 @@ def _aggregate(binder: ExpressionBinder, node: Any) -> Term:
 
 
 def _of_map(binder: ExpressionBinder, node: Any) -> Term:
-    of = binder.bind(node.expressions[0])
-    if not pa.types.is_map(of.type):
-        raise binder.refuse(node, f"{node.name} of {name_of(of.type)}", "it takes a map and a function.")
-    return of
+    operand = binder.bind(node.expressions[0])
+    if not pa.types.is_map(operand.type):
+        raise binder.refuse(node, f"{node.name} of {name_of(operand.type)}", "it takes a map and a function.")
+    return operand
 
 
 @special("map_filter transform_keys transform_values")
 def _map_function(binder: ExpressionBinder, node: Any) -> Term:
-    of, name = _of_map(binder, node), node.name.lower()
-    names, body = _lambda(binder, node.expressions[1], [of.type.key_type, of.type.item_type])
+    operand, name = _of_map(binder, node), node.name.lower()
+    names, body = _lambda(binder, node.expressions[1], [operand.type.key_type, operand.type.item_type])
     if name == "map_filter":
-        return terms.OfEntries(of.type, of, names, binder.cast(body, pa.bool_(), node), "filter")
+        return terms.OfEntries(operand.type, operand, names, binder.cast(body, pa.bool_(), node), "filter")
     if name == "transform_values":
-        return terms.OfEntries(pa.map_(of.type.key_type, body.type), of, names, body, "items")
-    pairs = terms.OfEntries(types.array_of(body.type), of, names, body, "keys")
-    return binder.called(node, "map_from_arrays", [pairs, binder.called(node, "map_values", [of])])
+        return terms.OfEntries(pa.map_(operand.type.key_type, body.type), operand, names, body, "items")
+    pairs = terms.OfEntries(types.array_of(body.type), operand, names, body, "keys")
+    return binder.called(node, "map_from_arrays", [pairs, binder.called(node, "map_values", [operand])])
 
 
 @special("zip_with")

@@ -163,7 +163,7 @@ def _readable(description: str) -> str:
 
 
 def _offset(text: str, error: dict[str, Any]) -> int:
-    """The place of sqlglot's error in the text, whose columns begin with 1 and count a token's end."""
+    """The offset of sqlglot's error in the text. sqlglot counts columns from 1, and names the token's end."""
     lines = text.splitlines(keepends=True)
     before = sum(map(len, lines[: (error.get("line") or 1) - 1]))
     token = len(error.get("highlight") or " ")

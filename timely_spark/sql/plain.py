@@ -41,7 +41,7 @@ def unscaled(value: pa.Array) -> Any:
 
 
 def decimals(values: Any, kind: pa.DataType) -> pa.Array:
-    """Whole numbers as decimals of a type, whose point is put in."""
+    """Unscaled integers as decimals of a type."""
     values = np.atleast_1d(values)
     pairs = np.empty((len(values), 2), np.int64)
     if values.dtype == object:
@@ -75,5 +75,5 @@ def as_long(x: Any) -> Any:
     """Doubles as Java casts them to a long: NaN is 0, and what is too large the greatest."""
     x = np.asarray(x, np.float64)
     inside = np.isfinite(x) & (np.abs(x) < 2.0**63)
-    made = np.where(inside, x, 0).astype(np.int64)
-    return np.where(x >= 2.0**63, np.int64(2**63 - 1), np.where(x <= -(2.0**63), np.int64(-(2**63)), made))
+    longs = np.where(inside, x, 0).astype(np.int64)
+    return np.where(x >= 2.0**63, np.int64(2**63 - 1), np.where(x <= -(2.0**63), np.int64(-(2**63)), longs))

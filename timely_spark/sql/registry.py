@@ -23,7 +23,7 @@ Value: TypeAlias = "pa.Array | pa.Scalar"
 Kernel: TypeAlias = Callable[..., Any]
 #: the types to which a function's arguments are cast, and that of its result
 Typed: TypeAlias = "tuple[list[pa.DataType], pa.DataType]"
-#: from the types of the arguments and the session's zone; None: they do not fit
+#: from the types of the arguments and the session's zone; None if they do not fit
 Rule: TypeAlias = "Callable[[Sequence[pa.DataType], str], Typed | None]"
 
 
@@ -94,7 +94,7 @@ def spark_function(
         names: the function's name, and its other names.
         signatures: such as ``"string, int? -> string"``: `?` may be missing, `...` any number of it; or
             a function of the types of the arguments.
-        result: computes the type of the result from the types of the arguments; None: they do not fit.
+        result: computes the type of the result from the types of the arguments; None if they do not fit.
     """
 
     def enter(kernel: Kernel) -> Kernel:
@@ -157,20 +157,25 @@ class Signature:
         plain = [one.rstrip("?.") for one in self.parameters]
         return (plain + plain[-1:] * number)[:number]
 
-    def typed(self, given: Sequence[pa.DataType], zone: str) -> Typed | None:
-        """The types to which arguments are cast, and that of the result; None: they do not fit."""
-        if not self.least <= len(given) <= self.most:
+    def typed(self, argument_types: Sequence[pa.DataType], zone: str) -> Typed | None:
+        """The types to which arguments are cast, and that of the result; None if they do not fit."""
+        if not self.least <= len(argument_types) <= self.most:
             return None
-        parameters = self.of(len(given))
+        parameters = self.of(len(argument_types))
         variables: dict[str, list[pa.DataType]] = {}
-        for parameter, kind in zip(parameters, given, strict=True):
-            for name, of in _variables(parameter, kind):
-                variables.setdefault(name, []).append(of)
+        for parameter, kind in zip(parameters, argument_types, strict=True):
+            for name, variable_type in _variables(parameter, kind):
+                variables.setdefault(name, []).append(variable_type)
         bound = {name: common_of(kinds) for name, kinds in variables.items()}
         if None in bound.values():
             return None
-        expected = [_target(one, kind, bound, zone) for one, kind in zip(parameters, given, strict=True)]
-        if any(to is None or not casts_itself(kind, to) for kind, to in zip(given, expected, strict=True)):
+        expected = [
+            _target(one, kind, bound, zone) for one, kind in zip(parameters, argument_types, strict=True)
+        ]
+        if any(
+            to is None or not casts_itself(kind, to)
+            for kind, to in zip(argument_types, expected, strict=True)
+        ):
             return None
         result = _type(self.result, bound, zone) if self.computed is None else self.computed(*expected)
         return None if result is None else (expected, result)
@@ -210,8 +215,8 @@ def _variables(parameter: str, kind: pa.DataType) -> Iterator[tuple[str, pa.Data
     if re.fullmatch("[A-Z]", shape):
         yield shape, kind
     parts = _parts(kind, shape) or [pa.null()] * len(inner)
-    for part, of in zip(inner, parts, strict=False):
-        yield from _variables(part, of)
+    for part, inner_type in zip(inner, parts, strict=False):
+        yield from _variables(part, inner_type)
 
 
 def _target(parameter: str, kind: pa.DataType, bound: Mapping[str, Any], zone: str) -> pa.DataType | None:
@@ -311,29 +316,33 @@ def _of_arrays(
     if varying:
         return _by_constants(function, arguments, varying, length, extras)
     failures = Failures(null=function.tries)
-    given = {
+    options = {
         name: value
         for name, value in (*extras.items(), ("failures", failures), ("length", length))
         if name in function.extras
     }
-    made = as_array(_as_arrow(function.kernel(*arguments, **given), kind), length)
+    values = as_array(_as_arrow(function.kernel(*arguments, **options), kind), length)
     if failures.rows is not None:
-        made = pa.compute.if_else(
-            pa.array(np.broadcast_to(failures.rows, length)), pa.scalar(None, kind), made
+        values = pa.compute.if_else(
+            pa.array(np.broadcast_to(failures.rows, length)), pa.scalar(None, kind), values
         )
-    return made
+    return values
 
 
-def _as_arrow(made: Any, kind: pa.DataType) -> Value:
-    if isinstance(made, np.ndarray):
-        made = pa.array(made, mask=None)
-    if isinstance(made, pa.ChunkedArray):
-        made = made.combine_chunks()
-    if made.type == kind:
-        return made
-    if isinstance(made, pa.Array) and pa.types.is_primitive(kind) and made.type.bit_width == kind.bit_width:
-        return made.view(kind)
-    return made.cast(kind)
+def _as_arrow(values: Any, kind: pa.DataType) -> Value:
+    if isinstance(values, np.ndarray):
+        values = pa.array(values, mask=None)
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if values.type == kind:
+        return values
+    if (
+        isinstance(values, pa.Array)
+        and pa.types.is_primitive(kind)
+        and values.type.bit_width == kind.bit_width
+    ):
+        return values.view(kind)
+    return values.cast(kind)
 
 
 def _by_constants(
@@ -365,8 +374,8 @@ def _by_constants(
             for n, one in enumerate(arguments)
         ]
         if all(isinstance(one, pa.Scalar) for one in chosen):
-            made = as_array(apply_function(function, chosen, 1, **extras), len(rows))
+            values = as_array(apply_function(function, chosen, 1, **extras), len(rows))
         else:
-            made = _of_arrays(function, chosen, len(rows), extras)
-        parts.append((rows, made))
+            values = _of_arrays(function, chosen, len(rows), extras)
+        parts.append((rows, values))
     return scatter(parts, length, extras["result"])

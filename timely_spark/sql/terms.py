@@ -154,21 +154,23 @@ class FunctionCall(Term):
 
     def _values(self, rows: Rows) -> list[Value]:
         """The arguments' values: one that may fail is only computed where those before it are not null."""
-        of = self.arguments
-        if self.function.nulls or self.name in _ALL or not any(one.fails for one in of):
-            return [one.evaluate(rows) for one in of]
-        made: dict[int, Value] = {}
+        arguments = self.arguments
+        if self.function.nulls or self.name in _ALL or not any(one.fails for one in arguments):
+            return [one.evaluate(rows) for one in arguments]
+        values: dict[int, Value] = {}
         needed = np.ones(rows.length, bool)
         # the divisor comes first
-        for n in sorted(range(len(of)), reverse=self.name in _DIVISIONS):
-            if needed.all() or not of[n].fails:
-                made[n] = of[n].evaluate(rows)
+        for n in sorted(range(len(arguments)), reverse=self.name in _DIVISIONS):
+            if needed.all() or not arguments[n].fails:
+                values[n] = arguments[n].evaluate(rows)
             else:
                 chosen = np.flatnonzero(needed)
-                made[n] = scatter([(chosen, of[n].array(rows.take(chosen)))], rows.length, of[n].type)
-            value = made[n]
+                values[n] = scatter(
+                    [(chosen, arguments[n].array(rows.take(chosen)))], rows.length, arguments[n].type
+                )
+            value = values[n]
             needed &= np.asarray(value.is_valid()) if isinstance(value, pa.Array) else value.is_valid
-        return [made[n] for n in range(len(of))]
+        return [values[n] for n in range(len(arguments))]
 
 
 #: functions that compute all arguments, whatever is null
@@ -191,14 +193,14 @@ class UserCall(Term):
         return True
 
     def evaluate(self, rows: Rows) -> Value:
-        made = self.function(*(one.array(rows) for one in self.arguments))
-        if not isinstance(made, pa.Array | pa.ChunkedArray):
-            made = pa.array(made, self.type)
-        made = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
-        if len(made) != rows.length:
-            msg = f"{self.sql}: {self.name} returned {len(made)} values for {rows.length} rows"
+        values = self.function(*(one.array(rows) for one in self.arguments))
+        if not isinstance(values, pa.Array | pa.ChunkedArray):
+            values = pa.array(values, self.type)
+        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        if len(values) != rows.length:
+            msg = f"{self.sql}: {self.name} returned {len(values)} values for {rows.length} rows"
             raise ExpressionError(msg, hint="return one value for each row.")
-        return made if made.type == self.type else made.cast(self.type)
+        return values if values.type == self.type else values.cast(self.type)
 
 
 @dataclass(frozen=True)
@@ -235,16 +237,16 @@ class Coalesce(Term):
     values: tuple[Term, ...]
 
     def evaluate(self, rows: Rows) -> Value:
-        made = self.values[0].array(rows)
+        result = self.values[0].array(rows)
         for value in self.values[1:]:
-            if not made.null_count:
+            if not result.null_count:
                 break
-            null = np.asarray(made.is_null())
+            null = np.asarray(result.is_null())
             needed = np.flatnonzero(null)
             present = np.flatnonzero(~null)
-            parts = [(present, made.take(pa.array(present))), (needed, value.array(rows.take(needed)))]
-            made = scatter(parts, rows.length, self.type)
-        return made
+            parts = [(present, result.take(pa.array(present))), (needed, value.array(rows.take(needed)))]
+            result = scatter(parts, rows.length, self.type)
+        return result
 
 
 @dataclass(frozen=True)
@@ -327,8 +329,8 @@ class OfElements(Term):
         lists = self.array_of.array(rows)
         present = np.flatnonzero(np.asarray(lists.is_valid()))
         if len(present) < rows.length:
-            made = self.of_lists(rows.take(present), lists.take(pa.array(present)))
-            return scatter([(present, made)], rows.length, self.type)
+            values = self.of_lists(rows.take(present), lists.take(pa.array(present)))
+            return scatter([(present, values)], rows.length, self.type)
         return self.of_lists(rows, lists)
 
     def variables(self, elements: Elements) -> list[pa.Array]:
@@ -380,13 +382,13 @@ class OfEntries(OfElements):
         elements = Elements(
             lists.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
         )
-        made = self.bodies(rows, elements)
+        values = self.bodies(rows, elements)
         if self.what == "keys":
-            return lists_of(made, elements.sizes, self.type)
+            return lists_of(values, elements.sizes, self.type)
         if self.what == "items":
             offsets = pa.array(elements.offsets, pa.int32())
-            return pa.MapArray.from_arrays(offsets, elements.values.field(0), made, type=self.type)
-        entries = elements.filter(np.asarray(pc.fill_null(made, fill_value=False)))
+            return pa.MapArray.from_arrays(offsets, elements.values.field(0), values, type=self.type)
+        entries = elements.filter(np.asarray(pc.fill_null(values, fill_value=False)))
         return pa.MapArray.from_arrays(entries.offsets, *entries.values.flatten(), type=self.type)
 
 
@@ -407,10 +409,10 @@ class Quantified(OfElements):
 
     def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
         elements = Elements(lists)
-        made = self.bodies(rows, elements)
-        decides = np.asarray(pc.fill_null(pc.equal(made, not self.every), fill_value=False))
+        truths = self.bodies(rows, elements)
+        decides = np.asarray(pc.fill_null(pc.equal(truths, not self.every), fill_value=False))
         decided = np.bincount(elements.owners[decides], minlength=rows.length) > 0
-        unknown = np.bincount(elements.owners[np.asarray(made.is_null())], minlength=rows.length) > 0
+        unknown = np.bincount(elements.owners[np.asarray(truths.is_null())], minlength=rows.length) > 0
         return pa.array(np.where(decided, not self.every, self.every), mask=unknown & ~decided)
 
 
@@ -421,16 +423,16 @@ class Folded(OfElements):
     start: Term
 
     def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
-        elements, made = Elements(lists), self.start.array(rows)
+        elements, folded = Elements(lists), self.start.array(rows)
         for place in range(int(elements.sizes.max(initial=0))):
             left = np.flatnonzero(elements.sizes > place)
             values = elements.values.take(pa.array(elements.offsets[left] + place))
-            before = made.take(pa.array(left))
+            before = folded.take(pa.array(left))
             inner = rows.take(left, **dict(zip(self.names, (before, values), strict=False)))
             others = np.setdiff1d(np.arange(rows.length), left)
-            parts = [(left, self.body.array(inner)), (others, made.take(pa.array(others)))]
-            made = scatter(parts, rows.length, self.type)
-        return made
+            parts = [(left, self.body.array(inner)), (others, folded.take(pa.array(others)))]
+            folded = scatter(parts, rows.length, self.type)
+        return folded
 
 
 @dataclass(frozen=True)

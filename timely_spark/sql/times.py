@@ -40,11 +40,11 @@ def _date_part(binder: ExpressionBinder, node: Any) -> Term:
     )
 
 
-def _part(binder: ExpressionBinder, node: Any, part: str, of: Term) -> Term:
+def _part(binder: ExpressionBinder, node: Any, part: str, term: Term) -> Term:
     name = _PARTS.get(part.upper())
     if name is None:
         raise binder.refuse(node, f"a date has no part {part!r}", f"its parts are {', '.join(_PARTS)}.")
-    return binder.call(node, name, of)
+    return binder.call(node, name, term)
 
 
 _UNITS = {

@@ -54,7 +54,7 @@ BY_NAME = {name: kind for kind, name in _NAMES.items()}
 
 
 def timestamp(zone: str | None) -> pa.DataType:
-    """Spark's TIMESTAMP, in a zone; None: TIMESTAMP_NTZ."""
+    """Spark's TIMESTAMP, in a zone; TIMESTAMP_NTZ if the zone is None."""
     return pa.timestamp("us", tz=zone)
 
 

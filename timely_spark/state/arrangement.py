@@ -87,9 +87,9 @@ class Matches:
 
     def numbers(self, column: str) -> npt.NDArray[Any]:
         """A column that has integers and no nulls."""
-        found = self.integers(column)
-        assert found is not None, column
-        return found
+        values = self.integers(column)
+        assert values is not None, column
+        return values
 
     def times(self, depth: int) -> Coordinates:
         """The times of the rows, as `times_of`."""
@@ -244,7 +244,7 @@ class Arrangement:
         self.lanes = [list(_unexpired(lane, before, self._key)) for lane in self.lanes]
 
     def take(self, epochs: Sequence[int]) -> pa.Table:
-        """Remove the rows of the least epochs, whose key is `EPOCH`, and return them without that column.
+        """Remove the rows of the least epochs, and return them without `EPOCH`, which must be the key.
 
         Example:
             >>> waiting = Arrangement((EPOCH,))
@@ -291,8 +291,8 @@ class Arrangement:
             before: batches without rows before this epoch are not read; rows of others may be later.
             most: for each probe row, read only so many rows of each batch.
         """
-        found = self.find(probe, on, hashed, before=before, most=most)
-        return found.probe, found.table(columns)
+        matches = self.find(probe, on, hashed, before=before, most=most)
+        return matches.probe, matches.table(columns)
 
     def find(
         self,
@@ -314,7 +314,7 @@ class Arrangement:
         by_hash = in_order(h, exactly=lanes or bool(few)) if len(h) >= FEW or lanes else None
         ordered = h if by_hash is None else h[by_hash]
         rows: list[Indices] = []
-        found: list[tuple[Batch, Indices]] = []
+        pairs: list[tuple[Batch, Indices]] = []
         sure = not self.within and exact(probe, on)
         for part in parts:
             asked = (ordered, by_hash)
@@ -332,9 +332,9 @@ class Arrangement:
                 if not equal.all():
                     low, at = low[equal], at[equal]
             rows.append(at)
-            found.append((part, low))
+            pairs.append((part, low))
         at = rows[0] if len(rows) == 1 else np.concatenate(rows) if rows else np.zeros(0, np.int64)
-        return Matches(at, found, parts[-1].schema if parts else None, h)
+        return Matches(at, pairs, parts[-1].schema if parts else None, h)
 
     def _parts(self, before: int | None) -> list[Batch]:
         return [part for part in self.parts if before is None or part.earliest < before]
@@ -348,11 +348,11 @@ class Arrangement:
         """
         rest = self._rest(on)
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
-        found = np.zeros(probe.num_rows, np.int64)
+        counts = np.zeros(probe.num_rows, np.int64)
         for part in self._parts(before):
-            found += part.positions(np.searchsorted(part.hashes, h | rest, "right"))
-            found -= part.positions(np.searchsorted(part.hashes, h, "left"))
-        return found
+            counts += part.positions(np.searchsorted(part.hashes, h | rest, "right"))
+            counts -= part.positions(np.searchsorted(part.hashes, h, "left"))
+        return counts
 
     def _rest(self, on: Sequence[str]) -> np.uint64:
         """The bits of a hash in which the rows of one key may differ."""

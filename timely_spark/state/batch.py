@@ -172,8 +172,8 @@ class Batch:
     def hash_at(self, row: int) -> np.uint64:
         """The hash of the row at a position."""
         at = row if self.starts is None else int(self.starts.searchsorted(row, "right")) - 1
-        found: np.uint64 = self.hashes[at]
-        return found
+        value: np.uint64 = self.hashes[at]
+        return value
 
     def positions(self, which: Indices) -> Indices:
         """The position of the first row of some of `hashes`; that of the end, of one behind the last."""
@@ -227,9 +227,9 @@ class Batch:
     @property
     def epochs(self) -> Indices:
         """The epoch of each row."""
-        found = self.integers(EPOCH, None, self.row_hashes if self.key == EPOCH else None)
-        assert found is not None
-        return found
+        epochs = self.integers(EPOCH, None, self.row_hashes if self.key == EPOCH else None)
+        assert epochs is not None
+        return epochs
 
     @cached_property
     def half_past(self) -> int:

@@ -15,7 +15,8 @@ from timely_spark.times import Timestamp
 def per_input(batches: Sequence[list[pa.Table]], schemas: Sequence[pa.Schema]) -> list[pa.Table]:
     """The records of each input as one table, without rows for an input that has none."""
     return [
-        pa.concat_tables(of or [schema.empty_table()]) for of, schema in zip(batches, schemas, strict=True)
+        pa.concat_tables(tables or [schema.empty_table()])
+        for tables, schema in zip(batches, schemas, strict=True)
     ]
 
 

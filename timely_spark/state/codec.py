@@ -305,10 +305,10 @@ class Codec:
         self.kept[blob.reference] = blob.size
         return {"kept": blob.encode(), "distinct": part.distinct}
 
-    def _read_part(self, of: Arrangement, value: Any) -> Batch:
+    def _read_part(self, arrangement: Arrangement, value: Any) -> Batch:
         if "table" in value:
             table = self._decode(value)
-            return Batch.of(of.hashes(table), table)
+            return Batch.of(arrangement.hashes(table), table)
         if "packed" in value:
             return Batch.restored(from_bytes(self._parts[value["packed"]]), distinct=value["distinct"])
         blob = BlobRef.decode(value["kept"])

@@ -32,19 +32,19 @@ def numbers_of(table: pa.Table, columns: Sequence[str]) -> list[Indices]:
         >>> [each.tolist() for each in numbers_of(pa.table({"a": ["x", None, "x"]}), ["a"])]
         [[1, 0, 1], [0, 0, 0]]
     """
-    found: list[Indices] = []
+    codes: list[Indices] = []
     for column in columns:
-        found += _of_values(flat(table.column(column)))
-    return found
+        codes += _of_values(flat(table.column(column)))
+    return codes
 
 
 def _of_values(values: pa.Array) -> list[Indices]:
-    found: list[Indices] = []
+    codes: list[Indices] = []
     if values.null_count:
-        found.append(pc.is_valid(values).cast(pa.int64()).to_numpy(zero_copy_only=False))
+        codes.append(pc.is_valid(values).cast(pa.int64()).to_numpy(zero_copy_only=False))
     if not pa.types.is_null(values.type):
-        found.append(_numbers(values))
-    return found
+        codes.append(_numbers(values))
+    return codes
 
 
 def _of_nested(values: pa.Array) -> Indices:
@@ -61,8 +61,8 @@ def _of_nested(values: pa.Array) -> Indices:
     ends = values.offsets.to_numpy().astype(np.int64) * codes.itemsize
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(codes)]
     texts = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers)
-    found: Indices = texts.dictionary_encode().indices.to_numpy().astype(np.int64)
-    return np.where(values.is_valid().to_numpy(zero_copy_only=False), found, 0)
+    indices: Indices = texts.dictionary_encode().indices.to_numpy().astype(np.int64)
+    return np.where(values.is_valid().to_numpy(zero_copy_only=False), indices, 0)
 
 
 def _numbers(values: pa.Array) -> Indices:
@@ -77,10 +77,10 @@ def _numbers(values: pa.Array) -> Indices:
         values = values.view(pa.int64() if kind.bit_width == _WIDTH else pa.int32())
     elif not pa.types.is_integer(kind):
         values = values.dictionary_encode().indices
-    found: npt.NDArray[np.integer] = (values.fill_null(0) if values.null_count else values).to_numpy(
+    integers: npt.NDArray[np.integer] = (values.fill_null(0) if values.null_count else values).to_numpy(
         zero_copy_only=False
     )
-    return found.view(np.int64) if found.dtype == np.uint64 else found.astype(np.int64, copy=False)
+    return integers.view(np.int64) if integers.dtype == np.uint64 else integers.astype(np.int64, copy=False)
 
 
 def runs(numbers: Sequence[Indices], rows: int) -> Groups:
@@ -107,7 +107,7 @@ def runs(numbers: Sequence[Indices], rows: int) -> Groups:
 
 
 def adjacent(table: pa.Table, columns: Sequence[str]) -> Groups:
-    """The rows grouped by columns, whose equal values are next to each other already.
+    """The rows grouped by columns; rows with equal values must be adjacent already.
 
     Example:
         >>> adjacent(pa.table({"a": ["x", "x", "u", "x"]}), ["a"]).ids.tolist()
@@ -141,8 +141,8 @@ def _packed(numbers: Sequence[Indices], rows: int) -> tuple[Codes, int]:
 
 
 def _ranks(codes: Codes) -> tuple[Codes, int]:
-    found = _sorted(codes, _WIDTH)
-    return found.of.view(_U), len(found.starts).bit_length()
+    groups = _sorted(codes, _WIDTH)
+    return groups.of.view(_U), len(groups.starts).bit_length()
 
 
 def _sorted(codes: Codes, bits: int) -> Groups:

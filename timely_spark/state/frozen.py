@@ -48,14 +48,14 @@ def reachable(vertex: type) -> Mapping[str, type]:
     its methods, and to what these classes refer to.
     """
     if vertex not in _found:
-        found: dict[str, type] = {}
+        kinds: dict[str, type] = {}
         todo = [base for base in vertex.__mro__ if base not in (Vertex, object)]
         while todo:
             for kind in _referred(todo.pop()):
-                if is_frozen(kind) and qualified(kind) not in found:
-                    found[qualified(kind)] = kind
+                if is_frozen(kind) and qualified(kind) not in kinds:
+                    kinds[qualified(kind)] = kind
                     todo.append(kind)
-        _found[vertex] = found
+        _found[vertex] = kinds
     return _found[vertex]
 
 
@@ -120,11 +120,13 @@ def _functions(member: Any) -> Iterator[FunctionType]:
             yield function
 
 
-def _in_hints(of: type | Callable[..., Any]) -> Iterator[Any]:
+def _in_hints(annotated: type | Callable[..., Any]) -> Iterator[Any]:
     try:
-        hints = typing.get_type_hints(of)
+        hints = typing.get_type_hints(annotated)
     except Exception:  # noqa: BLE001 - a hint may name something that only a type checker imports
-        hints = {name: hint for name, hint in getattr(of, "__annotations__", {}).items() if hint is not str}
+        hints = {
+            name: hint for name, hint in getattr(annotated, "__annotations__", {}).items() if hint is not str
+        }
     todo = list(hints.values())
     while todo:
         todo += typing.get_args(hint := todo.pop())

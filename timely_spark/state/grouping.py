@@ -33,9 +33,9 @@ def ranges(starts: Indices, sizes: Indices) -> Indices:
     >>> ranges(np.array([7, 0]), np.array([2, 3])).tolist()
     [7, 8, 0, 1, 2]
     """
-    made: Indices = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
-    made += np.arange(len(made))
-    return made
+    indices: Indices = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+    indices += np.arange(len(indices))
+    return indices
 
 
 def changes(numbers: npt.NDArray[Any]) -> Mask:
@@ -101,9 +101,9 @@ class Groups:
     @property
     def of(self) -> Indices:
         """The group of each row, in the rows' own order."""
-        made = np.empty(len(self.order), np.int64)
-        made[self.order] = self.ids
-        return made
+        ids = np.empty(len(self.order), np.int64)
+        ids[self.order] = self.ids
+        return ids
 
     def rows(self, table: pa.Table) -> pa.Table:
         """The rows of the table, group by group."""

@@ -195,8 +195,8 @@ def _same_values(a: pa.Array, b: pa.Array) -> Mask:
     if pa.types.is_floating(a.type):
         both = pc.and_(pc.is_nan(a), pc.is_nan(b)).fill_null(fill_value=False)
         equal = pc.or_(equal, both)
-    found: Mask = equal.to_numpy(zero_copy_only=False)
-    return found
+    result: Mask = equal.to_numpy(zero_copy_only=False)
+    return result
 
 
 def _same_nested(a: pa.Array, b: pa.Array) -> Mask:
@@ -211,7 +211,7 @@ def _same_nested(a: pa.Array, b: pa.Array) -> Mask:
     rows = np.flatnonzero(result & valid)
     many = sizes[rows]
     place = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
-    first, second = (pa.array(np.repeat(of[rows], many) + place) for of in (starts, others))
+    first, second = (pa.array(np.repeat(begins[rows], many) + place) for begins in (starts, others))
     wrong = ~_same_values(left.take(first), right.take(second))
     result[np.repeat(rows, many)[wrong]] = False
     return result

@@ -35,20 +35,28 @@ def _repartitioned(values: Sequence[Any], input_: int, workers: int, partition: 
     """The values of one attribute on the old workers, repartitioned: one value for each new worker."""
     first = values[0]
     if isinstance(first, Mapping):
-        parts = {key: _repartitioned(of, input_, workers, partition) for key, of in _together(values).items()}
-        return [{key: of[w] for key, of in parts.items() if _any(of[w])} for w in range(workers)]
+        parts = {
+            key: _repartitioned(parts_of, input_, workers, partition)
+            for key, parts_of in _together(values).items()
+        }
+        return [
+            {key: parts_of[w] for key, parts_of in parts.items() if _any(parts_of[w])} for w in range(workers)
+        ]
     if isinstance(first, Arrangement):
-        made = [Arrangement(first.keys, within=first.within) for _ in range(workers)]
+        arrangements = [Arrangement(first.keys, within=first.within) for _ in range(workers)]
         rows = _rows([table for value in values for table in value.batches()], input_, workers, partition)
-        for arrangement, tables in zip(made, rows, strict=True):
+        for arrangement, tables in zip(arrangements, rows, strict=True):
             if tables:
                 arrangement.insert(pa.concat_tables(tables, promote_options="permissive"))
-        return made
+        return arrangements
     items = [item for value in values for item in value]
     if all(isinstance(item, pa.Table) for item in items):
         return _rows(items, input_, workers, partition)
-    each = [_repartitioned(of, i, workers, partition) for i, of in enumerate(zip(*values, strict=True))]
-    return [list(of) for of in zip(*each, strict=True)]
+    each = [
+        _repartitioned(parts_of, i, workers, partition)
+        for i, parts_of in enumerate(zip(*values, strict=True))
+    ]
+    return [list(parts_of) for parts_of in zip(*each, strict=True)]
 
 
 def _rows(

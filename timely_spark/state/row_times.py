@@ -109,8 +109,8 @@ def by_join(rows: pa.Table, times: Coordinates, time: Timestamp) -> Iterator[tup
 
 
 def _slices(rows: pa.Table, keys: Coordinates, key: Callable[[int], Any]) -> Iterator[tuple[Any, pa.Table]]:
-    found = runs(list(keys.T), len(keys))
-    yield from zip(map(key, found.firsts.tolist()), found.slices(rows), strict=True)
+    groups = runs(list(keys.T), len(keys))
+    yield from zip(map(key, groups.firsts.tolist()), groups.slices(rows), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +136,11 @@ class RowTimes:
         if kind == PRODUCT:
             times, rows = times_of(table, len(names))
             return cls(kind, times), rows
-        found = runs(numbers_of(table, names), table.num_rows)
-        columns = [table.column(name).take(pa.array(found.firsts)).to_pylist() for name in names]
+        groups = runs(numbers_of(table, names), table.num_rows)
+        columns = [table.column(name).take(pa.array(groups.firsts)).to_pylist() for name in names]
         distinct = zip(*columns, strict=True)
         values = [kind.decode(parse_json(t[0]) if isinstance(t[0], str) else t) for t in distinct]
-        return cls(kind, found.of[:, np.newaxis], values), table.drop_columns(names)
+        return cls(kind, groups.of[:, np.newaxis], values), table.drop_columns(names)
 
     def filter(self, mask: Mask) -> RowTimes:
         """The times of some of the rows."""

@@ -52,7 +52,7 @@ def _fitting(result: Any, schema: pa.Schema) -> pa.Table:
 
 
 def _by_user(template: Vertex) -> bool:
-    """Whether a vertex is the user's, not one of the library's, whose tests check the law."""
+    """Whether a vertex is the user's. The library's own tests check the law for its vertices."""
     return type(template).__module__.partition(".")[0] != __name__.partition(".")[0]
 
 
@@ -72,15 +72,15 @@ def _check_law(
 
     together, none = _parts(result, table, by), table.slice(0, 0)
     for index, part in split(table, to, _PARTS).items():
-        found, separate = together.get(index, none), parts(part).get(index, none)
+        combined, separate = together.get(index, none), parts(part).get(index, none)
         if _same_records(separate, part, part, by):
             others = table.filter(pa.array(to != index))
             separate = parts(pa.concat_tables([table, others])).get(index, none)
-        if not any(_same_records(one, found, part, by) for one in (separate, part)):
+        if not any(_same_records(one, combined, part, by) for one in (separate, part)):
             msg = (
                 f"combine mixes records that are partitioned apart ({by}): together they give "
-                f"{list(_rows(found) - _rows(separate))[:3]}, "
-                f"and apart {list(_rows(separate) - _rows(found))[:3]}"
+                f"{list(_rows(combined) - _rows(separate))[:3]}, "
+                f"and apart {list(_rows(separate) - _rows(combined))[:3]}"
             )
             raise SchemaError(msg, hint=_HINT)
 
@@ -92,8 +92,8 @@ def _parts(result: pa.Table, records: pa.Table, by: Partition) -> dict[int, pa.T
     assert before is not None
     strange = ~np.isin(after, before)
     if strange.any():
-        made = excerpt(result.filter(pa.array(strange)))
-        msg = f"combine makes records that are partitioned otherwise ({by}): {made}"
+        example = excerpt(result.filter(pa.array(strange)))
+        msg = f"combine makes records that are partitioned otherwise ({by}): {example}"
         raise SchemaError(msg, hint=_HINT)
     to = destinations(result, by, _PARTS)
     assert to is not None

@@ -55,9 +55,9 @@ def errors_of(node: Node, time: Timestamp | str = "", batch: pa.Table | None = N
 
 def _out_of_memory(error: MemoryError, batch: pa.Table | None) -> MemoryError:
     """The machine's error in a step's own code, with what may be done."""
-    given = "" if batch is None else f" for an input of {batch.num_rows:,} records"
+    size = "" if batch is None else f" for an input of {batch.num_rows:,} records"
     hint = f"{FEWER}; or give the machine more memory"
-    text = with_hint(f"the machine has too little memory{given}: {error}", hint)
+    text = with_hint(f"the machine has too little memory{size}: {error}", hint)
     return MemoryError(text).with_traceback(error.__traceback__)
 
 
@@ -70,7 +70,7 @@ class CallContext:
 
     def __init__(self, round_: Worker) -> None:
         self.round, self.worker, self.workers = round_, round_.worker, round_.workers
-        #: that of the present call; None: between calls, or a notification without one
+        #: that of the present call; None between calls, and in a notification without one
         self.capability: Timestamp | None = None
 
     @property
@@ -162,10 +162,11 @@ class CallContext:
         least = [path.results_in(self.capability) for path in paths if path is not None]
         if any(from_ is not None and from_.less_equal(time) for from_ in least):
             return
-        of = " and ".join(f"input {i}" for i in self.inputs)
+        cause = " and ".join(f"input {i}" for i in self.inputs)
         begins = " and ".join(str(from_) for from_ in least if from_ is not None)
-        declared = f"it sends there from {begins} on" if begins else f"{of} does not reach it"
-        msg = f"step {self.node.name!r} sends by output {edge} at {time} due to {of}: as declared, {declared}"
+        declared = f"it sends there from {begins} on" if begins else f"{cause} does not reach it"
+        sent = f"sends by output {edge} at {time} due to {cause}"
+        msg = f"step {self.node.name!r} {sent}: as declared, {declared}"
         raise CapabilityError(msg, hint="correct `summaries`, or what is sent.")
 
     def _check_guarantee(self, node: Node, batch: pa.Table) -> None:
@@ -227,10 +228,10 @@ class CallContext:
         times = records.column(records.num_columns - 1)[0].as_py()
         one = excerpt(records.slice(0, 1))
         example = f"{one} is there {times} times" if one else f"the collection has {times} records"
-        found = Negatives(self.node.name, time.epoch, example, records.num_rows)
+        negatives = Negatives(self.node.name, time.epoch, example, records.num_rows)
         if self.round.plan.on_negative == "raise":
-            raise found.error()
-        self.round.negatives.append(found)
+            raise negatives.error()
+        self.round.negatives.append(negatives)
 
     def feeds(self, edge: int) -> Vertex | None:
         """This worker's vertex whose output is an input's only source, unchanged; None if no vertex is."""

@@ -87,10 +87,10 @@ class Convergence:
     @classmethod
     def of(cls, counts: Iterable[Iterations]) -> Convergence:
         """The counts that iterating over another gave."""
-        made = cls()
+        convergence = cls()
         for loop, epoch, first, width, records in counts:
-            made._add(loop, epoch, width, first + width - 1, {first: records})
-        return made
+            convergence._add(loop, epoch, width, first + width - 1, {first: records})
+        return convergence
 
     def encode(self) -> list[list[Any]]:
         """The counts as plain JSON."""

@@ -44,11 +44,11 @@ class Loads:
 
     def add(self, vertex: int, input_: int, batch: pa.Table) -> None:
         """Look at a batch that is delivered."""
-        if batch.num_rows < MANY or (found := exchange_by_key(self._plan, vertex, input_)) is None:
+        if batch.num_rows < MANY or (exchange := exchange_by_key(self._plan, vertex, input_)) is None:
             return
         before = self._loads.get((vertex, input_))
         if before is None or batch.num_rows > before.records:
-            load = Load(vertex, input_, batch.num_rows, *frequent(batch, found[1]))
+            load = Load(vertex, input_, batch.num_rows, *frequent(batch, exchange[1]))
             self._loads[vertex, input_] = load
 
     def take(self) -> list[Load]:

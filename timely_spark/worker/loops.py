@@ -67,10 +67,10 @@ def highest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def _by_epoch(entries: Iterable[Sequence[Any]], add: Callable[[Any, Any], Any]) -> list[Any]:
     """One entry for each loop and epoch."""
-    found: dict[tuple[str, int], Any] = {}
+    sums: dict[tuple[str, int], Any] = {}
     for loop, epoch, *rest in entries:
-        found[loop, epoch] = add(found[loop, epoch], rest) if (loop, epoch) in found else rest
-    return [(*key, *rest) for key, rest in sorted(found.items())]
+        sums[loop, epoch] = add(sums[loop, epoch], rest) if (loop, epoch) in sums else rest
+    return [(*key, *rest) for key, rest in sorted(sums.items())]
 
 
 def _sum_of_dropped(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
@@ -246,8 +246,8 @@ class LoopState:
         """The round's counts for the coordinator."""
         far = [(*key, *sample) for key, sample in self.far.items()]
         dropped = [(*key, *sample) for key, sample in self.dropped.items()]
-        grown = [(*key, *found) for key, found in self.grown.items()]
-        again = [(*key, *found) for key, found in self.again.items()]
+        grown = [(*key, *growth) for key, growth in self.grown.items()]
+        again = [(*key, *growth) for key, growth in self.again.items()]
         return LoopCounts(self.reached, far, dropped, self.convergence.encode(), grown, again)
 
 

@@ -31,10 +31,10 @@ def how_old(*, fresh: bool, within: float | str | None, at: int | None = None) -
     >>> how_old(fresh=False, within="500ms"), how_old(fresh=True, within=None)
     (0.5, 0.0)
     """
-    given = {"fresh": fresh or None, "within": within, "at": at}
-    if len(both := [name for name, value in given.items() if value is not None]) > 1:
+    choices = {"fresh": fresh or None, "within": within, "at": at}
+    if len(both := [name for name, value in choices.items() if value is not None]) > 1:
         return refuse(
-            given[both[-1]],
+            choices[both[-1]],
             what=both[-1],
             expected=f"no {both[0]}= beside it",
             hint="leave one of them out: fresh=True is within=0, and at= is the epoch of the answer.",
@@ -134,8 +134,9 @@ class Indexes:
         at: int | None = None,
         diff: str,
     ) -> Answer:
-        """The natural joins of a question with collections at an epoch, from left to right; None: the newest.
+        """The natural joins of a question with collections at an epoch, from left to right.
 
+        `at` is None for the newest epoch.
         No index is kept of the epoch `at`: a question about one reads the changes again.
         """
         table = None if question is None else self._question(names[0], question, keys)
@@ -169,8 +170,8 @@ class Indexes:
                     f"ask({name!r}): keys={[*keys]} has {wrong}, not each one column of ({describe(schema)})"
                 )
                 raise SchemaError(msg, where=caller(), hint="give columns of the collection as keys=.")
-            of = f"ask({name!r}) ({caller()})"
-            return as_table(question, pa.schema([schema.field(key) for key in keys]), of=of)
+            step = f"ask({name!r}) ({caller()})"
+            return as_table(question, pa.schema([schema.field(key) for key in keys]), of=step)
         try:
             if hasattr(question, "to_arrow_table") or isinstance(question, pa.Table):
                 return pa.table(question)
@@ -208,13 +209,13 @@ def _cast(name: str, question: pa.Table, records: pa.Schema, on: Sequence[str]) 
     return question
 
 
-def _joined(question: pa.Table, which: Indices, found: pa.Table, schema: pa.Schema) -> pa.Table:
+def _joined(question: pa.Table, which: Indices, records: pa.Table, schema: pa.Schema) -> pa.Table:
     """The question's rows, each with its records, or with nulls if it has none."""
     counts = np.bincount(which, minlength=question.num_rows)
     rows = np.repeat(np.arange(question.num_rows), np.maximum(counts, 1))
     record = np.full(len(rows), -1)
     record[counts[rows] > 0] = np.arange(len(which))
-    taken = (found if found.num_rows else schema.empty_table()).take(pa.array(record, mask=record < 0))
+    taken = (records if records.num_rows else schema.empty_table()).take(pa.array(record, mask=record < 0))
     joined = question.take(pa.array(rows))
     for field_ in schema:
         if field_.name not in question.schema.names:

@@ -108,13 +108,13 @@ class Server(ThreadingHTTPServer):
         empty = dict.fromkeys(("first", "say", "flow", "step", "epochs", "loops", "io", "sizes"), "")
         try:
             page = self.look(asked)
-            found = page.sections(self._together(page))
+            sections = page.sections(self._together(page))
         except TimelyError as error:
-            found = empty | {"say": f'<div class="say bad"><pre>{escaped(str(error))}</pre></div>'}
+            sections = empty | {"say": f'<div class="say bad"><pre>{escaped(str(error))}</pre></div>'}
         except Exception as error:  # noqa: BLE001 - whatever half a file leads to; the next look may find it whole
             text = f"{self.checkpoints[asked.flow]} is damaged: {type(error).__name__}: {error}"
-            found = empty | {"say": f'<div class="say bad"><pre>{escaped(text)}</pre></div>'}
-        return {"flows": self._flows(asked), **found}
+            sections = empty | {"say": f'<div class="say bad"><pre>{escaped(text)}</pre></div>'}
+        return {"flows": self._flows(asked), **sections}
 
     def _together(self, page: Page) -> str:
         """The drawing of the flows that share captures with the one that is shown; empty if none does."""
@@ -159,11 +159,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         try:
             url = urlsplit(self.path)
-            given = parse_qs(url.query, max_num_fields=_BOXES)
+            query = parse_qs(url.query, max_num_fields=_BOXES)
         except ValueError:  # half an IPv6 address, or too many fields
             self._answer(404, "no such page")
             return
-        last = {name: values[-1] for name, values in given.items()}
+        last = {name: values[-1] for name, values in query.items()}
         if not self._allowed(last.get("token", "")):
             self._answer(403, "not allowed: open the address that the command has printed")
         elif url.path in _FILES:
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif url.path not in {"/", "/events"} or (flow := self._flow(last.get("flow", "0"))) is None:
             self._answer(404, "no such page")
         else:
-            opened = tuple(dict.fromkeys(given.get("open", ())))
+            opened = tuple(dict.fromkeys(query.get("open", ())))
             asked = Asked(flow, opened, last.get("step", ""), self.server.token)
             if url.path == "/":
                 self._answer(200, self._page(asked), "text/html")

@@ -95,7 +95,7 @@ class History:
         if term != self._term:  # a restart may repeat batches
             self._term, self.batches = term, []
         known = {batch.number: batch for batch in self.batches if batch.number < newest.batch}
-        found = [PastBatch.of(newest)] * (newest.batch > FIRST)
+        batches = [PastBatch.of(newest)] * (newest.batch > FIRST)
         for number in range(newest.batch - 1, max(FIRST, newest.batch - LAST), -1):
             batch = known.get(number)
             if batch is None:
@@ -103,8 +103,8 @@ class History:
                 if manifest is None:
                     break
                 batch = PastBatch.of(manifest)
-            found.append(batch)
-        self.batches = found[::-1]
+            batches.append(batch)
+        self.batches = batches[::-1]
         return self
 
     def epochs(self) -> list[Epoch]:
@@ -114,19 +114,19 @@ class History:
         for batch in self.batches:
             for epoch in batch.open_epochs:
                 began.setdefault(epoch, batch.began)
-        found: dict[int, Epoch] = {}
+        epochs: dict[int, Epoch] = {}
         for batch in self.batches:
             for _, epoch in batch.released:
                 start = began.get(epoch, batch.began) if self.clocked else batch.began
                 before = rounds.get((epoch if self.clocked else batch.number) - 1)
-                found[epoch] = Epoch(
+                epochs[epoch] = Epoch(
                     epoch=epoch,
                     began=start,
                     ended=batch.ended,
                     batch=batch.number,
                     rounds=None if before is None else batch.rounds - before,
                 )
-        return sorted(found.values(), key=lambda one: one.epoch)
+        return sorted(epochs.values(), key=lambda one: one.epoch)
 
     def open_since(self, epoch: int) -> float | None:
         """The begin of an epoch in flight; None if the batch was removed."""

@@ -109,12 +109,12 @@ class Inspection:
         """
         kept = self.retained
         number = kept[-1] if round is None else integer("round", round, least=FIRST)
-        found = self._log.manifest_and_rows(number) if number in kept else None
-        if found is None:
+        manifest_and_rows = self._log.manifest_and_rows(number) if number in kept else None
+        if manifest_and_rows is None:
             msg = f"flow {self.flow!r} has no retained round {number}"
             hint = f"give one from {kept[0]} to {kept[-1]}; start(keep=...) keeps more."
             raise UnknownName(msg, where=caller(), hint=hint)
-        return Round(self.flow, self._log, *found)
+        return Round(self.flow, self._log, *manifest_and_rows)
 
     def rounds(self, last: int | None = None) -> pa.Table:
         """The retained rounds, oldest first.
@@ -127,8 +127,10 @@ class Inspection:
         (output and epoch), messages long, notifications long, state_bytes long, complete boolean.
         """
         kept = self.retained[-integer("last", last) :] if last is not None else self.retained
-        found = [self.at(number) for number in kept]
-        return pa.table({name: pa.array(map(of, found), kind) for name, (kind, of) in _ROUNDS.items()})
+        rounds = [self.at(number) for number in kept]
+        return pa.table(
+            {name: pa.array(map(value_of, rounds), kind) for name, (kind, value_of) in _ROUNDS.items()}
+        )
 
     def __repr__(self) -> str:
         kept = self.retained
@@ -161,8 +163,8 @@ class Round:
     @cached_property
     def sketch(self) -> Sketch:
         """The flow to look at; of a checkpoint that an older version has written it has no steps."""
-        found = self.description.get("sketch")
-        return Sketch(self.flow) if found is None else Sketch.decode(found)
+        data = self.description.get("sketch")
+        return Sketch(self.flow) if data is None else Sketch.decode(data)
 
     @property
     def inputs(self) -> dict[str, tuple[int | None, str]]:
@@ -241,13 +243,13 @@ class Round:
             UnknownName: there is no such step.
         """
         self._check(step)
-        found: dict[str, list[pa.Table]] = {}
+        tables_of: dict[str, list[pa.Table]] = {}
         for worker, head, parts in self._workers():
             if step in head["vertices"]:
                 snapshot = VertexSnapshot.decode(head["vertices"][step], parts)
                 for name, table in self._attributes(snapshot):
-                    found.setdefault(name, []).append(_first(table, worker=worker))
-        return {name: _concat(tables) for name, tables in found.items()}
+                    tables_of.setdefault(name, []).append(_first(table, worker=worker))
+        return {name: _concat(tables) for name, tables in tables_of.items()}
 
     def changing(self, name: str, *, last: int = 16) -> Changing:
         """Which records of a loop still change, in the oldest epoch in flight, and whether that repeats.
@@ -268,26 +270,26 @@ class Round:
         last = integer("last", last, least=2)
         manifest = self.manifest
         epoch = min(manifest.open_epochs, default=manifest.coordinator["begun"])
-        found = {}
+        changing_loops = {}
         for step, *_ in self.summary.steps:
             if step == name or step.startswith(f"{name}."):
                 state = self.state(step)
                 traces = [state[each] for each in ("output", "state", "input") if each in state]
                 if traces and {"epoch", "iteration1", "diff"} <= set(traces[0].schema.names):
-                    found[step] = Changing.of(step, epoch, traces[0], last)
-        found = found or {
+                    changing_loops[step] = Changing.of(step, epoch, traces[0], last)
+        changing_loops = changing_loops or {
             step: Changing.of(step, epoch, trace, last) for step, trace in self._in_flight(name, epoch)
         }
-        if not found:
+        if not changing_loops:
             steps = [step.split(".") for step, _, _, depth in self.summary.steps if depth]
             loops = [".".join(parts[:n]) for parts in steps for n in range(1, len(parts) + 1)]
             find(dict.fromkeys(loops), name, kind="loop, or step in one", flow=self.flow)
             return Changing.nothing(name, epoch)
-        return max(found.values(), key=lambda each: max(each.iterations, default=-1))
+        return max(changing_loops.values(), key=lambda each: max(each.iterations, default=-1))
 
     def _in_flight(self, name: str, epoch: int) -> Iterator[tuple[str, pa.Table]]:
         """By step of a loop the records in flight, as a trace of an epoch."""
-        found: dict[str, list[pa.Table]] = {}
+        tables_of: dict[str, list[pa.Table]] = {}
         for where, batch in self._batches():
             step, at = where["step"], where["at"]
             counters = [each for each in at[1:] if isinstance(each, int)]
@@ -300,8 +302,8 @@ class Round:
             ones = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
             diff = columns.pop(DIFF, pa.chunked_array([ones]))
             numbers = {each: pa.repeat(pa.scalar(n, pa.int64()), batch.num_rows) for each, n in times.items()}
-            found.setdefault(step, []).append(pa.table({**numbers, **columns, "diff": diff}))
-        for step, parts in found.items():
+            tables_of.setdefault(step, []).append(pa.table({**numbers, **columns, "diff": diff}))
+        for step, parts in tables_of.items():
             yield step, _concat(parts)
 
     def sizes(self) -> pa.Table:

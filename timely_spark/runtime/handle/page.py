@@ -243,12 +243,12 @@ class Page:
     @cached_property
     def _loop_texts(self) -> dict[str, str]:
         """By loop where it is, or was last."""
-        found = dict[str, str]()
+        texts = dict[str, str]()
         for loop, epochs in self.history.convergence().items():
             epoch, points = max(epochs.items())
             changes = short_number(sum(value for _, value in points))
-            found[loop] = f"epoch {epoch}: iteration {points[-1][0]}, {changes} changes"
-        return found | {loop: f"at iteration {n:,}" for loop, n in self._running.items()}
+            texts[loop] = f"epoch {epoch}: iteration {points[-1][0]}, {changes} changes"
+        return texts | {loop: f"at iteration {n:,}" for loop, n in self._running.items()}
 
     def _note(self, arrow: Arrow, records: int | None, flying: Mapping[int, int]) -> str:
         parts = [arrow.exchange] * bool(arrow.exchange)
@@ -306,8 +306,8 @@ class Page:
             return
         waits = [row for row in after.pending().to_pylist() if row["step"] == own[0]]
         if waits:
-            found = [[row["time"], row["messages"], row["notifications"]] for row in waits[:ROWS]]
-            yield f"<h3>Waits</h3>{html_table(['time', 'messages', 'notifications'], found)}"
+            rows = [[row["time"], row["messages"], row["notifications"]] for row in waits[:ROWS]]
+            yield f"<h3>Waits</h3>{html_table(['time', 'messages', 'notifications'], rows)}"
         tables = {"records in flight": after.records(own[0])}
         if sum(after.manifest.state_bytes.get(name, 0) for name in own) <= _SMALL:
             tables |= {f"state: {name}": one for name, one in after.state(own[0]).items()}

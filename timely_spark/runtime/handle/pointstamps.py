@@ -32,7 +32,7 @@ def pointstamps(self: Query, *, round: int | None = None) -> pa.Table:
     counts change, round by round.
 
     Args:
-        round: the micro-batch, one that is retained; None: the last one.
+        round: the micro-batch, one that is retained; by default the last one.
 
     **Columns:** step string, where string (the user's line), place string ("messages", "capabilities" or
     "open input"; with declared summaries also of which input), time string, occurrences long, precursors

@@ -18,8 +18,8 @@ class QueryProbe:
 
     def frontier(self) -> Antichain[Any]:
         """The least times that may still appear; empty: complete."""
-        found: Antichain[Any] = self.query.frontier(self.name)
-        return found
+        frontier: Antichain[Any] = self.query.frontier(self.name)
+        return frontier
 
     def less_than(self, time: Timestamp) -> bool:
         """Whether a time strictly before `time` (an epoch, or a time of the flow) may still appear."""

@@ -230,8 +230,8 @@ class Query:
         """The progress of recent batches of this run, oldest first; if it has none, of the last one."""
         durations, newest = self._durations(), self._watch.newest().batch
         first = max(0, min(newest, max(self._started_after + 1, newest - _RECENT + 1)))
-        found = (self._watch.progress(batch, durations) for batch in range(first, newest + 1))
-        return [progress for progress in found if progress is not None]
+        reports = (self._watch.progress(batch, durations) for batch in range(first, newest + 1))
+        return [progress for progress in reports if progress is not None]
 
     def _durations(self) -> dict[int, int | None]:
         """The milliseconds of recent micro-batches, by Spark's own progress."""

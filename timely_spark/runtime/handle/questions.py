@@ -77,8 +77,8 @@ def ask(
             to an epoch that an input has not closed; or the epoch `at` is not complete.
         TimelyError: the query failed.
     """
-    given: Any = name
-    names: list[str] = list(given) if isinstance(given, list | tuple) else [given]
+    asked_outputs: Any = name
+    names: list[str] = list(asked_outputs) if isinstance(asked_outputs, list | tuple) else [asked_outputs]
     if not names:
         refuse(name, what="name", expected="the name of an output, or several", hint="name one.")
     outputs = self._indexes.schemas

@@ -103,10 +103,11 @@ def explain_row(
     """
     if not isinstance(inputs, Mapping):
         refuse(inputs, what="inputs", expected="a mapping", hint='as in inputs={"edges": "log"}')
-    given: dict[str, Any] = {
-        name: self.captured(of) if isinstance(of, str) else of for name, of in inputs.items()
+    options: dict[str, Any] = {
+        name: self.captured(records) if isinstance(records, str) else records
+        for name, records in inputs.items()
     }
-    return provenance.explain_row(self._context.own_plan(), given, output, row, at=at, diff=diff)
+    return provenance.explain_row(self._context.own_plan(), options, output, row, at=at, diff=diff)
 
 
 def changing(self: Query, name: str, *, last: int = 16) -> Changing:

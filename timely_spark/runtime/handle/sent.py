@@ -53,12 +53,12 @@ class Sent:
         if any(self._epochs(name) == "manual" for name in reaching):
             last = self._closed(reaching, seconds)
             return lambda: last
-        read, found = self._read_by(reaching, seconds), list[int]()
+        read, epochs = self._read_by(reaching, seconds), list[int]()
 
         def epoch() -> int | None:
-            if not found and read(newest := self.watch.newest()):
-                found.append(newest.batch if self.plan.clocked else _ended(newest.coordinator, reaching))
-            return found[0] if found else None
+            if not epochs and read(newest := self.watch.newest()):
+                epochs.append(newest.batch if self.plan.clocked else _ended(newest.coordinator, reaching))
+            return epochs[0] if epochs else None
 
         return epoch
 

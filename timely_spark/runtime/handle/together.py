@@ -40,11 +40,11 @@ def connected_flows(flow: int, links: Sequence[Link]) -> list[int]:
     >>> connected_flows(0, [Link(0, "out", 1, "in"), Link(2, "out", 1, "more"), Link(3, "out", 4, "in")])
     [0, 1, 2]
     """
-    found = {flow}
+    connected = {flow}
     ends = [{link.source, link.target} for link in links]
-    while more := {end for pair in ends if pair & found for end in pair} - found:
-        found |= more
-    return sorted(found)
+    while more := {end for pair in ends if pair & connected for end in pair} - connected:
+        connected |= more
+    return sorted(connected)
 
 
 def together_svg(parts: Mapping[int, tuple[Sketch, Marks]], links: Sequence[Link]) -> str:

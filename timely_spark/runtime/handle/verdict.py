@@ -32,7 +32,7 @@ class Verdict:
         """The verdict at a moment.
 
         Args:
-            slo: the seconds within which an epoch must be answered; None: it is never too late.
+            slo: the seconds within which an epoch must be answered; None if it is never too late.
         """
         waiting = {name: account.backlog for name, account in status.read.items() if account.waiting}
         late = _late(status, history, waiting, now)

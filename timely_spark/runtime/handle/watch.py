@@ -232,7 +232,9 @@ class LogView:
     def least_epochs(self) -> dict[str, int]:
         """By output or probe the least epoch that may still appear; without those that are complete."""
         return {
-            name: min(at.epoch for at in found) for name in self.names() if (found := self.frontier(name))
+            name: min(at.epoch for at in frontier)
+            for name in self.names()
+            if (frontier := self.frontier(name))
         }
 
     def is_past(self, name: str, epoch: int) -> bool:
@@ -252,12 +254,12 @@ class LogView:
         """The inputs and steps that keep the oldest open epoch open, by name."""
         plan, manifest = self.context.plan, self.newest()
         coordinator, least = Coordinator.decode(plan, manifest.coordinator), self.least_epochs()
-        found: dict[str, None] = {}
+        holding: dict[str, None] = {}
         for node in plan.nodes:
             epoch = least.get(node.name)
             if epoch is not None and not (plan.clocked and epoch > manifest.batch):  # that has not begun
-                found.update(dict.fromkeys(coordinator.holding(node, epoch)))
-        return list(found)
+                holding.update(dict.fromkeys(coordinator.holding(node, epoch)))
+        return list(holding)
 
     def duration(self, batch: int, durations: Mapping[int, int | None]) -> int | None:
         """The milliseconds of a batch; None if they are not known.
@@ -305,8 +307,8 @@ class LogView:
         batch = self.newest().batch
         while (manifest := self._read(batch)) is not None and manifest.micro_batch > number:
             batch -= 1
-        found = manifest is not None and manifest.micro_batch == number
-        return self.progress(batch, durations) if found else None
+        present = manifest is not None and manifest.micro_batch == number
+        return self.progress(batch, durations) if present else None
 
     def completed(self, batch: int, durations: Mapping[int, int | None]) -> list[Completed]:
         """The epochs that a batch released; `durations`: as for `duration`."""

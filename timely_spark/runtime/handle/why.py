@@ -62,9 +62,9 @@ class Why:
             for name, at in snapshot["inputs"].items()
             if at is not None and at <= epoch and summary.inputs[name][0] != "clock"
         }
-        found = summary.open_pointstamps(snapshot, epoch)
-        since, records = _since(flow, found, epoch), Counter[tuple[str, str]]()
-        for where, table in flow.sent() if found else ():
+        active = summary.open_pointstamps(snapshot, epoch)
+        since, records = _since(flow, active, epoch), Counter[tuple[str, str]]()
+        for where, table in flow.sent() if active else ():
             records[where["step"], str(where["at"])] += table.num_rows
         return cls(
             epoch=epoch,
@@ -72,7 +72,8 @@ class Why:
             begun=epoch <= max(snapshot["begun"], manifest.batch if clocked else -1),
             inputs=inputs,
             pointstamps=[
-                Moving(**asdict(each), records=records[_key(each)], since=since[_key(each)]) for each in found
+                Moving(**asdict(each), records=records[_key(each)], since=since[_key(each)])
+                for each in active
             ],
             running=running,
         )
@@ -109,10 +110,10 @@ def _key(pointstamp: OpenPointstamp) -> tuple[str, str]:
     return pointstamp.step, str(pointstamp.time)
 
 
-def _since(flow: Round, found: list[OpenPointstamp], epoch: int) -> dict[tuple[str, str], int]:
+def _since(flow: Round, active: list[OpenPointstamp], epoch: int) -> dict[tuple[str, str], int]:
     """By pointstamp the first retained micro-batch since which it has been there."""
     manifest = flow.manifest
-    since = {_key(each): manifest.batch for each in found}
+    since = {_key(each): manifest.batch for each in active}
     still = set(since)
     batch = manifest.batch - 1
     while still and batch >= manifest.kept_from and (before := flow.log.read(batch)) is not None:

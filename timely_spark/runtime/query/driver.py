@@ -127,7 +127,7 @@ class Driver:
         """A further batch of a micro-batch, run in this process or by tasks that stay.
 
         Args:
-            begun: the write of `ends`; None: an earlier attempt at the batch has written them.
+            begun: the write of `ends`; None if an earlier attempt at the batch has written them.
         """
         before, coordinator, states = last.manifest, last.coordinator, last.states
         started = time.perf_counter()

@@ -106,11 +106,11 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         manifest = self._manifest
         runnable = manifest is not None and manifest.runnable and self._newest > start["round"]
         end = before | {"round": self._newest if runnable else start["round"]}
-        given = {} if manifest is None else manifest.entries
+        entries = {} if manifest is None else manifest.entries
         read, news, size = dict[str, int](), dict[str, int](), 0
         for name in sorted(self.context.inputs):
             own = self.context.read_entries.get(name, -1)
-            read[name] = max(start["inputs"].get(name, -1), given.get(name, -1), own)
+            read[name] = max(start["inputs"].get(name, -1), entries.get(name, -1), own)
             last, entry_bytes = self._last(name, read[name])
             if last > read[name] or name not in start["inputs"]:
                 news[name] = last
@@ -129,8 +129,8 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let the plan spread the hot keys that were found before a batch: by step the first so many."""
         newest = self.log.newest()
         manifest = None if newest is None else self.log.read(newest)
-        found = {} if manifest is None else manifest.spread
-        self.context.plan.spread({step: found.get(step, [])[:n] for step, n in numbers.items()})
+        keys = {} if manifest is None else manifest.spread
+        self.context.plan.spread({step: keys.get(step, [])[:n] for step, n in numbers.items()})
 
     def _look(self, least: int) -> None:
         """Look for the newest manifest; `least` was there."""

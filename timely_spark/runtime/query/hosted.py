@@ -59,7 +59,7 @@ class Addresses:
         self.context.log.files.write_json(place, signed(self.token, place, address))
 
     def of(self, rank: int) -> Address | None:
-        """The address of a task; None: not known yet, or not written by a task of this stage."""
+        """The address of a task; None until a task of this stage has written it."""
         place = self._place(rank)
         content = self.context.log.files.json(place)
         return None if content is None else address_in(self.token, place, content)

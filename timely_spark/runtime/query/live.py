@@ -241,24 +241,24 @@ def running_batch(log: RoundLog, after: int) -> BatchProgress | None:
 
     A file that is damaged counts for nothing: it is there for display only.
     """
-    found: list[dict[str, Any]] = []
+    contents: list[dict[str, Any]] = []
     for name in log.files.names(_FOLDER):
         # replaced meanwhile, on a file system without atomic renames
         with suppress(TimelyError, LookupError, TypeError):
             content = log.files.json(name)
             if content is not None and content["batch"] > after:
-                found.append(content)
+                contents.append(content)
     with suppress(LookupError, TypeError, ValueError, AttributeError):
-        return _together(found) if found else None
+        return _together(contents) if contents else None
     return None
 
 
-def _together(found: list[dict[str, Any]]) -> BatchProgress:
+def _together(contents: list[dict[str, Any]]) -> BatchProgress:
     """The progress of all processes of the newest micro-batch."""
-    batch = max(content["batch"] for content in found)
-    found = [content for content in found if content["batch"] == batch]
+    batch = max(content["batch"] for content in contents)
+    contents = [content for content in contents if content["batch"] == batch]
     loops: dict[str, list[int]] = {}
-    for content in found:
+    for content in contents:
         for loop, (epoch, iteration, changes, total) in content["loops"].items():
             last = loops.setdefault(loop, [epoch, 0, 0, 0])
             if [epoch, iteration] > last[:2]:
@@ -269,10 +269,12 @@ def _together(found: list[dict[str, Any]]) -> BatchProgress:
             last[3] += total if epoch == last[0] else 0
     return BatchProgress(
         epoch=batch,
-        rounds=max(content["rounds"] for content in found),
-        records=sum(content["records"] for content in found),
+        rounds=max(content["rounds"] for content in contents),
+        records=sum(content["records"] for content in contents),
         calls=tuple(
-            StepProgress(**dict(zip(_CALL, call, strict=True))) for c in found for call in c.get("calls", ())
+            StepProgress(**dict(zip(_CALL, call, strict=True)))
+            for c in contents
+            for call in c.get("calls", ())
         ),
         loops=tuple(
             LoopProgress(loop=loop, epoch=epoch, iteration=iteration, changes=changes, total=total)

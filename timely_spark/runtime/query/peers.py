@@ -168,8 +168,8 @@ class Peers:
         others = [other for other in self._others if other < len(parts)]
         for other in others:
             self.send(other, parts[other])
-        found = {self.rank: parts[self.rank]} | {other: self.receive(other, within) for other in others}
-        return [found[rank] for rank in range(len(parts))]
+        parts_of = {self.rank: parts[self.rank]} | {other: self.receive(other, within) for other in others}
+        return [parts_of[rank] for rank in range(len(parts))]
 
     def send(self, other: int, table: pa.Table) -> None:
         """Send a table to a task.

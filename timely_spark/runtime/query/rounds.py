@@ -1,10 +1,10 @@
 """`Rounds`: runs the further rounds of a micro-batch in one process, or in parallel tasks.
 
 While rounds are small, one process runs all workers and the coordinator: this one where it shares the machine
-with the executors, else a task. Larger rounds are run by a barrier stage, whose tasks host a share of the
-workers each and exchange rows directly. Where that is impossible, one task runs them, and an exchange of more
-than 4 MB waits for the next micro-batch. The limits of a batch are in the manifest before it, so a repeated
-batch runs the same rounds; the results do not depend on the processes that run them.
+with the executors, else a task. Larger rounds are run by a barrier stage: each task hosts a share of the
+workers, and tasks exchange rows directly. Where that is impossible, one task runs them, and an exchange of
+more than 4 MB waits for the next micro-batch. The limits of a batch are in the manifest before it, so a
+repeated batch runs the same rounds; the results do not depend on the processes that run them.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Rounds:
         return sum(state.read(mapped=mapped) for state in states.by_worker.values())
 
     def _on_spark(self, session: SparkSession, job: _Job, *, again: bool) -> pa.Table | None:
-        """The rows that the job's tasks return; None: they have run no round, and are to be run again."""
+        """The rows that the job's tasks return; None if they have run no round, and must run again."""
         # `range` is a plan of so many partitions, on Connect as well; the closure carries the tasks' input
         tasks = session.range(0, job.tasks, 1, job.tasks)
         if job.tasks == 1:

@@ -1,7 +1,7 @@
 """`StayingTasks`: tasks that host the workers while a micro-batch stays resident on a cluster.
 
-They are one barrier stage, whose tasks are connected to each other and to the driver by `Peers`; the driver
-has the last rank. For each batch the driver sends every task the coordinator and the rows for its workers.
+They are one barrier stage. `Peers` connects its tasks to each other and to the driver, which has the last
+rank. For each batch the driver sends every task the coordinator and the rows for its workers.
 The tasks run the rounds as parallel ones, and return what a task of parallel rounds returns. The workers'
 states stay in their memory, and are written as ever. Tasks that the driver leaves idle end by themselves, and
 one slot of the cluster stays free: writes to tables, and micro-batches, need it.
@@ -190,7 +190,7 @@ class _Stay:
         return not self.ended.is_set()
 
     def address_of(self, rank: int) -> Address | None:
-        """The address of a task; None: not known yet.
+        """The address of a task; None if it is not known yet.
 
         Raises:
             PeersUnreachable: the job has ended.

@@ -146,7 +146,7 @@ def _work(
 
 
 def restored_worker(context: RunContext, worker: int, reference: bytes | None) -> Worker:
-    """The worker whose state has this reference; None: a new worker."""
+    """The worker that has this reference to its state; a new worker if the reference is None."""
     if reference is None:
         return Worker(context.plan, None, worker, context.blobs)
     with context.blobs.reading(reference):

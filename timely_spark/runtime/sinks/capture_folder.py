@@ -15,7 +15,7 @@ from timely_spark.runtime.storage.published import Published
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: An empty table, whose schema is that of the stream.
+#: An empty table with the stream's schema.
 SCHEMA = "_schema.arrow"
 
 

@@ -103,8 +103,8 @@ class DeltaSink(Sink):
             self._overwrite(session, schema, self._own, mapping)
         else:
             if owner not in {None, identity}:
-                raise TableTaken.by(self.target, found=owner, own=identity)
-            self._check_columns(table, schema, output, made=owner is not None)
+                raise TableTaken.by(self.target, other=owner, own=identity)
+            self._check_columns(table, schema, output, created=owner is not None)
             if owner is None:  # a table that the user made for this output
                 self._set(session, self._own)
         if output.lacks and detail["properties"].get(_LACKS) != output.lacks:
@@ -113,24 +113,24 @@ class DeltaSink(Sink):
         self._history.begin(own=owner == identity, delivered=output.resumed)
         self._check_whole(session)
 
-    def _schema(self, output: Output, found: Sequence[str]) -> StructType:
+    def _schema(self, output: Output, present: Sequence[str]) -> StructType:
         """The table's columns: those of the stream, without its diff in a current table, and the epoch.
 
         Args:
-            found: the columns of the table; none if it is to be made.
+            present: the columns of the table; none if it is to be made.
         """
         columns = [f for f in output.schema if not self.keys or f.name != self.diff]
         self._columns = [field.name for field in columns]
         if self.epoch is None:
-            self.epoch = not self.keys or EPOCH in set(found) - set(self._columns)
+            self.epoch = not self.keys or EPOCH in set(present) - set(self._columns)
         schema = pa.schema(columns)
         return with_epoch(self.target, schema)[0] if self.epoch else spark_schema(schema)
 
-    def _check_columns(self, table: DeltaTable, schema: StructType, output: Output, *, made: bool) -> None:
+    def _check_columns(self, table: DeltaTable, schema: StructType, output: Output, *, created: bool) -> None:
         columns = [f"{f.name} {f.dataType.simpleString()}" for f in table.toDF().schema]
         expected = [f"{f.name} {f.dataType.simpleString()}" for f in schema]
         # users may add columns to a table that a flow has made
-        if not set(expected) <= set(columns) or (not made and columns != expected):
+        if not set(expected) <= set(columns) or (not created and columns != expected):
             msg = f"{self.target} exists with columns {columns}; the stream writes {expected}."
             hint = "write to another table, or pass overwrite=True."
             if output.resumed:
@@ -179,9 +179,9 @@ class DeltaSink(Sink):
             try:
                 _tried(lambda: self._merge(session, frame).execute())
             except Exception as error:
-                if (found := _TWICE.search(str(error))) is None:
+                if (match := _TWICE.search(str(error))) is None:
                     raise
-                msg = f"{self.target}: {found[1]} {_MANY}"
+                msg = f"{self.target}: {match[1]} {_MANY}"
                 raise SchemaError(msg, hint=_TELL_APART) from error
 
     def _merge(self, session: SparkSession, frame: DataFrame) -> DeltaMergeBuilder:
@@ -226,10 +226,10 @@ class DeltaSink(Sink):
 
     def _check_own(self, session: SparkSession) -> None:
         """Check that the table is still there, and this output's: a recreated table lacks earlier epochs."""
-        found = properties(self._folder) if self._is_path and self._folder is not None else None
-        if found is None and self._exists(session):
-            found = dict(map(tuple, session.sql(f"SHOW TBLPROPERTIES {self._sql}").collect()))
-        if found is None or not self._own.items() <= found.items():
+        own = properties(self._folder) if self._is_path and self._folder is not None else None
+        if own is None and self._exists(session):
+            own = dict(map(tuple, session.sql(f"SHOW TBLPROPERTIES {self._sql}").collect()))
+        if own is None or not self._own.items() <= own.items():
             raise OutputMismatch.lost(self.target)
 
     def _check_whole(self, session: SparkSession) -> None:

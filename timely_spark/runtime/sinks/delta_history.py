@@ -93,9 +93,9 @@ class DeltaHistory:
 
     def _is_complete_after(self, commit: Commit, *, complete: bool) -> bool:
         """Whether the table is complete after a commit, if it was `complete` before."""
-        made: dict[str, Any] = next((one["commitInfo"] for one in commit if "commitInfo" in one), {})
-        parameters = made.get("operationParameters") or {}
-        if made.get("operation") == "RESTORE":
+        info: dict[str, Any] = next((one["commitInfo"] for one in commit if "commitInfo" in one), {})
+        parameters = info.get("operationParameters") or {}
+        if info.get("operation") == "RESTORE":
             version = parameters.get("version")
             if version is None:  # a time was given
                 return self._is_back(commit)
@@ -122,8 +122,8 @@ class DeltaHistory:
         return any(action.get("txn", {}).get("appId") == self.app for action in commit)
 
     def _newest(self) -> int | None:
-        found = self._lines("_last_checkpoint")
-        version = int(found[0]["version"]) if found else -1
+        lines = self._lines("_last_checkpoint")
+        version = int(lines[0]["version"]) if lines else -1
         if self._commit(version) is None:
             return max(self._listed(), default=None)
         while self._commit(version + 1) is not None:
@@ -140,7 +140,7 @@ class DeltaHistory:
             infos = system.get_file_info(fs.FileSelector(f"{top}/_delta_log"))
         except (OSError, ValueError, NotImplementedError):  # pa.ArrowInvalid is a ValueError
             return []
-        return [int(found[1]) for info in infos if (found := _VERSION.fullmatch(info.base_name))]
+        return [int(match[1]) for info in infos if (match := _VERSION.fullmatch(info.base_name))]
 
     def _lines(self, name: str) -> Commit | None:
         """The content of a file of the log; None if the file was removed or cannot be read."""

@@ -81,7 +81,7 @@ class FolderSink(Sink):
         if output.resumed:
             raise OutputMismatch.lost(self.path)
         if owner is not None and not self.overwrite:
-            raise TableTaken.by(self.path, found=owner["checkpoint"], own=identity)
+            raise TableTaken.by(self.path, other=owner["checkpoint"], own=identity)
         for name in names:  # before the owner changes, so that the next start repeats an interrupted removal
             if _EPOCH.fullmatch(name) or name == COMPLETE:
                 files.remove(name)

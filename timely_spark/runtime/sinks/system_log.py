@@ -74,7 +74,7 @@ def _pointstamps(
 
 
 def _epoch(time: Any) -> int | None:
-    """The epoch of an encoded time; None: it is of a user's kind that shows none.
+    """The epoch of an encoded time; None if it is of a user's type that shows none.
 
     >>> _epoch([3, 0]), _epoch("noon")
     (3, None)

@@ -120,7 +120,7 @@ def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[s
         case {"files": int(until)}:
             counts = FileCounts.of(files, name, until)
             left_out = sum(batch <= until for batch in skipped.files.values())
-            found = files.json(_file("ignored", name)) or {"count": 0, "names": {}}
+            ignored = files.json(_file("ignored", name)) or {"count": 0, "names": {}}
             kinds = ("quarantined", "columns")
             other = [(files.json(_file(kind, name)) or {"names": {}})["names"] for kind in kinds]
             return {
@@ -129,8 +129,8 @@ def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[s
                 "entered": counts.entered - left_out,
                 "quarantined": counts.quarantined,
                 "skipped": left_out,
-                "ignored": found["count"],
-                "names": {**other[0], **other[1], **skipped.names, **found["names"]},
+                "ignored": ignored["count"],
+                "names": {**other[0], **other[1], **skipped.names, **ignored["names"]},
             }
     return {"skipped": len(skipped.names), "names": skipped.names}
 

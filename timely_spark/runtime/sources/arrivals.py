@@ -103,10 +103,10 @@ class Unread:
         by a path that was removed. Inode, size and time of modification tell: an inode is used again
         for another file, whose time is another one if it has fractions of a second.
         """
-        found = sorted(files, key=lambda file: file[:2])
-        links = {file.id: file.path for file in reversed(found) if file.path in self._seen}
+        arrived = sorted(files, key=lambda file: file[:2])
+        links = {file.id: file.path for file in reversed(arrived) if file.path in self._seen}
         ignored: dict[str, str] = {}
-        for file in found:
+        for file in arrived:
             identity = file.identity
             if file.path in self._seen:
                 if identity is not None and self._seen[file.path] not in {None, identity}:

@@ -51,7 +51,7 @@ class Avro(Decoder):
     schema: pa.Schema
 
     @classmethod
-    def of(cls, given: Any) -> Avro:
+    def of(cls, schema: Any) -> Avro:
         """The decoder for a schema of Avro, as text or as a dict.
 
         Raises:
@@ -61,16 +61,16 @@ class Avro(Decoder):
 
         hint = "give the schema of Avro, as JSON or as a dict, by which the messages were written"
         try:
-            record: Any = loads(given) if isinstance(given, str) else given
+            record: Any = loads(schema) if isinstance(schema, str) else schema
             parse_schema(record)
             kind = _Types().of(record)
         except BadArgument:
             raise
         except Exception as error:
-            msg = f"schema={given!r} is not a schema of Avro: {error}"
+            msg = f"schema={schema!r} is not a schema of Avro: {error}"
             raise BadArgument(msg, where=caller(), hint=f"{hint}.") from error
         if not pa.types.is_struct(kind):
-            refuse(given, what="schema", expected="the schema of a record", hint=hint)
+            refuse(schema, what="schema", expected="the schema of a record", hint=hint)
         return cls(record, pa.schema(list(kind)))
 
     def parse(self, prepared: Any, start: int, end: int, columns: Sequence[str]) -> pa.Table:
@@ -81,7 +81,7 @@ class Avro(Decoder):
         mark, numbers = os.urandom(_SYNC), np.arange(len(values))
         fixed = {"type": "fixed", "name": "timely_mark", "size": _SYNC}
         pairs = {"number": "long", "value": self.record, "mark": fixed}
-        fields = [{"name": name, "type": of} for name, of in pairs.items()]
+        fields = [{"name": name, "type": kind} for name, kind in pairs.items()]
         file = BytesIO()
         writer(file, {"type": "record", "name": "timely_line", "fields": fields}, [], sync_marker=mark)
         prefixes = pa.array(map(_long, range(len(values))), pa.binary())
@@ -90,15 +90,15 @@ class Avro(Decoder):
         file.writelines([_long(len(values)), _long(lines.size), lines, mark])
         file.seek(0)
         try:
-            found: list[Any] = list(reader(file))
+            decoded: list[Any] = list(reader(file))
         except Exception as error:  # bytes of something else raise anything
             msg = f"it is not a record of the schema: {str(error) or type(error).__name__}"
             raise ValueError(msg) from error
-        exact = [line["number"] for line in found] == numbers.tolist()
-        if not (exact and all(line["mark"] == mark for line in found)):
+        exact = [line["number"] for line in decoded] == numbers.tolist()
+        if not (exact and all(line["mark"] == mark for line in decoded)):
             msg = "it is not one record of the schema"
             raise ValueError(msg)
-        rows = pa.array([line["value"] for line in found], pa.struct(list(self.schema)))
+        rows = pa.array([line["value"] for line in decoded], pa.struct(list(self.schema)))
         return pa.table(rows.flatten(), schema=self.schema).select(columns)
 
 
@@ -125,35 +125,35 @@ class _Types:
             known = self._named.get(_full(kind, space)) or self._named.get(kind)
         else:
             known = None if isinstance(kind, list) else self._defined(kind, space)
-        found = _TYPES.get(kind, known) if isinstance(kind, str) else known
-        if found is None:
+        type_ = _TYPES.get(kind, known) if isinstance(kind, str) else known
+        if type_ is None:
             msg = f"schema: there is no type of columns for Avro's {kind!r}"
             hint = 'read the messages with format="bytes", and decode them in a step of the flow.'
             raise BadArgument(msg, where=caller(), hint=hint)
-        return found
+        return type_
 
     def _defined(self, kind: Any, space: str) -> pa.DataType | None:
         """The type of a definition."""
         name, logical = kind["type"], kind.get("logicalType")
         space = kind.get("namespace", space)
         if logical == "decimal":
-            found = pa.decimal128(kind["precision"], kind.get("scale", 0))
+            type_ = pa.decimal128(kind["precision"], kind.get("scale", 0))
         elif logical in _LOGICAL:
-            found = _LOGICAL[logical]
+            type_ = _LOGICAL[logical]
         elif logical == "uuid":
-            found = None
+            type_ = None
         elif name == "array":
-            found = pa.list_(self.of(kind["items"], space))
+            type_ = pa.list_(self.of(kind["items"], space))
         elif name == "map":
-            found = pa.map_(pa.string(), self.of(kind["values"], space))
+            type_ = pa.map_(pa.string(), self.of(kind["values"], space))
         elif name == "record":
             inner = _full(kind["name"], space).rpartition(".")[0]
-            found = pa.struct([(each["name"], self.of(each["type"], inner)) for each in kind["fields"]])
+            type_ = pa.struct([(each["name"], self.of(each["type"], inner)) for each in kind["fields"]])
         else:
-            found = self.of(name, space)
-        if "name" in kind and found is not None:
-            self._named[_full(kind["name"], space)] = found
-        return found
+            type_ = self.of(name, space)
+        if "name" in kind and type_ is not None:
+            self._named[_full(kind["name"], space)] = type_
+        return type_
 
 
 def _full(name: str, space: str) -> str:

@@ -39,19 +39,19 @@ class Begin:
             return cls(version, None, None)
         if version is not None:
             refuse(time, what="from_time", expected="None beside from_version", hint="leave one of them out.")
-        given: Any = time
-        moment = read_time(given) if isinstance(given, str) else None
+        value: Any = time
+        moment = read_time(value) if isinstance(value, str) else None
         if moment is None:
             hint = (
                 'write from_time="2026-11-22 08:00:00", also with an offset, as "2026-11-22T08:00:00+01:00".'
             )
-            refuse(given, what="from_time", expected="a time as text", hint=hint)
+            refuse(value, what="from_time", expected="a time as text", hint=hint)
         return cls(None, time, moment)
 
     def options(self) -> Mapping[str, Any]:
         """The options of Spark's reader."""
-        given = {"startingVersion": self.version, "startingTimestamp": self.time}
-        return {option: value for option, value in given.items() if value is not None}
+        options = {"startingVersion": self.version, "startingTimestamp": self.time}
+        return {option: value for option, value in options.items() if value is not None}
 
 
 def read_time(text: str) -> datetime | None:
@@ -67,8 +67,8 @@ def read_time(text: str) -> datetime | None:
 
         read_by_spark = functions.unix_micros(functions.lit(text).try_cast("timestamp"))
         row = session.sql("SELECT 1").select(read_by_spark).first()
-        found = None if row is None else row[0]
-        return None if found is None else _EPOCH + timedelta(microseconds=found)
+        micros = None if row is None else row[0]
+        return None if micros is None else _EPOCH + timedelta(microseconds=micros)
     for kind in (_WITH_OFFSET, _WITHOUT):
         with suppress(pa.ArrowInvalid):
             read: datetime = pa.scalar(text).cast(kind).as_py()

@@ -66,7 +66,7 @@ class DeltaLog:
     # -- the log ---------------------------------------------------------------------------------------------
     def newest(self) -> int:
         """The newest version."""
-        if versions := [int(found[1]) for name in self._names() if (found := _COMMIT.fullmatch(name))]:
+        if versions := [int(match[1]) for name in self._names() if (match := _COMMIT.fullmatch(name))]:
             return max(versions)
         msg = f"{self.folder.path} is no Delta table"
         raise self.folder.error(msg, "give the folder that has _delta_log.")
@@ -133,13 +133,13 @@ class DeltaLog:
             *(self._file(action, "1") for action in added),
         ]
 
-    def _check_columns(self, found: pa.Schema, expected: pa.Schema, version: int) -> None:
+    def _check_columns(self, columns: pa.Schema, expected: pa.Schema, version: int) -> None:
         """Check that columns that are read are neither dropped nor changed; others may be added."""
         fields = [field for field in expected if field.name != DIFF or not self.changes]
-        kinds = {field.name: field.type for field in found}
+        kinds = {field.name: field.type for field in columns}
         other = [field for field in fields if kinds.get(field.name) != field.type]
         if other:
-            now = pa.schema([field for field in found if field.name in {field.name for field in other}])
+            now = pa.schema([field for field in columns if field.name in {field.name for field in other}])
             was, now_is = describe(pa.schema(other)), describe(now) if len(now) else "nothing"
             msg = f"version {version} of {self.folder.path} has {now_is} where the flow reads {was}"
             hint = f"restore the columns, or start again with from_version={version} and a new checkpoint."
@@ -153,7 +153,7 @@ class DeltaLog:
         """
         system, top = self.folder.place
         infos = system.get_file_info(fs.FileSelector(f"{top}/_delta_log", allow_not_found=True))
-        commits = sorted((int(found[1]), i) for i in infos if (found := _COMMIT.fullmatch(i.base_name)))
+        commits = sorted((int(match[1]), i) for i in infos if (match := _COMMIT.fullmatch(i.base_name)))
         modified = (int(info.mtime_ns) // 10**6 for _, info in commits)
         increasing = accumulate(modified, lambda last, at: max(last + 1, at))
         times: dict[int, int] = dict(zip((version for version, _ in commits), increasing, strict=True))
@@ -197,8 +197,8 @@ class DeltaLog:
         metadata: Action = {}
         parts: dict[tuple[int, int], list[str]] = defaultdict(list)
         for name in self._names():
-            if (found := _CHECKPOINT.fullmatch(name)) and int(found[1]) <= version:
-                parts[int(found[1]), int(found[2] or 1)].append(name)
+            if (match := _CHECKPOINT.fullmatch(name)) and int(match[1]) <= version:
+                parts[int(match[1]), int(match[2] or 1)].append(name)
         if complete := [key for key, names in parts.items() if len(names) == key[1]]:
             last = max(complete)
             actions = [action for name in parts[last] for action in self._checkpoint(name)]
@@ -342,9 +342,9 @@ def table_frame(name: str, table: str, *, changes: bool, begin: Begin) -> Any:
         NoSession: no session is active.
         TableUnsupported: Spark cannot read it as a stream, or not its changes.
     """
-    given: Any = table
-    if not isinstance(given, str):
-        refuse(given, what="table", expected="a text", hint="write catalog.schema.table")
+    argument: Any = table
+    if not isinstance(argument, str):
+        refuse(argument, what="table", expected="a text", hint="write catalog.schema.table")
     session, quoted = active_session(None), table_name(table)
     try:
         reader = _reader(session, changes=changes, begin=begin)

@@ -92,20 +92,20 @@ def _is_text(kind: pa.DataType) -> bool:
     return kind in {pa.string(), pa.large_string(), pa.string_view()}
 
 
-def changes_values(of: pa.DataType, to: pa.DataType) -> bool:
+def changes_values(own: pa.DataType, to: pa.DataType) -> bool:
     """Whether a cast reads a text, drops a time of day, adds or drops a zone, or takes numbers for others."""
-    if pa.types.is_null(of):
+    if pa.types.is_null(own):
         return False
-    if _is_text(of):  # "007" would become 7
+    if _is_text(own):  # "007" would become 7
         return not (_is_text(to) or to in {pa.binary(), pa.large_binary()})
     if pa.types.is_boolean(to):
-        return not pa.types.is_boolean(of)
-    if pa.types.is_list_view(of) or pa.types.is_large_list_view(of):
-        return not of.equals(to)  # Arrow's cast to a list loses elements
-    if pa.types.is_timestamp(of) and pa.types.is_timestamp(to):
-        return zones(of) != zones(to)
-    part = pa.types.is_timestamp(of) and (pa.types.is_date(to) or pa.types.is_time(to))
-    return part or any(pa.types.is_integer(a) and pa.types.is_temporal(b) for a, b in ((of, to), (to, of)))
+        return not pa.types.is_boolean(own)
+    if pa.types.is_list_view(own) or pa.types.is_large_list_view(own):
+        return not own.equals(to)  # Arrow's cast to a list loses elements
+    if pa.types.is_timestamp(own) and pa.types.is_timestamp(to):
+        return zones(own) != zones(to)
+    part = pa.types.is_timestamp(own) and (pa.types.is_date(to) or pa.types.is_time(to))
+    return part or any(pa.types.is_integer(a) and pa.types.is_temporal(b) for a, b in ((own, to), (to, own)))
 
 
 def times_as_texts(kind: pa.DataType) -> pa.DataType:

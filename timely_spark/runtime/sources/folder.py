@@ -151,10 +151,10 @@ class Folder:
             return [File(info.mtime_ns or 0, info.path, info.size)], {}
         if isinstance(system, fs.LocalFileSystem):
             with self.reading(top):
-                found, ignored = walk(top)
+                files, ignored = walk(top)
             return [
                 each.file()._replace(values=None if each.name == each.path else self._keys(each.name))
-                for each in found
+                for each in files
             ], ignored
         below = system.get_file_info(fs.FileSelector(top, recursive=True, allow_not_found=True))
         return [
@@ -194,20 +194,20 @@ class Folder:
         return path.removeprefix(self.place[1]).lstrip("/")
 
     # -- the schema ------------------------------------------------------------------------------------------
-    def inspect(self, given: Any, *, quarantine: bool = False) -> tuple[pa.Schema, Folder]:
+    def inspect(self, declared: Any, *, quarantine: bool = False) -> tuple[pa.Schema, Folder]:
         """The schema; and the folder, which knows the columns of the newest file.
 
         The schema is what a user gives, checked against the newest file; else that file's, and `defaults`.
-        With `quarantine` it is the newest file that can be read, and has the columns of `given`.
+        With `quarantine` it is the newest file that can be read, and has the columns of `declared`.
 
         Raises:
             BadFile: there is no schema and no file, or the newest file cannot be read or has other columns.
             BadArgument: a default is no value of its column.
         """
-        if given is None:
+        if declared is None:
             schema, known = self._inferred_schema(quarantine=quarantine)
         else:
-            schema = as_schema(given)
+            schema = as_schema(declared)
             known = self._known(schema, quarantine=quarantine)
         for name, value in self.defaults.items():
             kind = schema.field(name).type if name in schema.names else None
@@ -300,7 +300,7 @@ class Folder:
         return tuple((key, None if text == _NULL else text) for key, text in texts.items())
 
     def _validated(self, path: str) -> Any:
-        """A file of Arrow's in memory, whose offsets and texts are checked: its reader checks neither."""
+        """An Arrow file in memory, with its offsets and texts checked: Arrow's reader checks neither."""
         if self.kind != "arrow":
             return path
         with self.place[0].open_input_file(path) as file:
@@ -348,28 +348,28 @@ class Folder:
             missing = [name for name in missing if name not in self.defaults]
         lacks = self.kind != "json" and (all_of_them or {*own}.isdisjoint(schema.names))
         if missing and (lacks or other_case):
-            found = sorted({*own, *values})
+            present = sorted({*own, *values})
             has = f"source {self.source!r} has columns ({describe(schema)})"
-            msg = f"{has}; {path} lacks {missing}, it has {found}"
+            msg = f"{has}; {path} lacks {missing}, it has {present}"
             raise BadFile(
                 msg, where=self.where, hint="give files(schema=...) the columns of the files; case counts."
             )
 
     def _check_types(self, path: str, own: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> None:
-        """Check that a file has no types, also inside of others, whose values Arrow would change or miss."""
+        """Check that Arrow changes or misses no value of a file's types, also of nested ones."""
         # texts are read as the types given, or are an error
         typed = self.kind not in {"csv", "json"}
         spans = intervals(own)
         for name in sorted({*columns} & {*own.names} & {*schema.names}):
-            of, to = own.field(name).type, schema.field(name).type
-            own_types, wanted_types = dict(types(of, (name,))), dict(types(to, (name,)))
+            own_type, declared = own.field(name).type, schema.field(name).type
+            own_types, wanted_types = dict(types(own_type, (name,))), dict(types(declared, (name,)))
             changed = typed and any(
                 changes_values(own_types[at], wanted_types[at])
                 for at in {*own_types} & {*wanted_types}
                 if not (at in spans and wanted_types[at] == pa.duration("us"))
             )
             if changed or folded({*wanted_types} - {*own_types}) & folded(own_types):
-                what = f"column {name!r} is {to}, and {of} in {path}"
+                what = f"column {name!r} is {declared}, and {own_type} in {path}"
                 raise self.error(what, "give files(schema=...) the types of the files; case counts.")
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -401,35 +401,40 @@ class Folder:
             with self.reading(path):
                 fragment = self._fragment(self._validated(path), schema, values)
                 own = self._own(fragment)
-                given = {*own.names, *dict(values)}
+                present = {*own.names, *dict(values)}
                 if self.known and (new := {*own.names} - {*self.known, *schema.names}):
                     unknown(path, sorted(new))
-                of = {
-                    name: computed[name] if name in computed and name not in given else pc.field(name)
+                exprs = {
+                    name: computed[name] if name in computed and name not in present else pc.field(name)
                     for name in columns
                 }
                 elsewhere = {**computed, **dict(values)}
                 self._check(path, own.names, schema, columns, elsewhere, all_of_them=False)
                 self._check_types(path, own, schema, columns)
                 if self.kind == "json":
-                    yield from self._json(path, schema, of, dict(values))
+                    yield from self._json(path, schema, exprs, dict(values))
                     continue
                 if self.divisible:
                     groups = [n for n, at in enumerate(_starts(fragment)) if start <= at < end]
                     fragment = fragment.subset(row_group_ids=groups)
                     # statistics do not know of defaults
-                    if condition is not None and groups and given >= self.defaults.keys():
+                    if condition is not None and groups and present >= self.defaults.keys():
                         fragment = fragment.subset(condition, schema=schema)
                     if not fragment.row_groups:
                         continue
                 # one thread: a task has one core, and the rows stay in order
                 every = pa.schema([*schema, *(field for field in own if field.name not in schema.names)])
-                of |= {name: value for name, value in self._defaults(schema, of).items() if name not in given}
-                scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=of, use_threads=False)
+                defaults = self._defaults(schema, exprs)
+                exprs |= {name: value for name, value in defaults.items() if name not in present}
+                scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=exprs, use_threads=False)
                 yield from scanner.to_batches()
 
     def _json(
-        self, path: str, schema: pa.Schema, of: Mapping[str, pc.Expression], values: Mapping[str, str | None]
+        self,
+        path: str,
+        schema: pa.Schema,
+        exprs: Mapping[str, pc.Expression],
+        values: Mapping[str, str | None],
     ) -> Iterator[pa.RecordBatch]:
         """The records of a file of JSON.
 
@@ -438,12 +443,12 @@ class Folder:
         import pyarrow.dataset as ds
 
         options = self.format.default_fragment_scan_options
-        wanted = pa.schema([field for field in schema if field.name in of and field.name not in values])
-        texts, of = _with_times_as_texts(wanted, of)
-        for name, default in self._defaults(schema, of).items():
-            of[name] = pc.coalesce(of[name], default)
-        for name in values.keys() & of.keys():
-            of[name] = pc.scalar(_value(values[name], schema.field(name).type))
+        wanted = pa.schema([field for field in schema if field.name in exprs and field.name not in values])
+        texts, exprs = _with_times_as_texts(wanted, exprs)
+        for name, default in self._defaults(schema, exprs).items():
+            exprs[name] = pc.coalesce(exprs[name], default)
+        for name in values.keys() & exprs.keys():
+            exprs[name] = pc.scalar(_value(values[name], schema.field(name).type))
         parse = json.ParseOptions(
             explicit_schema=texts,
             newlines_in_values=options.parse_options.newlines_in_values,
@@ -451,9 +456,9 @@ class Folder:
         )
         read = getattr(json, "open_json", json.read_json)  # an older Arrow reads the whole file
         with self.place[0].open_input_stream(path) as file:
-            found = read(file, read_options=options.read_options, parse_options=parse)
-            for batch in found.to_batches() if isinstance(found, pa.Table) else found:
-                scanner = ds.Scanner.from_batches([batch], schema=texts, columns=of, use_threads=False)
+            content = read(file, read_options=options.read_options, parse_options=parse)
+            for batch in content.to_batches() if isinstance(content, pa.Table) else content:
+                scanner = ds.Scanner.from_batches([batch], schema=texts, columns=exprs, use_threads=False)
                 yield from scanner.to_batches()
 
     def _defaults(self, schema: pa.Schema, columns: Iterable[str]) -> dict[str, pc.Expression]:
@@ -578,8 +583,8 @@ def _scalar(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
     """Convert a value to a type; None if it does not fit, as a time without a zone in one with it."""
     try:
         if kind is not None and (wanted := zones(kind)):
-            given = zones(pa.scalar(value).type)
-            if any(given[at] != wanted[at] for at in given.keys() & wanted.keys()):
+            written = zones(pa.scalar(value).type)
+            if any(written[at] != wanted[at] for at in written.keys() & wanted.keys()):
                 return None
         return pa.scalar(value, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

@@ -130,14 +130,14 @@ class FileJournal:
 
     def seen(self) -> dict[str, str | None]:
         """By path all files that were ever in a batch, and their identities."""
-        found: dict[str, str | None] = {}
+        files: dict[str, str | None] = {}
         for place, merged in enumerate(self._merged):
             table = self._table(merged.name)
             self._merged[place] = merged._replace(paths=table.num_rows)
-            found |= _pairs(table)
+            files |= _pairs(table)
         for batch in range(self.first, self.last + 1):
-            found |= {file.path: file.identity for file in self.batch(batch)}
-        return found
+            files |= {file.path: file.identity for file in self.batch(batch)}
+        return files
 
     def batch(self, number: int) -> list[File]:
         """The files of a batch, in order."""

@@ -119,7 +119,7 @@ class Topics:
             raise BadArgument(msg, where=self.where, hint=hint) from None
 
     def refused(self, topic: str, error: KafkaError) -> BadTopic | None:
-        """The error for an answer that waiting does not change; None: waiting may help."""
+        """The error for an answer that waiting does not change; None if waiting may help."""
         from confluent_kafka import KafkaError as Code
 
         forbidden = {Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED}
@@ -212,15 +212,15 @@ class Brokers:
         """
         from confluent_kafka import KafkaException, TopicCollection
 
-        found = {}
+        descriptions = {}
         asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_ANSWER)
         for topic, answer in asked.items() if topics else ():
             try:
                 description = answer.result(2 * _ANSWER)
             except KafkaException as error:
                 raise KafkaException(error.args[0], topic) from None
-            found[topic] = str(description.topic_id), len(description.partitions)
-        return found
+            descriptions[topic] = str(description.topic_id), len(description.partitions)
+        return descriptions
 
     def offsets(self, counts: Mapping[str, int], at: Literal["earliest", "latest"] | int) -> Offsets:
         """The first or the next offset of each partition, or the first one since a time in milliseconds.
@@ -234,14 +234,14 @@ class Brokers:
         specs = {"earliest": OffsetSpec.earliest, "latest": OffsetSpec.latest}
         spec = OffsetSpec.for_timestamp(at) if isinstance(at, int) else specs[at]()
         wanted = {TopicPartition(topic, n): spec for topic, count in counts.items() for n in range(count)}
-        found = {topic: [-1] * count for topic, count in counts.items()}
+        offsets = {topic: [-1] * count for topic, count in counts.items()}
         answers = self._admin.list_offsets(wanted, isolation_level=self._isolation, request_timeout=_ANSWER)
-        for of, answer in answers.items():
+        for partition, answer in answers.items():
             try:
-                found[of.topic][of.partition] = self._known(answer.result(2 * _ANSWER).offset)
+                offsets[partition.topic][partition.partition] = self._known(answer.result(2 * _ANSWER).offset)
             except KafkaException as error:  # noqa: PERF203 - each answer may be an error
-                raise KafkaException(error.args[0], of.topic) from None
-        return found
+                raise KafkaException(error.args[0], partition.topic) from None
+        return offsets
 
     @staticmethod
     def _known(offset: int) -> int:
@@ -314,23 +314,23 @@ class _Fetch:
         if len(self._ends) == 1:
             yield from self._arriving()
             return
-        order = {of: place for place, of in enumerate(self._ends)}
-        found = [message for some in self._arriving() for message in some]
-        yield sorted(found, key=lambda message: order[message.topic(), message.partition()])
+        order = {partition: place for place, partition in enumerate(self._ends)}
+        messages = [message for some in self._arriving() for message in some]
+        yield sorted(messages, key=lambda message: order[message.topic(), message.partition()])
 
     def _arriving(self) -> Iterator[list[Message]]:
         self._assign()
         heard = time.monotonic()
         while self._next:
-            left = sum(self._ends[of] - at for of, at in self._next.items())
+            left = sum(self._ends[partition] - at for partition, at in self._next.items())
             arrived = self._consumer.consume(min(_TOGETHER, left), _CALL)
             good = [message for message in arrived if message.error() is None]
             kept = [m for m in good if m.offset() < self._ends[m.topic(), m.partition()]]
             if kept:
                 yield kept
             lasts = {(m.topic(), m.partition()): m.offset() + 1 for m in good}
-            for of, at in lasts.items():
-                self._reached(of, at)
+            for partition, at in lasts.items():
+                self._reached(partition, at)
             for message in arrived:
                 if (error := message.error()) is not None:
                     self._answered(message, error)
@@ -342,14 +342,14 @@ class _Fetch:
     def _assign(self) -> None:
         from confluent_kafka import TopicPartition
 
-        self._consumer.assign([TopicPartition(*of, at) for of, at in self._next.items()])
+        self._consumer.assign([TopicPartition(*partition, at) for partition, at in self._next.items()])
 
-    def _reached(self, of: tuple[str, int], at: int) -> None:
+    def _reached(self, partition: tuple[str, int], at: int) -> None:
         """All messages before the offset `at` have arrived."""
-        if of in self._next:
-            self._next[of] = max(at, self._next[of])
-            if at >= self._ends[of]:
-                del self._next[of]
+        if partition in self._next:
+            self._next[partition] = max(at, self._next[partition])
+            if at >= self._ends[partition]:
+                del self._next[partition]
 
     def _answered(self, message: Message, error: KafkaError) -> None:
         """Take note of what is not a message."""
@@ -381,7 +381,7 @@ class KafkaSource(JournaledSource):
         decoder: makes columns of values.
         metadata: by what is asked for beside the values (`METADATA`) the column.
         start: where a new flow begins; an integer is a time in milliseconds.
-        records_per_epoch: the most messages of a batch; None: all that are there.
+        records_per_epoch: the most messages of a batch; by default all that are there.
         on_bad_record: what becomes of a message that cannot be decoded.
         on_lost: what becomes of messages that were deleted before they were read.
     """
@@ -436,15 +436,18 @@ class KafkaSource(JournaledSource):
         """The offsets with which a new flow begins."""
         counts = {topic: n for topic, (_, n) in self.ask(lambda b: b.describe(self.topics.names)).items()}
         if isinstance(self.start, Mapping):
-            given, first = self.start, self.ask(lambda b: b.offsets(counts, "earliest"))
-            return {t: [given.get(t, {}).get(n, at) for n, at in enumerate(first[t])] for t in counts}
+            start, first = self.start, self.ask(lambda b: b.offsets(counts, "earliest"))
+            return {t: [start.get(t, {}).get(n, at) for n, at in enumerate(first[t])] for t in counts}
         at = self.start
-        found: Offsets = self.ask(lambda b: b.offsets(counts, at))
+        offsets: Offsets = self.ask(lambda b: b.offsets(counts, at))
         if isinstance(at, int):  # -1: nothing is as new
             ends = self.ask(lambda b: b.offsets(counts, "latest"))
-            pairs = {topic: zip(found[topic], ends[topic], strict=True) for topic in counts}
-            found = {topic: [end if first < 0 else first for first, end in of] for topic, of in pairs.items()}
-        return dict(found)
+            pairs = {topic: zip(offsets[topic], ends[topic], strict=True) for topic in counts}
+            offsets = {
+                topic: [end if first < 0 else first for first, end in ranges]
+                for topic, ranges in pairs.items()
+            }
+        return dict(offsets)
 
     def tables(self, ranges: Sequence[Range]) -> Iterator[pa.Table]:
         """The messages of ranges: `METADATA` as far as the flow reads it, and value binary."""
@@ -471,9 +474,9 @@ class KafkaSource(JournaledSource):
 
 
 def _headers(messages: list[Message]) -> pa.Array:
-    found: list[Any] = [message.headers() for message in messages]
+    headers: list[Any] = [message.headers() for message in messages]
     return pa.array(
-        [None if each is None else [{"key": key, "value": value} for key, value in each] for each in found],
+        [None if each is None else [{"key": key, "value": value} for key, value in each] for each in headers],
         METADATA["headers"],
     )
 
@@ -510,10 +513,10 @@ def _watch(topics: Topics, wake: Callable[[], None], ended: threading.Event) -> 
             if time.monotonic() >= due:
                 due = time.monotonic() + _PARTITIONS
                 with suppress(KafkaException):
-                    found = topics.brokers.describe(topics.names)
-                    if found != counts:
-                        counts = found
-                        pairs = [(topic, n) for topic, (_, of) in counts.items() for n in range(of)]
+                    described = topics.brokers.describe(topics.names)
+                    if described != counts:
+                        counts = described
+                        pairs = [(topic, n) for topic, (_, count) in counts.items() for n in range(count)]
                         consumer.assign([TopicPartition(*pair, OFFSET_END) for pair in pairs])
                         wake()
             message = consumer.poll(_BEAT)

@@ -55,20 +55,20 @@ def kafka_source(
         msg = "options: bootstrap.servers is given beside servers"
         raise BadArgument(msg, where=caller(), hint="leave it out of the options.")
     decoder = _decoder(form, schema)
-    of = Topics(
+    subscribed = Topics(
         name,
         caller(),
         tuple(dict.fromkeys(names)),
         {"bootstrap.servers": servers, **(options or {})},
         seconds("timeout", timeout, above=True),
     )
-    of.check_options()
+    subscribed.check_options()
     most = records_per_epoch
     return KafkaSource(
-        of,
+        subscribed,
         decoder,
         _metadata(metadata, decoder.schema),
-        _start(start, of.names),
+        _start(start, subscribed.names),
         most if most is None else integer("records_per_epoch", most),
         on_bad_record,
         on_lost,
@@ -91,34 +91,42 @@ def _decoder(form: Any, schema: Any) -> Decoder:
     return Json(as_schema(schema)) if form == "json" else Avro.of(schema)
 
 
-def _metadata(given: Any, schema: pa.Schema) -> Mapping[str, str]:
+def _metadata(metadata: Any, schema: pa.Schema) -> Mapping[str, str]:
     """By what is asked for the name of its column."""
-    one = isinstance(given, str) or not isinstance(given, Mapping | Sequence)
-    named = {} if one else dict(given) if isinstance(given, Mapping) else dict(zip(given, given, strict=True))
+    one = isinstance(metadata, str) or not isinstance(metadata, Mapping | Sequence)
+    named = (
+        {}
+        if one
+        else dict(metadata)
+        if isinstance(metadata, Mapping)
+        else dict(zip(metadata, metadata, strict=True))
+    )
     if one or not (named.keys() <= METADATA.keys() and all(isinstance(n, str) for n in named.values())):
         expected = f"some of {', '.join(METADATA)}"
-        refuse(given, what="metadata", expected=expected, hint='as in metadata=["key", "timestamp"]')
+        refuse(metadata, what="metadata", expected=expected, hint='as in metadata=["key", "timestamp"]')
     names = [*schema.names, *named.values()]
     if twice := sorted({each for each in names if names.count(each) > 1}):
-        msg = f"metadata={given!r}: the messages have columns {twice}, too"
+        msg = f"metadata={metadata!r}: the messages have columns {twice}, too"
         hint = f'name it otherwise: metadata={{"timestamp": "sent_at"}}, not {twice}.'
         raise SchemaError(msg, where=caller(), hint=hint)
     return named
 
 
-def _start(given: Any, topics: Sequence[str]) -> Any:
+def _start(start: Any, topics: Sequence[str]) -> Any:
     """The begin of a new flow; a time in milliseconds."""
-    if given in ("earliest", "latest"):
-        return given
-    moment = read_time(given) if isinstance(given, str) else given
+    if start in ("earliest", "latest"):
+        return start
+    moment = read_time(start) if isinstance(start, str) else start
     if isinstance(moment, datetime):
         return (moment.astimezone(timezone.utc) - _EPOCH) // _MILLISECOND
     if (
-        isinstance(given, Mapping)
-        and given.keys() <= {*topics}
-        and all(isinstance(of, Mapping) for of in given.values())
-        and all(type(n) is int and n >= 0 for of in given.values() for pair in of.items() for n in pair)
+        isinstance(start, Mapping)
+        and start.keys() <= {*topics}
+        and all(isinstance(offsets, Mapping) for offsets in start.values())
+        and all(
+            type(n) is int and n >= 0 for offsets in start.values() for pair in offsets.items() for n in pair
+        )
     ):
-        return {topic: dict(of) for topic, of in given.items()}
+        return {topic: dict(offsets) for topic, offsets in start.items()}
     hint = 'as in start="2026-11-22 08:00:00", or start={"payments": {0: 120, 1: 80}}'
-    return refuse(given, what="start", expected="'earliest', 'latest', a time, or offsets", hint=hint)
+    return refuse(start, what="start", expected="'earliest', 'latest', a time, or offsets", hint=hint)

@@ -78,9 +78,9 @@ class KafkaReader(Reader):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:
-        if (found := self._asked(start)) is None:
+        if (answer := self._asked(start)) is None:
             return start
-        begun, ends = found
+        begun, ends = answer
         if self._target is not None:
             ends = {
                 t: [min(e, x) for e, x in zip(ends[t], self._target.get(t, []), strict=False)] for t in ends
@@ -92,11 +92,11 @@ class KafkaReader(Reader):
             return start
         return {
             "offsets": {**start["offsets"], **ends},
-            "ids": {t: of for t, (of, _) in self._topics.items()},
+            "ids": {t: topic_id for t, (topic_id, _) in self._topics.items()},
         }
 
     def _asked(self, start: Offset) -> tuple[Offsets, Offsets] | None:
-        """From where on messages are there, and up to where; None: the brokers do not answer."""
+        """From where on messages are there, and up to where; None if the brokers do not answer."""
         from confluent_kafka import KafkaException
 
         topics, brokers = self.source.topics, self.source.topics.brokers
@@ -121,18 +121,18 @@ class KafkaReader(Reader):
                 raise topics.truncated(topic, partition, at, end)
         return begun, ends
 
-    def _describe(self, start: Offset, found: Mapping[str, tuple[str, int]]) -> None:
+    def _describe(self, start: Offset, topics: Mapping[str, tuple[str, int]]) -> None:
         """Check that the topics are the same, and look for new partitions."""
-        for topic, (of, count) in found.items():
+        for topic, (topic_id, count) in topics.items():
             known, number = start["ids"].get(topic), len(start["offsets"].get(topic, ()))
-            if (known is not None and known != of) or count < number:
+            if (known is not None and known != topic_id) or count < number:
                 hint = "begin with a new checkpoint, which reads all its messages."
                 msg = f"topic {topic!r} was deleted and created again: what was read is of another one"
                 raise self.source.topics.error(msg, hint)
             if number < count and count != self._topics.get(topic, ("", 0))[1]:
                 text = "source %r: topic %r has %d partitions more, which are read from their first message"
                 self.context.log_message(logging.WARNING, text, self._name, topic, count - number)
-        self._topics = found
+        self._topics = topics
         self._next_description = time.monotonic() + _DESCRIBED
 
     def _without_lost(self, begun: Offsets, first: Offsets) -> Offsets:

@@ -24,8 +24,8 @@ class FoundFile(NamedTuple):
 
     def file(self) -> File:
         """The file, without the values of columns."""
-        found = self.stat
-        return File(found.st_mtime_ns, self.path, found.st_size, id=f"{found.st_dev}:{found.st_ino}")
+        status = self.stat
+        return File(status.st_mtime_ns, self.path, status.st_size, id=f"{status.st_dev}:{status.st_ino}")
 
 
 def walk(top: str) -> tuple[list[FoundFile], dict[str, str]]:
@@ -37,13 +37,13 @@ def walk(top: str) -> tuple[list[FoundFile], dict[str, str]]:
     Raises:
         OSError: a folder cannot be listed.
     """
-    found = _Walk(top)
-    while found.folders or found.links:
-        if found.folders:
-            found.enter(*found.folders.popleft())
+    folders_seen = _Walk(top)
+    while folders_seen.folders or folders_seen.links:
+        if folders_seen.folders:
+            folders_seen.enter(*folders_seen.folders.popleft())
         else:
-            found.follow(found.links.popleft())
-    return list(found.files.values()), found.ignored
+            folders_seen.follow(folders_seen.links.popleft())
+    return list(folders_seen.files.values()), folders_seen.ignored
 
 
 class _Walk:
@@ -99,13 +99,13 @@ class _Walk:
             path = self.top + path[len(self.real) :]
         self._add(FoundFile(path, name, status))
 
-    def _add(self, found: FoundFile) -> None:
-        if stat.S_ISDIR(found.stat.st_mode):
-            self.folders.append((found.path, found.name))
-        elif not stat.S_ISREG(found.stat.st_mode):
-            self.ignored[found.name] = "is neither a file nor a folder"
-        elif self.files.setdefault(found.path, found) is not found:
-            self.ignored[found.name] = f"is a link to {found.path}, which is read once"
+    def _add(self, entry: FoundFile) -> None:
+        if stat.S_ISDIR(entry.stat.st_mode):
+            self.folders.append((entry.path, entry.name))
+        elif not stat.S_ISREG(entry.stat.st_mode):
+            self.ignored[entry.name] = "is neither a file nor a folder"
+        elif self.files.setdefault(entry.path, entry) is not entry:
+            self.ignored[entry.name] = f"is a link to {entry.path}, which is read once"
 
 
 def lists(folder: str | os.PathLike[str], place: str | os.PathLike[str]) -> bool:

@@ -107,17 +107,17 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _read_to(self, start: Offset) -> Offset:
         """The offset up to which the source was read: resident batches go on after Spark's offset."""
         context = self.context
-        found = [start, *([start["after"]] if "after" in start else [])]
+        positions = [start, *([start["after"]] if "after" in start else [])]
         if self._name in context.read_offsets:
-            found.append(dict(context.read_offsets[self._name]))
+            positions.append(dict(context.read_offsets[self._name]))
         # a run in which no micro-batch stays repeats what an earlier run has begun, too
         stays = context.resident or context.continued != FIRST
         if stays and (newest := context.log.newest(self._newest)) is not None:
             if newest != self._newest:
                 manifest = context.log.read(newest)
                 self._newest, self._resident = newest, {} if manifest is None else manifest.sources
-            found += [dict(self._resident[self._name])] if self._name in self._resident else []
-        return max(found, key=self.position)
+            positions += [dict(self._resident[self._name])] if self._name in self._resident else []
+        return max(positions, key=self.position)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """The offset before the first batch."""

@@ -48,9 +48,9 @@ def present(source: JournaledSource, name: str, log: Files) -> Read:
 
 def last_captured(source: ReplaySource) -> tuple[int, bool]:
     """The last epoch that a captured folder has, -1 for none; and whether no later one follows."""
-    found, published = source.after(-1), source.published
+    captured, published = source.after(-1), source.published
     since = -1 if published is None else published.newest()
-    return max([since, *(epoch for epoch, _ in found.epochs)]), found.complete
+    return max([since, *(epoch for epoch, _ in captured.epochs)]), captured.complete
 
 
 def _messages(source: KafkaSource) -> Read:
@@ -58,8 +58,8 @@ def _messages(source: KafkaSource) -> Read:
 
     def read(offset: Offset) -> bool:
         begun: Mapping[str, Sequence[int]] = offset["offsets"]
-        pairs = ((begun.get(topic, ()), of) for topic, of in ends.items())
-        return all(len(at) >= len(of) and all(map(ge, at, of)) for at, of in pairs)
+        pairs = ((begun.get(topic, ()), end) for topic, end in ends.items())
+        return all(len(at) >= len(end) and all(map(ge, at, end)) for at, end in pairs)
 
     return read
 

@@ -53,18 +53,18 @@ class Ignored:
         self._context, self._source = context, source
         self._last: dict[str, str] = {}
 
-    def report(self, found: dict[str, str]) -> None:
+    def report(self, ignored: dict[str, str]) -> None:
         """Report the names of a listing, and why they are not read."""
-        if found == self._last:
+        if ignored == self._last:
             return
-        new = sorted(found.keys() - self._last.keys())
+        new = sorted(ignored.keys() - self._last.keys())
         for name in new[:_TOLD]:
-            self._context.log_message(logging.WARNING, "source %r: %s %s", self._source, name, found[name])
+            self._context.log_message(logging.WARNING, "source %r: %s %s", self._source, name, ignored[name])
         if len(new) > _TOLD:
             text = "source %r: %d more names are not read; python -m timely_spark status has some"
             self._context.log_message(logging.WARNING, text, self._source, len(new) - _TOLD)
-        write_ignored(self._context.log.files, self._source, found)
-        self._last = found
+        write_ignored(self._context.log.files, self._source, ignored)
+        self._last = ignored
 
 
 class FilesReader(Reader):
@@ -206,20 +206,20 @@ class DeltaReader(Reader):
         if self._target is None and not self._due():
             return start
         with self._looking():
-            end, found = max(start["version"], self._empty), 0
-            while found < self.source.versions_per_epoch and end != self._target and log.has(end + 1):
+            end, count = max(start["version"], self._empty), 0
+            while count < self.source.versions_per_epoch and end != self._target and log.has(end + 1):
                 end += 1
-                found += bool(self._version(start, end))
-            if not found:
+                count += bool(self._version(start, end))
+            if not count:
                 self._empty = end
                 if end == self._checked and log.has(end):
                     return start
                 log.check_reachable(end + 1)
                 self._checked = end
             log.check_same(start["version"], start.get("commit"))
-            more = found and end != self._target and log.has(end + 1)
+            more = count and end != self._target and log.has(end + 1)
             self._waiting = (log.newest() if self._target is None else self._target) - end if more else 0
-        return self._offset(end) if found else start
+        return self._offset(end) if count else start
 
     def _offset(self, version: int) -> Offset:
         return {"version": version, "commit": self.source.log.commit_id(version)}
@@ -313,14 +313,14 @@ class ReplayReader(Reader):
             self.source.check_same(capture)
             published = self.source.published
             since = {} if published is None else {"since": self._since(start, published)}
-            found = self.source.after(start["epoch"], **since)
-        epochs = found.epochs
+            captured = self.source.after(start["epoch"], **since)
+        epochs = captured.epochs
         if self._target is not None:
             last = max((at for at, _ in self._target.epochs), default=-1)
-            epochs, found = [each for each in epochs if each[0] <= last], self._target
+            epochs, captured = [each for each in epochs if each[0] <= last], self._target
         sizes = accumulate(file.size for _, file in epochs)
         read = max(1, sum(size <= _REPLAYED for size in sizes)) if epochs else 0
-        complete, self._waiting = found.complete and read == len(epochs), len(epochs) - read
+        complete, self._waiting = captured.complete and read == len(epochs), len(epochs) - read
         if not read and not complete:
             return start
         if read < len(epochs):

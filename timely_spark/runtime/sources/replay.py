@@ -63,9 +63,9 @@ class ReplaySource(FileSource):
 
     def arranged(self) -> Published:
         """The published collection, which must be arranged."""
-        if (found := self.published) is not None and found.keys:
-            return found
-        what = "a stream or collection" if found is None else "a collection that was not arranged"
+        if (declared := self.published) is not None and declared.keys:
+            return declared
+        what = "a stream or collection" if declared is None else "a collection that was not arranged"
         hint = "in the other flow, write collection.arrange(keys).publish(path); or read it by replay()."
         self.schema()  # raises if there is nothing
         msg = f"{self.folder.path} has {what}, not an arrangement"
@@ -96,25 +96,25 @@ class ReplaySource(FileSource):
     def after(self, epoch: int, since: int = -1) -> CapturedEpochs:
         """The epochs after `epoch` that are there; those up to `since` are in one snapshot."""
         complete = self._files.exists(COMPLETE)  # before the listing: all files were there before the mark
-        found = self._listed(epoch, since)
-        if found and not complete:
+        files = self._listed(epoch, since)
+        if files and not complete:
             # a listing may miss a file that appears meanwhile, and have a later one: what was there at the
             # end of the first listing is in the second
-            last = found[-1][0]
-            found = [(at, file) for at, file in self._listed(epoch, since) if at <= last]
-        return CapturedEpochs(found, complete)
+            last = files[-1][0]
+            files = [(at, file) for at, file in self._listed(epoch, since) if at <= last]
+        return CapturedEpochs(files, complete)
 
     def between(self, start: int, end: int, number: int, since: int = -1) -> list[tuple[int, File]]:
         """The `number` epochs after `start` up to `end`."""
-        found = [(at, file) for at, file in self._listed(start, since) if at <= end]
-        if len(found) != number:
+        files = [(at, file) for at, file in self._listed(start, since) if at <= end]
+        if len(files) != number:
             msg = (
                 f"{self.folder.path} had {number} epochs from {start + 1} to {end}, which are planned; now "
-                f"it has {len(found)} of them"
+                f"it has {len(files)} of them"
             )
             hint = "restore them and start again; remove files only when all flows have replayed them."
             raise self.folder.error(msg, hint)
-        return found
+        return files
 
     def _listed(self, epoch: int, since: int) -> list[tuple[int, File]]:
         files = [(at, file) for file in self.folder.files() if (at := epoch_of(file.path)) >= 0]

@@ -31,10 +31,10 @@ class Skipped:
     @classmethod
     def of(cls, files: Files, source: str) -> Skipped:
         """The record of a checkpoint about an input."""
-        found = files.json(_file(source))
-        if found is None:
+        data = files.json(_file(source))
+        if data is None:
             return cls()
-        return cls(dict(found["files"]), tuple(found["entries"]), tuple(found["versions"]))
+        return cls(dict(data["files"]), tuple(data["entries"]), tuple(data["versions"]))
 
     def write(self, files: Files, source: str) -> None:
         """Write it, durably."""
@@ -69,7 +69,7 @@ def skip(
     try:
         inputs = log.flow(manifest)["described"]["inputs"]
         kind = "handle" if entry is not None else "source"
-        names = [name for name, _, of in inputs if of == kind and source in {None, name}]
+        names = [name for name, _, input_kind in inputs if input_kind == kind and source in {None, name}]
         chosen = log.chosen()
         done = manifest if chosen is None else chosen[0]
         offsets = done.sources
@@ -105,7 +105,7 @@ def _version(log: RoundLog, names: list[str], offsets: Mapping[str, Mapping[str,
 
 
 def _path(log: RoundLog, names: list[str], offsets: Mapping[str, Mapping[str, int]], file: str) -> str:
-    found: list[tuple[str, str, int]] = []
+    files: list[tuple[str, str, int]] = []
     planned: list[str] = []
     for name in names:
         read = offsets.get(name, {}).get("files", -1)
@@ -113,16 +113,16 @@ def _path(log: RoundLog, names: list[str], offsets: Mapping[str, Mapping[str, in
             if path == file or path.endswith(f"/{file.lstrip('/')}"):
                 if batch <= read:
                     raise _already(("file", path), name, None)
-                found.append((name, path, batch))
+                files.append((name, path, batch))
             elif batch > read:
                 planned.append(path)
-    if len(found) != 1:
-        msg = f"{len(found) or 'no'} files called {file!r} are planned and not read"
+    if len(files) != 1:
+        msg = f"{len(files) or 'no'} files called {file!r} are planned and not read"
         hint = f"give one of them: {', '.join(sorted(planned)[:5]) or 'there is none'}."
-        if found:
-            hint = f"give the whole path: {', '.join(path for _, path, _ in found)}; or --input."
+        if files:
+            hint = f"give the whole path: {', '.join(path for _, path, _ in files)}; or --input."
         raise BadFile(msg, hint=hint)
-    ((name, path, batch),) = found
+    ((name, path, batch),) = files
     before = Skipped.of(log.files, name)
     replace(before, files={**before.files, path: batch}).write(log.files, name)
     return f"{path} of source {name!r} is skipped"

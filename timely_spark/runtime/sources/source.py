@@ -21,7 +21,7 @@ class JournaledSource(ABC):
 
     Args:
         columns: the columns that the flow reads.
-        condition: true of all records that the flow reads; None: unknown.
+        condition: true of all records that the flow reads; None if unknown.
         tasks: how many tasks run at once.
     """
 
@@ -41,7 +41,7 @@ class JournaledSource(ABC):
 
     @property
     def watched(self) -> str | None:
-        """A local folder in which something changes when records arrive; None: there is no such folder."""
+        """A local folder in which something changes when records arrive; None without such a folder."""
         return None
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:

@@ -187,11 +187,11 @@ def is_remote(folder: str) -> bool:
     path, longest, kind = os.path.realpath(folder), "", ""
     with suppress(OSError), open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
         for line in mounts:
-            _, place, of, *_ = line.split(" ")
+            _, place, file_system, *_ = line.split(" ")
             at = place.encode("latin-1", "replace").decode("unicode_escape")  # a space is written \040
             below = path == at or path.startswith(f"{at.rstrip('/')}/")
             if below and len(at) >= len(longest):
-                longest, kind = at, of
+                longest, kind = at, file_system
     return _NETWORK.search(kind) is not None
 
 

@@ -55,10 +55,10 @@ class Blobs:
             embedded = bytes(reference[: len(_HERE)]) == _HERE
             return (buffer.slice(len(_HERE)) if embedded else buffer), None
         try:
-            of, start, size, crc32 = _span(reference)
+            file_size, start, size, crc32 = _span(reference)
         except ValueError:
             raise LogDamaged.escapes(self.files.root, name) from None
-        return self.files.part(name, of=of, start=start, size=size, crc32=crc32)
+        return self.files.part(name, of=file_size, start=start, size=size, crc32=crc32)
 
     @contextmanager
     def reading(self, reference: Any) -> Iterator[None]:
@@ -154,9 +154,9 @@ def size_of(reference: Any) -> int:
 def _span(reference: Any) -> tuple[int, int, int, int]:
     """(size of the file, start, size, checksum) of the bytes that a reference to a file stands for."""
     name, at, span = bytes(reference).decode().partition("@")
-    _, of, content = name.rsplit("-", 2)
-    start, size, crc32 = span.split("+") if at else ("0", of, content)
-    return int(of), int(start), int(size), int(crc32, 16)
+    _, file_size, content = name.rsplit("-", 2)
+    start, size, crc32 = span.split("+") if at else ("0", file_size, content)
+    return int(file_size), int(start), int(size), int(crc32, 16)
 
 
 def files_of(rows: pa.Table) -> set[str]:

@@ -82,8 +82,8 @@ class Cache:
 
     def stamp(self, key: str) -> Stamp | None:
         """The stamp of the copy; None if there is no copy."""
-        found = stamp(self._path(key))
-        return None if found is None else found[:-1]  # each use of a copy changes its inode
+        current = stamp(self._path(key))
+        return None if current is None else current[:-1]  # each use of a copy changes its inode
 
     def drop(self, key: str) -> None:
         """Remove the copy."""

@@ -52,10 +52,10 @@ def unsealed(root: str, name: str, content: pa.Buffer) -> pa.Buffer:
     if not is_sealed(content):
         raise LogDamaged.unreadable(root, name, f"its {content.size} bytes do not end in a checksum")
     rest = content.slice(0, content.size - _LENGTH)
-    found, expected = _seal(name, rest), content.slice(rest.size).to_pybytes()
-    if found != expected:
-        written, computed = (seal[-11:-3].decode(errors="replace") for seal in (expected, found))
-        raise LogDamaged.altered(root, name, expected=written, found=computed)
+    actual, expected = _seal(name, rest), content.slice(rest.size).to_pybytes()
+    if actual != expected:
+        written, computed = (seal[-11:-3].decode(errors="replace") for seal in (expected, actual))
+        raise LogDamaged.altered(root, name, expected=written, computed=computed)
     return rest
 
 

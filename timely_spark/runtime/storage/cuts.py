@@ -15,12 +15,12 @@ Cuts = dict[tuple[int, int], int]
 
 def recorded_cuts(log: RoundLog, batch: int) -> Cuts:
     """The cuts of a batch, by earlier attempts at it."""
-    found: Cuts = {}
+    cuts: Cuts = {}
     for name in log.files.names("cuts"):
-        of, round_, worker = _parts(log, name)
-        if of == batch:
-            found[round_, worker] = int(log.files.existing(name, log.files.json(name))["steps"])
-    return found
+        number, round_, worker = _parts(log, name)
+        if number == batch:
+            cuts[round_, worker] = int(log.files.existing(name, log.files.json(name))["steps"])
+    return cuts
 
 
 def record(log: RoundLog, batch: int, round_: int, worker: int, steps: int) -> int:

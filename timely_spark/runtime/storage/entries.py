@@ -98,8 +98,8 @@ class Buffer:
 class Journal:
     """The entries of a handle in the log of a checkpoint: an entry is durable when `append` returns.
 
-    It is made with the `epoch` of the input in the flow (None: closed), and with the entries from before the
-    start.
+    It is made with the `epoch` of the input in the flow (None if it is closed), and with the entries from
+    before the start.
     """
 
     def __init__(self, name: str, log: RoundLog, *, epochs: str, epoch: int | None, buffer: Buffer) -> None:

@@ -273,7 +273,7 @@ class Files:
                 _intact.add(version)
             return part, version
         if self.local or stamp is None:
-            raise LogDamaged.altered(self.root, name, expected=f"{crc32:08x}", found=f"{computed:08x}")
+            raise LogDamaged.altered(self.root, name, expected=f"{crc32:08x}", computed=f"{computed:08x}")
         Cache.of_this_user().drop(self._key(path))  # perhaps only this machine's copy is damaged
         return self.part(name, of=of, start=start, size=size, crc32=crc32)
 
@@ -357,8 +357,8 @@ class Files:
 
     def numbers(self, folder: str) -> list[int]:
         """The numbers among the names in a folder (`7`, `7.arrow`), ascending; lists the folder once."""
-        found = map(_NUMBERED.fullmatch, self._names(folder))
-        return sorted(int(match[1]) for match in found if match)
+        matches = map(_NUMBERED.fullmatch, self._names(folder))
+        return sorted(int(match[1]) for match in matches if match)
 
     def names(self, folder: str) -> list[str]:
         """The names of the complete files in a folder (`.` is the root); lists the folder once."""

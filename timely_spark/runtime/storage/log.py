@@ -186,11 +186,11 @@ class RoundLog:
         What an older term wrote after a batch of a newer one is of a run that had lost the checkpoint.
         """
         latest = {batch: term for term, batches in self._by_term().items() for batch in batches}
-        found: dict[int, int] = {}
+        newest: dict[int, int] = {}
         for batch in sorted(latest):
-            if latest[batch] >= max(found.values(), default=0):
-                found[batch] = latest[batch]
-        return found
+            if latest[batch] >= max(newest.values(), default=0):
+                newest[batch] = latest[batch]
+        return newest
 
     def _by_term(self) -> dict[int, list[int]]:
         terms = [t for t in self.files.numbers("rounds") if self.term is None or t < self.term]
@@ -257,7 +257,7 @@ class RoundLog:
         return rows.filter(pc.is_in(rows.column("worker"), running))
 
     def newest_before(self, batch: int) -> tuple[Manifest, pa.Table]:
-        """The manifest of batch - 1 and its rows, also for a replay, whose own manifest may exist."""
+        """The manifest of batch - 1 and its rows. In a replay the batch's own manifest may exist, too."""
         if (read := self.manifest_and_rows(batch - 1)) is None:
             raise LogDamaged.no_manifest(self.files.root, batch - 1)
         return read
@@ -300,8 +300,10 @@ class RoundLog:
         offsets, commits = self.spark.offsets, self.spark.commits
         last = offsets[-1] if offsets else FIRST
         written = [(batch, self._earlier_manifest(batch)) for batch in sorted(self._earlier)]
-        given = {each.micro_batch: each.offsets for _, each in written if each.micro_batch in offsets[-2:]}
-        self.spark.check([each.micro_batch for _, each in written if each.micro_batch > FIRST], given)
+        offsets_of = {
+            each.micro_batch: each.offsets for _, each in written if each.micro_batch in offsets[-2:]
+        }
+        self.spark.check([each.micro_batch for _, each in written if each.micro_batch > FIRST], offsets_of)
         needed = last if not offsets or (commits and commits[-1] >= last) else last - 1
         newest = max((batch for batch, each in written if _ended(each, needed, last)), default=None)
         if newest is None and not offsets and not self._earlier:

@@ -64,10 +64,10 @@ class Published:
     @classmethod
     def of(cls, files: Files) -> Published | None:
         """The published collection in a folder; None if there is none, or a capture that keeps all epochs."""
-        found = files.json(_DECLARED)
-        if found is None:
+        data = files.json(_DECLARED)
+        if data is None:
             return None
-        return cls(files, found["lease"], found["diff"], tuple(found.get("keys", ())))
+        return cls(files, data["lease"], data["diff"], tuple(data.get("keys", ())))
 
     def declare(self) -> None:
         """Say that the folder is published."""
@@ -103,8 +103,8 @@ class Published:
 
     def held(self, reader: str) -> int | None:
         """The epoch of a reader's hold; None if it has none."""
-        found = self.files.json(f"_hold-{reader}.json")
-        return None if found is None else int(found["epoch"])
+        lease = self.files.json(f"_hold-{reader}.json")
+        return None if lease is None else int(lease["epoch"])
 
     def release(self, reader: str) -> None:
         """Give up a hold."""
@@ -117,7 +117,7 @@ class Published:
     def _holds(self) -> dict[str, tuple[int, int]]:
         """The holds by reader: the epoch, and the snapshot that is mapped."""
         holds = {}
-        for reader in [found[1] for name in self.files.names(".") if (found := _HOLD.fullmatch(name))]:
+        for reader in [match[1] for name in self.files.names(".") if (match := _HOLD.fullmatch(name))]:
             if (hold := self.files.json(f"_hold-{reader}.json")) is None:
                 continue
             if time.time() - hold["renewed"] > self.lease:
@@ -203,21 +203,21 @@ class MappedSnapshots:
 
 @lru_cache(maxsize=4)
 def _opened(
-    of: MappedSnapshots, name: str, schema: pa.Schema, keys: tuple[str, ...], _version: object
+    snapshots: MappedSnapshots, name: str, schema: pa.Schema, keys: tuple[str, ...], _version: object
 ) -> Sorted:
     """The rows of one version of a file, validated."""
-    files = Files(of.location)
+    files = Files(snapshots.location)
     if (content := files.buffer(name)) is None:
         held = "which it has mapped, and was removed: it gave no sign of life for longer than the lease"
-        msg = f"input {of.source!r}: {files.root} had {name}, {held}"
-        raise BadFile(msg, where=of.where, hint=_LAPSED)
+        msg = f"input {snapshots.source!r}: {files.root} had {name}, {held}"
+        raise BadFile(msg, where=snapshots.where, hint=_LAPSED)
     try:
         table = pa.ipc.open_file(content).read_all()
         table.validate(full=True)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise LogDamaged.unreadable(files.root, name, error) from error
     metadata = table.schema.metadata or {}
-    columns = [of.diff if column == DIFF else column for column in schema.names]
+    columns = [snapshots.diff if column == DIFF else column for column in schema.names]
     rows = table.select(columns).rename_columns(schema.names).cast(schema)
     if metadata.get(_KEYS) != json.dumps(keys).encode():  # it was published by other keys then
         hashed, rows = _sorted(rows, keys)
@@ -234,8 +234,8 @@ def epoch_of(path: str) -> int:
     >>> epoch_of("/shared/epoch-00000000000000000007.arrow"), epoch_of("/shared/_schema.arrow")
     (7, -1)
     """
-    found = _NAME.fullmatch(path.rpartition("/")[2])
-    return -1 if found is None else int(found[2])
+    match = _NAME.fullmatch(path.rpartition("/")[2])
+    return -1 if match is None else int(match[2])
 
 
 def is_snapshot(path: str) -> bool:
@@ -245,5 +245,5 @@ def is_snapshot(path: str) -> bool:
 
 def _numbered(names: Iterable[str], kind: str) -> dict[int, str]:
     """The files of a kind, by epoch."""
-    found = ((_NAME.fullmatch(name), name) for name in names)
-    return {int(match[2]): name for match, name in found if match and match[1] == kind}
+    matches = ((_NAME.fullmatch(name), name) for name in names)
+    return {int(match[2]): name for match, name in matches if match and match[1] == kind}

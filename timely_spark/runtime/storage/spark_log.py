@@ -58,13 +58,13 @@ class SparkLog:
     def feedback(self, batch: int) -> dict[str, Any] | None:
         """The end offset of the feedback source in a batch; None if the batch lacks it, or is missing."""
         ends, name = self.ends(batch), f"offsets/{batch}"
-        found = self._json(name, ends[0]) if ends and ends[0].startswith("{") else {}
-        if "round" not in found or "inputs" not in found:
+        end = self._json(name, ends[0]) if ends and ends[0].startswith("{") else {}
+        if "round" not in end or "inputs" not in end:
             return None
-        inputs = found["inputs"]
-        if not (isinstance(inputs, dict) and all(type(n) is int for n in (found["round"], *inputs.values()))):
+        inputs = end["inputs"]
+        if not (isinstance(inputs, dict) and all(type(n) is int for n in (end["round"], *inputs.values()))):
             raise self._unreadable(name, f"its first source has the offset {ends[0]}")
-        return found
+        return end
 
     def is_of_a_flow(self) -> bool:
         """Whether a flow started the query that wrote the newest offsets."""
@@ -73,12 +73,12 @@ class SparkLog:
         except LogDamaged:
             return False
 
-    def check(self, written: list[int], given: dict[int, str | None]) -> None:
+    def check(self, written: list[int], recorded: dict[int, str | None]) -> None:
         """Before a start: check all files that Spark, or this package, reads when it restarts.
 
         Args:
             written: the batches that have a manifest.
-            given: the offsets that batches were given, by their manifests; None if the manifest has none.
+            recorded: the offsets that batches were given, by their manifests; None if the manifest has none.
         """
         offsets, commits = self.offsets, self.commits
         last = offsets[-1] if offsets else -1
@@ -96,7 +96,7 @@ class SparkLog:
         for batch in range(max(0, last - 1), last + 1):
             name = f"offsets/{batch}"
             text = self.files.existing(name, self.text(batch))
-            if (expected := given.get(batch)) is not None and text != expected:
+            if (expected := recorded.get(batch)) is not None and text != expected:
                 reason = f"it is not what Spark gave to batch {batch}, which manifest {batch} has"
                 raise self._unreadable(name, reason)
         if last > 0:
@@ -123,8 +123,8 @@ class SparkLog:
 
     def _check_listed(self, source: int, end: str) -> None:
         """Check the files in which Spark lists what its own source of files has read, to the offset `end`."""
-        found = _LISTED.fullmatch(end)
-        if found is None or (last := int(found[1])) < 0:
+        match = _LISTED.fullmatch(end)
+        if match is None or (last := int(match[1])) < 0:
             return
         folder = f"sources/{source}"
         names = {name.rpartition("/")[2] for name in self.files.names(folder)}

@@ -111,7 +111,7 @@ class Local:
 
 
 def _check_regular(path: str) -> None:
-    """Refuse pipes and devices, whose content has no end, also behind a link."""
+    """Refuse pipes and devices, also behind a link: their content has no end."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
 
@@ -171,7 +171,7 @@ def _sync(folder: str) -> None:
 
 
 class Remote:
-    """Files of a pyarrow file system, whose client retries transient failures.
+    """Files of a pyarrow file system. Its client retries transient failures.
 
     Args:
         small: the file system for uploads of one request.

@@ -24,15 +24,15 @@ def overflow(failures: Failures, rows: Any, result: pa.DataType, instead: str = 
 def _numeric(decimal: Callable[[pa.DataType, pa.DataType], pa.DataType]) -> Callable[..., Typed | None]:
     """The types of an operator of numbers; `decimal` is the type of its result for decimals."""
 
-    def typed(given: Sequence[pa.DataType], zone: str) -> Typed | None:
-        kind = common(*given)
+    def typed(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
+        kind = common(*kinds)
         if kind in {pa.null(), pa.string()}:
             kind = pa.float64()
         if kind is None or not is_number(kind):
             return None
         if not is_decimal(kind):
             return [kind, kind], kind
-        a, b = (decimal_for(one if is_number(one) else kind) for one in given)
+        a, b = (decimal_for(one if is_number(one) else kind) for one in kinds)
         return [a, b], decimal(a, b)
 
     return typed
@@ -82,15 +82,15 @@ def _sum(plus: Callable[[Any, Any], Any], sign: int) -> Callable[..., Any]:
             return _fit(plus(x, y), scale, result, failures)
         x, y = to_numpy(a), to_numpy(b)
         with np.errstate(all="ignore"):
-            made = plus(x, y)
+            total = plus(x, y)
             if not is_float(result):
                 overflow(
                     failures,
-                    ((made ^ x) & (made ^ (y if sign > 0 else ~y))) < 0,
+                    ((total ^ x) & (total ^ (y if sign > 0 else ~y))) < 0,
                     result,
                     "try_add" if sign > 0 else "try_subtract",
                 )
-        return made
+        return total
 
     return kernel
 
@@ -108,16 +108,16 @@ def _product(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> 
             x, y = wide(x), wide(y)
         return _fit(x * y, a.type.scale + b.type.scale, result, failures)
     with np.errstate(all="ignore"):
-        made = x * y
+        product = x * y
         if result == pa.int64():
             # the quotient tells of an overflow, but for the least number times -1
             least = np.iinfo(np.int64).min
-            bad = ((x != 0) & (made // np.where(x == 0, 1, x) != y)) | ((x == -1) & (y == least))
+            bad = ((x != 0) & (product // np.where(x == 0, 1, x) != y)) | ((x == -1) & (y == least))
             overflow(failures, bad, result, "try_multiply")
         elif is_integral(result):
             exact = x.astype(np.int64) * y.astype(np.int64)
-            overflow(failures, exact != made, result, "try_multiply")
-    return made
+            overflow(failures, exact != product, result, "try_multiply")
+    return product
 
 
 spark_function("*", _numeric(_product_type))(_product)
@@ -131,9 +131,9 @@ def _zero(failures: Failures, divisor: Any) -> Any:
     return np.where(zero, 1, divisor)
 
 
-def _quotient_types(given: Sequence[pa.DataType], zone: str) -> Typed | None:
-    made = _numeric(_quotient_type)(given, zone)
-    return made if made is None or is_decimal(made[1]) else ([pa.float64()] * 2, pa.float64())
+def _quotient_types(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
+    typed = _numeric(_quotient_type)(kinds, zone)
+    return typed if typed is None or is_decimal(typed[1]) else ([pa.float64()] * 2, pa.float64())
 
 
 def _quotient(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> Any:
@@ -167,11 +167,11 @@ spark_function("% mod", remainder_types)(_remainder)
 spark_function("try_mod", _numeric(_rest_type), tries=True)(_remainder)
 
 
-def _whole_quotient_types(given: Sequence[pa.DataType], zone: str) -> Typed | None:
-    made = _numeric(_quotient_type)(given, zone)
-    if made is None or is_float(made[1]):
+def _whole_quotient_types(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
+    typed = _numeric(_quotient_type)(kinds, zone)
+    if typed is None or is_float(typed[1]):
         return None
-    return (made[0], pa.int64()) if is_decimal(made[1]) else ([pa.int64()] * 2, pa.int64())
+    return (typed[0], pa.int64()) if is_decimal(typed[1]) else ([pa.int64()] * 2, pa.int64())
 
 
 @spark_function("div", _whole_quotient_types)
@@ -184,15 +184,15 @@ def _whole_quotient(a: Value, b: Value, *, result: pa.DataType, failures: Failur
     y = _zero(failures, y)
     with np.errstate(all="ignore"):
         down = x // y
-        made = down + ((down < 0) & (down * y != x))
+        quotient = down + ((down < 0) & (down * y != x))
         least = -(2**63)
         if is_decimal(a.type):
-            large = np.asarray((made < least) | (made >= 2**63), bool)
-            made = np.where(large, 0, made).astype(np.int64)
+            large = np.asarray((quotient < least) | (quotient >= 2**63), bool)
+            quotient = np.where(large, 0, quotient).astype(np.int64)
         else:
             large = (x == least) & (y == -1)
     overflow(failures, large, result)
-    return made
+    return quotient
 
 
 @spark_function("negative", "number -> N", result=lambda kind: kind)

@@ -166,8 +166,8 @@ def _float_to_decimal(a: Value, to: pa.DataType, zone: str, failures: Failures) 
     # Java's text of a double is the shortest that reads back as it, as is Python's; of a float its double's
     x = np.atleast_1d(to_numpy(a)).astype(np.float64)
     bad = ~np.isfinite(x)
-    made = _text_to_decimal(pa.array(np.where(bad, 0.0, x)).cast(pa.string()), to, zone, failures)
-    return pc.if_else(pa.array(bad), pa.scalar(None, to), made) if bad.any() else made
+    decimals = _text_to_decimal(pa.array(np.where(bad, 0.0, x)).cast(pa.string()), to, zone, failures)
+    return pc.if_else(pa.array(bad), pa.scalar(None, to), decimals) if bad.any() else decimals
 
 
 def _to_boolean(a: Value, to: pa.DataType, zone: str, failures: Failures) -> Any:
@@ -224,12 +224,12 @@ def _text_to_float(a: pa.Array, to: pa.DataType, zone: str, failures: Failures) 
     _malformed(failures, ~(plain | endless), a, to)
     readable = pc.replace_substring_regex(texts, r"[dDfF]$", "")
     readable = pc.utf8_ltrim(pc.if_else(pa.array(plain), readable, "0"), "+")
-    made = np.asarray(readable.cast(to))
+    floats = np.asarray(readable.cast(to))
     lower = pc.utf8_lower(texts)
-    made = np.where(endless & np.asarray(pc.equal(lower, "nan")), np.nan, made)
+    floats = np.where(endless & np.asarray(pc.equal(lower, "nan")), np.nan, floats)
     infinite = endless & ~np.asarray(pc.equal(lower, "nan"))
     sign = np.where(np.asarray(pc.starts_with(texts, "-")), -np.inf, np.inf)
-    return np.where(infinite, sign, made).astype(to.to_pandas_dtype())
+    return np.where(infinite, sign, floats).astype(to.to_pandas_dtype())
 
 
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -288,9 +288,9 @@ def _text_to_date(a: pa.Array, to: pa.DataType, zone: str, failures: Failures) -
 
 
 def _text_to_time(a: pa.Array, to: pa.DataType, zone: str, failures: Failures) -> Any:
-    made, good = parsed_times(pc.utf8_trim(a, BLANKS), to.tz)
+    times, good = parsed_times(pc.utf8_trim(a, BLANKS), to.tz)
     _malformed(failures, ~good, a, to)
-    return made
+    return times
 
 
 def _to_text(a: pa.Array, to: pa.DataType, zone: str, failures: Failures) -> Any:
@@ -314,7 +314,7 @@ def text_of_floats(a: pa.Array) -> pa.Array:
         texts, r"^(?P<sign>-?)(?P<whole>[0-9]+)\.?(?P<rest>[0-9]*)(?:e(?P<power>[+-]?[0-9]+))?$"
     )
     finite = np.asarray(pc.is_finite(a))
-    made = pc.case_when(
+    formatted = pc.case_when(
         pc.make_struct(pc.is_nan(a), pc.equal(a, float("inf")), pc.equal(a, float("-inf"))),
         "NaN",
         "Infinity",
@@ -344,7 +344,7 @@ def text_of_floats(a: pa.Array) -> pa.Array:
         _scientific_text(stripped, point).to_numpy(zero_copy_only=False),
     )
     signed = pc.binary_join_element_wise(parts.field("sign"), pa.array(texts, pa.string()), "")
-    return pc.replace_with_mask(made, pa.array(finite), signed)
+    return pc.replace_with_mask(formatted, pa.array(finite), signed)
 
 
 def _plain_text(digits: pa.Array, point: Any, size: Any) -> pa.Array:
@@ -353,8 +353,8 @@ def _plain_text(digits: pa.Array, point: Any, size: Any) -> pa.Array:
     before = sliced(padded, np.minimum(4, 3 + point), 4 + point)
     after = pc.utf8_rtrim(sliced(padded, 4 + point, np.full(len(point), 99)), "0")
     after = pc.if_else(pc.equal(after, ""), "0", after)
-    made = pc.binary_join_element_wise(before, after, ".")
-    return pc.if_else(pa.array(size == 0), "0.0", made)
+    text = pc.binary_join_element_wise(before, after, ".")
+    return pc.if_else(pa.array(size == 0), "0.0", text)
 
 
 def _scientific_text(digits: pa.Array, point: Any) -> pa.Array:

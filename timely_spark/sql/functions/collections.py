@@ -79,9 +79,9 @@ def _of_key(maps: pa.Array, keys: pa.Array) -> pa.Array:
     rows = np.flatnonzero(same)
     place = np.zeros(len(maps), np.int64)
     place[x.owners[rows]] = rows
-    found = np.zeros(len(maps), bool)
-    found[x.owners[rows]] = True
-    return items.take(pa.array(place, mask=~found))
+    present = np.zeros(len(maps), bool)
+    present[x.owners[rows]] = True
+    return items.take(pa.array(place, mask=~present))
 
 
 def _matches(a: pa.Array, value: pa.Array) -> tuple[Elements, Any]:
@@ -95,18 +95,18 @@ def _matches(a: pa.Array, value: pa.Array) -> tuple[Elements, Any]:
 @spark_function("array_contains", "array<T>, T -> boolean")
 def _array_contains(a: Value, value: Value, *, length: int) -> Any:
     x, same = _matches(as_array(a, length), as_array(value, length))
-    found = np.bincount(x.owners[same], minlength=length) > 0
+    present = np.bincount(x.owners[same], minlength=length) > 0
     unknown = np.bincount(x.owners[np.asarray(x.values.is_null())], minlength=length) > 0
-    return pa.array(found, mask=unknown & ~found)
+    return pa.array(present, mask=unknown & ~present)
 
 
 @spark_function("array_position", "array<T>, T -> bigint")
 def _array_position(a: Value, value: Value, *, length: int) -> Any:
     x, same = _matches(as_array(a, length), as_array(value, length))
     rows = np.flatnonzero(same)[::-1]
-    made = np.zeros(length, np.int64)
-    made[x.owners[rows]] = x.places[rows] + 1
-    return made
+    positions = np.zeros(length, np.int64)
+    positions[x.owners[rows]] = x.places[rows] + 1
+    return positions
 
 
 @spark_function("array_remove", "array<T>, T -> array<T>")
@@ -123,10 +123,10 @@ def _array_compact(a: pa.Array) -> Any:
 
 def _firsts(owners: Any, codes: Any) -> Any:
     """Which elements are the first of their list that are like them."""
-    made = np.zeros(len(codes), bool)
+    first = np.zeros(len(codes), bool)
     if len(codes):
-        made[np.unique(np.stack([owners, codes], axis=1), axis=0, return_index=True)[1]] = True
-    return made
+        first[np.unique(np.stack([owners, codes], axis=1), axis=0, return_index=True)[1]] = True
+    return first
 
 
 @spark_function("array_distinct", "array<T> -> array<T>")
@@ -156,25 +156,25 @@ def _array_union(a: Value, b: Value, *, length: int, result: pa.DataType) -> Any
 
 @spark_function("array_intersect", "array<T>, array<T> -> array<T>")
 def _array_intersect(a: Value, b: Value, *, length: int) -> Any:
-    x, _, ours, theirs = _both(a, b, length)
-    return x.filter(np.isin(ours, theirs) & _firsts(x.owners, ours))
+    x, _, left, right = _both(a, b, length)
+    return x.filter(np.isin(left, right) & _firsts(x.owners, left))
 
 
 @spark_function("array_except", "array<T>, array<T> -> array<T>")
 def _array_except(a: Value, b: Value, *, length: int) -> Any:
-    x, _, ours, theirs = _both(a, b, length)
-    return x.filter(~np.isin(ours, theirs) & _firsts(x.owners, ours))
+    x, _, left, right = _both(a, b, length)
+    return x.filter(~np.isin(left, right) & _firsts(x.owners, left))
 
 
 @spark_function("arrays_overlap", "array<T>, array<T> -> boolean")
 def _arrays_overlap(a: Value, b: Value, *, length: int) -> Any:
-    x, y, ours, theirs = _both(a, b, length)
-    same = np.isin(ours, theirs) & np.asarray(x.values.is_valid())
-    found = np.bincount(x.owners[same], minlength=length) > 0
+    x, y, left, right = _both(a, b, length)
+    same = np.isin(left, right) & np.asarray(x.values.is_valid())
+    overlap = np.bincount(x.owners[same], minlength=length) > 0
     null = np.zeros(length, bool)
     for one in (x, y):
         null |= np.bincount(one.owners[np.asarray(one.values.is_null())], minlength=length) > 0
-    return pa.array(found, mask=null & ~found & (x.sizes > 0) & (y.sizes > 0))
+    return pa.array(overlap, mask=null & ~overlap & (x.sizes > 0) & (y.sizes > 0))
 
 
 @spark_function("$array_concat", "array<T>... -> array<T>")
@@ -201,8 +201,8 @@ def _added(a: Value, value: Value, length: int, result: pa.DataType, *, first: b
     filled = pc.fill_null(lists, pa.scalar([], lists.type)) if lists.null_count else lists
     single = lists_of(as_array(value, length), np.ones(length, np.int64), result)
     pair = (single, filled) if first else (filled, single)
-    made = _array_concat(*pair, length=length, result=result)
-    return pc.if_else(lists.is_valid(), made, pa.scalar(None, result)) if lists.null_count else made
+    longer = _array_concat(*pair, length=length, result=result)
+    return pc.if_else(lists.is_valid(), longer, pa.scalar(None, result)) if lists.null_count else longer
 
 
 @spark_function("array_repeat", "T, int -> array<T>", nulls=True)
@@ -210,8 +210,8 @@ def _array_repeat(value: Value, times: Value, *, length: int, result: pa.DataTyp
     count = as_array(times, length)
     n = np.maximum(np.asarray(pc.fill_null(count, 0)), 0)
     values = as_array(value, length).take(pa.array(np.repeat(np.arange(length), n)))
-    made = lists_of(values, n, result)
-    return pc.if_else(count.is_valid(), made, pa.scalar(None, result)) if count.null_count else made
+    repeated = lists_of(values, n, result)
+    return pc.if_else(count.is_valid(), repeated, pa.scalar(None, result)) if count.null_count else repeated
 
 
 @spark_function("array_join", "array<string>, string, string? -> string")
@@ -233,10 +233,10 @@ def _extreme(name: str, *, greatest: bool) -> None:
         codes = dense_ranks(x.values)
         valid = np.flatnonzero(np.asarray(x.values.is_valid()))
         order = valid[np.lexsort((codes[valid] if greatest else -codes[valid], x.owners[valid]))]
-        place, found = np.zeros(len(a), np.int64), np.zeros(len(a), bool)
+        place, present = np.zeros(len(a), np.int64), np.zeros(len(a), bool)
         place[x.owners[order]] = order  # the last one of each list stays
-        found[x.owners[order]] = True
-        return x.values.take(pa.array(place, mask=~found))
+        present[x.owners[order]] = True
+        return x.values.take(pa.array(place, mask=~present))
 
 
 _extreme("array_max", greatest=True)
@@ -287,8 +287,8 @@ def _flatten(a: pa.Array, *, result: pa.DataType) -> Any:
     filled = pc.fill_null(x.values, pa.scalar([], result)) if x.values.null_count else x.values
     y = Elements(filled)
     sizes = np.bincount(x.owners, weights=y.sizes, minlength=len(a)).astype(np.int64)
-    made = lists_of(y.values, sizes, result)
-    return pc.if_else(pa.array(null), pa.scalar(None, result), made) if null.any() else made
+    flattened = lists_of(y.values, sizes, result)
+    return pc.if_else(pa.array(null), pa.scalar(None, result), flattened) if null.any() else flattened
 
 
 def _sequence_type(*kinds: pa.DataType) -> pa.DataType | None:
@@ -358,8 +358,8 @@ def _array_insert(
     fresh = places == new[owners]
     both = pa.concat_arrays([x.values, as_array(value, length)])
     index = np.where(fresh, len(x.values) + owners, taken)
-    made = lists_of(both.take(pa.array(index, mask=~(inside | fresh))), sizes, result)
-    return pc.if_else(pa.array(present), made, pa.scalar(None, result))
+    inserted = lists_of(both.take(pa.array(index, mask=~(inside | fresh))), sizes, result)
+    return pc.if_else(pa.array(present), inserted, pa.scalar(None, result))
 
 
 # -- maps ----------------------------------------------------------------------------------------------------

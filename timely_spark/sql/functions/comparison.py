@@ -16,9 +16,9 @@ from timely_spark.sql.registry import Typed, Value, as_array, spark_function
 from timely_spark.sql.types import is_float
 
 
-def _alike(given: Sequence[pa.DataType], zone: str) -> Typed | None:
-    kind = types.common_of(given)
-    return None if kind is None or pa.types.is_map(kind) else ([kind] * len(given), pa.bool_())
+def _alike(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
+    kind = types.common_of(kinds)
+    return None if kind is None or pa.types.is_map(kind) else ([kind] * len(kinds), pa.bool_())
 
 
 def _compared(compare: Callable[..., Any], nan: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -59,20 +59,20 @@ def _not_distinct(a: Value, b: Value, *, length: int) -> Any:
 def _equal_or_null(a: pa.Array, b: pa.Array) -> Any:
     null = np.asarray(pc.or_(a.is_null(), b.is_null()))
     rows = np.flatnonzero(~null)
-    made = np.zeros(len(a), bool)
-    made[rows] = np.asarray(equal(a.take(pa.array(rows)), b.take(pa.array(rows)), length=len(rows)))
-    return pa.array(made)
+    equals = np.zeros(len(a), bool)
+    equals[rows] = np.asarray(equal(a.take(pa.array(rows)), b.take(pa.array(rows)), length=len(rows)))
+    return pa.array(equals)
 
 
 @spark_function("in", _alike, nulls=True)
 def _in(subject: Value, *values: Value, length: int) -> Any:
     array = as_array(subject, length)
-    found, unknown = pa.array(np.zeros(length, bool)), array.is_null()
+    present, unknown = pa.array(np.zeros(length, bool)), array.is_null()
     for value in values:
         each = as_array(value, length)
-        found = pc.or_(found, _equal_or_null(array, each))
+        present = pc.or_(present, _equal_or_null(array, each))
         unknown = pc.or_(unknown, each.is_null())
-    return pc.if_else(found, found, pc.if_else(unknown, pa.scalar(None, pa.bool_()), found))
+    return pc.if_else(present, present, pc.if_else(unknown, pa.scalar(None, pa.bool_()), present))
 
 
 @spark_function("not !", "boolean -> boolean")

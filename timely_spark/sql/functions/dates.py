@@ -40,17 +40,17 @@ def days(value: Value) -> Any:
     return x if pa.types.is_date32(value.type) else to_local(x, value.type.tz) // DAY
 
 
-def as_dates(made: Any, failures: Failures) -> Any:
+def as_dates(day_numbers: Any, failures: Failures) -> Any:
     """Days since 1970; those out of range fail."""
-    far = np.abs(made) > 2**31 - 1
+    far = np.abs(day_numbers) > 2**31 - 1
     failures.at(far, "the date is out of range", _RANGE)
-    return pa.array(np.where(far, 0, made).astype(np.int32)).view(pa.date32())
+    return pa.array(np.where(far, 0, day_numbers).astype(np.int32)).view(pa.date32())
 
 
-def _part(names: str, of: Callable[[Any], Any]) -> None:
+def _part(names: str, part: Callable[[Any], Any]) -> None:
     @spark_function(names, "date -> int")
     def _kernel(a: Value) -> Any:
-        return np.asarray(of(days(a)), np.int32)
+        return np.asarray(part(days(a)), np.int32)
 
 
 def _day_of_year(x: Any) -> Any:
@@ -178,8 +178,8 @@ def truncated(x: Any, unit: str) -> Any:
 
 @spark_function("trunc", "date, string -> date", constant=[1])
 def _trunc(a: Value, unit: pa.Scalar, *, length: int, failures: Failures) -> Any:
-    made = truncated(days(a), unit.as_py().upper())
-    return pa.nulls(length, pa.date32()) if made is None else as_dates(made, failures)
+    first_days = truncated(days(a), unit.as_py().upper())
+    return pa.nulls(length, pa.date32()) if first_days is None else as_dates(first_days, failures)
 
 
 _CLOCK = {
@@ -197,13 +197,13 @@ _CLOCK = {
 def _date_trunc(unit: pa.Scalar, a: Value, *, result: pa.DataType, length: int) -> Any:
     name, x = unit.as_py().upper(), local(a)
     if name in _CLOCK:
-        made = x // _CLOCK[name] * _CLOCK[name]
+        truncated_times = x // _CLOCK[name] * _CLOCK[name]
     else:
         start = truncated(x // DAY, name)
         if start is None:
             return pa.nulls(length, result)
-        made = start * DAY
-    return to_instants(made, result.tz)
+        truncated_times = start * DAY
+    return to_instants(truncated_times, result.tz)
 
 
 @spark_function("months_between", "timestamp, timestamp, boolean? -> double")
@@ -213,9 +213,9 @@ def _months_between(a: Value, b: Value, rounded: Value | None = None) -> Any:
     months = (year - year_b) * 12.0 + (month - month_b)
     last = (day == days_in(year, month)) & (day_b == days_in(year_b, month_b))
     seconds = (day - day_b) * 86_400 + _since_midnight(a) - _since_midnight(b)
-    made = np.where((day == day_b) | last, months, months + seconds / (31.0 * 86_400))
-    half_up = np.sign(made) * np.floor(np.abs(made) * 1e8 + 0.5) / 1e8
-    return half_up if rounded is None else np.where(to_numpy(rounded), half_up, made)
+    difference = np.where((day == day_b) | last, months, months + seconds / (31.0 * 86_400))
+    half_up = np.sign(difference) * np.floor(np.abs(difference) * 1e8 + 0.5) / 1e8
+    return half_up if rounded is None else np.where(to_numpy(rounded), half_up, difference)
 
 
 def _since_midnight(a: Value) -> Any:
@@ -243,9 +243,9 @@ def _from_units(names: str, unit: int) -> None:
     def _kernel(a: Value, *, failures: Failures) -> Any:
         x = to_numpy(a)
         with np.errstate(over="ignore"):
-            made = x * unit
-        failures.at(made // unit != x, "the time is out of range", "leave it out by a condition.")
-        return made
+            micros = x * unit
+        failures.at(micros // unit != x, "the time is out of range", "leave it out by a condition.")
+        return micros
 
 
 _from_units("timestamp_millis", 1000)
@@ -365,8 +365,8 @@ def _moved(sign: int) -> Callable[..., Any]:
         whole = np.sign(n) * (np.abs(n) // DAY) * DAY
         x = np.atleast_1d(to_numpy(a))
         with np.errstate(over="ignore"):
-            made = x + n
-            _out_of_range(failures, ((made ^ x) & (made ^ n)) < 0)
+            moved = x + n
+            _out_of_range(failures, ((moved ^ x) & (moved ^ n)) < 0)
             return to_instants(to_local(x, result.tz) + whole, result.tz) + (n - whole)
 
     return kernel
@@ -385,18 +385,18 @@ def _days_between(a: Value, b: Value) -> Any:
 def _time_between(a: Value, b: Value, *, failures: Failures) -> Any:
     x, y = local(a), local(b)
     with np.errstate(over="ignore"):
-        made = x - y
-    _out_of_range(failures, ((x ^ y) & (made ^ x)) < 0)
-    return made
+        difference = x - y
+    _out_of_range(failures, ((x ^ y) & (difference ^ x)) < 0)
+    return difference
 
 
 def _of_intervals(sign: int) -> Callable[..., Any]:
     def kernel(a: Value, b: Value, *, failures: Failures) -> Any:
         x, y = (np.atleast_1d(to_numpy(one)).astype(np.int64) for one in (a, b))
         with np.errstate(over="ignore"):
-            made = x + sign * y
-        _out_of_range(failures, ((made ^ x) & (made ^ sign * y)) < 0)
-        return made if a.type == INTERVAL else made.astype(np.int32)
+            total = x + sign * y
+        _out_of_range(failures, ((total ^ x) & (total ^ sign * y)) < 0)
+        return total if a.type == INTERVAL else total.astype(np.int32)
 
     return kernel
 
@@ -423,13 +423,13 @@ def _factor(by: Value) -> Any:
     return x / 10.0**by.type.scale if types.is_decimal(by.type) else x
 
 
-def _scaled(made: Any, result: pa.DataType, failures: Failures) -> Any:
+def _scaled(quantity: Any, result: pa.DataType, failures: Failures) -> Any:
     width = np.int64 if result == INTERVAL else np.int32
-    if made.dtype.kind == "f":
-        made = np.sign(made) * np.floor(np.abs(made) + 0.5)
-    bad = ~(np.abs(made.astype(np.float64)) <= np.iinfo(width).max)
+    if quantity.dtype.kind == "f":
+        quantity = np.sign(quantity) * np.floor(np.abs(quantity) + 0.5)
+    bad = ~(np.abs(quantity.astype(np.float64)) <= np.iinfo(width).max)
     _out_of_range(failures, bad)
-    return np.where(bad, 0, made).astype(width)
+    return np.where(bad, 0, quantity).astype(width)
 
 
 _MONTHS_OF = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}

@@ -61,7 +61,7 @@ def _shown(value: Any) -> str:
     """A value as JSON."""
     match value:
         case Members():
-            return "{" + ",".join(f"{_shown(name)}:{_shown(of)}" for name, of in value) + "}"
+            return "{" + ",".join(f"{_shown(name)}:{_shown(member)}" for name, member in value) + "}"
         case list():
             return "[" + ",".join(map(_shown, value)) + "]"
         case Number():
@@ -115,7 +115,7 @@ def _get_json_object(text: pa.Array, path: pa.Scalar, *, failures: Failures) -> 
                 value = value[int(number)] if type(value) is list and int(number) < len(value) else _ABSENT
             else:
                 members = value if isinstance(value, Members) else ()
-                value = next((of for key, of in members if key == (name or quoted)), _ABSENT)
+                value = next((member for key, member in members if key == (name or quoted)), _ABSENT)
                 value = _ABSENT if value is None else value
             if value is _ABSENT:
                 return None

@@ -62,21 +62,21 @@ def letters_of(pattern: str) -> tuple[Letters, ...]:
     Raises:
         ArrowInvalid: a letter is not supported.
     """
-    made = []
-    for found in re.finditer(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([^A-Za-z']+)", pattern):
-        if found[2] is None:
-            quoted = found[0].startswith("'")
-            text = (found[1].replace("''", "'") or "'") if quoted else found[3]
-            made.append(Letters("", 0, text))
+    letters = []
+    for match in re.finditer(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([^A-Za-z']+)", pattern):
+        if match[2] is None:
+            quoted = match[0].startswith("'")
+            text = (match[1].replace("''", "'") or "'") if quoted else match[3]
+            letters.append(Letters("", 0, text))
             continue
-        letter, count = found[2], len(found[0])
+        letter, count = match[2], len(match[0])
         known = letter in {*_NUMBERS, *"yuEaS"}
         limit = {"y": 6, "u": 6, "S": 6, "a": 1, "D": 3, "M": 4, "L": 4, "E": 4}.get(letter, 2)
         if not known or count > limit:
-            msg = f"the pattern {pattern!r} has {found[0]!r}; known are y M d D E a H h k K m s S, and '...'"
+            msg = f"the pattern {pattern!r} has {match[0]!r}; known are y M d D E a H h k K m s S, and '...'"
             raise pa.ArrowInvalid(msg)
-        made.append(Letters(letter, count))
-    return tuple(made)
+        letters.append(Letters(letter, count))
+    return tuple(letters)
 
 
 def _padded(numbers: Any, width: int) -> pa.Array:
@@ -139,8 +139,8 @@ def read_by_pattern(texts: pa.Array, pattern: str) -> tuple[Any, Any]:
     """The local microseconds of texts, and which of them are as the pattern says."""
     parts = letters_of(pattern)
     groups = [f"(?P<p{n}>{_reads(part)})" for n, part in enumerate(parts)]
-    found = pc.extract_regex(texts, "^" + "".join(groups) + r"\z")
-    good = np.asarray(found.is_valid())
+    captured = pc.extract_regex(texts, "^" + "".join(groups) + r"\z")
+    good = np.asarray(captured.is_valid())
     fields = {
         "y": np.full(len(texts), 1970),
         "M": np.ones(len(texts), np.int64),
@@ -149,7 +149,7 @@ def read_by_pattern(texts: pa.Array, pattern: str) -> tuple[Any, Any]:
     for n, part in enumerate(parts):
         if part.letter:
             key = {"u": "y", "L": "M"}.get(part.letter, part.letter)
-            fields[key] = _value(part, pc.fill_null(found.field(f"p{n}"), ""), good)
+            fields[key] = _value(part, pc.fill_null(captured.field(f"p{n}"), ""), good)
     hour: Any = fields.get("H", fields.get("k", np.zeros(len(texts), np.int64)) % 24)
     if "h" in fields or "K" in fields:
         hour = fields.get("h", fields.get("K", 0)) % 12 + 12 * fields.get("a", 0)
@@ -157,8 +157,8 @@ def read_by_pattern(texts: pa.Array, pattern: str) -> tuple[Any, Any]:
     minute, second = (fields.get(key, np.zeros(len(texts), np.int64)) for key in "ms")
     good = good & is_date(fields["y"], fields["M"], fields["d"]) & (hour < 24) & (minute < 60) & (second < 60)
     date = days_from(fields["y"], np.where(good, fields["M"], 1), np.where(good, fields["d"], 1))
-    made = date * DAY + ((hour * 60 + minute) * 60 + second) * SECOND + fields.get("S", 0)
-    return np.where(good, made, 0), good
+    times = date * DAY + ((hour * 60 + minute) * 60 + second) * SECOND + fields.get("S", 0)
+    return np.where(good, times, 0), good
 
 
 def _value(part: Letters, texts: pa.Array, good: Any) -> Any:
@@ -176,11 +176,11 @@ def _value(part: Letters, texts: pa.Array, good: Any) -> Any:
 
 
 def _checked(texts: pa.Array, pattern: pa.Scalar, failures: Failures) -> Any:
-    made, good = read_by_pattern(texts, pattern.as_py())
+    times, good = read_by_pattern(texts, pattern.as_py())
     if not good.all():
         first = texts[int(np.flatnonzero(~good)[0])].as_py()
         failures.at(~good, f"the text {first!r} is not as {pattern.as_py()!r} says", "use try_to_timestamp.")
-    return made
+    return times
 
 
 def _to_date(text: pa.Array, pattern: pa.Scalar, *, failures: Failures) -> Any:

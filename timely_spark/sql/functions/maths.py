@@ -19,15 +19,15 @@ from timely_spark.sql.registry import Failures, Typed, Value, as_array, spark_fu
 from timely_spark.sql.types import bounded, is_decimal, is_float, is_integral
 
 
-def _of_doubles(names: str, of: Callable[[Any], Any], null: Callable[[Any], Any] | None = None) -> None:
+def _of_doubles(names: str, formula: Callable[[Any], Any], null: Callable[[Any], Any] | None = None) -> None:
     """A function of doubles; `null`: for which it has none."""
 
     @spark_function(names, "double -> double")
     def _kernel(a: Value) -> Any:
         x = np.atleast_1d(to_numpy(a))
         with np.errstate(all="ignore"):
-            made = of(x)
-            return made if null is None else pa.array(made, mask=null(x))
+            y = formula(x)
+            return y if null is None else pa.array(y, mask=null(x))
 
 
 for _names, _of in (
@@ -149,8 +149,8 @@ def _float_rounded(x: Any, digits: int, how: Callable[[Any, Any], Any]) -> Any:
     texts = pa.array(np.where(finite, x, 0)).cast(pa.string())
     whole, scale = parsed_decimals(texts)
     by = np.array([10**n for n in range(700)], object)[np.clip(scale - digits, 0, 699)]
-    made = np.where(scale > digits, how(whole, by) * by, whole)
-    rounded = _as_doubles(made, scale)
+    unscaled = np.where(scale > digits, how(whole, by) * by, whole)
+    rounded = _as_doubles(unscaled, scale)
     return np.where(finite & (scale > digits), rounded, x) + 0.0  # zero has no sign
 
 
@@ -170,15 +170,15 @@ def _round_result(kind: pa.DataType, digits: int) -> pa.DataType:
 
 
 def round_result(name: str, kind: pa.DataType, digits: int | None) -> pa.DataType:
-    """The type of round, bround, ceil and floor to a number of digits; None: the digits are not given."""
+    """The type of round, bround, ceil and floor to a number of digits; None without that argument."""
     if name in {"round", "bround"}:
         return _round_result(kind, digits or 0)
     if digits is None:
         if is_decimal(kind):
             return bounded(kind.precision - kind.scale + 1, 0) if kind.scale else kind
         return pa.int64()
-    of = types.decimal_for(kind)
-    return _round_result(of, digits)
+    decimal_type = types.decimal_for(kind)
+    return _round_result(decimal_type, digits)
 
 
 def _rounding(name: str, how: Callable[[Any, Any], Any]) -> None:
@@ -186,8 +186,8 @@ def _rounding(name: str, how: Callable[[Any, Any], Any]) -> None:
     def _kernel(a: Value, digits: pa.Scalar, *, result: pa.DataType, failures: Failures) -> Any:
         if is_float(a.type) and result == pa.int64():
             x = np.atleast_1d(to_numpy(a)).astype(np.float64)
-            made = np.ceil(x) if name == "ceil" else np.floor(x)
-            return as_long(made)
+            rounded = np.ceil(x) if name == "ceil" else np.floor(x)
+            return as_long(rounded)
         return exactly_rounded(a, digits.as_py(), result, how, failures)
 
 
@@ -200,15 +200,15 @@ _rounding("floor", lambda x, by: _towards(x, by, up=False))
 # -- bits ----------------------------------------------------------------------------------------------------
 
 
-def _bits(name: str, of: Callable[[Any, Any], Any]) -> None:
-    def typed(given: Sequence[pa.DataType], zone: str) -> Typed | None:
-        kind = types.common_of(given)
+def _bits(name: str, operation: Callable[[Any, Any], Any]) -> None:
+    def typed(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
+        kind = types.common_of(kinds)
         kind = pa.int32() if kind == pa.null() else kind
         return ([kind, kind], kind) if kind is not None and is_integral(kind) else None
 
     @spark_function(name, typed)
     def _kernel(a: Value, b: Value) -> Any:
-        return of(to_numpy(a), to_numpy(b))
+        return operation(to_numpy(a), to_numpy(b))
 
 
 _bits("&", np.bitwise_and)
@@ -221,12 +221,12 @@ def _inverted(a: Value) -> Any:
     return ~to_numpy(a)
 
 
-def _shift(name: str, of: Callable[[Any, Any], Any]) -> None:
+def _shift(name: str, operation: Callable[[Any, Any], Any]) -> None:
     @spark_function(name, "int, int -> int", "bigint, int -> bigint")
     def _kernel(a: Value, by: Value, *, result: pa.DataType) -> Any:
         x = np.atleast_1d(to_numpy(a))
         n = np.atleast_1d(to_numpy(by)) & (31 if result == pa.int32() else 63)
-        return of(x, n.astype(x.dtype)).astype(x.dtype)
+        return operation(x, n.astype(x.dtype)).astype(x.dtype)
 
 
 _shift("shiftleft", np.left_shift)
@@ -263,19 +263,19 @@ def _pmod(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> Any
         y = np.where(zero, 1, y)
         rest = np.where(x < 0, -1, 1) * (abs(x) % abs(y))
         plus = rest + y
-        made = np.where(rest < 0, np.where(plus < 0, -1, 1) * (abs(plus) % abs(y)), rest)
-        return decimals(rescaled(made, scale, result.scale), result)
+        remainder = np.where(rest < 0, np.where(plus < 0, -1, 1) * (abs(plus) % abs(y)), rest)
+        return decimals(rescaled(remainder, scale, result.scale), result)
     y = np.where(zero, 1, y)
     with np.errstate(all="ignore"):
         rest = np.fmod(x, y)
         return np.where(rest < 0, np.fmod(rest + y, y), rest).astype(result.to_pandas_dtype())
 
 
-def _of_one_kind(given: Sequence[pa.DataType], zone: str) -> Typed | None:
-    texts = sum(one == pa.string() for one in given)
-    kind = types.common_of(given)
-    mixed = texts and any(one not in {pa.string(), pa.null()} for one in given)
-    return None if kind is None or mixed or len(given) < 2 else ([kind] * len(given), kind)
+def _of_one_kind(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
+    texts = sum(one == pa.string() for one in kinds)
+    kind = types.common_of(kinds)
+    mixed = texts and any(one not in {pa.string(), pa.null()} for one in kinds)
+    return None if kind is None or mixed or len(kinds) < 2 else ([kind] * len(kinds), kind)
 
 
 def _extreme(name: str, *, greatest: bool) -> None:
@@ -306,5 +306,5 @@ def _width_bucket(a: Value, low: Value, high: Value, count: Value, *, length: in
         share = np.where(down, (first - x) / (first - last), (x - first) / (last - first))
         place = np.where(bad, 0, n * share)
         inside = as_long(np.where(np.isfinite(place), place, 0)) + 1
-    made = np.where(share < 0, 0, np.where(share >= 1, n + 1, inside))
-    return pa.array(made, mask=bad)
+    bucket = np.where(share < 0, 0, np.where(share >= 1, n + 1, inside))
+    return pa.array(bucket, mask=bad)

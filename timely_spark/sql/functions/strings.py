@@ -189,9 +189,9 @@ def _locate(part: pa.Scalar, text: Value, start: Value | None = None, *, length:
     if start is None:
         return _found(array, part.as_py(), None)
     first = np.broadcast_to(to_numpy(start), length).astype(np.int64) - 1
-    made = _found(array, part.as_py(), np.maximum(first, 0))
+    places = _found(array, part.as_py(), np.maximum(first, 0))
     past = first > Characters(array).lengths
-    return np.where((first < 0) | past, 0, made).astype(np.int32)
+    return np.where((first < 0) | past, 0, places).astype(np.int32)
 
 
 @spark_function("contains", "string, string -> boolean", "binary, binary -> boolean", constant=[1])
@@ -251,8 +251,8 @@ def _ascii(text: pa.Array) -> Any:
 @spark_function("chr char", "bigint -> string")
 def _chr(code: Value) -> Any:
     x = to_numpy(code)
-    made = pa.array([chr(n) for n in range(256)]).take(pa.array(x & 0xFF))
-    return pc.if_else(pa.array(x < 0), "", made)
+    letters = pa.array([chr(n) for n in range(256)]).take(pa.array(x & 0xFF))
+    return pc.if_else(pa.array(x < 0), "", letters)
 
 
 @spark_function("split", "string, string, int? -> array<string>", constant=[1, 2])
@@ -272,8 +272,8 @@ def _split_part(text: Value, mark: pa.Scalar, number: Value, *, length: int, fai
     place = np.where(n > 0, n - 1, sizes + n)
     inside = (place >= 0) & (place < sizes)
     where = np.asarray(parts.offsets)[:-1] + np.where(inside, place, 0)
-    made = parts.values.take(pa.array(np.minimum(where, max(len(parts.values) - 1, 0))))
-    return pc.if_else(pa.array(inside), made, "")
+    part = parts.values.take(pa.array(np.minimum(where, max(len(parts.values) - 1, 0))))
+    return pc.if_else(pa.array(inside), part, "")
 
 
 def _single(array: pa.Array) -> pa.Array:
@@ -335,15 +335,15 @@ def _levenshtein(a: Value, b: Value, *, length: int) -> Any:
     (left, sizes), (right, others) = x, y
     # the distances of all prefixes of `b` from the first characters of `a`, for all rows at once
     row = np.tile(np.arange(right.shape[1] + 1), (length, 1))
-    made = row[np.arange(length), others] * (sizes == 0)
+    distances = row[np.arange(length), others] * (sizes == 0)
     for n in range(left.shape[1]):
         before, row = row, np.empty_like(row)
         row[:, 0] = n + 1
         for m in range(right.shape[1]):
             change = before[:, m] + (left[:, n] != right[:, m])
             row[:, m + 1] = np.minimum(np.minimum(before[:, m + 1], row[:, m]) + 1, change)
-        made = np.where(sizes == n + 1, row[np.arange(length), others], made)
-    return made.astype(np.int32)
+        distances = np.where(sizes == n + 1, row[np.arange(length), others], distances)
+    return distances.astype(np.int32)
 
 
 def _padded_codes(texts: pa.Array) -> tuple[Any, Any]:
@@ -367,10 +367,10 @@ def _unhex(text: pa.Array) -> Any:
     x = Characters(even)
     digits = x.data[x.offsets[0] : x.offsets[-1]]
     values = np.where(digits < 58, digits - 48, (digits | 32) - 87).astype(np.uint8)
-    made = texts_of_bytes((values[::2] << 4) | values[1::2], (x.offsets - x.offsets[0]) // 2).view(
+    decoded = texts_of_bytes((values[::2] << 4) | values[1::2], (x.offsets - x.offsets[0]) // 2).view(
         pa.binary()
     )
-    return pc.if_else(good, made, pa.scalar(None, pa.binary()))
+    return pc.if_else(good, decoded, pa.scalar(None, pa.binary()))
 
 
 def _odd_zero(text: pa.Array) -> pa.Array:
@@ -480,8 +480,8 @@ def _regexp_extract(
         seen += 1
         return f"(?P<g{seen}>"
 
-    found = pc.extract_regex(text, f"(?P<g0>{count.sub(named, source)})")
-    return pc.fill_null(found.field(f"g{number}"), "")
+    captured = pc.extract_regex(text, f"(?P<g0>{count.sub(named, source)})")
+    return pc.fill_null(captured.field(f"g{number}"), "")
 
 
 @spark_function("regexp_substr", "string, string -> string", constant=[1])
