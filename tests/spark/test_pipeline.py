@@ -55,7 +55,7 @@ def test_the_readme_is_all_that_it_takes(spark, tmp_path):
     sql, commands = (one.partition("```")[0] for one in re.split(r"```(?:sql)?\n", text)[1:4:2])
     tables = []
     for line in commands.splitlines():
-        if line.startswith("python -m timely_spark sql"):
+        if line.startswith("python -m timely_spark run"):
             (query,) = read_sql(sql, {"least": "1000"}).start(
                 spark, checkpoint=tmp_path / "check", tell=lambda _: None, trigger="available_now"
             )
