@@ -118,6 +118,19 @@ def test_both_writers_write_the_same_messages(
     assert all(len(rows) == len(AWKWARD) for rows in found[0])
 
 
+def test_an_epoch_of_many_small_records_is_one_of_the_client(
+    spark: SparkSession, broker: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = 150_000  # more than a client's queue holds by default
+    flow = ts.Dataflow("many")
+    rows = flow.input("rows", "n int")
+    rows.to_kafka("many", broker.servers)
+    rows.send({"n": list(range(many))})
+    monkeypatch.delattr(KafkaSink, "_messages")
+    flow.start(spark, checkpoint=checkpoint, trigger="available_now").await_termination()
+    assert topic(spark, broker, "many").count() == many
+
+
 def test_a_broker_is_killed_and_comes_back(spark: SparkSession, broker: Broker, checkpoint: str) -> None:
     flow = ts.Dataflow("numbers")
     numbers = flow.input("numbers", "n long", epochs="manual")

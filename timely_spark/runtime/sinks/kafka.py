@@ -31,6 +31,8 @@ _CLIENT = {
     "delivery.timeout.ms": 120_000,
     "linger.ms": 0,
     "log_level": 2,
+    # an epoch's bytes are bounded, and all its messages wait here at once
+    "queue.buffering.max.messages": 0,
 }
 #: Seconds until the brokers must have answered the driver once.
 _ANSWER = 5.0
