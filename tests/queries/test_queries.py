@@ -60,6 +60,7 @@ JOINS = [
     "SELECT t.a, u.b FROM t LEFT JOIN u ON t.a = u.a WHERE u.b IS NULL",
     "SELECT t.a, t.b, u.b FROM t LEFT JOIN u ON t.a = u.a AND u.e IN (SELECT dst FROM edges)",
     "SELECT t.a, u.a FROM t RIGHT JOIN u ON t.a = u.a AND t.b = (SELECT max(b) FROM t)",
+    "SELECT t.a, w, e FROM t JOIN u ON t.a = u.a AND u.b IN (SELECT w FROM edges) FULL JOIN edges ON t.b = w",
     "SELECT t.a, t.b, u.b FROM t FULL JOIN u ON t.b = u.b AND u.a NOT IN (SELECT src FROM edges WHERE w > 1)",
     "SELECT t.a, u.b FROM t LEFT JOIN u ON t.a = u.a WHERE t.b = 2",
     "SELECT t.a FROM t JOIN u ON t.c = u.c AND t.d > u.e",

@@ -176,13 +176,10 @@ class Joins(FromItems):
             raise self.binder.refuse(
                 node.this, f"{side} {kind} JOIN", "write INNER, LEFT, RIGHT, FULL, SEMI or ANTI."
             )
-        if other.outer or (side in {"RIGHT", "FULL"} and self.asked_by_on):
-            what = "of a correlated subquery" if other.outer else "after a subquery in ON"
+        if other.outer:
             hint = "write LEFT JOIN LATERAL, or the pair in a subquery of FROM."
-            raise self.binder.refuse(node.this, f"{side} {kind} JOIN {what}", hint)
-        # what WHERE says of the left side alone may be said before, if the join keeps left rows as they are
-        if side in {"", "LEFT"}:
-            early, later = self._sooner(parts, early, later)
+            raise self.binder.refuse(node.this, f"{side} {kind} JOIN of a correlated subquery", hint)
+        parts, early, later = self._before_join(side, parts, early, later)
         item = self._beside(node, self.connected(parts, early), other, on, using)
         return ([item], []), later
 
@@ -216,9 +213,17 @@ class Joins(FromItems):
         relation = RelationJoin(left.relation, right.relation, "inner", keys, right_keys, null_safe=True)
         return FromItem(relation, [*left.entries, *right.entries], left.outer)
 
-    def _sooner(
-        self, parts: Sequence[FromItem], early: list[Any], later: list[Any]
-    ) -> tuple[list[Any], list[Any]]:
+    def _before_join(
+        self, side: str, parts: list[FromItem], early: list[Any], later: list[Any]
+    ) -> tuple[list[FromItem], list[Any], list[Any]]:
+        """What an outer join follows: conditions that decide which left rows there are come before it."""
+        if side in {"RIGHT", "FULL"}:
+            if self.asked_by_on:
+                parts, early = [self._asked(self.connected(parts, early), self.asked_by_on)], []
+                later = [one for one in later if one not in self.asked_by_on]
+                self.asked_by_on = []
+            return parts, early, later
+        # what WHERE says of the left side alone may be said before, as the join keeps left rows as they are
         names = self.names_of(parts)
         kept = []
         for one in later:
@@ -229,7 +234,7 @@ class Joins(FromItems):
                 early = [*early, self.plain(one, names)]
             else:
                 kept.append(one)
-        return early, kept
+        return parts, early, kept
 
     def is_named(self, node: Any, names: VisibleColumns) -> bool:
         """Whether a name is that of a column here; False of expressions that are no names."""
@@ -489,12 +494,16 @@ class Joins(FromItems):
         )
         for one in residual:
             relation = self._filtered(relation, one)
+        return self._asked(replace(both, relation=relation), asked).relation
+
+    def _asked(self, source: FromItem, conditions: Sequence[Any]) -> FromItem:
+        """The rows of a source for which conditions with subqueries hold."""
         before = self.relation, self.names
-        self.take(replace(both, relation=relation))
-        for one in asked:
+        self.take(source)
+        for one in conditions:
             self.filter(one)
         relation, (self.relation, self.names) = self.relation, before
-        return relation
+        return replace(source, relation=relation)
 
     def _by_matches(self, how: str, left: Relation, right: Relation, pairs: Relation) -> Relation:
         """An outer join with further conditions: its pairs, and the rows that are in none."""
