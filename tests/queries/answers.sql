@@ -471,6 +471,11 @@ SELECT count(*) FROM VALUES (struct(array(map(1, 2, 2, 3)))), (struct(array(map(
 ----
 2
 
+SELECT all, b FROM (SELECT a AS all, b FROM u) WHERE b > 0
+----
+1 2
+2 3
+
 SELECT count(*) FROM (SELECT a AS all FROM t) GROUP BY all
 ----
 1

@@ -106,7 +106,7 @@ class Aggregating(Joins):
         self.computed = {**dict(zip(by, keys, strict=True)), **names}
         kept = {*listed}
         own = [
-            NamedColumn(OWN, name, column, self.relation.schema.field(column).type)
+            NamedColumn(OWN, name, column, self.relation.schema.field(column).type, hidden=True)
             for name, call in self.of_subqueries.items()
             for column in [self.computed[self._call_key(call)]]
         ]

@@ -31,13 +31,17 @@ from timely_spark.queries.relations import (
     Selection,
 )
 from timely_spark.queries.scopes import Correlated, Fresh, VisibleColumns
-from timely_spark.queries.time_windows import WINDOW
+from timely_spark.queries.time_windows import NAME, WINDOW
 from timely_spark.sql import parse
 from timely_spark.sql.types import casts_itself, name_of
 
 LINEAR = (Projection, Selection, RelationJoin, Concat, Generated)
 
 
+#: how a column `all` behind SELECT is parsed, which sqlglot takes for the opposite of DISTINCT
+_ALL = "a1l"
+#: the names that identifiers stand for, by how they are parsed
+MEANT = {WINDOW: NAME, _ALL: "all"}
 #: the words behind which a query may begin
 _BEFORE_QUERIES = {"(", ")", ";", "AS", "UNION", "ALL", "DISTINCT", "EXCEPT", "MINUS", "INTERSECT"}
 
@@ -99,6 +103,8 @@ def _reworded(text: str, tokens: Sequence[Any], words: Sequence[str]) -> str:
     for n, token in enumerate(tokens):
         if words[n] == "WINDOW" and words[n + 2 : n + 3] != ["AS"]:  # no clause: a function, or a column
             new = WINDOW
+        elif words[n - 1 : n + 1] == ["SELECT", "ALL"] and words[n + 1 : n + 2] in ([","], ["FROM"], ["AS"]):
+            new = _ALL
         elif words[n] == "TABLE" and (n == 0 or words[n - 1] in _BEFORE_QUERIES) and _is_name(tokens, n + 1):
             new = "FROM "  # `TABLE t`
         else:

@@ -12,10 +12,9 @@ from timely_spark.queries.binder import Binder, BoundQuery, View
 from timely_spark.queries.building import Builder
 from timely_spark.queries.narrowing import narrowed
 from timely_spark.queries.query import QueryBinder
-from timely_spark.queries.recursion import take_clauses
+from timely_spark.queries.recursion import MEANT, take_clauses
 from timely_spark.queries.relations import Projection, Relation, TableScan
 from timely_spark.queries.scopes import Fresh
-from timely_spark.queries.time_windows import NAME, WINDOW
 from timely_spark.sql import parse
 
 
@@ -37,8 +36,8 @@ def statements(text: str) -> tuple[Binder, list[Any]]:
     for tree in trees:
         parse.check_parts(text, tree)
         for one in tree.find_all(sqlglot.exp.Identifier):
-            if one.name.lower() == WINDOW:
-                one.set("this", NAME)
+            if one.name in MEANT:
+                one.set("this", MEANT[one.name])
         for one in tree.find_all(sqlglot.exp.CTE):
             if (start := parse.start_of(one.args["alias"].this)) is not None:
                 binder.starts.append(start)
