@@ -471,6 +471,11 @@ SELECT count(*) FROM VALUES (struct(array(map(1, 2, 2, 3)))), (struct(array(map(
 ----
 2
 
+SELECT s.m['k'], count(*) FROM (SELECT struct(m) AS s FROM t) GROUP BY s HAVING s.m['k'] > 0
+----
+1 1
+2 1
+
 SELECT all, b FROM (SELECT a AS all, b FROM u) WHERE b > 0
 ----
 1 2

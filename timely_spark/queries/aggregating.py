@@ -110,7 +110,12 @@ class Aggregating(Joins):
             for name, call in self.of_subqueries.items()
             for column in [self.computed[self._call_key(call)]]
         ]
-        entries = [replace(one, column=self.final_name(one.column)) for one in self.names.entries]
+        # a key that is a column has its name, also where its maps are sorted
+        columns_of = {
+            one.name: key for one, key in zip(by, keys, strict=True) if type(one).__name__ == "Column"
+        }
+        final = [replace(one, column=self.final_name(one.column)) for one in self.names.entries]
+        entries = [replace(one, column=columns_of.get(one.column, one.column)) for one in final]
         self.names = VisibleColumns(
             [*(one for one in entries if one.column in keys and one.column in kept), *own],
             [(depth, replace(one, column=self.final_name(one.column))) for depth, one in self.names.outer],
