@@ -170,36 +170,36 @@ def _ran(options: argparse.Namespace) -> int:
         return 1
 
 
-def _kept(given: argparse.Namespace) -> int:
-    if wrong := [one for one in given.set if "=" not in one]:
+def _kept(options: argparse.Namespace) -> int:
+    if wrong := [one for one in options.set if "=" not in one]:
         print(f"--set {wrong[0]}: write --set name=value", file=sys.stderr)  # noqa: T201 - a command
         return 1
     try:
-        made = read_pipeline(given.path, dict(one.split("=", 1) for one in given.set))
+        pipeline = read_pipeline(options.path, dict(one.split("=", 1) for one in options.set))
     except OSError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 1
-    if given.explain:
-        print(made.explain(given.checkpoint))  # noqa: T201
+    if options.explain:
+        print(pipeline.explain(options.checkpoint))  # noqa: T201
         return 0
-    if given.checkpoint is None:
+    if options.checkpoint is None:
         print("--checkpoint DIR: say where the state is kept", file=sys.stderr)  # noqa: T201
         return 1
     require_spark()
     from pyspark.sql import SparkSession
 
-    name = Path(given.path).resolve().stem
+    name = Path(options.path).resolve().stem
     builder = SparkSession.builder.appName(name).config("spark.log.level", "ERROR")
-    kafka = any(one.format == "kafka" for one in made.tables)
+    kafka = any(one.format == "kafka" for one in pipeline.tables)
     with quietly():
         spark = configure(builder, delta=True, kafka=kafka).getOrCreate()
-    trigger = None if given.follow else "available_now"
-    queries = made.start(
+    trigger = None if options.follow else "available_now"
+    queries = pipeline.start(
         spark,
-        checkpoint=given.checkpoint,
+        checkpoint=options.checkpoint,
         name=name,
         tell=partial(print, flush=True),
-        workers=given.workers,
+        workers=options.workers,
         trigger=trigger,
     )
     with contextlib.ExitStack() as stack:
@@ -209,7 +209,7 @@ def _kept(given: argparse.Namespace) -> int:
         stack.enter_context(contextlib.suppress(KeyboardInterrupt))
         for told in [pool.submit(_epochs, running) for running in queries]:
             told.result()
-    for name, (table, _) in made.outputs.items():
+    for name, (table, _) in pipeline.outputs.items():
         print(f"{name}: {table}")  # noqa: T201
     return 0
 

@@ -111,13 +111,13 @@ class Pipeline:
             overwrite: the views whose Delta tables may be overwritten if something else wrote them.
             sizes: by table its size: joins begin with the smallest.
         """
-        outputs = {of: one for of, one in self.outputs.items() if views is None or of in views}
+        outputs = {view: one for view, one in self.outputs.items() if views is None or view in views}
         built = _Built(self, Dataflow(name), outputs, spark, sizes)
         collections = built.all(outputs)
-        for of, (table, keys) in outputs.items():
-            found = list(keys) or built.keys(of)
-            changes = collections[of].changes()
-            changes.to_delta(table, keys=found, diff="diff", name=f"table {of}", overwrite=of in overwrite)
+        for view, (table, keys) in outputs.items():
+            key = list(keys) or built.keys(view)
+            changes = collections[view].changes()
+            changes.to_delta(table, keys=key, diff="diff", name=f"table {view}", overwrite=view in overwrite)
         return built.flow, collections
 
     def start(
@@ -211,16 +211,16 @@ class Pipeline:
             tell(f"{of}: rebuilt, as it shared steps with a view that is dropped or changed")
         saved = _saved(files)
         number = 1 + max(one["number"] for one in saved)
-        made = {**part, "number": number, "overwrite": sorted(part["views"])}
-        parts = [*(one for one in saved if one["number"] != part["number"]), made]
+        rebuilt = {**part, "number": number, "overwrite": sorted(part["views"])}
+        parts = [*(one for one in saved if one["number"] != part["number"]), rebuilt]
         files.write_json(PARTS, {**(files.json(PARTS) or {}), "parts": parts}, durable=True)
-        return [made]
+        return [rebuilt]
 
     def _plans(self, spark: SparkSession, sizes: Mapping[str, float]) -> dict[str, str]:
         """By kept view what tells it from another one of its name: see `_Built.identity`."""
         built = _Built(self, Dataflow("plan"), self.definitions, spark, sizes, planned=True)
-        made = {of: (built.identity(of), output) for of, output in self.outputs.items()}
-        return {of: hashlib.sha256(repr(parts).encode()).hexdigest() for of, parts in made.items()}
+        identities = {view: (built.identity(view), output) for view, output in self.outputs.items()}
+        return {view: hashlib.sha256(repr(parts).encode()).hexdigest() for view, parts in identities.items()}
 
     def explain(self, checkpoint: str | os.PathLike[str] | None = None) -> str:
         """The tables and views in the order of their flow, and the plans of queries: see `explain_sql`.
@@ -317,8 +317,8 @@ class _Built:
     def all(self, names: Iterable[str]) -> dict[str, Collection]:
         """Views as collections; queries among them that are not built yet are built together."""
         new = [name for name in names if name not in self.collections]
-        made = build_all([self.queries[name] for name in new], self.collections, new)
-        built = {**self.collections, **dict(zip(new, made, strict=True))}
+        views = build_all([self.queries[name] for name in new], self.collections, new)
+        built = {**self.collections, **dict(zip(new, views, strict=True))}
         return {name: built[name] for name in names}
 
     def keys(self, name: str) -> list[str]:
@@ -349,16 +349,16 @@ class _Built:
         return relation.digest, [self.identity(scan) for scan in scans]
 
     def _called(self, one: FunctionView) -> Collection:
-        given = {**self.collections, "flow": self.flow, "spark": self.spark}
+        arguments = {**self.collections, "flow": self.flow, "spark": self.spark}
         if self.spark is None and "spark" in one.arguments:
             hint = "give flow(spark=...), or start the pipeline by python -m timely_spark run."
             msg = f"view {one.name} ({one.where}) needs a session"
             raise GraphError(msg, hint=hint)
-        made = _call(one, [given[name] for name in one.arguments], self._options(one), name=one.name)
-        if not isinstance(made, Collection | Stream):
-            msg = f"view {one.name} ({one.where}) returned {type(made).__name__}"
+        result = _call(one, [arguments[name] for name in one.arguments], self._options(one), name=one.name)
+        if not isinstance(result, Collection | Stream):
+            msg = f"view {one.name} ({one.where}) returned {type(result).__name__}"
             raise GraphError(msg, hint="return a collection, or a stream.")
-        return as_collection(made)
+        return as_collection(result)
 
     def _options(self, one: FunctionView) -> dict[str, Any]:
         options = {name: self.pipeline.parameters.get(name, value) for name, value in one.options.items()}
@@ -429,8 +429,8 @@ def read_sql(text: str, parameters: Mapping[str, str] | None = None) -> Pipeline
         SqlError: a statement is of another kind, lacks its place or a parameter, or reads an unknown table.
         GraphError: nothing is kept, a name is defined twice, or views read each other.
     """
-    given = dict(parameters or {})
-    return Pipeline.of(read_statements(text, given), given, "the text")
+    values = dict(parameters or {})
+    return Pipeline.of(read_statements(text, values), values, "the text")
 
 
 def read_pipeline(path: str | os.PathLike[str], parameters: Mapping[str, str]) -> Pipeline:
@@ -456,8 +456,8 @@ def read_pipeline(path: str | os.PathLike[str], parameters: Mapping[str, str]) -
 
 
 def _files(folder: Path) -> list[Path]:
-    found = (one for one in folder.rglob("*") if one.suffix in {".py", ".sql"} and one.is_file())
-    return sorted(one for one in found if not any(part[0] in "._" for part in one.relative_to(folder).parts))
+    files = (one for one in folder.rglob("*") if one.suffix in {".py", ".sql"} and one.is_file())
+    return sorted(one for one in files if not any(part[0] in "._" for part in one.relative_to(folder).parts))
 
 
 def _size(table: TableSource) -> float | None:
@@ -473,8 +473,8 @@ def _size(table: TableSource) -> float | None:
 
 def _saved(files: Files) -> list[dict[str, Any]]:
     """The flows of a folder of checkpoints: number, views with their plans, tables to overwrite."""
-    found: list[dict[str, Any]] = (files.json(PARTS) or {"parts": []})["parts"]
-    return found
+    parts: list[dict[str, Any]] = (files.json(PARTS) or {"parts": []})["parts"]
+    return parts
 
 
 @composed  # which names the steps

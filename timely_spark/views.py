@@ -90,12 +90,12 @@ def view(function: Any = None, /, *, table: str | None = None, keys: str | Itera
         raise GraphError(msg, where=where, hint="a view is kept by both: view(table=..., keys=...).")
 
     def defined(function: F) -> F:
-        made = FunctionView(function, None if table is None else (table, names), _where(function))
+        marked = FunctionView(function, None if table is None else (table, names), _where(function))
         if wrong := [one for one in _parameters(function) if one.kind not in _NAMED]:
-            msg = f"view {made.name} takes {wrong[0]}"
-            raise GraphError(msg, where=made.where, hint="name each table that it reads as an argument.")
+            msg = f"view {marked.name} takes {wrong[0]}"
+            raise GraphError(msg, where=marked.where, hint="name each table that it reads as an argument.")
         if (views := _defined.get()) is not None:
-            views.append(made)
+            views.append(marked)
         return function
 
     return defined if function is None else defined(function)

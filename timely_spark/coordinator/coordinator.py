@@ -207,13 +207,13 @@ class Coordinator:
         for step, hot in hot_keys(self.plan, loads, self.batch).items():
             self.hot_keys[step] = hot.text
             if hot.found is not None:
-                of, keys = hot.found
+                salted, keys = hot.found
                 self.hot_keys[step] += f"; {self.not_spread or SPREAD_LATER}"
                 if self.not_spread:
                     continue
-                present = [*self.spread.get(of, ()), *self.to_spread.get(of, ())]
+                present = [*self.spread.get(salted, ()), *self.to_spread.get(salted, ())]
                 if new := [key for key in keys if key not in present]:
-                    self.to_spread = self.to_spread | {of: [*self.to_spread.get(of, ()), *new]}
+                    self.to_spread = self.to_spread | {salted: [*self.to_spread.get(salted, ()), *new]}
 
     def cancel(self, epochs: Iterable[int], result: RoundResult) -> RoundResult:
         """End the running loops of epochs; returns the batch's result with the bounds in its header."""

@@ -158,11 +158,11 @@ def least_reaching(nodes: Collection, edges: Collection, *, name: str | None = N
     labels = proposed.concat(own.enter_at(loop, _iteration(own))).min("component", keys="node")
     propagated = labels.join(links, left="node", right="src").select(node="dst", component="component")
     proposed.set(propagated, consolidate=False)  # only `min` reads the variable, and consolidates
-    found = labels.leave()
+    least = labels.leave()
     if pa.types.is_floating(own.schema.field("component").type):  # `min` ignores NaN
-        of_nan = [one.where(pc.is_nan(pc.field("node"))) for one in (own, found)]
-        found = found.concat(of_nan[0].antijoin(of_nan[1].select("node"), on="node"))
-    return found.consolidate(name=name)
+        of_nan = [one.where(pc.is_nan(pc.field("node"))) for one in (own, least)]
+        least = least.concat(of_nan[0].antijoin(of_nan[1].select("node"), on="node"))
+    return least.consolidate(name=name)
 
 
 def _iteration(labels: Collection) -> pc.Expression:

@@ -511,8 +511,8 @@ class LeastOrNull(Extreme):
             AggregateFunction(function, (self.value,), inputs.schema.field(self.value).type), rows
         )
         groups = numbers(inputs, GROUP)[rows.firsts]
-        made = {GROUP: groups, self.value: best.take(pa.array(groups)), DIFF: np.ones(len(groups), np.int64)}
-        return pa.table(made)
+        table = {GROUP: groups, self.value: best.take(pa.array(groups)), DIFF: np.ones(len(groups), np.int64)}
+        return pa.table(table)
 
 
 def _renamed(collection: Collection, columns: Mapping[str, str]) -> Collection:

@@ -31,22 +31,22 @@ def with_own_aggregates(node: Any) -> tuple[Any, dict[str, Any]]:
     """
     from sqlglot import exp
 
-    found: dict[str, Any] = {}
+    names: dict[str, Any] = {}
     having = node.args.get("having")
     if having is None or not calls.has_query(having):
-        return node, found
-    made = node.copy()
-    sources = [made.args.get("from_"), *(made.args.get("joins") or ())]
+        return node, names
+    tree = node.copy()
+    sources = [tree.args.get("from_"), *(tree.args.get("joins") or ())]
     mine = {one.this.alias_or_name.lower() for one in sources if one is not None}
-    for query in list(made.args["having"].find_all(exp.Query)):
+    for query in list(tree.args["having"].find_all(exp.Query)):
         inner = {one.alias_or_name.lower() for one in query.find_all(exp.Table, exp.Subquery)}
         for call in [one for one in query.find_all(exp.Func, exp.Filter) if calls.is_aggregate(one)]:
             tables = {one.table.lower() for one in call.find_all(exp.Column)}
             if tables and tables <= mine - inner:
-                name = f"aggregate {len(found)}"
-                found[name] = call.copy()
+                name = f"aggregate {len(names)}"
+                names[name] = call.copy()
                 call.replace(exp.column(name, OWN, quoted=True))
-    return made, found
+    return tree, names
 
 
 class Aggregating(Joins):
@@ -155,15 +155,15 @@ class Aggregating(Joins):
         """The keys of each grouping set, as trees."""
         if group is None:
             return [[]]
-        given = list(group.expressions)
+        elements = list(group.expressions)
         if group.args.get("all"):
             if (column := self._column_called_all()) is None:
                 return [
                     [self._grouped_by(tree, items) for _, tree in items if not any(calls.aggregates_in(tree))]
                 ]
-            given.append(column)
+            elements.append(column)
         sets: list[list[Any]] = [[]]
-        for one in given:
+        for one in elements:
             sets = [[*dict.fromkeys([*a, *b])] for a in sets for b in self._sets_of(one, items)]
         if group.args.get("rollup"):  # WITH ROLLUP
             return _prefixes([[one] for one in sets[0]])

@@ -136,10 +136,10 @@ class Binder:
 
     def constant(self, node: exp.Expression, what: str) -> Any:
         """The value of a constant."""
-        made = self.bound(node, pa.schema({"one": pa.int64()}))
-        if made.columns:
-            raise self.refuse(node, f"{what} is {made}", "write a constant.")
-        return made.evaluate(pa.table({"one": [0]}))[0].as_py()
+        term = self.bound(node, pa.schema({"one": pa.int64()}))
+        if term.columns:
+            raise self.refuse(node, f"{what} is {term}", "write a constant.")
+        return term.evaluate(pa.table({"one": [0]}))[0].as_py()
 
     # -- queries ---------------------------------------------------------------------------------------------
 
@@ -174,8 +174,8 @@ class Binder:
             columns.append([frozen(value[0].as_py()) for value in cast])
         names = [f"col{n}" for n in range(1, len(kinds) + 1)]
         schema = pa.schema(list(zip(names, kinds, strict=True)))
-        made: Relation = ConstantRows(schema, tuple(zip(*columns, strict=True)))
-        answer = BoundQuery(made, tuple(names), tuple(names))
+        relation: Relation = ConstantRows(schema, tuple(zip(*columns, strict=True)))
+        answer = BoundQuery(relation, tuple(names), tuple(names))
         return answer if domain is None else self.with_domain(answer, domain)
 
     def with_domain(self, answer: BoundQuery, domain: Domain) -> BoundQuery:
@@ -184,9 +184,9 @@ class Binder:
         for name in answer.relation.schema.names:
             fresh.name(name)
         names = [(fresh.name(entry.column), entry.column) for _, entry in domain.entries]
-        theirs = Projection(domain.relation, tuple(names))
-        made = RelationJoin(answer.relation, theirs, "inner", (), ())
-        return replace(answer, relation=made, outer=tuple(new for new, _ in names))
+        domain_rows = Projection(domain.relation, tuple(names))
+        relation = RelationJoin(answer.relation, domain_rows, "inner", (), ())
+        return replace(answer, relation=relation, outer=tuple(new for new, _ in names))
 
     # -- set operations --------------------------------------------------------------------------------------
 
@@ -209,8 +209,8 @@ class Binder:
             both = Concat((left.relation, right.relation))
             return replace(left, relation=Distinct(both) if distinct else both, single=False)
         operation: Any = "intersect" if isinstance(node, exp.Intersect) else "subtract"
-        made = Compared(left.relation, right.relation, operation, not distinct)
-        return replace(left, relation=made, single=False)
+        relation = Compared(left.relation, right.relation, operation, not distinct)
+        return replace(left, relation=relation, single=False)
 
     def with_sorted_maps(self, relation: Relation) -> Relation:
         """A relation whose rows are compared: its maps get one order of entries, as any order is equal."""
@@ -236,24 +236,24 @@ class Binder:
                 problem = f"the sides have {len(first.columns)} and {len(other.columns)} columns"
                 raise self.refuse(node.right, problem, "select as many columns on both sides.")
         kinds = []
-        for number, given in enumerate(zip(*(one.types for one in sides), strict=True)):
-            kind = types.common_of(given)
+        for number, column_types in enumerate(zip(*(one.types for one in sides), strict=True)):
+            kind = types.common_of(column_types)
             if kind is None:
-                shown = " and ".join(dict.fromkeys(map(name_of, given)))
+                shown = " and ".join(dict.fromkeys(map(name_of, column_types)))
                 problem = f"column {number + 1} ({first.names[number]}) is {shown}"
                 raise self.refuse(node.right, problem, "cast one side.")
             kinds.append(kind)
         fresh = Fresh()
         names = [fresh.name(one) for one in first.names]
         outer = [fresh.name(one) for one in first.outer]
-        made = []
+        queries = []
         for side in sides:
             schema = side.relation.schema
             cast = [self.cast(one, kind, schema) for one, kind in zip(side.columns, kinds, strict=True)]
             columns = [*zip(names, cast, strict=True), *zip(outer, side.outer, strict=True)]
             relation = Projection(side.relation, tuple(columns))
-            made.append(BoundQuery(relation, first.names, tuple(names), tuple(outer)))
-        return made
+            queries.append(BoundQuery(relation, first.names, tuple(names), tuple(outer)))
+        return queries
 
     # -- order and limit -------------------------------------------------------------------------------------
 
@@ -268,8 +268,8 @@ class Binder:
             if isinstance(one.this, exp.Literal) and not one.this.is_string:
                 place = int(one.this.this) - 1
             else:
-                found = [n for n, name in enumerate(answer.names) if name.lower() == one.this.name.lower()]
-                place = found[0] if found and isinstance(one.this, exp.Column) else -1
+                places = [n for n, name in enumerate(answer.names) if name.lower() == one.this.name.lower()]
+                place = places[0] if places and isinstance(one.this, exp.Column) else -1
             if not 0 <= place < len(answer.columns):
                 raise self.refuse(one, f"ORDER BY {one.this}", "name a column of the result, or its number.")
             by.append(ordering(answer.columns[place], one))
@@ -319,9 +319,9 @@ def column_node(name: str, like: Any = None) -> exp.Column:
     identifier = exp.to_identifier(name, quoted=True)
     if like is not None and (start := parse.start_of(like)) is not None:
         identifier.meta["start"] = start
-    made = exp.column(identifier)
-    made.meta["resolved"] = True
-    return made
+    column = exp.column(identifier)
+    column.meta["resolved"] = True
+    return column
 
 
 def cast_to(node: exp.Expression, kind: pa.DataType) -> exp.Expression:
@@ -338,14 +338,14 @@ def orders_of(order: Any, columns: int) -> list[Any]:
     """The parts of an `ORDER BY`, which may lack: `ALL` is the number of each column."""
     from sqlglot import exp
 
-    made = []
+    orders = []
     for one in order.expressions if order is not None else ():
         if isinstance(one.this, exp.Var) and one.this.name.upper() == "ALL":
             numbers = [exp.Literal.number(n + 1) for n in range(columns)]
-            made += [exp.Ordered(**{**one.args, "this": number}) for number in numbers]
+            orders += [exp.Ordered(**{**one.args, "this": number}) for number in numbers]
         else:
-            made.append(one)
-    return made
+            orders.append(one)
+    return orders
 
 
 def ordering(column: str, node: Any) -> Order:

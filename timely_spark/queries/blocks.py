@@ -156,12 +156,12 @@ class Block(Aggregating):
 
         if node.find(exp.Star) is None:
             return node
-        made = node.copy()  # a block may be bound again
-        stars = [one for one in made.find_all(exp.Star) if one.find_ancestor(exp.Select) is None]
+        block = node.copy()  # a block may be bound again
+        stars = [one for one in block.find_all(exp.Star) if one.find_ancestor(exp.Select) is None]
         for call in {id(of): of for one in stars if (of := one.find_ancestor(exp.Anonymous))}.values():
             named = call.name.lower() == "struct"
             call.set("expressions", [each for one in call.expressions for each in expanded(one)])
-        return made
+        return block
 
     def _starred(self, node: Any, star: Any) -> list[tuple[str | None, Any]]:
         from sqlglot import exp
@@ -169,25 +169,25 @@ class Block(Aggregating):
         table = node.table.lower() if isinstance(node, exp.Column) else None
         if star.args.get("replace") or star.args.get("rename"):
             raise self.binder.refuse(node, "* REPLACE", "list the columns.")
-        found = self._columns_of(table, node)
-        if not found:
+        columns = self._columns_of(table, node)
+        if not columns:
             problem = f"no table {node.table}" if table else "* without FROM"
             raise self.binder.refuse(node, problem, "list columns.")
         for one in star.args.get("except_") or ():
             left = [
                 each
-                for each in found
+                for each in columns
                 if each[1].lower() != one.name.lower()
                 or one.text("table").lower() not in {"", each[0].lower()}
             ]
-            if len(left) == len(found):
+            if len(left) == len(columns):
                 shown = one.sql(dialect=parse.dialect())
-                hint = near(one.name, [name for _, name, _ in found]) or "name columns of the star."
+                hint = near(one.name, [name for _, name, _ in columns]) or "name columns of the star."
                 raise self.binder.refuse(one, f"EXCEPT of {shown}, which the star has not", hint)
-            found = left
-        if not found:
+            columns = left
+        if not columns:
             raise self.binder.refuse(node, "EXCEPT of all columns", "leave one.")
-        return [(name, tree) for _, name, tree in found]
+        return [(name, tree) for _, name, tree in columns]
 
     def _columns_of(self, table: str | None, node: Any) -> list[tuple[str, str, Any]]:
         """The columns of a star: those of all tables, of one, also around the block, or a struct's fields.
@@ -201,10 +201,12 @@ class Block(Aggregating):
             return [(one.table, one.name, column_node(one.column, node)) for one in shown]
         names: VisibleColumns | None = self.names
         while names is not None:
-            if found := [one for one in names.entries if one.table.lower() == table]:
+            if entries := [one for one in names.entries if one.table.lower() == table]:
                 if names is self.names:
-                    return [(one.table, one.name, column_node(one.column, node)) for one in found]
-                return [(one.table, one.name, exp.column(one.name, one.table, quoted=True)) for one in found]
+                    return [(one.table, one.name, column_node(one.column, node)) for one in entries]
+                return [
+                    (one.table, one.name, exp.column(one.name, one.table, quoted=True)) for one in entries
+                ]
             for one in names.entries:
                 if one.name.lower() == table and pa.types.is_struct(one.type):
                     of = exp.column(one.name, one.table or None, quoted=True)

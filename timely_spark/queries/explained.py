@@ -61,10 +61,10 @@ class _TrialBuilder(Builder):
         for each in () if isinstance(relation, Recursion) else relation.inputs:
             self.collection(each)
         first = len(self._stages)
-        made = super().collection(relation)
+        collection = super().collection(relation)
         for one in self._stages[first:]:
             self._owners.setdefault(one.name, relation)
-        return made
+        return collection
 
     def exchanges(self, relation: Relation) -> str:
         """The exchanges into a relation's steps, and those from others that are elided."""
@@ -75,8 +75,12 @@ class _TrialBuilder(Builder):
         ]
         parts = [
             f"{what} {' and '.join(dict.fromkeys(shown))}"
-            for what, found in (("exchanged", moved), ("elided", stays))
-            if (shown := [str(by).replace(f"by {ALL}", "to one worker") for by in found if by is not None])
+            for what, partitionings in (("exchanged", moved), ("elided", stays))
+            if (
+                shown := [
+                    str(by).replace(f"by {ALL}", "to one worker") for by in partitionings if by is not None
+                ]
+            )
         ]
         return f"; {', '.join(parts)}" if parts else ""
 

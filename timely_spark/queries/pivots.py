@@ -34,13 +34,17 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
     if pivot.args.get("unpivot"):
         return _unpivoted(pivot, field, source, columns)
     keys = field.this.expressions if isinstance(field.this, exp.Tuple) else [field.this]
-    read = {one.name.lower() for of in (*pivot.expressions, *keys) for one in of.find_all(exp.Column)}
+    read = {
+        one.name.lower()
+        for expression in (*pivot.expressions, *keys)
+        for one in expression.find_all(exp.Column)
+    }
     groups = [exp.column(exp.to_identifier(one, quoted=True)) for one in columns if one.lower() not in read]
     names = iter(pivot.args.get("columns") or ())
     selected: list[Any] = [*groups]
     for value in field.expressions:
-        of = value.this if isinstance(value, exp.PivotAlias | exp.Alias) else value
-        values = of.expressions if isinstance(of, exp.Tuple) else [of]
+        expression = value.this if isinstance(value, exp.PivotAlias | exp.Alias) else value
+        values = expression.expressions if isinstance(expression, exp.Tuple) else [expression]
         if len(keys) != len(values):
             raise binder.refuse(value, f"FOR of {len(keys)} columns IN {len(values)} values", "give as many.")
         pairs = zip(keys, values, strict=True)
@@ -50,7 +54,7 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
             filtered = _filtered(exp.Paren(this=tree.copy()), here)
             count = _filtered(exp.Paren(this=exp.Count(this=exp.Star())), here)
             some = exp.GT(this=count, expression=exp.Literal.number(0))
-            made = exp.Case(ifs=[exp.If(this=some, true=filtered)])
+            column = exp.Case(ifs=[exp.If(this=some, true=filtered)])
             named = next(names, None)
             name = named.name if named is not None else ""
             if not name:
@@ -61,7 +65,7 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
                     if more_than_one
                     else ""
                 )
-            selected.append(exp.alias_(made, name, quoted=True))
+            selected.append(exp.alias_(column, name, quoted=True))
     query = exp.select(*selected, dialect=parse.dialect()).from_(source)
     if not any(any(calls.aggregates_in(one)) for one in pivot.expressions):
         raise binder.refuse(
@@ -80,12 +84,12 @@ def _unpivoted(pivot: Any, field: Any, source: Any, columns: Sequence[str]) -> A
     view = "rows of unpivot"
     values, structs, read = parts(pivot.expressions[0]), [], set[str]()
     for one in field.expressions:
-        given = parts(one.this if isinstance(one, exp.PivotAlias) else one)
-        read |= {column.name.lower() for column in given}
-        label = one.alias or "_".join(column.name for column in given)
+        read_columns = parts(one.this if isinstance(one, exp.PivotAlias) else one)
+        read |= {column.name.lower() for column in read_columns}
+        label = one.alias or "_".join(column.name for column in read_columns)
         named = zip(
-            ("name", *(f"value {n}" for n in range(len(given)))),
-            (exp.Literal.string(label), *given),
+            ("name", *(f"value {n}" for n in range(len(read_columns)))),
+            (exp.Literal.string(label), *read_columns),
             strict=True,
         )
         pairs = [each for name, of in named for each in (exp.Literal.string(name), of.copy())]
@@ -93,13 +97,13 @@ def _unpivoted(pivot: Any, field: Any, source: Any, columns: Sequence[str]) -> A
     call = exp.Anonymous(this="inline", expressions=[exp.Anonymous(this="array", expressions=structs)])
     names = [exp.to_identifier(one.name, quoted=True) for one in (field.this, *values)]
     alias = exp.TableAlias(this=exp.to_identifier(view, quoted=True), columns=names)
-    made = [exp.column(one.copy(), exp.to_identifier(view, quoted=True)) for one in names]
+    selected = [exp.column(one.copy(), exp.to_identifier(view, quoted=True)) for one in names]
     kept = [exp.column(exp.to_identifier(one, quoted=True)) for one in columns if one.lower() not in read]
-    query = exp.select(*kept, *made).from_(source)
+    query = exp.select(*kept, *selected).from_(source)
     query.set("laterals", [exp.Lateral(this=call, view=True, alias=alias)])
     if pivot.args.get("include_nulls"):
         return query
-    return query.where(exp.or_(*(one.copy().is_(exp.null()).not_() for one in made[1:])), copy=False)
+    return query.where(exp.or_(*(one.copy().is_(exp.null()).not_() for one in selected[1:])), copy=False)
 
 
 def _filtered(tree: Any, condition: Any) -> Any:

@@ -515,14 +515,14 @@ def estimated_size(relation: Relation, sizes: Mapping[str, float]) -> float | No
 
     A condition keeps a quarter, a join is as large as its larger side.
     """
-    made: dict[Relation, float | None] = {}
+    estimates: dict[Relation, float | None] = {}
     for one in relation.walk() if sizes else ():
-        inputs = [made[of] for of in one.inputs]
+        inputs = [estimates[of] for of in one.inputs]
         known = [of for of in inputs if of is not None]
         if isinstance(one, TableScan):
-            made[one] = sizes.get(one.name)
+            estimates[one] = sizes.get(one.name)
         elif len(known) < len(inputs):
-            made[one] = None
+            estimates[one] = None
         else:
-            made[one] = max(known, default=0.0) * (_KEPT if isinstance(one, Selection) else 1.0)
-    return made.get(relation)
+            estimates[one] = max(known, default=0.0) * (_KEPT if isinstance(one, Selection) else 1.0)
+    return estimates.get(relation)

@@ -54,11 +54,11 @@ class Subqueries(BlockNames):
             try:
                 answer = self.binder.query(query, self.views, self.names, domain)
             except Correlated as error:
-                found = (error.depth, self._own(error))
-                if found in wanted:
+                outer = (error.depth, self._own(error))
+                if outer in wanted:
                     problem = f"{error.entry.name} of the query around this one where it cannot be read"
                     raise self.binder.refuse(query, problem, "read it in WHERE.") from None
-                wanted.append(found)
+                wanted.append(outer)
             else:
                 return answer, [self.final_name(entry.column) for _, entry in wanted]
 

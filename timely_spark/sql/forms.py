@@ -433,8 +433,8 @@ def _from_json(binder: ExpressionBinder, node: Any) -> Term:
     if kind is None or not pa.types.is_nested(kind) or not is_json_type(kind):
         problem = f"from_json with the schema {binder.sql(node.expressions[1])}"
         raise binder.refuse(node, problem, "write a literal such as 'a INT, b ARRAY<STRING>'.")
-    given = pa.scalar(pa.schema([("value", kind)]).serialize().to_pybytes())
-    arguments = (binder.cast(text, pa.string(), node), binder.constant(given))
+    encoded = pa.scalar(pa.schema([("value", kind)]).serialize().to_pybytes())
+    arguments = (binder.cast(text, pa.string(), node), binder.constant(encoded))
     return terms.FunctionCall(kind, "$from_json", arguments, binder.zone, binder.sql(node))
 
 

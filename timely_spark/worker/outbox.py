@@ -72,9 +72,9 @@ class Outbox:
             node = self.plan.nodes[self.plan.channels[index].target]
             combines = node.ignored_counters and node.template.combine is not None
             key = self.plan.times.coarse(time, node.ignored_counters) if combines else time
-            times, found = together[index, key]
+            times, tables = together[index, key]
             times += [time] * len(parts)
-            found += parts
+            tables += parts
         for (index, _), (times, parts) in together.items():
             yield index, times, parts
 

@@ -228,12 +228,12 @@ def apply_stage(stage: Stage, batch: pa.Table, *, twice: bool = False) -> tuple[
     vertex = stage.vertex
     assert isinstance(vertex, Stateless)
     try:
-        found = vertex.apply(batch)
+        results = vertex.apply(batch)
         if twice and DIFF in batch.schema.names and batch.num_rows <= _COMPARED and _calls(vertex):
-            _check_same(found, vertex.apply(batch))
+            _check_same(results, vertex.apply(batch))
     except RAISED as error:
         raise VertexError.from_exception(stage.name, stage.where, error, rows=excerpt(batch)) from error
-    return found
+    return results
 
 
 def _calls(vertex: Stateless) -> bool:
@@ -241,9 +241,9 @@ def _calls(vertex: Stateless) -> bool:
     return any(callable(value) and not isinstance(value, pc.Expression) for value in vars(vertex).values())
 
 
-def _check_same(found: tuple[pa.Table, ...], again: tuple[pa.Table, ...]) -> None:
+def _check_same(results: tuple[pa.Table, ...], again: tuple[pa.Table, ...]) -> None:
     """Check that two results are the same; NaN is itself."""
-    for one, other in zip(found, again, strict=True):
+    for one, other in zip(results, again, strict=True):
         if one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist()):
             continue
         msg = f"of the same records it gives {excerpt(one)}, then {excerpt(other)}"

@@ -67,8 +67,13 @@ class Received:
             )
         for advance in sorted(advances, key=attrgetter("seq")):
             name, before = advance.source, self.frontiers[advance.source]
-            of = self.plan.source(name)
-            if advance.to is None and before is not None and of.epochs == "manual" and of.stage.handle:
+            declared = self.plan.source(name)
+            if (
+                advance.to is None
+                and before is not None
+                and declared.epochs == "manual"
+                and declared.stage.handle
+            ):
                 self.ticks.add(before)  # closing a handle completes its last epoch
             self.frontiers[name] = self.advanced[name] = advance.to
 

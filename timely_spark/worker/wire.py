@@ -102,8 +102,10 @@ class Item:
 @functools.cache
 def _defaults(item: Any) -> dict[str, Any]:
     """The defaults of an item's fields that have one."""
-    made = {one.name: one.default_factory() for one in fields(item) if one.default_factory is not MISSING}
-    return made | {one.name: one.default for one in fields(item) if one.default is not MISSING}
+    factories = {
+        one.name: one.default_factory() for one in fields(item) if one.default_factory is not MISSING
+    }
+    return factories | {one.name: one.default for one in fields(item) if one.default is not MISSING}
 
 
 def _fields(item: Any) -> dict[str, Any]:

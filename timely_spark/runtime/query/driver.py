@@ -369,15 +369,15 @@ class Driver:
 
     def _delivered_by(self, manifest: Manifest, before: Manifest) -> dict[str, list[Any]]:
         """`Manifest.delivered` of a batch."""
-        plan, moved, found = self.context.plan, manifest.stats["moved"], dict(before.delivered)
+        plan, moved, delivered = self.context.plan, manifest.stats["moved"], dict(before.delivered)
         for output in self.outputs:
             records, *last = before.outputs.get(output.name, Delivered())
             channels = plan.into[plan.by_name[output.name].index, 0]
             records += sum(moved.get(str(channel.index), 0) for channel in channels)
             if epochs := [epoch for name, epoch in manifest.released if name == output.name]:
                 last = [max(epochs), manifest.written]
-            found[output.name] = [records, *last]
-        return found
+            delivered[output.name] = [records, *last]
+        return delivered
 
     @contextmanager
     def _named(self, output: Output, epoch: int | None = None) -> Iterator[None]:

@@ -58,16 +58,16 @@ class Account:
         Args:
             inputs: `log.flow(manifest)["described"]["inputs"]`, or `plan.described()["inputs"]`.
         """
-        found = {}
+        accounts = {}
         for name, _, kind in inputs:
             last = manifest.entries.get(name, -1) if kind == "handle" else None
-            found[name] = cls(
+            accounts[name] = cls(
                 **_counted(log.files, manifest, name, manifest.sources.get(name) if last is None else last),
                 waiting=_waiting(log, name, last),
                 rows=manifest.read.get(name, 0),
                 late=manifest.late.get(name, 0),
             )
-        return found
+        return accounts
 
     @property
     def backlog(self) -> str:

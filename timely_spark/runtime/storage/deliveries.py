@@ -84,8 +84,8 @@ class Deliveries:
                     raise LogDamaged.no_file(files.root, self._name(left[0]))
                 left = [each for each in listed if each.last > after]  # it has just been merged
                 continue
-            found = left.pop(0)
-            head = self._head(files, found, table)
+            file = left.pop(0)
+            head = self._head(files, file, table)
             self._check(files, listed, head["after"])
             metadata = {key: value for key, value in table.schema.metadata.items() if key != HEAD}
             table = table.replace_schema_metadata(metadata or None)
@@ -155,8 +155,8 @@ class Deliveries:
         """All files, also those that a merged one has replaced, which come after it."""
         names = files.names(f"captured/{quoted(self.output)}")
         matches = [_NAMED.fullmatch(name.rpartition("/")[2]) for name in names]
-        found = [DeliveryFile(int(match[1]), int(match[2] or match[1])) for match in matches if match]
-        return sorted(found, key=lambda each: (each.first, -each.last))
+        present = [DeliveryFile(int(match[1]), int(match[2] or match[1])) for match in matches if match]
+        return sorted(present, key=lambda each: (each.first, -each.last))
 
     def _listed(self, files: Files) -> list[DeliveryFile]:
         """The files that have each delivery once, in order."""

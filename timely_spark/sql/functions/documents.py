@@ -137,10 +137,10 @@ def _json_object_keys(text: pa.Array) -> Any:
     return _of_json(text, keys, pa.list_(pa.string()))
 
 
-def _tuple_type(given: Sequence[pa.DataType], _: str) -> Typed | None:
+def _tuple_type(kinds: Sequence[pa.DataType], _: str) -> Typed | None:
     """The type of `json_tuple`: a list of one struct, which is a row."""
-    row = pa.struct([(f"c{n}", pa.string()) for n in range(len(given) - 1)])
-    return ([pa.string()] * len(given), types.array_of(row)) if len(given) > 1 else None
+    row = pa.struct([(f"c{n}", pa.string()) for n in range(len(kinds) - 1)])
+    return ([pa.string()] * len(kinds), types.array_of(row)) if len(kinds) > 1 else None
 
 
 @spark_function("$json_tuple", _tuple_type, nulls=True, constant=range(1, 100))
@@ -149,8 +149,8 @@ def _json_tuple(text: pa.Array, *names: pa.Scalar, result: pa.DataType, length: 
 
     def row(value: Any) -> list[dict[str, str | None]]:
         members = {key: of for key, of in value if of is not None} if isinstance(value, Members) else {}
-        found = (members.get(name) for name in wanted)
-        shown = [of if of is None or isinstance(of, str) else _shown(of) for of in found]
+        values = (members.get(name) for name in wanted)
+        shown = [of if of is None or isinstance(of, str) else _shown(of) for of in values]
         return [{f"c{n}": None if of is None else str(of) for n, of in enumerate(shown)}]
 
     return _of_json(pc.fill_null(as_array(text, length), ""), row, result, row(None))
@@ -229,14 +229,14 @@ def is_json_type(kind: pa.DataType, *, keys: tuple[pa.DataType, ...] = (pa.strin
     return kind not in {pa.binary(), types.INTERVAL, types.MONTHS}
 
 
-def _json_type(given: Sequence[pa.DataType], _: str) -> Typed | None:
+def _json_type(kinds: Sequence[pa.DataType], _: str) -> Typed | None:
     """The type of `to_json`, of a nested value."""
     fits = (
-        len(given) == 1
-        and pa.types.is_nested(given[0])
-        and is_json_type(given[0], keys=(pa.string(), *types.INTEGERS))
+        len(kinds) == 1
+        and pa.types.is_nested(kinds[0])
+        and is_json_type(kinds[0], keys=(pa.string(), *types.INTEGERS))
     )
-    return (list(given), pa.string()) if fits else None
+    return (list(kinds), pa.string()) if fits else None
 
 
 @spark_function("to_json", _json_type)
@@ -328,19 +328,19 @@ class JsonReader:
 
     def struct(self, at: int, kinds: Mapping[str, pa.DataType]) -> tuple[dict[str, Any], int]:
         """The fields of an object, by their types; others are left out."""
-        made: dict[str, Any] = {}
+        members: dict[str, Any] = {}
 
         def member(at: int) -> int:
             name, at = self.name(at)
             if name not in kinds:
                 return self.plain(at)[1]
             try:
-                made[name], end = self.value(at, kinds[name])
+                members[name], end = self.value(at, kinds[name])
             except Misfit:
-                made[name], end = None, self.plain(at)[1]
+                members[name], end = None, self.plain(at)[1]
             return end
 
-        return made, self.parts(at, "}", member)
+        return members, self.parts(at, "}", member)
 
     def name(self, at: int) -> tuple[str, int]:
         """The name of a member, and the place where its value begins."""
@@ -378,8 +378,8 @@ def _fitted(texts: pa.Array, kind: pa.DataType, zone: str) -> tuple[pa.Array, An
     null = np.asarray(texts.is_null())
     if pa.types.is_struct(kind):
         parts = [_fitted(one, of.type, zone)[0] for one, of in zip(texts.flatten(), kind, strict=True)]
-        made = pa.StructArray.from_arrays(parts, fields=list(kind), mask=pa.array(null))
-        return made, np.zeros(len(texts), bool)
+        fitted = pa.StructArray.from_arrays(parts, fields=list(kind), mask=pa.array(null))
+        return fitted, np.zeros(len(texts), bool)
     if not pa.types.is_nested(kind):
         cast = apply_function(FUNCTIONS["try_cast"], [texts], len(texts), result=kind, zone=zone)
         values = as_array(cast, len(texts))
@@ -390,20 +390,20 @@ def _fitted(texts: pa.Array, kind: pa.DataType, zone: str) -> tuple[pa.Array, An
         elements = Elements(texts.cast(pa.list_(pair)))
         keys, items = elements.values.flatten()
         items, bad = _fitted(items, kind.item_type, zone)
-        made = pa.MapArray.from_arrays(pa.array(elements.offsets, pa.int32()), keys, items, type=kind)
+        fitted = pa.MapArray.from_arrays(pa.array(elements.offsets, pa.int32()), keys, items, type=kind)
     else:
         elements = Elements(texts)
         values, bad = _fitted(elements.values, kind.value_type, zone)
-        made = lists_of(values, elements.sizes, kind)
+        fitted = lists_of(values, elements.sizes, kind)
     wrong = np.bincount(elements.owners[bad], minlength=len(texts)) > 0
-    return made.take(pa.array(np.arange(len(texts)), mask=null | wrong)), wrong
+    return fitted.take(pa.array(np.arange(len(texts)), mask=null | wrong)), wrong
 
 
 def _double_quoted(text: str) -> str:
     """A text whose names and texts are in quotes of one kind: Spark reads single ones, too."""
 
-    def quoted(found: re.Match[str]) -> str:
-        return found[1] or '"' + found[2].replace('"', '\\"').replace("\\'", "'") + '"'
+    def quoted(match: re.Match[str]) -> str:
+        return match[1] or '"' + match[2].replace('"', '\\"').replace("\\'", "'") + '"'
 
     return _SINGLE_QUOTED.sub(quoted, text)
 
@@ -414,8 +414,8 @@ def _from_json(text: pa.Array, schema: pa.Scalar, *, result: pa.DataType, zone: 
     nothing: Any = {} if pa.types.is_struct(kind) else None
     of_structs = types.is_array(kind) and pa.types.is_struct(kind.value_type)
 
-    def read(given: str) -> Any:
-        for one in dict.fromkeys((given, _double_quoted(given))):
+    def read(text: str) -> Any:
+        for one in dict.fromkeys((text, _double_quoted(text))):
             reader = JsonReader(one)
             if (at := reader.space(0)) == len(one):
                 return None

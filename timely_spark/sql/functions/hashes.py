@@ -73,12 +73,12 @@ class Murmur3:
     @classmethod
     def bytes(cls, values: ByteStrings, seed: Any) -> Any:
         """The hash of bytes."""
-        made, whole = seed.copy(), values.sizes // 4 * 4
+        hashed, whole = seed.copy(), values.sizes // 4 * 4
         for rows, words in values.words("<u4", 4, 0 * whole, whole):
-            made[rows] = cls.mixed(made[rows], words)
+            hashed[rows] = cls.mixed(hashed[rows], words)
         for rows, last in values.words("i1", 1, whole, values.sizes):
-            made[rows] = cls.mixed(made[rows], last.astype(np.int32).view(np.uint32))
-        return cls.finished(made, values.sizes)
+            hashed[rows] = cls.mixed(hashed[rows], last.astype(np.int32).view(np.uint32))
+        return cls.finished(hashed, values.sizes)
 
 
 _P1, _P2, _P3, _P4, _P5 = (
@@ -139,15 +139,15 @@ class XxHash64:
         joined = _turned(lanes, turns).sum(axis=1, dtype=np.uint64)
         for lane in lanes.T:
             joined = (joined ^ (_turned(lane * _P2, np.uint64(31)) * _P1)) * _P1 + _P4
-        made = np.where(stripes > 0, joined, seed + _P5) + sizes.astype(np.uint64)
+        hashed = np.where(stripes > 0, joined, seed + _P5) + sizes.astype(np.uint64)
         for rows, one in values.words("<u8", 8, stripes, words):
-            made[rows] = cls.mixed_long(made[rows], one)
+            hashed[rows] = cls.mixed_long(hashed[rows], one)
         shorts = sizes // 4 * 4
         for rows, one in values.words("<u4", 4, words, shorts):
-            made[rows] = cls.mixed_short(made[rows], one)
+            hashed[rows] = cls.mixed_short(hashed[rows], one)
         for rows, one in values.words("u1", 1, shorts, sizes):
-            made[rows] = _turned(made[rows] ^ (one.astype(np.uint64) * _P5), np.uint64(11)) * _P1
-        return cls.finished(made)
+            hashed[rows] = _turned(hashed[rows] ^ (one.astype(np.uint64) * _P5), np.uint64(11)) * _P1
+        return cls.finished(hashed)
 
 
 def _java_bytes(value: Any) -> bytes:
@@ -159,24 +159,24 @@ def _java_bytes(value: Any) -> bytes:
 
 def _hashed(values: pa.Array, seed: Any, by: Any) -> Any:
     """The hashes of values with a seed each; the seed where a value is null."""
-    made = seed.copy()
+    result = seed.copy()
     valid = np.asarray(values.is_valid())
     if not valid.all():
         rows = np.flatnonzero(valid)
-        made[rows] = _hashed(values.take(pa.array(rows)), seed[rows], by) if len(rows) else made[rows]
-        return made
+        result[rows] = _hashed(values.take(pa.array(rows)), seed[rows], by) if len(rows) else result[rows]
+        return result
     kind = values.type
     if pa.types.is_struct(kind):
         for one in values.flatten():
-            made = _hashed(one, made, by)
-        return made
+            result = _hashed(one, result, by)
+        return result
     if types.is_array(kind):
         elements = Elements(values)
         for place in range(int(elements.sizes.max(initial=0))):
             rows = np.flatnonzero(elements.sizes > place)
             at = pa.array(elements.offsets[rows] + place)
-            made[rows] = _hashed(elements.values.take(at), made[rows], by)
-        return made
+            result[rows] = _hashed(elements.values.take(at), result[rows], by)
+        return result
     if types.is_decimal(kind) and kind.precision > 18:
         values, kind = of_distinct(values, _java_bytes, pa.binary()), pa.binary()
     if kind in {pa.string(), pa.binary()}:
@@ -191,17 +191,17 @@ def _hashed(values: pa.Array, seed: Any, by: Any) -> Any:
 
 
 def _of_row(by: Any, columns: Sequence[Value], length: int) -> Any:
-    made = np.full(length, 42, by.kind)
+    hashed = np.full(length, 42, by.kind)
     for one in columns:
-        made = _hashed(as_array(one, length), made, by)
-    return made.view(by.result)
+        hashed = _hashed(as_array(one, length), hashed, by)
+    return hashed.view(by.result)
 
 
 def _typed(result: pa.DataType) -> Any:
     """The rule of a hash of anything but maps, as equal ones may have their entries in two orders."""
 
-    def rule(given: Sequence[pa.DataType], _: str) -> Typed | None:
-        return (list(given), result) if given and not any(map(types.has_map, given)) else None
+    def rule(kinds: Sequence[pa.DataType], _: str) -> Typed | None:
+        return (list(kinds), result) if kinds and not any(map(types.has_map, kinds)) else None
 
     return rule
 
