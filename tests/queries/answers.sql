@@ -613,3 +613,9 @@ a_b 3 6
 a_b NULL 7
 turned 2 6
 turned 2 7
+
+SELECT count(a, b) OVER (), count(a, b) FILTER (WHERE e > 5) OVER () FROM u
+----
+2 1
+2 1
+2 1

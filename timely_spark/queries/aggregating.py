@@ -275,7 +275,7 @@ class Aggregating(Joins):
         from sqlglot import exp
 
         if one.function == "count" and len(arguments) > 1 and not one.distinct:
-            arguments = [_all_valid(arguments)]
+            arguments = [all_valid(arguments)]
         if one.function == "count_if":
             arguments = [
                 exp.Case(ifs=[exp.If(this=option, true=exp.Boolean(this=True))]) for option in arguments
@@ -406,7 +406,7 @@ def _subsets(parts: Sequence[list[Any]]) -> list[list[Any]]:
     return [[one for n, part in enumerate(parts) if mask >> n & 1 for one in part] for mask in masks]
 
 
-def _all_valid(arguments: Sequence[Any]) -> Any:
+def all_valid(arguments: Sequence[Any]) -> Any:
     """True, or null if one of several values is null."""
     from sqlglot import exp
 

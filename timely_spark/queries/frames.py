@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from timely_spark.queries import calls
 from timely_spark.queries.aggregates import TYPES
+from timely_spark.queries.aggregating import all_valid
 from timely_spark.queries.binder import Binder, cast_to, ordering
 from timely_spark.queries.relations import Relation
 from timely_spark.queries.sorting import Order
@@ -153,6 +154,10 @@ def _of_aggregate(
     if name == "count" and arguments and isinstance(arguments[0], exp.Star):
         arguments = []
     trees = [block.rewritten(one) for one in arguments]
+    if name == "count" and len(trees) > 1:
+        trees = [all_valid(trees)]
+    if len(trees) > 1 or (name != "count" and not trees):
+        raise block.binder.refuse(call, f"{name} of {len(trees)} arguments OVER", "give 1.")
     if condition is not None:
         value = trees[0] if trees else exp.Boolean(this=True)
         trees = [exp.Case(ifs=[exp.If(this=block.rewritten(condition), true=value)])]

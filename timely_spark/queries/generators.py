@@ -57,7 +57,11 @@ def elements_of(binder: Binder, node: Any) -> Any:
         return _stacked(binder, node)
     if generator_name(node) == "json_tuple":
         return exp.Anonymous(this="$json_tuple", expressions=node.expressions)
-    return node.expressions[0] if isinstance(node, exp.Anonymous) else node.this
+    arguments = [*([] if isinstance(node, exp.Anonymous) else [node.this]), *node.expressions]
+    if len(arguments) != 1:
+        problem = f"{calls.function_name(node)} of {len(arguments)} arguments"
+        raise binder.refuse(node, problem, "give one array or map.")
+    return arguments[0]
 
 
 def _stacked(binder: Binder, node: Any) -> Any:
