@@ -619,3 +619,7 @@ SELECT count(a, b) OVER (), count(a, b) FILTER (WHERE e > 5) OVER () FROM u
 2 1
 2 1
 2 1
+
+SELECT percentile(DISTINCT a, 0.5), median(DISTINCT a), percentile(a, 0.5), count(a) FROM u
+----
+1.5 1.5 2.0 3

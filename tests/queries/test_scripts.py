@@ -131,6 +131,8 @@ REFUSED = [
     ("SELECT src FROM edges SORT BY src", "SORT BY is not supported", "no order"),
     ("SELECT * FROM edges TABLESAMPLE (10 PERCENT)", "TABLESAMPLE", "hash"),
     ("SELECT src FROM edges UNION SELECT src, dst FROM edges", "1 and 2 columns", "as many"),
+    ("SELECT percentile(src, 0.5, dst) FROM edges", "percentile with the argument dst", "leave it out"),
+    ("SELECT max_by(src, dst, 2) FROM edges", "max_by with the argument 2", "leave it out"),
     ("SELECT max(src, dst) OVER () FROM edges", "max of 2 arguments OVER", "give 1"),
     ("SELECT row_number() OVER () FROM edges", "without ORDER BY", "ordered"),
     ("SELECT (SELECT src, dst FROM edges) FROM edges", "2 columns where one value belongs", "one column"),

@@ -395,7 +395,8 @@ def _distinct_count(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
 def _percentile(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     column = call.columns[0]
     share = float(call.options[0]) if call.options else 0.5
-    records = groups.where(groups.valid(column)).sorted([Order(column)])
+    records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
+    records = records.sorted([Order(column)])
     if call.options and len(call.options) > 1 and call.options[1]:  # from the greatest on
         share = 1.0 - share
     counts = numbers(records.table, DIFF)

@@ -244,6 +244,9 @@ class Aggregating(Joins):
         if not one.function:
             hint = "compute it before the flow, or with Collection.reduce_batches."
             raise binder.refuse(node, f"{shown} is not kept up to date", hint)
+        if one.unread:
+            text = one.unread[0].sql(dialect=parse.dialect())
+            raise binder.refuse(one.unread[0], f"{one.function} with the argument {text}", "leave it out.")
 
         def plain(tree: Any) -> Any:
             return self.rewritten(tree) if calls.has_query(tree) else self.plain(tree, before)

@@ -134,6 +134,8 @@ class AggregateCall:
     order: tuple[Any, ...]
     #: constants
     options: tuple[Any, ...]
+    #: the arguments that nobody reads
+    unread: tuple[Any, ...] = ()
 
 
 def unwrapped(node: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
@@ -180,14 +182,20 @@ def read_call(node: Any) -> AggregateCall:
     if function == "count" and arguments and isinstance(arguments[0], exp.Star):
         arguments = []
     constants: list[Any] = []
+    known = {"this", "expression", "quantile", "separator", "accuracy"}  # of exact answers
+    unread = [one for name, one in call.args.items() if isinstance(one, exp.Expression) and name not in known]
     if type(call).__name__ in {"PercentileCont", "PercentileDisc"}:
+        unread += order[1:]
         constants = [*arguments, bool(order and order[0].args.get("desc"))]
         arguments, order = [one.this for one in order[:1]], ()
     elif function in {"percentile", "percentile_disc", "string_agg"}:
-        arguments, constants = arguments[:1], arguments[1:2]
+        arguments, constants, more = arguments[:1], arguments[1:2], arguments[2:]
+        unread += more
     elif function in {"first", "last"}:
         arguments, constants = arguments[:1], [ignores]
-    return AggregateCall(function, call, tuple(arguments), distinct, condition, order, tuple(constants))
+    return AggregateCall(
+        function, call, tuple(arguments), distinct, condition, order, tuple(constants), tuple(unread)
+    )
 
 
 def aggregates_in(node: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: Functions with syntax of their own, such as `CAST(a AS int)`; all others are a name and arguments.
 _OWN_SYNTAX = {
     *("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION", "SUBSTRING", "SUBSTR", "OVERLAY"),
-    *("MAX_BY", "MIN_BY", "ARGMAX", "ARGMIN", "ARG_MAX", "ARG_MIN", "PERCENTILE", "PERCENTILE_APPROX"),
+    *("MAX_BY", "MIN_BY", "ARGMAX", "ARGMIN", "ARG_MAX", "ARG_MIN", "PERCENTILE_APPROX"),
     *("APPROX_PERCENTILE", "LISTAGG", "STRING_AGG"),
 }
 
@@ -99,7 +99,12 @@ def dialect() -> Any:
             return False
 
     names = {
-        "FUNCTIONS": {name: build for name, build in SparkParser.FUNCTIONS.items() if of_rows(build)},
+        # sqlglot drops the third argument of percentile
+        "FUNCTIONS": {
+            name: build
+            for name, build in SparkParser.FUNCTIONS.items()
+            if of_rows(build) and name != "PERCENTILE"
+        },
         "FUNCTION_PARSERS": _chosen(SparkParser.FUNCTION_PARSERS, _OWN_SYNTAX),
         "NO_PAREN_FUNCTION_PARSERS": _chosen(SparkParser.NO_PAREN_FUNCTION_PARSERS, {"ANY", "CASE", "IF"}),
     }
