@@ -133,6 +133,11 @@ REFUSED = [
     ("SELECT src FROM edges UNION SELECT src, dst FROM edges", "1 and 2 columns", "as many"),
     ("SELECT percentile(src, 0.5, dst) FROM edges", "percentile with the argument dst", "leave it out"),
     ("SELECT max_by(src, dst, 2) FROM edges", "max_by with the argument 2", "leave it out"),
+    (
+        "SELECT first_value(w) FILTER (WHERE src > 1) OVER (ORDER BY w) FROM edges",
+        "first_value with FILTER OVER",
+        "IGNORE NULLS",
+    ),
     ("SELECT max(src, dst) OVER () FROM edges", "max of 2 arguments OVER", "give 1"),
     ("SELECT row_number() OVER () FROM edges", "without ORDER BY", "ordered"),
     ("SELECT (SELECT src, dst FROM edges) FROM edges", "2 columns where one value belongs", "one column"),

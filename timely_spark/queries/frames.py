@@ -71,6 +71,8 @@ def frame_of(
     by = [ordering(block.add(block.rewritten(one.this), "order"), one) for one in order]
     if name in calls.RANKING_NAMES and name not in _PLACES and not by:
         raise binder.refuse(node, f"{name} OVER without ORDER BY", "say by what rows are ordered.")
+    if condition is not None and name in calls.RANKING_NAMES:
+        raise binder.refuse(node, f"{name} with FILTER OVER", "write CASE WHEN, and IGNORE NULLS.")
     arguments, options = _arguments(block, call, name, condition)
     if ignores and name not in {*_PLACES, "lag", "lead"}:
         raise binder.refuse(node, f"{name} IGNORE NULLS", "drop the nulls in a subquery first.")
