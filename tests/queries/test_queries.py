@@ -174,6 +174,7 @@ SUBQUERIES = [
     ),
 ]
 WINDOWS = [
+    "SELECT sum(b) OVER (w ORDER BY b), sum(b) OVER v FROM t WINDOW w AS (PARTITION BY a), v AS (w)",
     "SELECT a, b, row_number() OVER (PARTITION BY a ORDER BY b, c, d) AS n FROM t",
     "SELECT a, b, rank() OVER (ORDER BY b) AS r, dense_rank() OVER (ORDER BY b) AS d FROM t",
     "SELECT a, sum(b) OVER (PARTITION BY a) AS s, count(*) OVER () AS n FROM t",

@@ -104,12 +104,15 @@ def _parts(block: GrowingBlock, node: Any, named: Mapping[str, Any]) -> tuple[li
     orders = list(order.expressions) if order is not None else []
     spec = node.args.get("spec")
     alias = node.args.get("alias")
-    if alias is not None and not partition and not orders:
-        if (definition := named.get(alias.name.lower())) is None:
-            hint = "define it behind HAVING: WINDOW w AS (PARTITION BY ...)."
-            raise block.binder.refuse(node, f"no window {alias.name}", hint)
-        return _parts(block, definition, {})
-    return partition, orders, spec
+    if alias is None:
+        return partition, orders, spec
+    name = alias.name.lower()
+    if (definition := named.get(name)) is None:
+        hint = "define it behind HAVING: WINDOW w AS (PARTITION BY ...)."
+        raise block.binder.refuse(node, f"no window {alias.name}", hint)
+    # `OVER (w ORDER BY x)` adds to what the window has
+    base = _parts(block, definition, {one: of for one, of in named.items() if one != name})
+    return partition or base[0], orders or base[1], spec if spec is not None else base[2]
 
 
 def _arguments(
