@@ -211,11 +211,13 @@ def _text(values: pa.Array, zone: str) -> pa.Array:
     shown = formatted(here, "yyyy-MM-dd'T'HH:mm:ss.SSS")
     if not values.type.tz:
         return shown
-    minutes = (here - to_numpy(values)) // 60_000_000
-    hours = np.char.mod("%02d", abs(minutes) // 60)
-    signs = np.where(minutes < 0, "-", "+")
-    offsets = np.char.add(np.char.add(signs, hours), np.char.mod(":%02d", abs(minutes) % 60))
-    return pc.binary_join_element_wise(shown, pa.array(np.where(minutes == 0, "Z", offsets)), "")
+    seconds = (here - to_numpy(values)) // 1_000_000
+    size = abs(seconds)
+    clock = np.char.add(np.char.mod("%02d", size // 3600), np.char.mod(":%02d", size // 60 % 60))
+    # a zone had its own noon before 1900
+    clock = np.where(size % 60 == 0, clock, np.char.add(clock, np.char.mod(":%02d", size % 60)))
+    offsets = np.char.add(np.where(seconds < 0, "-", "+"), clock)
+    return pc.binary_join_element_wise(shown, pa.array(np.where(seconds == 0, "Z", offsets)), "")
 
 
 def is_json_type(kind: pa.DataType, *, keys: tuple[pa.DataType, ...] = (pa.string(),)) -> bool:
