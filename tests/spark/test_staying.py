@@ -121,7 +121,7 @@ def test_where_tasks_find_no_slots_each_epoch_is_a_micro_batch(
 
 
 PREVENTED = {
-    "spark.dynamicAllocation.enabled": "no barrier stages with dynamic allocation",
+    "spark.dynamicAllocation.enabled": "set spark.dynamicAllocation.enabled=false",
     "spark.network.crypto.enabled": "asks for encryption",
 }
 

@@ -371,8 +371,8 @@ def no_parallel_rounds(session: SparkSession) -> str:
 
     if not slots(session):
         return "the number of Spark's slots is unknown (Spark Connect)"
-    if is_on("spark.dynamicAllocation.enabled"):
-        return "Spark has no barrier stages with dynamic allocation"
+    if is_on(dynamic := "spark.dynamicAllocation.enabled"):
+        return f"Spark has no barrier stages with dynamic allocation: set {dynamic}=false"
     if encrypted := next(filter(is_on, _ENCRYPTED), None):
         return f"{encrypted} asks for encryption, and tasks would exchange data in the clear"
     return ""
