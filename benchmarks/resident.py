@@ -263,9 +263,9 @@ def topics(report: Report, session: SparkSession, *, messages: int) -> None:
                 else:
                     answer = read.loop(_fewer, name="hops").where("k = 0")
                 answer.to_kafka(f"out-{name}", broker.servers, name="out")
-                consumer = Consumer(
-                    {"bootstrap.servers": broker.servers, "group.id": name, "auto.offset.reset": "earliest"}
-                )
+                options = {"auto.offset.reset": "earliest", "topic.metadata.refresh.interval.ms": 500}
+                # the flow makes the topic
+                consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": name, **options})
                 consumer.subscribe([f"out-{name}"])
                 query = flow.start(
                     session,
