@@ -177,14 +177,19 @@ def many(report: Report, records: int) -> None:
     report.add(f"{shown}: state", ours=size / records, unit="bytes a record")
 
 
-def run(quick: bool, records: int | None = None) -> Report:
+def run(quick: bool) -> Report:
     """Measure, and write the report."""
+    return measured(20_000 if quick else 1_000_000, quick=quick)
+
+
+def measured(records: int, *, quick: bool) -> Report:
+    """The report, for so many records."""
     report = Report("entities", "Entities: ids that stay while records come and go", quick=quick)
     beside_splink(report)
-    many(report, records or (20_000 if quick else 1_000_000))
+    many(report, records)
     report.write()
     return report
 
 
 if __name__ == "__main__":
-    run(quick=False, records=int(sys.argv[1]) if sys.argv[1:] else None)
+    measured(int(sys.argv[1]), quick=False)

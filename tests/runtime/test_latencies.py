@@ -44,4 +44,4 @@ def test_each_run_counts_its_own_batches(begin: Begin) -> None:
     status = Status.of(again.context.checkpoint)
     assert status.after.manifest.took.count == done
     assert json.loads(status.json())["batch_ms"]["batches"] == done
-    assert f"{done} batches: median " in str(status)
+    assert f"{done} batch{'es' * (done != 1)}: median " in str(status)
