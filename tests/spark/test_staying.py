@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,47 @@ def test_where_tasks_find_no_slots_each_epoch_is_a_micro_batch(
             assert query.wait_for(timeout=60)
         assert "each epoch is a micro-batch: Spark has one slot" in query.status["residency"]
     assert [epoch for epoch, _ in heard] == [0, 1, 2]
+
+
+def holds(folder: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Holds its slot until it is let go."""
+    Path(folder, "holds").touch()
+    while not Path(folder, "ends").exists():
+        time.sleep(0.01)
+    yield from batches
+
+
+@pytest.mark.campaign
+def test_another_query_that_takes_the_slots_changes_no_epoch(
+    spark: SparkSession, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staying, "BEGIN", 5.0)
+    heard: list[Any] = []
+    flow, numbers = hops(tmp_path / "noted", heard)
+    other = spark.range(0, 4, 1, 2).mapInArrow(functools.partial(holds, str(tmp_path)), "id long")
+    with (
+        ThreadPoolExecutor(1) as thread,
+        flow.start(spark, checkpoint=checkpoint, workers=2, resident=True) as query,
+    ):
+        for n in (1, 2):  # the second one takes a task
+            numbers.send([n])
+            assert query.wait_for(timeout=60)
+        done = thread.submit(other.collect)
+        try:
+            while not (tmp_path / "holds").exists():
+                time.sleep(0.01)
+            numbers.send([3])
+            assert query.wait_for(timeout=30), "the task that stays has a slot of its own"
+            numbers.send([7])  # the other query takes it when that task is killed
+            assert query.wait_for(timeout=60)
+            assert not done.done()
+        finally:
+            (tmp_path / "ends").touch()
+        assert len(done.result(60)) == 4
+        numbers.send([2])
+        assert query.wait_for(timeout=60)
+        assert "each epoch is a micro-batch" in query.status["residency"]
+    assert [epoch for epoch, _ in heard] == [0, 1, 2, 3, 4]
 
 
 PREVENTED = {
