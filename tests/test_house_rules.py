@@ -157,3 +157,24 @@ def test_every_error_has_a_hint(parsed: dict[Path, ast.Module]) -> None:
 
     assert len(calls) > 200
     assert without == []
+
+
+#: Words that say nothing of a value: its noun does.
+NO_NOUNS = {"found", "made", "given", "mine", "theirs"}
+
+
+def test_a_value_is_named_by_a_noun(parsed: dict[Path, ast.Module]) -> None:
+    functions = [
+        (path, function)
+        for path, tree in parsed.items()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    ]
+    named = {
+        (str(path), function.lineno, name)
+        for path, function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        if (name := node.arg if isinstance(node, ast.arg) else node.id) in NO_NOUNS
+    }
+    assert named == set(), "name it by what it is: groups, matches, options, a result"

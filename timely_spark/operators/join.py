@@ -332,8 +332,8 @@ def with_keys(batch: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 def matching_keys(
     operator: str,
-    ours: pa.Schema,
-    theirs: pa.Schema,
+    left_schema: pa.Schema,
+    right_schema: pa.Schema,
     *,
     on: str | Sequence[str] | None,
     left: str | Sequence[str] | None,
@@ -350,10 +350,10 @@ def matching_keys(
         msg = f"{operator}: keys {list(keys[0])} and {list(keys[1])}"
         hint = "give on=[...], or left=[...] and right=[...] of equal length."
         raise SchemaError(msg, where=where, hint=hint)
-    check_columns(operator, ours, keys[0], keys=True, nested=True)
-    check_columns(operator, theirs, keys[1], keys=True, nested=True)
+    check_columns(operator, left_schema, keys[0], keys=True, nested=True)
+    check_columns(operator, right_schema, keys[1], keys=True, nested=True)
     for a, b in zip(*keys, strict=True):
-        kinds = ours.field(a).type, theirs.field(b).type
+        kinds = left_schema.field(a).type, right_schema.field(b).type
         if kinds[0] != kinds[1] and not all(pa.types.is_integer(kind) for kind in kinds):
             msg = f"{operator}: left key {a!r} is {kinds[0]}, right key {b!r} is {kinds[1]}"
             raise SchemaError(msg, where=where, hint="cast one of them first.")
@@ -369,14 +369,14 @@ def keys_text(keys: Keys) -> str:
     return " and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True))
 
 
-def check_how(operator: str, how: Any, ours: pa.Schema, theirs: pa.Schema, keys: Keys) -> None:
+def check_how(operator: str, how: Any, left: pa.Schema, right: pa.Schema, keys: Keys) -> None:
     """Check the kind of a join; the keys of a right or outer join come from both sides."""
     if how not in get_args(How):
         msg = f"{operator}: how={how!r}"
         raise SchemaError(msg, where=caller(), hint=f"give one of {', '.join(get_args(How))}.")
     if how in {"right", "outer"}:
         for a, b in zip(*keys, strict=True):
-            kinds = ours.field(a).type, theirs.field(b).type
+            kinds = left.field(a).type, right.field(b).type
             if kinds[0] != kinds[1]:
                 msg = (
                     f"{operator}: left key {a!r} is {kinds[0]}, right key {b!r} is {kinds[1]}, and with "

@@ -37,12 +37,12 @@ def with_own_aggregates(node: Any) -> tuple[Any, dict[str, Any]]:
         return node, names
     tree = node.copy()
     sources = [tree.args.get("from_"), *(tree.args.get("joins") or ())]
-    mine = {one.this.alias_or_name.lower() for one in sources if one is not None}
+    own = {one.this.alias_or_name.lower() for one in sources if one is not None}
     for query in list(tree.args["having"].find_all(exp.Query)):
         inner = {one.alias_or_name.lower() for one in query.find_all(exp.Table, exp.Subquery)}
         for call in [one for one in query.find_all(exp.Func, exp.Filter) if calls.is_aggregate(one)]:
             tables = {one.table.lower() for one in call.find_all(exp.Column)}
-            if tables and tables <= mine - inner:
+            if tables and tables <= own - inner:
                 name = f"aggregate {len(names)}"
                 names[name] = call.copy()
                 call.replace(exp.column(name, OWN, quoted=True))

@@ -118,14 +118,14 @@ def configure(
         SparkMissing: PySpark, or with `delta` delta-spark, is not installed; or PySpark is older than 4.2.
     """
     require_spark()
-    given: Mapping[str, object] = builder._options  # noqa: SLF001 - the only way not to overwrite the user's choice
-    if "spark.remote" in given or "SPARK_REMOTE" in os.environ:
+    options: Mapping[str, object] = builder._options  # noqa: SLF001 - the only way not to overwrite the user's choice
+    if "spark.remote" in options or "SPARK_REMOTE" in os.environ:
         return builder  # the server has its settings already, and packages; `start` sets those of the query
     cores = str(os.cpu_count() or 2)
     confs = {PARTITIONS: cores, **FILE_MANAGER, **_AT_START}
-    if given.get(_STORE, _HDFS_STORE) == _HDFS_STORE:
+    if options.get(_STORE, _HDFS_STORE) == _HDFS_STORE:
         confs |= _RAW_FILES
-    builder = _with_java_options(builder, given, _prepared(given), quiet=quiet)
+    builder = _with_java_options(builder, options, _prepared(options), quiet=quiet)
     if delta:
         confs |= {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -140,7 +140,7 @@ def configure(
     if delta or kafka:
         confs |= {"spark.jars.excludes": _IN_SPARK}
     for key, value in confs.items():
-        if key not in given:
+        if key not in options:
             builder = builder.config(key, value)
     if delta:
         return _with_delta(builder, extra_packages)
@@ -149,27 +149,27 @@ def configure(
     return builder
 
 
-def _prepared(given: Mapping[str, object]) -> Prepared | None:
+def _prepared(options: Mapping[str, object]) -> Prepared | None:
     """Settings that let a session on this machine start sooner; sets SPARK_HOME, unless the user has one.
 
     Without a master among the builder's settings the session may be one on a cluster.
     """
-    if re.match(r"local($|\[)", str(given.get("spark.master"))) and (found := prepared()):
-        home = str(found.home)
+    if re.match(r"local($|\[)", str(options.get("spark.master"))) and (ready := prepared()):
+        home = str(ready.home)
         if os.environ.setdefault("SPARK_HOME", home) == home:
-            return found
+            return ready
     return None
 
 
 def _with_java_options(
-    builder: SparkSession.Builder, given: Mapping[str, object], ready: Prepared | None, *, quiet: bool
+    builder: SparkSession.Builder, configured: Mapping[str, object], ready: Prepared | None, *, quiet: bool
 ) -> SparkSession.Builder:
     settings = os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME')}/conf"
-    if quiet and _PROGRESS not in given:
+    if quiet and _PROGRESS not in configured:
         builder = builder.config(_PROGRESS, "false")
     quiet = quiet and _LOGGING.is_file() and not any(Path(settings).glob("log4j2.*"))
     for key in _JAVA_OPTIONS:
-        options = str(given.get(key, ""))
+        options = str(configured.get(key, ""))
         more = [option for mark, option in _JAVA.items() if mark not in options]
         if ready is not None and key == _JAVA_OPTIONS[0] and "SharedArchiveFile" not in options:
             more.append(ready.java_options)
@@ -326,10 +326,10 @@ def refuse_wheel(session: SparkSession, place: str = __file__) -> None:
     `place` is the file from which the driver has this package.
     """
     try:
-        given = str(session.conf.get("spark.submit.pyFiles", "") or "").split(",")
+        files = str(session.conf.get("spark.submit.pyFiles", "") or "").split(",")
     except Exception:  # noqa: BLE001 - an internal setting, which a platform may hide
         return
-    for wheel in (path.rpartition("/")[2] for path in given if path.endswith(".whl")):
+    for wheel in (path.rpartition("/")[2] for path in files if path.endswith(".whl")):
         if f"{wheel}/" in place.replace(os.sep, "/"):
             msg = f"--py-files has {wheel}, and Spark's tasks import from .zip, .egg and .py files only"
             hint = "copy the wheel to timely_spark.zip and give that; or install it on every machine."

@@ -568,5 +568,5 @@ SPARK_NAMES = (
 
 
 for _name in SPARK_NAMES:
-    if (_camel := re.sub("_(.)", lambda found: found[1].upper(), _name)) != _name:
+    if (_camel := re.sub("_(.)", lambda letter: letter[1].upper(), _name)) != _name:
         setattr(Query, _camel, Query.__dict__[_name])

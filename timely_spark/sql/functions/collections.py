@@ -457,7 +457,7 @@ def _str_to_map(
     return _made_map(keys, items, x.sizes, result, failures)
 
 
-@spark_function("$sorted_maps", lambda given, _: (list(given), given[0]) if len(given) == 1 else None)
+@spark_function("$sorted_maps", lambda kinds, _: (list(kinds), kinds[0]) if len(kinds) == 1 else None)
 def _sorted_maps(a: pa.Array) -> Any:
     """Values whose maps have their entries in the order of their keys: equal maps are equal values."""
     kind = a.type
