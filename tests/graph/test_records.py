@@ -53,6 +53,15 @@ AT_FIVE = dt.datetime(2020, 1, 1, 5, tzinfo=dt.timezone.utc)
 LATER = pd.Timestamp("2020-01-01 00:00:00.000000001", tz="UTC")
 
 
+@pytest.mark.parametrize("form", [pa.table, pd.DataFrame])
+def test_a_function_may_return_the_columns_that_it_got(form: Any) -> None:
+    schema = as_schema("id long, name string")
+    batch = form({"name": ["a"], "more": [0], "id": [1]})
+    assert as_table(batch, schema, projected=True).to_pylist() == [{"id": 1, "name": "a"}]
+    with pytest.raises(SchemaError, match=r"a (table|frame) has no 'name'"):
+        as_table(form({"id": [1], "more": [0]}), schema, projected=True)
+
+
 @pytest.mark.parametrize("form", [pa.table, pd.DataFrame, dict, lambda one: pa.table(one).to_pylist()])
 def test_a_column_that_would_be_lost_is_refused(form: Any) -> None:
     """Spark refuses such frames of `mapInPandas` too; only tuples have no names to compare."""

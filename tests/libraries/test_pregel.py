@@ -374,9 +374,7 @@ def test_a_function_returns_a_row_for_each_node() -> None:
     flow = ts.Dataflow("fewer")
     nodes = flow.input("nodes", "node long, v long").collection()
     edges = flow.input("edges", "src long, dst long").collection()
-    ts.pregel(
-        nodes, edges, compute=lambda t: t.select(["v"]).slice(1), send_msg_to_dst="src_v"
-    ).nodes.capture("out")
+    ts.pregel(nodes, edges, compute=lambda t: t.slice(1), send_msg_to_dst="src_v").nodes.capture("out")
 
     with pytest.raises(TimelyError, match=r"(?s)superstep.*0 rows for 1 nodes.*Hint"):
         run(flow, {"nodes": [[(1, 2)]], "edges": [[]]})

@@ -45,6 +45,7 @@ def test_functions_may_return_tables_frames_rows_or_none() -> None:
         lambda time, batch: batch.to_pylist(),
         lambda time, batch: [(n,) for n in batch["n"].to_pylist()],
         lambda time, batch: batch["n"].to_pylist(),
+        lambda time, batch: pd.DataFrame({"other": 1, "n": batch["n"].to_pandas()}),
     ]
     for give in gives:
         flow = ts.Dataflow("gives")

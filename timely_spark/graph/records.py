@@ -17,13 +17,20 @@ from timely_spark.errors import SchemaError, shorten
 from timely_spark.graph.schema import PLAIN, UNITS, describe, inner_fields, plain_type
 
 
-def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Table:
+def as_table(records: Any, schema: pa.Schema, *, of: str | None = None, projected: bool = False) -> pa.Table:
     """Convert records to an Arrow table of a declared schema.
 
     Records are Arrow, pandas, an iterable of rows (tuples, dicts, scalars), or a mapping of columns to lists
     of one length. Named columns are matched by name: each one of the schema, and no other. A lossy conversion
     raises an error, which names `of`, the receiver of the records; so does a time without a zone for a column
     of times with one.
+
+    Args:
+        records: in one of these forms.
+        schema: the columns and types of the result.
+        of: what gets the records, for errors.
+        projected: whether other columns of a table or frame are left out. That suits results of functions,
+            which often add columns to the batch that they got. From the outside such a column would be lost.
 
     Example:
         >>> from timely_spark.graph import as_schema
@@ -37,6 +44,8 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
     try:
         if isinstance(records, pa.RecordBatch):
             records = pa.Table.from_batches([records])
+        if projected:
+            records = _projected(records, schema.names)
         if isinstance(records, pa.Table):
             return _cast(records, schema) if records.schema != schema else records
         if hasattr(records, "itertuples"):
@@ -55,6 +64,15 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None) -> pa.Ta
         msg = f"{of + ': ' if of else ''}records do not fit the schema ({describe(schema)}): {error}"
         hint = "give every column of the schema and no other, with values of its type."
         raise SchemaError(msg, hint=hint) from error
+
+
+def _projected(records: Any, names: list[str]) -> Any:
+    """A table or frame without columns of other names; anything else as it is."""
+    if isinstance(records, pa.Table):
+        return records.drop_columns([name for name in {*records.column_names} if name not in names])
+    if hasattr(records, "itertuples"):
+        return records.loc[:, [name in names for name in records.columns]]
+    return records
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:

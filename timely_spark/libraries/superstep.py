@@ -48,7 +48,7 @@ def by_batch(function: Callable[[pa.Table], Any], schema: pa.Schema) -> Program:
     """The program of a function of an Arrow table."""
 
     def program(batch: pa.Table) -> pa.Table:
-        results = as_table(function(batch), schema, of="compute")
+        results = as_table(function(batch), schema, of="compute", projected=True)
         if results.num_rows != batch.num_rows:
             msg = f"compute returned {results.num_rows} rows for {batch.num_rows} nodes"
             raise SchemaError(msg, hint="return a row for each node, in the same order.")

@@ -100,7 +100,7 @@ class Call(Vertex):
                 known = answers.read(part) if answers is not None else None
                 if known is not None:
                     return known
-                table = as_table(await self._asked(part, pool), self.schema)
+                table = as_table(await self._asked(part, pool), self.schema, projected=True)
                 if answers is not None:
                     answers.write(part, table)
                 return table

@@ -120,7 +120,7 @@ def table_of(function: Callable[..., Any], answer: Any, schema: pa.Schema) -> pa
     if answer is None:
         msg = f"{function_text(function)} returned None, not a table"
         raise SchemaError(msg, hint="return an Arrow table, a record batch or a pandas frame.")
-    return as_table(answer, schema)
+    return as_table(answer, schema, projected=True)
 
 
 def each_record(function: Callable[[Any], Any], schema: pa.Schema, batch: pa.Table) -> list[Any]:

@@ -48,7 +48,7 @@ def _fitting(result: Any, schema: pa.Schema) -> pa.Table:
         if result.schema.names != schema.names:
             msg = f"combine returns ({describe(result.schema)}) of records ({describe(schema)})"
             raise SchemaError(msg, hint="return the columns of the records, in their order.")
-    return as_table(result, schema, of="combine's result")
+    return as_table(result, schema, of="combine's result", projected=True)
 
 
 def _by_user(template: Vertex) -> bool:

@@ -305,7 +305,7 @@ class ReplayContext(CallContext):
 
 def _fit(node: Node, batch: Any, declared: pa.Schema) -> pa.Table:
     try:
-        return as_table(batch, declared)
+        return as_table(batch, declared, projected=True)
     except SchemaError as error:
         got = describe(batch.schema) if hasattr(batch, "schema") else type(batch).__name__
         as_declared = f"an output declared as ({describe(declared)})"
