@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 #: in a folder of checkpoints, what each keeps
 PARTS = "views.json"
 _UNKNOWN: Mapping[str, float] = {}
+_NO_SESSION = "give flow(spark=...), or start the pipeline by python -m timely_spark run."
 Definition: TypeAlias = "TableSource | SqlView | FunctionView"
 
 
@@ -68,8 +69,8 @@ class Pipeline:
                 raise GraphError(msg, hint="give one of them another name.")
         if all(isinstance(one, TableSource) or one.output is None for one in definitions):
             hint = "write CREATE MATERIALIZED VIEW, or @ts.view(table=..., keys=...)."
-            msg_0 = f"{place} keeps nothing"
-            raise GraphError(msg_0, hint=hint)
+            msg = f"{place} keeps nothing"
+            raise GraphError(msg, hint=hint)
         names = {name: one.name for name, one in by_name.items()}
         reads = {one.name: _reads(one, names) for one in definitions}
         try:
@@ -78,8 +79,8 @@ class Pipeline:
             cycle = [by_name[name.lower()] for name in reversed(error.args[1])]
             shown = ", which reads ".join(f"{one.name} ({one.where})" for one in cycle)
             hint = "a view that reads itself is WITH RECURSIVE in SQL, or iterate in one function."
-            msg_0 = f"views read each other: {shown}"
-            raise GraphError(msg_0, hint=hint) from None
+            msg = f"views read each other: {shown}"
+            raise GraphError(msg, hint=hint) from None
         return cls({name: by_name[name.lower()] for name in order}, reads, parameters)
 
     @property
@@ -162,7 +163,7 @@ class Pipeline:
                     # what a dropped view built is read by others under another name
                     if number not in shrunk:
                         raise
-                    parts += self._rebuilt(files, part, tell)
+                    parts.append(self._rebuilt(files, part, tell))
                 else:
                     running.append(started.enter_context(query))
             started.pop_all()  # one that does not start stops the others
@@ -203,18 +204,16 @@ class Pipeline:
         files.write_json(PARTS, {"parts": parts, "sizes": dict(sizes)}, durable=True)
         return parts, shrunk
 
-    def _rebuilt(
-        self, files: Files, part: dict[str, Any], tell: Callable[[str], None]
-    ) -> list[dict[str, Any]]:
+    def _rebuilt(self, files: Files, part: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
         """A flow for the views of another one that cannot continue without those that it has lost."""
         for of in part["views"]:
             tell(f"{of}: rebuilt, as it shared steps with a view that is dropped or changed")
-        saved = _saved(files)
-        number = 1 + max(one["number"] for one in saved)
+        saved: dict[str, Any] = files.existing(PARTS, files.json(PARTS))
+        number = 1 + max(one["number"] for one in saved["parts"])
         rebuilt = {**part, "number": number, "overwrite": sorted(part["views"])}
-        parts = [*(one for one in saved if one["number"] != part["number"]), rebuilt]
-        files.write_json(PARTS, {**(files.json(PARTS) or {}), "parts": parts}, durable=True)
-        return [rebuilt]
+        parts = [*(one for one in saved["parts"] if one["number"] != part["number"]), rebuilt]
+        files.write_json(PARTS, {**saved, "parts": parts}, durable=True)
+        return rebuilt
 
     def _plans(self, spark: SparkSession, sizes: Mapping[str, float]) -> dict[str, str]:
         """By kept view what tells it from another one of its name: see `_Built.identity`."""
@@ -351,9 +350,8 @@ class _Built:
     def _called(self, one: FunctionView) -> Collection:
         arguments = {**self.collections, "flow": self.flow, "spark": self.spark}
         if self.spark is None and "spark" in one.arguments:
-            hint = "give flow(spark=...), or start the pipeline by python -m timely_spark run."
             msg = f"view {one.name} ({one.where}) needs a session"
-            raise GraphError(msg, hint=hint)
+            raise GraphError(msg, hint=_NO_SESSION)
         result = _call(one, [arguments[name] for name in one.arguments], self._options(one), name=one.name)
         if not isinstance(result, Collection | Stream):
             msg = f"view {one.name} ({one.where}) returned {type(result).__name__}"
@@ -387,8 +385,9 @@ class _Built:
     def _frame(self, table: TableSource) -> DataFrame:
         """A table that Spark reads: of Kafka, messages are JSON with the table's columns."""
         if self.spark is None:
-            hint = "give flow(spark=...), or start the pipeline by python -m timely_spark run."
-            raise table.binder.refuse(table.tree, f"{table.name} USING {table.format} needs a session", hint)
+            raise table.binder.refuse(
+                table.tree, f"{table.name} USING {table.format} needs a session", _NO_SESSION
+            )
         from pyspark.sql.functions import col, from_json
 
         options = {"startingOffsets": "earliest", **table.options}
