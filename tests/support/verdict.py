@@ -125,6 +125,8 @@ def outcome(home: Path) -> Outcome:
         out["batch"], out["rounds"] = manifest.batch, manifest.rounds
     else:
         progress.pop("batch")
+        # how deep a loop went in an open epoch depends on which of its records arrived together
+        progress["loops"] = {name: value for name, value in progress["loops"].items() if name != "reached"}
     out |= {f"progress/{name}": canonical(value) for name, value in progress.items()}
     # The tracker has a memory: what it knows must be what one made from it knows.
     again = Coordinator.decode(plan, manifest.coordinator).encode()
