@@ -258,8 +258,13 @@ def inner(body: Build) -> Build:
     return build
 
 
-def decided(flow: ts.Dataflow) -> str:
-    """Whose records are made final, for which readers; or which are refused. `output` finalises by itself."""
+def decided(epochs: Any, build: Build) -> str:
+    """Whose records are made final, for which readers; or which are refused. `output` finalises by itself.
+
+    No reader outside loops, and none that waits, gets improvements; and no step waits without need.
+    """
+    flow = ts.Dataflow("final")
+    build(flow.input("x", KV, epochs=epochs)).capture("o")
     try:
         plan = flow.compile(2)
     except GraphError as error:
@@ -275,7 +280,6 @@ def decided(flow: ts.Dataflow) -> str:
     return ", ".join([*(f"{before[e.source].name} -> {e.target.name}" for e in settled), *itself])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epochs", "build", "decision"),
     [
@@ -359,110 +363,6 @@ def decided(flow: ts.Dataflow) -> str:
             "few -> pairs",
             id="join",
         ),
-        pytest.param("manual", looped(few), "output", id="loop few"),
-        pytest.param("manual", looped(lambda x: few(x).where(V > 0)), "output", id="loop few where"),
-        pytest.param(
-            "manual", looped(lambda x: few(up(x).where(V < 9).concat(x))), "output", id="loop few up"
-        ),
-        pytest.param(
-            "manual",
-            looped(lambda x: (few(x), up(x.distinct(name="l2")))),
-            "refused: loop.l2 -> loop.leave",
-            id="loop leaves up of few",
-        ),
-        pytest.param("manual", looped(least), "output", id="loop min"),
-        pytest.param(
-            "manual",
-            looped(lambda x: (least(x), up(least(x, "l2")))),
-            "refused: loop.l2 -> loop.leave",
-            id="loop min up leaves",
-        ),
-        pytest.param(
-            "manual",
-            looped(lambda x: (least(x), least(x, "l2").where(V > 1))),
-            "refused: loop.l2 -> loop.leave",
-            id="loop min where leaves",
-        ),
-        pytest.param(
-            "manual", looped(lambda x: (least(x), swap(least(x, "l2")))), "output", id="loop min swap leaves"
-        ),
-        pytest.param(
-            "manual",
-            looped(lambda x: (least(x), least(x, "l2").broadcast(name="b"))),
-            "refused: loop.l2 -> loop.leave",
-            id="loop min bcast leaves",
-        ),
-        pytest.param(
-            "manual",
-            looped(lambda x: (few(x), x.distinct(name="l2").broadcast(name="b"))),
-            "refused: loop.l2 -> loop.leave",
-            id="loop few bcast leaves",
-        ),
-        pytest.param(
-            "manual",
-            looped(lambda x: least(x).max("v", keys="k", name="most")),
-            "refused: loop.least -> loop.leave",
-            id="loop min max",
-        ),
-        pytest.param(
-            "manual", looped(lambda x: few(least(x))), "refused: loop.least -> loop.leave", id="loop min few"
-        ),
-        pytest.param("manual", looped(lambda x: least(few(x))), "output", id="loop few min"),
-        pytest.param(
-            "manual", looped(lambda x: least(up(least(x, "l1")).where(V < 9))), "output", id="loop min up min"
-        ),
-        pytest.param(
-            "manual", looped(lambda x: waits(least(x))), "loop.least -> loop.waits", id="loop waits"
-        ),
-        pytest.param(
-            "manual",
-            looped(lambda x: (x.where(V < 0), waits(few(x)))),
-            "loop.few -> loop.waits",
-            id="loop waits few",
-        ),
-        pytest.param(
-            "manual",
-            looped(lambda x: (x.where(V < 0), count(least(x)))),
-            "loop.least -> loop.count",
-            id="loop count",
-        ),
-        pytest.param(
-            "manual",
-            looped(lambda x: (x.where(V < 0), few(x).concat(x.distinct(name="l2")))),
-            "refused: loop.few -> loop.leave",
-            id="loop concat",
-        ),
-        pytest.param("manual", looped(merged), "loop.leave -> o", id="loop merged"),
-        pytest.param(
-            "manual",
-            looped(lambda x: least(merged(x))),
-            "refused: loop.merged -> loop.leave",
-            id="loop merged min",
-        ),
-        pytest.param(
-            "manual",
-            looped(lambda x: (merged(x), up(merged(x, "m2")))),
-            "refused: loop.m2 -> loop.leave",
-            id="loop merged up",
-        ),
-        pytest.param(
-            "manual",
-            lambda s: count(looped(least)(s)),
-            "loop.leave -> count",
-            id="loop then count",
-        ),
-        pytest.param(
-            "manual",
-            lambda s: looped(least)(s).max("v", keys="k", name="most"),
-            "loop.leave -> most, output",
-            id="loop then max",
-        ),
-        pytest.param(
-            "manual",
-            lambda s: looped(least)(s).where(V > 0),
-            "loop.leave -> where",
-            id="loop then where",
-        ),
         pytest.param("manual", inner(few), "inner.few -> back", id="inner few"),
         pytest.param("manual", inner(least), "inner.least -> back", id="inner min"),
         pytest.param("manual", inner(lambda x: count(few(x))), "inner.few -> inner.count", id="inner count"),
@@ -473,10 +373,119 @@ def decided(flow: ts.Dataflow) -> str:
     ],
 )
 def test_which_records_are_made_final_for_whom(epochs: Any, build: Build, decision: str) -> None:
-    """No reader outside loops, and none that waits, gets improvements; and no step waits without need."""
-    flow = ts.Dataflow("final")
-    build(flow.input("x", KV, epochs=epochs)).capture("o")
-    assert decided(flow) == decision
+    assert decided(epochs, build) == decision
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("build", "decision"),
+    [
+        pytest.param(looped(few), "output", id="loop few"),
+        pytest.param(looped(lambda x: few(x).where(V > 0)), "output", id="loop few where"),
+        pytest.param(looped(lambda x: few(up(x).where(V < 9).concat(x))), "output", id="loop few up"),
+        pytest.param(
+            looped(lambda x: (few(x), up(x.distinct(name="l2")))),
+            "refused: loop.l2 -> loop.leave",
+            id="loop leaves up of few",
+        ),
+        pytest.param(looped(least), "output", id="loop min"),
+        pytest.param(
+            looped(lambda x: (least(x), up(least(x, "l2")))),
+            "refused: loop.l2 -> loop.leave",
+            id="loop min up leaves",
+        ),
+        pytest.param(
+            looped(lambda x: (least(x), least(x, "l2").where(V > 1))),
+            "refused: loop.l2 -> loop.leave",
+            id="loop min where leaves",
+        ),
+        pytest.param(looped(lambda x: (least(x), swap(least(x, "l2")))), "output", id="loop min swap leaves"),
+        pytest.param(
+            looped(lambda x: (least(x), least(x, "l2").broadcast(name="b"))),
+            "refused: loop.l2 -> loop.leave",
+            id="loop min bcast leaves",
+        ),
+        pytest.param(
+            looped(lambda x: (few(x), x.distinct(name="l2").broadcast(name="b"))),
+            "refused: loop.l2 -> loop.leave",
+            id="loop few bcast leaves",
+        ),
+        pytest.param(
+            looped(lambda x: least(x).max("v", keys="k", name="most")),
+            "refused: loop.least -> loop.leave",
+            id="loop min max",
+        ),
+        pytest.param(looped(lambda x: few(least(x))), "refused: loop.least -> loop.leave", id="loop min few"),
+        pytest.param(looped(lambda x: least(few(x))), "output", id="loop few min"),
+        pytest.param(
+            looped(lambda x: least(up(least(x, "l1")).where(V < 9))), "output", id="loop min up min"
+        ),
+        pytest.param(looped(lambda x: waits(least(x))), "loop.least -> loop.waits", id="loop waits"),
+        pytest.param(
+            looped(lambda x: (x.where(V < 0), waits(few(x)))),
+            "loop.few -> loop.waits",
+            id="loop waits few",
+        ),
+        pytest.param(
+            looped(lambda x: (x.where(V < 0), count(least(x)))),
+            "loop.least -> loop.count",
+            id="loop count",
+        ),
+        pytest.param(
+            looped(lambda x: (x.where(V < 0), few(x).concat(x.distinct(name="l2")))),
+            "refused: loop.few -> loop.leave",
+            id="loop concat",
+        ),
+        pytest.param(looped(merged), "loop.leave -> o", id="loop merged"),
+        pytest.param(
+            looped(lambda x: least(merged(x))),
+            "refused: loop.merged -> loop.leave",
+            id="loop merged min",
+        ),
+        pytest.param(
+            looped(lambda x: (merged(x), up(merged(x, "m2")))),
+            "refused: loop.m2 -> loop.leave",
+            id="loop merged up",
+        ),
+        pytest.param(
+            lambda s: count(looped(least)(s)),
+            "loop.leave -> count",
+            id="loop then count",
+        ),
+        pytest.param(
+            lambda s: looped(least)(s).max("v", keys="k", name="most"),
+            "loop.leave -> most, output",
+            id="loop then max",
+        ),
+        pytest.param(
+            lambda s: looped(least)(s).where(V > 0),
+            "loop.leave -> where",
+            id="loop then where",
+        ),
+        pytest.param(
+            looped(lambda x: (x.where(V < 0), count(inner(least)(x)))),
+            "loop.inner.least -> loop.back",
+            id="loop inner min count",
+        ),
+    ],
+)
+def test_which_records_are_made_final_for_whom_in_loops(build: Build, decision: str) -> None:
+    assert decided("manual", build) == decision
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_leaves_a_scope_is_final_at_its_inner_time_in_a_loop_too(workers: int) -> None:
+    def timed(s: ts.Stream) -> ts.Stream:
+        scope = s.scope.inner(name="inner", time=int)
+        return s.enter(scope, at="at").min("v", keys="k").leave()
+
+    flow = ts.Dataflow("minima")
+    given = flow.input("x", "k long, v long, at long", epochs="manual")
+    timed(given).capture("outside")
+    given.loop(lambda x: (x.where(V < 0), timed(x))).capture("in a loop")
+    rows = [(1, 5, 1), (1, 4, 1), (1, 3, 3), (1, 2, 3)]
+    found = ts.testing.run(flow, {"x": [rows]}, workers=workers)
+    assert found["outside"].rows() == found["in a loop"].rows() == {0: [(1, 2), (1, 4)]}
 
 
 @pytest.mark.parametrize(

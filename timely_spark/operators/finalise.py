@@ -209,7 +209,7 @@ def _retracts_none(source: Stage, changes: Stage, kind: NotFinal) -> tuple[str, 
 
 def _needs_final(stage: Stage, *sources: Stage) -> bool:
     """Whether the stage must be given final records."""
-    if stage.kind is Kind.LEAVE and not stage.scope.in_loop:
+    if stage.kind is Kind.LEAVE:
         return any(source.scope.inner is not None for source in sources)  # final at each inner time
     if stage.monotone is not None or (stage.vertex is not None and stage.vertex.improves):
         return False
