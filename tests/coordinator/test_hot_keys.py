@@ -154,6 +154,10 @@ def test_a_reduction_without_keys_has_no_hot_key() -> None:
     assert not found(flow_of(lambda x, _: x.min("v")), rows(0))
 
 
+def test_few_records_are_no_load() -> None:
+    assert not found(flow_of(CASES["join"]), rows(0.9).slice(0, MANY - 1))
+
+
 def test_broadcast_records_are_no_load() -> None:
     flow = ts.Dataflow("copies")
     flow.input("x", "k long, v long").broadcast().probe("seen")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.differential.trace import MOST, products
+from timely_spark.differential.trace import DIFF, MOST, consolidate, products
 from timely_spark.errors import SchemaError, VertexError
 
 HALF = MOST // 2
@@ -37,8 +38,12 @@ def test_the_largest_one_is_right(first: int, second: int, sign: int) -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("first", "second"), [(HALF, HALF), (MOST - 1, 1), (HALF + 1, HALF - 1)])
 def test_the_next_one_is_refused(first: int, second: int, sign: int) -> None:
+    changes = [(7, sign * first), (7, sign * second)]
     with pytest.raises(VertexError, match=r"2 \*\* 62 times or more"):
-        run(lambda x: x.count(keys="n"), [(7, sign * first), (7, sign * second)])
+        run(lambda x: x.count(keys="n"), changes)
+    n, weights = pa.array([7, 7]), pa.array([weight for _, weight in changes])
+    with pytest.raises(SchemaError, match=r"2 \*\* 62"):
+        consolidate(pa.table({"n": n, DIFF: [1, 1], f"{DIFF}_of": weights}))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 from timely_spark.differential import working
 from timely_spark.differential.reducers import GROUP, Count, Extreme, Logic, Threshold, presence
 from timely_spark.differential.trace import DIFF
-from timely_spark.differential.working import Numbering, Side, Values, WorkingSet, consolidated_rows
+from timely_spark.differential.working import (
+    Numbering,
+    RowsByKey,
+    Side,
+    Values,
+    WorkingSet,
+    consolidated_rows,
+)
 from timely_spark.state import Arrangement, hashing
-from timely_spark.state.arrow import numbers
+from timely_spark.state.arrow import FEW, numbers
 from timely_spark.state.row_times import with_time
 from timely_spark.times import Time
 
@@ -49,6 +56,17 @@ def test_rows_are_numbered_in_the_order_of_their_first_occurrence_also_if_hashes
         shuffled = np.random.default_rng(len(known)).permutation(len(known))
         in_order = sorted(known, key=known.__getitem__)
         assert numbering.rows(shuffled)["k"].to_pylist() == [in_order[n] for n in shuffled]
+
+
+def test_the_rows_of_a_key_are_those_that_came_last() -> None:
+    stored, last, draw = RowsByKey(), dict[int, list[int]](), np.random.default_rng(0)
+    for n in (40, 0, FEW, 3 * FEW, 40, 3 * FEW):
+        keys = np.flatnonzero(draw.random(99) < 0.5)
+        which, values = np.sort(draw.integers(len(keys), size=n)), draw.integers(1000, size=n)
+        stored.replace(keys, [which, values] if n else [])
+        last |= {key: values[which == at].tolist() for at, key in enumerate(keys.tolist())}
+        at, rows = stored.of(present := np.array(sorted(last)))
+        assert [rows[at == key].tolist() for key in range(len(present))] == [last[key] for key in present]
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(-5, 5), st.integers(-2, 3)), min_size=1, max_size=40)

@@ -98,6 +98,7 @@ def test_an_input_blocks_every_location_after_it_and_is_no_arrival() -> None:
         change for location in range(3) for change in ((location, Time(0), -1), (location, Time(1), 1))
     ]
     assert (tracker.active, tracker.inputs) == ({}, {(0, Time(1)): 1})
+    assert (tracker.count(0, Time(1)), tracker.count(0 + 3, Time(1))) == (0, 1)
     tracker.input_at(0, None, None)
     tracker.input_at(0, Time(1), None)
     assert tracker.propagate() == [(location, Time(1), -1) for location in range(3)]
@@ -127,6 +128,7 @@ def test_a_consumption_may_be_reported_before_its_production() -> None:
     tracker.update([(0, Time(0), -1), (1, Time(0), 1)])
     assert tracker.propagate() == [(1, Time(0), 1), (2, Time(0), 1)]
     assert tracker.active == {(0, Time(0)): -1, (1, Time(0)): 1}
+    assert [tracker.count(location, Time(0)) for location in range(3)] == [-1, 1, 0]
 
     twin = Tracker.decode(tracker.reachability, PRODUCT, json.loads(json.dumps(tracker.encode())))
     for each in (tracker, twin):

@@ -106,8 +106,7 @@ def at_start(folder: Path, *, own: bool = True, delivered: bool = True) -> Delta
     return history
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("checkpoint", [None, 0, 2])
+@pytest.mark.parametrize("checkpoint", [None, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 2))])
 @pytest.mark.parametrize("case", CASES)
 def test_restores_and_overwrites_take_epochs_away(
     tmp_path: Path, case: tuple[list[list[dict[str, Any]]], bool], checkpoint: int | None
@@ -188,8 +187,13 @@ def test_versions_that_were_removed_from_the_log_are_not_needed(
 def test_a_log_that_does_not_say_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logged(tmp_path, [[MADE], [OTHER], [OTHER]])
     at_start(tmp_path)  # only empty epochs
+    assert not caplog.messages
+    removed(tmp_path, [0])
+    at_start(tmp_path)
+    assert "before version 1" in caplog.text
+    caplog.clear()
     commit(tmp_path, 3, [OWN])
-    removed(tmp_path, [0, 1])
+    removed(tmp_path, [1])
     at_start(tmp_path)
     assert not caplog.messages
     commit(tmp_path, 4, [OTHER])
@@ -199,6 +203,15 @@ def test_a_log_that_does_not_say_is_told_of(tmp_path: Path, caplog: pytest.LogCa
     assert "before version 5" in caplog.text
     at_start(tmp_path, delivered=False)
     assert len(caplog.messages) == 1
+
+
+def test_a_restore_undoes_no_version_that_was_removed_from_the_log(tmp_path: Path) -> None:
+    logged(tmp_path, [[MADE], [OWN], overwritten(), [OTHER, add("a")]])
+    running = at_start(tmp_path)
+    assert not running.is_complete()
+    removed(tmp_path, range(3))
+    commit(tmp_path, 4, restored_by_time(remove("a")))  # to version 2
+    assert not running.is_complete()
 
 
 def test_the_oldest_version_of_a_log_may_be_a_restore(tmp_path: Path) -> None:

@@ -229,9 +229,10 @@ class Wakeup:
     complete = True
 
     def __init__(self, clock: Clock) -> None:
-        self.clock, self.woken = clock, False
+        self.clock, self.woken, self.waits = clock, False, 0
 
     def wait(self, timeout: float) -> bool:
+        self.waits += 1
         until = self.clock.now + timeout
         while not self.woken and (left := until - self.clock.now) > 0:
             self.clock.sleep(max(min(left, 0.01), 1e-9))  # sums of floats do not end exactly
@@ -268,9 +269,10 @@ def test_an_idle_reader_pauses_longer_and_longer_up_to_a_limit(
     reader, start = fresh(process), process.reader.initialOffset()
     pauses = []
     for _ in range(10):
-        clock.slept = 0.0
+        clock.slept, clock.wakeup.waits = 0.0, 0
         assert reader.read(start)[1] == start
         pauses.append(round(clock.slept, 6))
+        assert clock.wakeup.waits <= (1 if complete else 9), "each looks at all inputs"
 
     assert pauses == [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, *last]
 

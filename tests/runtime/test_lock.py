@@ -112,6 +112,21 @@ def test_a_read_only_checkpoint_shows_whether_it_is_held(tmp_path: Path, held: L
     assert opened == [0]
 
 
+def test_a_start_waits_a_moment_for_whoever_has_the_file_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, pauses = Lock(Files(tmp_path)), list[float]()
+    with (tmp_path / "lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert mine.is_held()
+        monkeypatch.setattr(lock.time, "sleep", pauses.append)
+        assert not mine.acquire()
+        assert 0 < sum(pauses) < 1
+        monkeypatch.setattr(lock.time, "sleep", lambda _: other.close())
+        assert mine.acquire()
+    mine.release()
+
+
 def test_without_locks_a_start_continues_and_warns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

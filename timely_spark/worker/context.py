@@ -274,9 +274,8 @@ class CallContext:
 def through(stages: Through, batch: pa.Table, *, twice: bool = False) -> pa.Table:
     """The batch after the per-batch stages of a channel; see `apply_stage`."""
     for stage, port in stages:
-        if not batch.num_rows:
-            break
-        batch = apply_stage(stage, batch, twice=twice)[port]
+        if batch.num_rows:
+            batch = apply_stage(stage, batch, twice=twice)[port]
     return batch
 
 

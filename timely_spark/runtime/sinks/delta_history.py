@@ -56,14 +56,15 @@ class DeltaHistory:
                 if self._is_own(commit):
                     ours.append(version)
                 version -= 1
-            if not ours and delivered and version >= 0:
+            unknown = not ours and delivered and version >= 0
+            if unknown:
                 _log.warning(
                     "%s: the log begins after this output's last epoch; a RESTORE or an overwrite before "
                     "version %d, which would have taken epochs away, cannot be seen",
                     self.table,
                     version + 1,
                 )
-            self._delivered = bool(ours) or (delivered and version >= 0)
+            self._delivered = bool(ours) or unknown
             version = min(ours, default=version)
         self._complete = {version: True}
 

@@ -155,7 +155,7 @@ def split_files(files: Iterable[File], tasks: int, *, divisible: bool) -> list[l
     """
     listed = list(files)
     total = sum(file.size + OPENING for file in listed)
-    share = min(MOST, max(OPENING, -(-total // max(1, tasks))))
+    share = min(MOST, max(OPENING, -(-total // tasks)))
     shares: list[list[Part]] = []
     room = 0
     for file in listed:

@@ -251,7 +251,7 @@ def shared(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
     [[(0, 0, 2501)], [(0, 2501, 5000), (1, 7, 8)]]
     """
     total = sum(each.end - each.start for each in ranges)
-    size = min(_MOST, max(_LEAST, -(-total // max(1, tasks))))
+    size = min(_MOST, max(_LEAST, -(-total // tasks)))
     shares: list[list[Range]] = []
     room = 0
     for each in ranges:

@@ -147,7 +147,7 @@ class FilesReader(Reader):
         """The files with the reasons why some cannot be read: decided once, before the journal has them."""
         schema = self.context.plan.source(self._name).stage.outputs[0]
         check = partial(self.source.folder.why_bad, schema=schema, columns=self.source.columns)
-        with ThreadPoolExecutor(max(1, self.source.tasks)) as threads:
+        with ThreadPoolExecutor(self.source.tasks) as threads:
             reasons = list(threads.map(check, files))
         bad = {file.path: reason for file, reason in zip(files, reasons, strict=True) if reason is not None}
         for path, reason in bad.items():
