@@ -222,7 +222,9 @@ def test_a_batch_that_has_no_manifest_begins_where_the_one_before_it_ended(
         checkpoint = Path(shutil.copytree(templates["killed"], tmp_path / exchange.__name__))
         with pytest.MonkeyPatch.context() as patch:
             check = SparkLog.check
-            patch.setattr(SparkLog, "check", lambda log, written, _, check=check: check(log, written, {}))
+            patch.setattr(
+                SparkLog, "check", lambda log, batches, check=check: check(log, dict.fromkeys(batches))
+            )
             go_on(Path(shutil.copytree(checkpoint, tmp_path / f"{exchange.__name__} before")))
             exchange(checkpoint, templates["other"])
             with pytest.raises(LogDamaged, match="offsets/4 cannot be read"):
@@ -304,10 +306,10 @@ def test_what_sparks_source_of_files_has_listed_is_checked(
     for name in ("2.compact", "3", "4"):
         (folder / name).write_text('v1\n{"path":"file:/x/1.csv","timestamp":1,"batchId":2}')
     given = {batch: log.spark.text(batch) for batch in (3, 4)}
-    log.spark.check([], given)
+    log.spark.check(given)
     folder.joinpath(which).unlink() if harm is None else harm(folder / which)
     with pytest.raises(LogDamaged, match=rf"sources/1/{'0' if harm is None and which[0] == '2' else which}"):
-        log.spark.check([], given)
+        log.spark.check(given)
     shutil.rmtree(checkpoint / "sources")
     with pytest.raises(LogDamaged, match="sources/1/0"):
-        log.spark.check([], given)
+        log.spark.check(given)

@@ -300,10 +300,7 @@ class RoundLog:
         offsets, commits = self.spark.offsets, self.spark.commits
         last = offsets[-1] if offsets else FIRST
         written = [(batch, self._earlier_manifest(batch)) for batch in sorted(self._earlier)]
-        offsets_of = {
-            each.micro_batch: each.offsets for _, each in written if each.micro_batch in offsets[-2:]
-        }
-        self.spark.check([each.micro_batch for _, each in written if each.micro_batch > FIRST], offsets_of)
+        self.spark.check({each.micro_batch: each.offsets for _, each in written})
         needed = last if not offsets or (commits and commits[-1] >= last) else last - 1
         newest = max((batch for batch, each in written if _ended(each, needed, last)), default=None)
         if newest is None and not offsets and not self._earlier:
@@ -483,20 +480,18 @@ class RoundLog:
         """
         until = min(max(manifest.batch - keep, manifest.kept_from), manifest.kept_from + 4)
         for batch in range(manifest.kept_from, until):
-            old = self.read(batch)
-            if old is not None and old.written > manifest.written - seconds:
-                until = batch
-                break
-            garbage = old.garbage if old is not None else []
-            terms = {self.term, self._earlier.get(batch, self.term)}
-            for name, last in (old.entries if old is not None else {}).items():
-                self._remove_entries(name, last)
-            for name, last in (old.captured if old is not None else {}).items():
-                self._deliveries(name).merge(last)
-            # if the process stops here, the next run repeats the removal
-            begun = [f"epochs/{batch}.json"] if old is not None and old.resident else []
-            for name in (*garbage, *begun, *(f"rounds/{term}/{batch}.arrow" for term in terms)):
-                self.files.remove(name)
+            if (old := self.read(batch)) is not None:  # else a process stopped after it had removed it
+                if old.written > manifest.written - seconds:
+                    until = batch
+                    break
+                for name, last in old.entries.items():
+                    self._remove_entries(name, last)
+                for name, last in old.captured.items():
+                    self._deliveries(name).merge(last)
+                for name in (*old.garbage, *([f"epochs/{batch}.json"] if old.resident else [])):
+                    self.files.remove(name)
+            for term in {self.term, self._earlier.get(batch, self.term)}:
+                self.files.remove(f"rounds/{term}/{batch}.arrow")
         return replace(manifest, kept_from=until)
 
     def _remove_entries(self, name: str, last: int) -> None:

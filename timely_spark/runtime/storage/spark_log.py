@@ -73,17 +73,16 @@ class SparkLog:
         except LogDamaged:
             return False
 
-    def check(self, written: list[int], recorded: dict[int, str | None]) -> None:
+    def check(self, recorded: dict[int, str | None]) -> None:
         """Before a start: check all files that Spark, or this package, reads when it restarts.
 
         Args:
-            written: the batches that have a manifest.
-            recorded: the offsets that batches were given, by their manifests; None if the manifest has none.
+            recorded: by batch with a manifest the offsets that it was given, None if the manifest has none.
         """
         offsets, commits = self.offsets, self.commits
         last = offsets[-1] if offsets else -1
         # Spark writes offsets N, then manifest N is written, then Spark writes commit N
-        if (behind := max([-1, *commits] if offsets else [-1, *written, *commits])) > last:
+        if (behind := max([-1, *commits, *([] if offsets else recorded)])) > last:
             raise LogDamaged.no_file(self.files.root, f"offsets/{behind}")
         if not offsets:
             return
