@@ -105,6 +105,8 @@ def test_a_side_that_is_partitioned_already_is_not_exchanged() -> None:
     (node,) = (node for node in plan.nodes if node.stage.operator == "broadcast_join")
     exchanges = [c.exchange for c in plan.channels if plan.nodes[c.target] is node]
     assert [one and one.broadcast for one in exchanges] == [None, True]
+    assert not node.stage.detail, "all pairs"
+    assert [s.detail for s in joined(on=True).graph.stages if s.operator == "broadcast_join"] == ["k"]
 
 
 @pytest.mark.parametrize(

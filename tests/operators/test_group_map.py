@@ -191,6 +191,7 @@ def test_states_are_for_times_in_order() -> None:
     ("function", "message"),
     [
         (lambda key, rows, state: [1], "returned .*not results and state"),
+        (lambda key, rows, state: ([1], "s", 0), "returned .*not results and state"),
         (lambda key, rows, state: (1 // 0, None), "ZeroDivisionError"),
         (lambda key, rows, state: ((1 // 0 for _ in rows), None), "ZeroDivisionError"),
         (lambda key, rows, state: (["x"], None), "do not fit the schema"),

@@ -13,7 +13,7 @@ from timely_spark.differential.joins import JoinChanges
 from timely_spark.differential.trace import DIFF
 from timely_spark.graph import Partition, Partitioner, States, composed, operator
 from timely_spark.operators.aggregate import ALL
-from timely_spark.operators.join import Keys, matching_keys, other_columns
+from timely_spark.operators.join import Keys, keys_text, matching_keys, other_columns
 from timely_spark.operators.rows import computed, key_columns
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.repartition import repartition as repartitioned
@@ -90,12 +90,12 @@ def broadcast_join(
     check_collection("broadcast_join", other, beside=collection)
     schema = collection.schema
     parted = key_columns("broadcast_join", schema, schema.names if by is None else by)
-    keys: Keys = ((ALL,), (ALL,))
-    if not (on is None and left is None and right is None):
+    keys: Keys = ((ALL,), (ALL,))  # all pairs: one constant key
+    if not (all_pairs := on is None and left is None and right is None):
         keys = matching_keys("broadcast_join", schema, other.schema, on=on, left=left, right=right)
     extra = other_columns("broadcast_join", schema, other.schema, keys[1])
     streams = [side.stream for side in collection.together("broadcast_join", other)]
-    if keys == ((ALL,), (ALL,)):  # all pairs: one constant key
+    if all_pairs:
         constant = {ALL: pc.scalar(0), DIFF: DIFF}
         streams = [computed(one, *one.schema.names[:-1], constant, own=(ALL, DIFF)) for one in streams]
     fields = [*schema, *(other.schema.field(column) for column in extra)]
@@ -107,7 +107,7 @@ def broadcast_join(
         vertex=BroadcastJoin(keys, [field.name for field in fields]),
         requires=[Partition(parted), Partition((), broadcast=True)],
         guarantees=parted,
-        detail=" and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True) if a != ALL),
+        detail="" if all_pairs else keys_text(keys),
         parameters={"on": [list(side) for side in keys], "by": list(parted)},
     )
     return transient(collection.like(joined[0]))

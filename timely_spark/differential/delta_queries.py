@@ -327,7 +327,8 @@ class _Wiring:
                 kinds |= {a: atom.relation.schema.field(column).type for a, column in atom.columns.items()}
         for turn in range(len(probes)):
             last = turn == len(probes) - 1
-            more = ([BEST] if many and not last else []) + ([AT] if then or not last else [])
+            more = [] if last else [BEST]
+            more += [AT] if then or not last else []
             schema = pa.schema([*kinds.items(), (DIFF, weighed), *((name, pa.int64()) for name in more)])
             prefixes = self.stage("match", prefixes, schema, Match(schema, probes, turn, then), indexes)
         return prefixes

@@ -151,38 +151,35 @@ class RowsByKey:
         if not len(keys):
             return
         self._grow(int(keys[-1]) + 1)
+        self._size[keys] = 0
         if not rows:
-            self._size[keys] = 0
             return
         which, *columns = rows
-        sizes = np.bincount(which, minlength=len(keys))
-        used, n = self._used, len(which)
-        starts = sizes.cumsum() - sizes
-        self._start[keys], self._size[keys] = used + starts, sizes
+        n = len(which)
         if not self._columns:
             self._columns = [np.zeros(max(2 * n, FEW), np.int64) for _ in columns]
-        if used + n > len(self._columns[0]):
-            used = self._make_room(n)
-            self._start[keys] = used + starts
+        if self._used + n > len(self._columns[0]):
+            self._make_room(n)
+        sizes = np.bincount(which, minlength=len(keys))
+        self._start[keys], self._size[keys] = self._used + sizes.cumsum() - sizes, sizes
         for stored, new in zip(self._columns, columns, strict=True):
-            stored[used : used + n] = new
-        self._used = used + n
+            stored[self._used : self._used + n] = new
+        self._used += n
 
     def _grow(self, keys: int) -> None:
         if (more := keys - len(self._size)) > 0:
             room = np.zeros(max(more, len(self._size)), np.int64)
             self._start, self._size = (np.concatenate([old, room]) for old in (self._start, self._size))
 
-    def _make_room(self, n: int) -> int:
-        """Drop replaced rows, and allocate room for twice `n` new ones. Returns the first free position."""
-        kept = self._start + self._size <= self._used  # rows that are being replaced have a start behind
-        keys = np.flatnonzero(kept & (self._size > 0))
+    def _make_room(self, n: int) -> None:
+        """Drop replaced rows, and allocate room for twice `n` new ones."""
+        keys = np.flatnonzero(self._size)
         sizes = self._size[keys]
         at = ranges(self._start[keys], sizes)
         room = np.zeros(max(len(at) + 2 * n, FEW), np.int64)  # amortises the copies
         self._columns = [np.concatenate([column[at], room]) for column in self._columns]
         self._start[keys] = sizes.cumsum() - sizes
-        return len(at)
+        self._used = len(at)
 
 
 class Values:

@@ -207,11 +207,10 @@ class KeyFunction:
             answer = self.function(*arguments)
             if self.state is None:
                 return rows_of(self.function, answer)
-            if isinstance(answer, tuple) and len(answer) == 2:
-                return rows_of(self.function, answer[0]), answer[1]
+            results, state = _pair(answer)
+            return rows_of(self.function, results), state
         except RAISED as error:
             raise RecordError(arguments, " (the key, its records, and its state if there is one)") from error
-        return _pair(answer)
 
     def _aligned(self, key_rows: pa.Table, states: pa.Table) -> list[Any]:
         """The state of each key, None if it has none."""
