@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pyarrow as pa
 import pytest
 
+import timely_spark as ts
+from timely_spark.coordinator import Coordinator
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
-from timely_spark.runtime.storage.states import State, States
+from timely_spark.runtime.storage.states import State, States, write_state
 from timely_spark.state.codec import as_text
-from timely_spark.worker import wire
+from timely_spark.worker import Worker, pack, wire
 from timely_spark.worker.wire import Failure
 
 
@@ -34,3 +39,19 @@ def test_files_of_which_no_state_refers_any_more_are_gone(blobs: Blobs) -> None:
         1: b"other",
     }
     assert states.took == {0: 6, 1: 2}
+
+
+def test_a_state_has_the_counts_of_the_rounds_since_the_one_before(blobs: Blobs) -> None:
+    flow = ts.Dataflow("counts")
+    flow.input("x", "n long").distinct().capture("out")
+    plan = dataclasses.replace(flow.compile(workers=1), measured=True)
+    worker = Worker(plan, None, 0)
+    worker.step(0, pack(plan, "x", pa.table({"n": [1, 1, 2]}), shard=0), Coordinator(plan).first().header)
+
+    first = write_state(blobs, worker, 0, None)
+    again = write_state(blobs, worker, 1, first.reference)
+
+    assert first.moved == {"0": 2, "1": 2}, "equal records are combined before"
+    assert first.spent
+    assert first.measured
+    assert again == dataclasses.replace(first, moved={}, spent={}, measured=[])

@@ -106,3 +106,14 @@ def test_only_changes_between_zero_and_positive_are_reported() -> None:
     assert counted.update_iter([(Time(3), -1)]) == []
     assert counted.update_iter([(Time(3), -1)]) == [(Time(3), -1), (Time(5), 1)]
     assert repr(counted) == "MutableAntichain([(Time(5), 1)])"
+
+
+def test_changes_leave_out_the_elements_that_stay() -> None:
+    counted = MutableAntichain([(Time(1, 5), 1), (Time(2, 4), 1), (Time(1, 6), 1)])
+
+    assert counted.update_iter([(Time(3, 3), 1)]) == [(Time(3, 3), 1)]
+    assert counted.update_iter([(Time(1, 5), -1), (Time(3, 3), -1)]) == [
+        (Time(1, 5), -1), (Time(3, 3), -1), (Time(1, 6), 1),
+    ]  # fmt: skip
+    assert counted.update(Time(2, 4), -1) == [(Time(2, 4), -1)]
+    assert counted.frontier() == Antichain([Time(1, 6)])

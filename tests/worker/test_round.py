@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from timely_spark.coordinator import Coordinator
 from timely_spark.errors import VertexError
 from timely_spark.testing import Simulation
-from timely_spark.worker import Budget, step
+from timely_spark.worker import Budget, pack, step
 
 
 def flow_of(vertex: ts.Vertex, **input_: Any) -> ts.Dataflow:
@@ -211,9 +212,15 @@ def loops() -> ts.Dataflow:
     return flow
 
 
-@pytest.mark.slow
-def test_a_round_is_a_pure_function_whatever_the_order_of_rows() -> None:
-    simulation, steps = recorded(loops(), [[1], [50, 3]], 3)
+def exchanged() -> ts.Dataflow:
+    flow = ts.Dataflow("exchanged")
+    flow.input("x", "n long").exchange("n").map(lambda row: row.n // 9, "n long").exchange("n").capture("out")
+    return flow
+
+
+@pytest.mark.parametrize("flow", [exchanged, pytest.param(loops, marks=pytest.mark.slow)])
+def test_a_round_is_a_pure_function_whatever_the_order_of_rows(flow: Any) -> None:
+    simulation, steps = recorded(flow(), [[*range(20)], [50, 3]], 3)
     shuffle = random.Random(1)
     rounds = [(batch, worker, before, rows, header) for batch, worker, before, rows, header, *_ in steps]
 
@@ -293,6 +300,18 @@ def test_combining_before_the_exchange_sends_one_record_per_key() -> None:
 
     assert simulation.captured["out"].rows() == {0: [(7, 0)]}
     assert sum(result.stats.get("records_sent", 0) for _, result in simulation.log) <= 3
+
+
+def test_the_input_of_several_tasks_is_one_batch_in_the_order_of_the_tasks() -> None:
+    flow = ts.Dataflow("tasks")
+    flow.input("x", "n long").exchange("n").capture("out")
+    plan = flow.compile(1)
+    parts = [pack(plan, "x", pa.table({"n": [7, task]}), shard=task) for task in range(3)]
+    header = Coordinator(plan).first().header
+
+    one, other = (step(plan, None, 0, 0, pa.concat_tables(rows), header) for rows in (parts, parts[::-1]))
+
+    assert one == other
 
 
 def test_a_step_without_header_rows_reads_the_one_it_is_given() -> None:

@@ -154,12 +154,7 @@ class MutableAntichain(Generic[T]):
                 return []
         after = self._frontier.elements
         removed = [(time, -1) for time in before if time not in after]
-        added = [(time, +1) for time in after if time not in before]
-        if len(removed) > 1:
-            removed.sort(key=_order)
-        if len(added) > 1:
-            added.sort(key=_order)
-        return removed + added
+        return removed + [(time, +1) for time in after if time not in before]
 
     def update(self, time: T, n: int) -> list[tuple[T, int]]:
         """Add to one count; return the changes of the frontier, as `update_iter`.
@@ -214,7 +209,3 @@ class MutableAntichain(Generic[T]):
 
     def __repr__(self) -> str:
         return f"MutableAntichain({list(self._counts.items())!r})"
-
-
-def _order(change: tuple[Timestamp, int]) -> tuple[object, ...]:
-    return change[0].order_key()

@@ -48,10 +48,8 @@ class Received:
         self.refused: dict[str, Refused] = defaultdict(Refused)
         self.read: Counter[str] = Counter()
         self.quarantined: Counter[str] = Counter()
-        #: the pointstamps of the messages, and the number of records of inputs, which `batches` counts
+        #: the pointstamps of the messages, and the records of inputs by channel, which `batches` counts
         self.pointstamps: Counter[tuple[int, Any]] = Counter()
-        self.records = 0
-        #: records of inputs by channel, which `batches` counts, too
         self.moved: Counter[int] = Counter()
         self._advance_inputs(items[Advance])
         self._check_epochs(items[Tick])
@@ -147,6 +145,5 @@ class Received:
             return
         time = channel.summary.results_in(self.plan.times.epoch(epoch))
         if time is not None:
-            self.records += table.num_rows
             self.moved[channel.index] += table.num_rows
             yield self.plan.nodes[channel.target], channel.input, time, table

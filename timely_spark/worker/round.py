@@ -170,7 +170,7 @@ class Worker:
     # -- in --------------------------------------------------------------------------------------------------
 
     def _restore(self, state: Any | None) -> None:
-        if state is None or not len(state):
+        if state is None:
             for node in self.plan.nodes:
                 for time in self.plan.initial(node):
                     self.pending.add(Pending(node.index, time, time))
@@ -371,7 +371,7 @@ class Worker:
             loads=self.loads.take(),
             negatives=self.negatives,
             outputs=[(self.plan.nodes[index].name, time.epoch) for index, time in self.outputs],
-            stats={**self.stats, "records_in": received.records},
+            stats=dict(self.stats),
         )
         return wire.table([*items, (self.worker, report)])
 
