@@ -11,6 +11,8 @@ import pytest
 import timely_spark as ts
 from tests.coordinator.test_migrate import built, counts, go_on, refused, started
 from timely_spark.compiler.summary import plan_summary, unnamed_in_words
+from timely_spark.coordinator.lacking import lacks_past
+from timely_spark.graph import Kind
 
 #: what is added to a flow of counts and of a collection's sums, and whether it needs the past
 ADDED: dict[str, tuple[Callable[[ts.Stream], Any], bool]] = {
@@ -61,6 +63,19 @@ def test_new_steps_that_need_the_past_are_refused_and_others_are_not(case: str) 
     behind_a_new_input = built(counts)
     more(behind_a_new_input.input("y", "k long, v long", epochs="manual"))
     assert not go_on(old, behind_a_new_input)[1].lacking
+
+
+def test_an_output_by_key_or_with_diffs_is_read_as_a_whole() -> None:
+    flow = built(
+        lambda x: x.to_delta("/none", name="log"),
+        lambda x: x.to_delta("/none", keys="k", name="by key"),
+        lambda x: x.collection().changes().to_delta("/none", diff="diff", keys="k", name="changes"),
+    )
+    plan = flow.compile(2)
+    outputs = [stage for stage in plan.stages if stage.kind is Kind.OUTPUT]
+    assert {stage.name: lacks_past(plan, stage) for stage in outputs} == {
+        "log": False, "by key": True, "changes": True,
+    }  # fmt: skip
 
 
 # -- steps that stay, behind others --------------------------------------------------------------------------

@@ -96,6 +96,20 @@ def test_a_batch_that_begins_with_its_input_has_a_first_round_under_any_bound(co
     assert plan is coordinator.plan
 
 
+def test_a_round_and_with_it_the_batch_ends_where_it_is_asked_to(component_sizes: Flow) -> None:
+    _, coordinator, result, states = first_round(component_sizes, 2)
+    asked: list[tuple[int, int]] = []
+
+    def ends(number: int, before: RoundResult, worker: Worker) -> bool:
+        asked.append((number, before.stats["rounds"]))
+        return number == 2
+
+    later, _ = run_local_rounds(coordinator, result, states, Bound(rounds=1000), ends=ends)
+
+    assert set(asked) == {(1, 1), (2, 2)}
+    assert (later.stats["rounds"], bool(later.stats["cut"]), later.awake) == (3, True, True)
+
+
 @pytest.mark.slow
 def test_stats_of_work_are_summed_over_rounds_and_stats_of_the_state_are_not(component_sizes: Flow) -> None:
     _, coordinator, result, states = first_round(component_sizes, 2)

@@ -17,6 +17,7 @@ from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.loops import with_warn_after
 from timely_spark.errors import BadArgument, GraphError, LimitReached, TimelyError, VertexError
 from timely_spark.testing import LoopWarning, Simulation, run
+from timely_spark.worker import loops
 from timely_spark.worker.loops import LoopCounts
 
 UP = {"n": pc.add(pc.field("n"), 1)}
@@ -371,6 +372,18 @@ def test_growth_ends_rounds_so_that_it_is_told_while_the_loop_runs(notices: list
         simulation.step()
     assert notices
     assert simulation.result.stats["records"] < 1 << 21
+
+
+def test_a_loop_that_repeats_as_many_records_as_before_is_told_of_once(
+    notices: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "MANY", 64)
+    simulation = Simulation(growing(max_iterations=20, on_limit="return"))
+    simulation.send("x", [7] * 64)
+    simulation.run()
+    (notice,) = [str(one.message) for one in notices if "grows" in str(one.message)]
+    assert "iteration 1 of epoch 0 has 64 records" in notice
+    assert simulation.rounds < 10, "rounds do not end at each of the 20 iterations"
 
 
 @pytest.mark.parametrize(("limit", "told"), [(1000, "1,000 records"), ("16 KB", "16,000 bytes")])
