@@ -183,6 +183,17 @@ def test_each_simulation_of_a_flow_has_found_its_own_keys() -> None:
 
 
 @pytest.mark.usefixtures("few_are_many")
+def test_a_key_that_only_the_side_has_often_that_is_copied_is_told_and_not_spread() -> None:
+    simulation = Simulation(flow_of(CASES["inner"], "auto"), workers=3)
+    simulation.send("x", [(7, 0, 1)])
+    simulation.send("y", [(7, n, 1) for n in range(9)])
+    simulation.run()
+
+    assert "hot key k = 7" in "".join(simulation.coordinator.hot_keys.values())
+    assert not simulation.coordinator.spread
+
+
+@pytest.mark.usefixtures("few_are_many")
 def test_a_key_is_found_in_the_last_epoch_of_an_input() -> None:
     flow = ts.Dataflow("closed")
     x = flow.input("x", "k long, v long", epochs="manual").collection()

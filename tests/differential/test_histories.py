@@ -356,6 +356,17 @@ def test_what_comes_before_a_time_from_which_all_is_one_is_refused() -> None:
     assert len(history) == 0
 
 
+def test_records_that_were_there_before_an_index_had_any_meet_its_first_one() -> None:
+    flow = ts.Dataflow("early")
+    index = flow.input("x", "k long, v long").collection().arrange("k")
+    flow.input("y", "k long, w long").collection().join(index, on="k").changes().capture("out")
+    y = [[(1, 5)], [(1, 6)], [(1, 7)], []]
+
+    out = ts.testing.run(flow, {"x": [[], [], [], [(1, 9)]], "y": y})["out"].rows()
+
+    assert out[3] == [(1, w, 9, 1) for w in (5, 6, 7)]
+
+
 def test_an_index_and_its_readers_hold_each_record_once() -> None:
     """Whatever the number of readers."""
 

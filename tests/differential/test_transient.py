@@ -216,6 +216,25 @@ def test_an_expression_that_cannot_fail_waits_for_nothing() -> None:
     assert steps.count("consolidate") == 1, "both read it"
 
 
+#: steps that send the changes of a time once, when it is complete
+CONSOLIDATED: dict[str, Callable[[ts.Stream], ts.Collection]] = {
+    "upserts": lambda x: x.upserts("k", "v"),
+    "count": lambda x: x.collection().count(keys="k"),
+    "consolidate": lambda x: x.collection().consolidate(),
+    "where": lambda x: x.collection().distinct().where(pc.field("v") > 0),
+    "negate": lambda x: x.collection().distinct().negate(),
+    "components": lambda x: ts.graphs.connected_components(x.collection(), src="k", dst="v"),
+}
+
+
+@pytest.mark.parametrize("case", CONSOLIDATED)
+def test_changes_that_are_consolidated_are_not_consolidated_again(case: str) -> None:
+    flow = ts.Dataflow("once")
+    CONSOLIDATED[case](flow.input("x", VALUE)).changes().probe("changes")
+    steps = [stage.operator for stage in flow.graph.stages]
+    assert steps.count("consolidate") == (case == "consolidate")
+
+
 def test_changes_of_several_sources_of_which_one_is_on_one_worker() -> None:
     flow = ts.Dataflow("components")
     pairs = flow.input("pairs", "src long, dst long").collection()

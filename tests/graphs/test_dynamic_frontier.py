@@ -106,6 +106,14 @@ def test_what_comes_and_goes_leaves_nothing(edges, cut, damping) -> None:
     keeps_its_bound(epochs, out, 5000, damping)
 
 
+def test_nodes_that_go_take_their_ranks_along() -> None:
+    edges = [[(0, 1, 1), (1, 2, 1), (2, 0, 1)], [(2, 0, -1)], [(1, 2, -1)], [(0, 1, -1)]]
+    out = run(flow_of(100), {"edges": edges})["out"]
+
+    keeps_its_bound(edges[:3], out, 100)
+    assert ts.snapshot(out).num_rows == 0
+
+
 def test_fine_ranks_are_networkx_s_with_hubs_and_sinks() -> None:
     graph = nx.DiGraph([(node, node * node % 7) for node in range(7, 600)])
     graph.add_edges_from((0, node) for node in range(7, 600, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -458,10 +459,11 @@ def test_edges_that_are_partitioned_by_one_end_are_exchanged(workers: int) -> No
     assert ts.snapshot(simulation.captured["components"]).num_rows == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize(
+    ("n", "workers"), [(2_000, 1), *(pytest.param(50_000, n, marks=pytest.mark.slow) for n in (1, 4))]
+)
 def test_a_hub_that_loses_an_edge_does_not_cost_its_degree(
-    workers: int, monkeypatch: pytest.MonkeyPatch
+    n: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     touched = [0]
     matches, insert = Arrangement.matches, Arrangement.insert
@@ -475,7 +477,7 @@ def test_a_hub_that_loses_an_edge_does_not_cost_its_degree(
         touched[0] += table.num_rows
         insert(self, table, *arguments)
 
-    n, hub = 50_000, 10
+    hub = 10
     leaves = np.delete(np.arange(1, n), hub - 1)
     edges = [(np.full(n - 2, hub), leaves), (leaves[:-1:2], leaves[1::2]), ([1, 1, 0], [100, 101, 1])]
     a, b = (np.concatenate(ends) for ends in zip(*edges, strict=True))
@@ -485,7 +487,7 @@ def test_a_hub_that_loses_an_edge_does_not_cost_its_degree(
     monkeypatch.setattr(Arrangement, "matches", matched)
     monkeypatch.setattr(Arrangement, "insert", inserted)
 
-    not_in_tree, children, parent = [100], [7, 25_000, n - 1], [1]
+    not_in_tree, children, parent = [100], [7, n // 2, n - 1], [1]
     for leaf in [*not_in_tree, *children, *(parent if workers == 1 else ())]:
         touched[0] = 0
         simulation.send("edges", [(hub, leaf, -1)])
@@ -596,3 +598,25 @@ def test_a_shallow_forest_is_breadth_first_as_far_as_it_is_shallow(
                 assert v == root or distances[parent] == distances[v] - 1
             else:
                 assert made.rank[v] >> 20 > most
+
+
+def test_a_level_is_searched_from_the_side_that_has_fewer_vertices(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched, neighbours = [0], spanning._Growing._neighbours
+
+    def counted(self: Any, vertices: Any) -> Any:
+        pairs = neighbours(self, vertices)
+        searched[0] += len(pairs[0])
+        return pairs
+
+    monkeypatch.setattr(spanning._Growing, "_neighbours", counted)
+    graph = nx.star_graph(10)  # of whose rays one leads to a clique, and this to leaves
+    graph.add_edges_from((1, n) for n in range(11, 111))
+    graph.add_edges_from(itertools.combinations(range(11, 111), 2))
+    graph.add_edges_from((11, n) for n in range(111, 261))
+    lists = [sorted(graph[v]) for v in range(261)]
+    starts, to = np.cumsum([0, *map(len, lists)]), np.array([u for each in lists for u in each], np.int64)
+
+    made = shallow_forest(starts, to, np.arange(261), np.zeros(261, np.int64))
+
+    assert np.bincount(made.rank >> 20).tolist() == [1, 10, 100, 150]
+    assert searched[0] < 1_000 < len(to)

@@ -124,6 +124,8 @@ def test_labels_of_nodes_and_edges_and_their_columns(follows) -> None:
         flow.input("e", schemas["edges"]).collection(), flow.input("n", schemas["nodes"]).collection()
     )
     assert made.schema.names == ["a", "b", "e_kind", "e_year", "a_kind", "a_name", "b_kind", "b_name"]
+    nameless = motifs(flow.input("l", schemas["edges"]).collection(), "(a)-[]->(b); (b)-[e]->(c)")
+    assert nameless.schema.names == ["a", "b", "c", "e_kind", "e_year"]
 
 
 def test_a_node_without_edges_and_one_that_has_none(follows) -> None:
