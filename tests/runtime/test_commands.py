@@ -31,6 +31,7 @@ from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import live
 from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.storage.cancel import request
+from timely_spark.runtime.storage.cuts import record, recorded_cuts
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import stop_file
 
@@ -44,7 +45,8 @@ def endless() -> ts.Dataflow:
     """Every number leads to the next one, on the same worker: one round, for ever."""
     flow = ts.Dataflow("endless")
     up = {"n": pc.add(pc.field("n"), 1)}
-    flow.input("x", "n long").loop(lambda n: n.select(**up), name="up").capture("out")
+    x = flow.input("x", "n long").where(pc.field("n") >= 0)
+    x.loop(lambda n: n.select(**up), name="up").capture("out")
     return flow
 
 
@@ -77,17 +79,23 @@ def until(reached: Callable[[], Any], seconds: float = 20) -> Any:
 
 
 def test_cancel_ends_a_round_that_never_ends(begin: Begin) -> None:
-    process = begin(endless(), workers=2, rounds=100)
+    process = begin(endless(), workers=2, rounds=100, keep=1)
+    log = process.context.log
+    for _ in range(3):
+        process.handles["x"].send([-1])
+        process.batches()
+    record(log, 0, 0, 0, 1)  # of a batch that cannot run again
     process.handles["x"].send([0])
     with batch_running(process):
-        until(lambda: live.running_batch(process.context.log, -1))
-        request(process.context.log, 0)
+        until(lambda: live.running_batch(log, 2))
+        request(log, 3)
         started = time.monotonic()
     assert time.monotonic() - started < 2
     process.batches()
-    manifest = process.context.log.read(process.context.log.newest())
+    manifest = log.read(log.newest())
     assert manifest.cut_off == {"up": 1}
     assert not manifest.open_epochs
+    assert {*recorded_cuts(log, 3).values()} > {*recorded_cuts(log, 0).values()} == set()
 
 
 GO_ON = threading.Event()

@@ -8,7 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from timely_spark.operators.output_vertex import OutputVertex as Vertex
+from timely_spark.runtime.errors import OutputMismatch
+from timely_spark.runtime.sinks.delivery import Delivery
+from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.delta_append import appended, properties
+from timely_spark.runtime.sinks.delta_history import DeltaHistory
+from timely_spark.runtime.storage.blobs import Blobs
+from timely_spark.runtime.storage.files import Files
+from timely_spark.state.arrow import to_bytes
 
 deltalake = pytest.importorskip(
     "deltalake", reason="an environment without Delta, as that of `make test-spark`"
@@ -33,6 +41,11 @@ def records(*words: str) -> pa.Table:
         for word in words
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def part(epoch: int, word: str) -> Delivery:
+    table = records(word).drop_columns(["epoch"])
+    return Delivery(epoch, [to_bytes(table)], Blobs(Files("/nowhere")), Vertex(table.schema))
 
 
 @pytest.fixture
@@ -102,6 +115,20 @@ def test_a_table_with_a_feature_of_its_own_is_left_to_spark(folder: str) -> None
     deltalake.DeltaTable(folder).alter.add_feature(feature, allow_protocol_versions_increase=True)
 
     assert not appended(folder, records("a"), "app", 0, OWN)
+
+
+def test_nothing_is_appended_to_a_table_that_lost_epochs(folder: str) -> None:
+    history = DeltaHistory(folder, "app")
+    history.begin(own=True, delivered=False)
+    columns = [name for name in SCHEMA.names if name != "epoch"]
+    sink = DeltaSink(folder, _app="app", _own=OWN, _columns=columns, _folder=folder, _history=history)
+    for epoch, word in enumerate("ab"):
+        sink.deliver(None, epoch, [part(epoch, word)])  # type: ignore[arg-type]
+    deltalake.DeltaTable(folder).restore(1)
+
+    with pytest.raises(OutputMismatch, match="epochs"):
+        sink.deliver(None, 2, [part(2, "c")])  # type: ignore[arg-type]
+    assert words(folder) == ["a"]
 
 
 def test_properties_are_those_of_the_table(folder: str) -> None:

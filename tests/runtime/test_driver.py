@@ -14,14 +14,16 @@ import pytest
 import timely_spark as ts
 from tests.support.engine import Frame
 from tests.support.stepper import Begin, Stepper
-from timely_spark.errors import VertexError
+from timely_spark.compiler.pushdown import needed
+from timely_spark.errors import LogDamaged, VertexError
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query import driver as driver_module
 from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
-from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.query.rounds import Rounds
+from timely_spark.runtime.run_context import RunContext, packed_sources
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog, stop_file
@@ -607,6 +609,12 @@ def test_an_epoch_of_a_resident_micro_batch_is_delivered_after_one_write(
     process.poll()
     frame = process.run()
     sent([0])
+    can_stay, asked = Rounds.can_stay, list[int]()
+    monkeypatch.setattr(
+        Rounds,
+        "can_stay",
+        lambda rounds, session, batch: asked.append(batch) or can_stay(rounds, session, batch),
+    )
     monkeypatch.setattr(Files, "write", write)
     monkeypatch.setattr(ResidentInputs, "wait", wait)
     process.finish(frame)
@@ -616,6 +624,7 @@ def test_an_epoch_of_a_resident_micro_batch_is_delivered_after_one_write(
         "epochs", "told 2: 3", "rounds",
         "epochs", "told 3: 1", "rounds",
     ]  # fmt: skip
+    assert asked == [1, 2, 3]
 
 
 def test_a_batch_begins_also_when_the_interpreter_ends(begin: Begin) -> None:
@@ -625,6 +634,48 @@ def test_a_batch_begins_also_when_the_interpreter_ends(begin: Begin) -> None:
     inputs._thread.shutdown()
     assert inputs.begin(7, ends).result() == ends.encode()
     assert inputs.context.log.begun(7) == ends.encode()
+
+
+def test_a_source_that_no_batch_has_read_is_read_from_its_beginning(begin: Begin, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "one.csv").write_text("k\n7\n8\n")
+    flow = ts.Dataflow("files")
+    flow.files("f", folder, format="csv", schema="k long").capture("out")
+    context = begin(flow, path=tmp_path / "checkpoint").context
+    bound = {"f": flow.frames["f"].bind(context.checkpoint, needed(context.plan, "f"), 2)}
+    inputs = ResidentInputs(dataclasses.replace(context, packed_sources=packed_sources(bound)))
+    nothing = Ends({}, {})
+
+    ends, small = inputs.available(nothing)
+
+    assert small
+    assert ends.sources["f"]["files"] == 0
+    assert inputs.rows(nothing, ends).num_rows
+    inputs.check(0, nothing, ends)
+    with pytest.raises(LogDamaged, match="ends before what was read of 'f'"):
+        inputs.check(1, ends, nothing)
+
+
+def test_a_driver_spreads_the_keys_that_its_batches_find(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("worker", "coordinator"):
+        monkeypatch.setattr(f"timely_spark.{module}.hot_keys.MANY", 2)
+    flow = ts.Dataflow("hot")
+    x = flow.input("x", "k long, v long").collection()
+    x.min("v", keys="k", skew="auto").changes().capture("out")
+    process = begin(flow, workers=3, rounds=100)
+    least = []
+    for first in (30, 20, 10):
+        process.handles["x"].send([(7, first + n) for n in range(9)])
+        process.batches()
+        least.append(LogView(process.context).captured("out").rows())
+
+    newest = process.context.log.read(process.context.log.newest())
+    assert newest.spread
+    changes = [rows for rows in least[-1].values() if rows]
+    assert changes == [[(7, 30, 1)], [(7, 20, 1), (7, 30, -1)], [(7, 10, 1), (7, 20, -1)]]
 
 
 def test_a_batch_that_the_run_before_has_begun_meanwhile_is_repeated_as_it_was_begun(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -188,3 +189,14 @@ def test_files_of_killed_processes_go_with_the_next_start(tmp_path: Any) -> None
     log.sweep()
 
     assert log.files.names("live") == ["live/1-rounds.json"]
+
+
+def test_no_thread_stays_behind_the_rounds_of_a_micro_batch(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "IDLE", 60.0)
+    before = {*threading.enumerate()}
+    process = begin(path(3), rounds=100)
+    process.handles["edges"].send([(0, 1), (1, 2)])
+    process.batches()
+    wait_until(lambda: {*threading.enumerate()} <= before)

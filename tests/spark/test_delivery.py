@@ -135,6 +135,16 @@ def test_what_is_delivered_in_its_own_batch_is_gone_with_it(tmp_path: Path) -> N
     assert (after.garbage, after.unreleased) == (log.files.names("blobs"), {})
 
 
+def test_complete_epochs_that_wait_are_released_with_the_one_that_ends_the_wait(tmp_path: Path) -> None:
+    log, names = RoundLog(str(tmp_path), term=0), {"a", "b"}
+    pending = PendingOutputs(log, manifest(0, due={"a": [3]}), OUTPUTS.empty_table(), 1, names)
+    pending.due["a"] = [3, 4]
+    assert pending.released([("a", 4), ("b", 4)]) == [("b", 4)]
+
+    after = PendingOutputs(log, pending.into(manifest(1)), OUTPUTS.empty_table(), 2, names)
+    assert after.released([("a", 5)]) == [("a", 3), ("a", 4), ("a", 5)]
+
+
 def test_parts_for_an_output_that_was_removed_are_gone(tmp_path: Path) -> None:
     log = RoundLog(str(tmp_path), term=0)
     before = PendingOutputs(log, manifest(-1), put_out(("a", 0, 0, b"x")), 0, {"a"}).into(manifest(0))

@@ -69,7 +69,7 @@ def restored(vertex: type, name: str, values: Mapping[str, Any]) -> Any:
     """A value of the class with that name; fields that were added to the class get their defaults."""
     kind = _named(vertex, name)
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    if missing := sorted(values.keys() - fields.keys()):
+    if missing := [name for name in values if name not in fields]:
         state = f"the state holds a {name} with fields {list(values)}"
         msg = f"{state}; the class has {list(fields)}, and no {missing}"
         raise StateError(msg, hint="bring the fields back; or give the step another name: it starts empty.")

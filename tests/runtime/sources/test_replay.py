@@ -25,6 +25,7 @@ from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.outputs import outputs_of
 from timely_spark.runtime.sources import reader
 from timely_spark.runtime.sources.folder import Folder
+from timely_spark.runtime.sources.present import present
 from timely_spark.runtime.sources.reader import ReplayReader
 from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.files import Files
@@ -234,6 +235,19 @@ def test_with_available_now_what_comes_later_is_not_read(polls: Any, tmp_path: P
     written(tmp_path, 5).complete()
     assert now.latestOffset(end, ReadAllAvailable()) == end
     assert polls(end)[1]["epoch"] == 4
+
+
+def test_a_wait_for_a_capture_ends_when_a_batch_has_its_last_epoch_and_its_end(
+    polls: Any, tmp_path: Path
+) -> None:
+    source: Any = polls()[0].source
+    offsets = [{"epoch": epoch, "complete": end} for epoch, end in ((1, 0), (2, 0), (3, 0), (2, 1))]
+    open_ = present(source, "n", Files(str(tmp_path)))
+    written(tmp_path, 0).complete()
+    ended = present(source, "n", Files(str(tmp_path)))
+
+    assert [open_(offset) for offset in offsets] == [False, True, True, True]
+    assert [ended(offset) for offset in offsets[:2] + offsets[3:]] == [False, False, True]
 
 
 def test_a_listing_that_misses_an_epoch_ends_before_it(polls: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,11 +144,9 @@ class Hosted:
         return wire.table(states)
 
     def close(self) -> None:
-        """Forget the workers, and report no progress any more."""
-        self._workers.clear()
+        """Report no progress any more."""
         if self._live is not None:
             self._live.close()
-            self._live = None
 
 
 def exchange_by_peers(

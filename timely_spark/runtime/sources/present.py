@@ -37,7 +37,7 @@ def present(source: JournaledSource, name: str, log: Files) -> Read:
     """
     if isinstance(source, ReplaySource):
         last, complete = last_captured(source)
-        return lambda offset: offset["epoch"] >= last and (not complete or bool(offset["complete"]))
+        return lambda offset: (offset["epoch"], offset["complete"]) >= (last, complete)
     if isinstance(source, DeltaSource):
         return _versions(source)
     if isinstance(source, KafkaSource):
