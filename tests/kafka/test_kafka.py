@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -83,25 +85,44 @@ def in_brackets(row: Column) -> Column:
     return concat(lit("["), row["account"], lit("]"))
 
 
+LOCAL = datetime.fromisoformat("1969-07-20T20:17:40.999999")
+DAY, AT = date(1, 2, 3), LOCAL.replace(tzinfo=timezone.utc)
+NESTED = [{"a": None, "b": 'x"'}, None], {"é\n": 1e-5, "none": None}
 AWKWARD = [
-    ('a "quoted" \\ word', 1, -(2**63), 1.5, 0.1, True),
-    ("".join(map(chr, range(1, 128))) + "é\u2028\U0001f600", None, 2**63 - 1, 1e10, 1e-5, False),
-    ("", -1, 0, -0.0, float("nan"), None),
-    (None, 0, None, None, None, None),
-    ("equal", 7, 7, float("-inf"), float("inf"), True),
-    ("equal", 7, 7, float("-inf"), float("inf"), True),
+    (
+        'a "quoted" \\ word',
+        1,
+        -(2**63),
+        1.5,
+        0.1,
+        True,
+        DAY,
+        AT,
+        LOCAL,
+        Decimal("1E-7"),
+        *NESTED,
+    ),
+    ("".join(map(chr, range(1, 128))) + "é\u2028\U0001f600", None, 2**63 - 1, 1e10, 1e-5, False, *[None] * 6),
+    ("", -1, 0, -0.0, float("nan"), None, DAY, None, LOCAL, Decimal("-12345.6789"), [], {}),
+    (*[None] * 7, AT, *[None] * 4),
+    *[("equal", 7, 7, float("-inf"), float("inf"), True, DAY, AT, None, Decimal(0), [], {})] * 2,
 ]
-COLUMNS = '`the "word"` string, n int, long long, real double, single float, flag boolean'
+COLUMNS = (
+    '`the "word"` string, n int, long long, real double, single float, flag boolean, day date, at timestamp, '
+    "local timestamp_ntz, paid decimal(12, 7), list array<struct<a: int, b: string>>, of map<string, double>"
+)
 
 
 def test_both_writers_write_the_same_messages(
     spark: SparkSession, broker: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "America/St_Johns")
     for side, other in (("client", "_messages"), ("spark", "_produce")):
         flow = ts.Dataflow(side)
         rows = flow.input("rows", COLUMNS)
-        keys = [None, 'the "word"', "real", "flag"]
+        keys = [None, 'the "word"', "real", "flag", "at", "paid"]
         for key in keys:
             rows.to_kafka(f"{side}-{keys.index(key)}", broker.servers, key=key, name=f"by {key}")
         rows.send(AWKWARD)
@@ -109,7 +130,7 @@ def test_both_writers_write_the_same_messages(
             monkeypatch.setattr(KafkaSink, "_producer", lambda _: None)
         with monkeypatch.context() as only:
             only.delattr(KafkaSink, other)
-            flow.start(spark, checkpoint=checkpoint + side, trigger="available_now").await_termination()
+            flow.start(session, checkpoint=checkpoint + side, trigger="available_now").await_termination()
         columns = "partition", "epoch", "record", "key", "value"
         topics = [topic(spark, broker, f"{side}-{n}").select(*columns).collect() for n in range(len(keys))]
         found.append([sorted(map(tuple, rows)) for rows in topics])

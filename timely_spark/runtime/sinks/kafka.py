@@ -14,7 +14,7 @@ from timely_spark.graph.quoting import identifier, literal
 from timely_spark.libraries.kafka import HEADERS
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks.delivery import spark_schema
-from timely_spark.runtime.sinks.messages import COLUMNS, SCHEMA, as_texts, is_plain, json_of, record_names
+from timely_spark.runtime.sinks.messages import COLUMNS, has_json, messages_of, record_names
 from timely_spark.runtime.sinks.sink import Output, Parts, Sink
 from timely_spark.state.hashing import hashes
 
@@ -44,9 +44,9 @@ _producers: dict[frozenset[tuple[str, str]], Producer | None] = {}
 class KafkaSink(Sink):
     """Writes the records of each epoch at least once.
 
-    The driver writes a small epoch of plain columns by `confluent-kafka`, where that is installed, reaches
-    the brokers and has all the options. Spark's own Kafka writer, a job that takes longer than such an epoch,
-    writes all others. The messages are the same.
+    The driver writes a small epoch as JSON by `confluent-kafka`, where that is installed, reaches the brokers
+    and has all the options. Spark's own Kafka writer, a job that takes longer than such an epoch, writes all
+    others: also those with columns of bytes, or in a form of the user's. The messages are the same.
 
     A record's name is the same when its epoch is written again, in whatever order its records come then, and
     by either writer: H of key and value, and a number that tells the epoch's records with this hash apart. A
@@ -60,10 +60,12 @@ class KafkaSink(Sink):
     value: Callable[[Column], Column] | None
     options: Mapping[str, str]
     _flow: str = ""
+    _zone: str = "UTC"
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Check that the session can write to Kafka, and that the messages are texts or bytes."""
         self._flow = f"{identity}/{output.name}"
+        self._zone = session.conf.get("spark.sql.session.timeZone") or self._zone
         where = f"topic {self.topic!r} of output {output.name!r}"
         options = {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic}
         try:
@@ -85,17 +87,15 @@ class KafkaSink(Sink):
         for part in parts:
             if part.is_empty:
                 continue
-            plain = self.value is None and all(map(is_plain, part.vertex.schema.types))
-            if part.is_large or not plain or (producer := self._producer()) is None:
+            as_json = self.value is None and has_json(part.vertex.schema)
+            if part.is_large or not as_json or (producer := self._producer()) is None:
                 frame = part.frame(session)
                 # in one partition a window needs no exchange
                 encoded = self._encoded(frame if part.is_large else frame.coalesce(1))
                 options = {**self.options, "kafka.bootstrap.servers": self.servers, "topic": self.topic}
                 self._messages(encoded, part.epoch).write.format("kafka").options(**options).save()
             else:
-                table = part.table
-                keys = pa.nulls(len(table), pa.string()) if self.key is None else as_texts(table[self.key])
-                messages = pa.table([keys, json_of(table)], COLUMNS).cast(SCHEMA)
+                messages = messages_of(part.table, self.key, self._zone)
                 self._produce(producer, messages, str(part.epoch).encode())
 
     def _produce(self, producer: Producer, messages: pa.Table, epoch: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ def _shown(value: Any) -> str:
 _ESCAPES = {n: f"\\u{n:04X}" for n in range(32)} | {
     ord(one): f"\\{short}" for one, short in zip('\b\f\n\r\t"\\', 'bfnrt"\\', strict=True)
 }
+_ESCAPED = r'["\\\x00-\x1f]'
 
 
 def _quoted(text: str) -> str:
@@ -165,53 +167,67 @@ def _joined(parts: pa.Array, sizes: Any, ends: str) -> pa.Array:
     return pc.binary_join_element_wise(ends[0], joined, ends[1], "")
 
 
-def _as_json(values: pa.Array, zone: str) -> pa.Array:
-    """Values as JSON; null stays null."""
-    kind = values.type
+def cast_to_text(values: pa.Array, zone: str) -> pa.Array:
+    """Values as Spark's `cast(... AS string)`; null stays null."""
+    texts = apply_function(FUNCTIONS["cast"], [values], len(values), result=pa.string(), zone=zone)
+    return as_array(texts, len(values))
+
+
+def json_of(values: pa.Array, zone: str, *, nulls: bool = False) -> pa.Array:
+    r"""Values as JSON; null stays null, and a field that is null is left out unless `nulls`.
+
+    >>> rows = pa.array(
+    ...     [{"id": 7, "x": 1e10, "it's": 'a "b"'}, {"id": None, "x": float("nan"), "it's": "\n"}]
+    ... )
+    >>> json_of(rows, "UTC", nulls=True).to_pylist()
+    ['{"id":7,"x":1.0E10,"it\'s":"a \\"b\\""}', '{"id":null,"x":"NaN","it\'s":"\\n"}']
+    """
+    kind, inner = values.type, partial(json_of, zone=zone, nulls=nulls)
     if values.null_count:
         rows = np.flatnonzero(np.asarray(values.is_valid()))
         some = values.take(pa.array(rows))
-        return scatter([(rows, _as_json(some, zone))] if len(rows) else [], len(values), pa.string())
+        return scatter([(rows, inner(some))] if len(rows) else [], len(values), pa.string())
     if pa.types.is_struct(kind):
         parts = []
         for field, column in zip(kind, values.flatten(), strict=True):
-            shown = pc.binary_join_element_wise(f",{_quoted(field.name)}:", _as_json(column, zone), "")
-            parts.append(pc.fill_null(shown, ""))
+            text = pc.fill_null(inner(column), "null") if nulls else inner(column)
+            member = pc.binary_join_element_wise(f",{_quoted(field.name)}:", text, "")
+            parts.append(pc.fill_null(member, ""))
         joined = pc.binary_join_element_wise(*parts, "") if parts else pa.array([""] * len(values))
         return pc.binary_join_element_wise("{", pc.utf8_slice_codeunits(joined, 1), "}", "")
     if types.is_array(kind):
         elements = Elements(values)
-        return _joined(pc.fill_null(_as_json(elements.values, zone), "null"), elements.sizes, "[]")
+        return _joined(pc.fill_null(inner(elements.values), "null"), elements.sizes, "[]")
     if pa.types.is_map(kind):
         entries = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
         elements = Elements(values.cast(pa.list_(entries)))
         keys, items = elements.values.flatten()
-        names = of_distinct(_text(keys, zone), _quoted, pa.string())
-        pairs = pc.binary_join_element_wise(names, pc.fill_null(_as_json(items, zone), "null"), ":")
+        names = _quoted_texts(_text(keys, zone))
+        pairs = pc.binary_join_element_wise(names, pc.fill_null(inner(items), "null"), ":")
         return _joined(pairs, elements.sizes, "{}")
-    if kind == pa.string():
-        return of_distinct(values, _quoted, pa.string())
     if types.is_decimal(kind):
         return of_distinct(values, str, pa.string())
     text = _text(values, zone)
-    if types.is_date_or_time(kind):
-        return pc.binary_join_element_wise('"', text, '"', "")
-    if types.is_float(kind):
-        quoted = pc.binary_join_element_wise('"', text, '"', "")
-        return pc.if_else(pc.is_finite(values), text, quoted)
-    return text
+    if kind == pa.string() or types.is_date_or_time(kind):
+        return _quoted_texts(text)
+    return pc.if_else(pc.is_finite(values), text, _quoted_texts(text)) if types.is_float(kind) else text
+
+
+def _quoted_texts(texts: pa.Array) -> pa.Array:
+    if pc.any(pc.match_substring_regex(texts, _ESCAPED)).as_py():
+        return of_distinct(texts, _quoted, pa.string())
+    return pc.binary_join_element_wise('"', texts, '"', "")
 
 
 def _text(values: pa.Array, zone: str) -> pa.Array:
     """Values as texts: times as in ISO 8601, with milliseconds, and where they have a zone its offset."""
     if not pa.types.is_timestamp(values.type):
-        texts = apply_function(FUNCTIONS["cast"], [values], len(values), result=pa.string(), zone=zone)
-        return as_array(texts, len(values))
-    here = local(values)
-    shown = formatted(here, "yyyy-MM-dd'T'HH:mm:ss.SSS")
+        return cast_to_text(values, zone)
+    clock_time = local(values)
+    shown = formatted(clock_time, "yyyy-MM-dd'T'HH:mm:ss.SSS")
     if not values.type.tz:
         return shown
-    seconds = (here - to_numpy(values)) // 1_000_000
+    seconds = (clock_time - to_numpy(values)) // 1_000_000
     size = abs(seconds)
     clock = np.char.add(np.char.mod("%02d", size // 3600), np.char.mod(":%02d", size // 60 % 60))
     # a zone had its own noon before 1900
@@ -243,7 +259,7 @@ def _json_type(kinds: Sequence[pa.DataType], _: str) -> Typed | None:
 
 @spark_function("to_json", _json_type)
 def _to_json(value: pa.Array, *, zone: str) -> Any:
-    return _as_json(value, zone)
+    return json_of(value, zone)
 
 
 # -- from_json -----------------------------------------------------------------------------------------------
