@@ -73,7 +73,7 @@ CALLS = (
     Call(
         "taken", "query.feedback", "FeedbackReader.commit", lambda reader, *_: reader.log.checkpoint, SOURCE
     ),
-    Call("journal", "sources.journal", "FileJournal.append", lambda it, *_: it._files.root, SOURCE),
+    Call("journal", "sources.journal", "FileJournal.append", lambda it, *_: it._folder.files.root, SOURCE),
     Call("share", "sources.reader", "FilesReader.partitions", lambda it, *_: it.context.checkpoint, SOURCE),
     Call("operator", "query.streaming", "_work", lambda context, *_: context.checkpoint, TASK),
     Call("localrounds", "query.rounds", "_run", lambda job, *_: job.context.checkpoint, TASK),

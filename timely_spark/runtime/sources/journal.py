@@ -12,13 +12,14 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.sources.arrivals import File, Values
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
+from timely_spark.runtime.storage.merged_files import MergedFiles, Span
 from timely_spark.state.bounds import parse_json
 
 _NUMBER, _TEXT = pa.int64(), pa.string()
@@ -73,19 +74,6 @@ class FileCounts:
         return FileCounts(self.listed + len(batch), self.entered + len(batch) - bad, self.quarantined + bad)
 
 
-class MergedBatches(NamedTuple):
-    """The batches of one merged file, and its number of paths."""
-
-    first: int
-    last: int
-    paths: int
-
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return f"{self.first}-{self.last}"
-
-
 class FileJournal:
     """The journal of one source in a checkpoint. Reads the names in its folder when it is made.
 
@@ -97,43 +85,33 @@ class FileJournal:
     """
 
     def __init__(self, files: Files, source: str, *, watches: bool = False) -> None:
-        self._files, self._folder, self._source = files, f"files/{quoted(source)}", source
+        self._folder, self._source = MergedFiles(files, f"files/{quoted(source)}"), source
         self._counts: FileCounts | None = None
         self._thread = ThreadPoolExecutor(1, "timely-journal")
         self._durable: Future[None] | None = None
-        names = [name.rpartition("/")[2].partition(".")[0] for name in files.names(self._folder)]
-        spans = sorted(tuple(map(int, name.split("-"))) for name in names if "-" in name)
-        self._merged: list[MergedBatches] = []
-        for first, last in spans:
-            if self._merged and first == self._merged[-1].first:  # the longer one has its paths
-                self._merged.pop()
-            if first == self.first:
-                self._merged.append(MergedBatches(first, last, 0))
-        batches = {int(name) for name in names if name.isdecimal()}
-        #: The newest batch; -1: none.
-        self.last = max([*batches, self.first - 1])
-        for batch in range(self.first, self.last):
-            if batch not in batches:
-                raise LogDamaged.no_file(files.root, self._name(batch))
+        #: The merged files in order, and the numbers of their paths.
+        self._merged: list[tuple[Span, int]] = []
+        #: The first batch that is not merged; the newest batch, -1: none.
+        self.first, self.last = 0, -1
+        for span in self._folder.listed():
+            if span.first != self.last + 1:
+                raise LogDamaged.no_file(files.root, self._folder.name(self.last + 1))
+            self.last = span.last
+            if span.is_merged:
+                self._merged.append((span, 0))
+                self.first = span.last + 1
         if watches:
             return
-        kept = {*map(str, range(self.first, self.last + 1)), *(merged.name for merged in self._merged)}
-        if batches:
+        if self.first <= self.last:
             self._sync()  # the process that wrote the newest one may have been killed before
-        for name in set(names) - kept:  # merged, by a process that was killed before it removed them
-            files.remove(self._name(name))
-
-    @property
-    def first(self) -> int:
-        """The first batch that is not merged."""
-        return self._merged[-1].last + 1 if self._merged else 0
+        self._folder.tidy()
 
     def seen(self) -> dict[str, str | None]:
         """By path all files that were ever in a batch, and their identities."""
         files: dict[str, str | None] = {}
-        for place, merged in enumerate(self._merged):
-            table = self._table(merged.name)
-            self._merged[place] = merged._replace(paths=table.num_rows)
+        for place, (merged, _) in enumerate(self._merged):
+            table = self._folder.table(*merged)
+            self._merged[place] = merged, table.num_rows
             files |= _pairs(table)
         for batch in range(self.first, self.last + 1):
             files |= {file.path: file.identity for file in self.batch(batch)}
@@ -141,7 +119,7 @@ class FileJournal:
 
     def batch(self, number: int) -> list[File]:
         """The files of a batch, in order."""
-        rows: list[dict[str, Any]] = self._table(number).select(_SCHEMA.names).to_pylist()
+        rows: list[dict[str, Any]] = self._folder.table(number).select(_SCHEMA.names).to_pylist()
         return [File(**row | {"values": _decoded(row["values"])}) for row in rows]
 
     def append(self, files: Sequence[File]) -> None:
@@ -150,17 +128,17 @@ class FileJournal:
         The disk takes 10 ms and more, in which Spark writes its own log and plans the micro-batch.
         """
         if self._counts is None:
-            self._counts = FileCounts.of(self._files, self._source, self.last)
+            self._counts = FileCounts.of(self._folder.files, self._source, self.last)
         counts = self._counts.after(files)
         rows = [file._asdict() | {"values": _encoded(file.values)} for file in files]
         head = {HEAD: json.dumps(asdict(counts)).encode()}
         table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata(head))
-        self._files.write_table(self._name(self.last + 1), table, new=True)
+        self._folder.files.write_table(self._folder.name(self.last + 1), table, new=True)
         self.last, self._counts = self.last + 1, counts
         self._sync()
 
     def _sync(self) -> None:
-        self._durable = self._thread.submit(self._files.sync, self._name(self.last))
+        self._durable = self._thread.submit(self._folder.files.sync, self._folder.name(self.last))
 
     def wait(self) -> None:
         """Wait until all batches are durable.
@@ -173,31 +151,21 @@ class FileJournal:
 
     def is_behind(self) -> bool:
         """Whether another process has written a batch since."""
-        return self._files.exists(self._name(self.last + 1))
+        return self._folder.files.exists(self._folder.name(self.last + 1))
 
     def merge(self, until: int) -> None:
         """Merge the batches up to `until`, once they are `EVERY`."""
         first = self.first
         if until - first + 1 < EVERY:
             return
-        seen = {file.path: file.identity for batch in range(first, until + 1) for file in self.batch(batch)}
-        garbage: list[str | int] = list(range(first, until + 1))
-        while self._merged and self._merged[-1].paths <= 2 * len(seen):
-            before = self._merged.pop()
-            seen = _pairs(self._table(before.name)) | seen
-            first, garbage = before.first, [*garbage, before.name]
-        merged = MergedBatches(first, until, len(seen))
-        table = pa.table([list(seen), list(seen.values())], schema=_MERGED)
-        self._files.write_table(self._name(merged.name), table, durable=True)
-        self._merged.append(merged)
-        for name in garbage:
-            self._files.remove(self._name(name))
-
-    def _table(self, name: str | int) -> pa.Table:
-        return self._files.existing(self._name(name), self._files.table(self._name(name)))
-
-    def _name(self, name: str | int) -> str:
-        return f"{self._folder}/{name}.arrow"
+        paths = {file.path: file.identity for batch in range(first, until + 1) for file in self.batch(batch)}
+        merged = list(self._merged)
+        while merged and merged[-1][1] <= 2 * len(paths):
+            before, _ = merged.pop()
+            paths, first = _pairs(self._folder.table(*before)) | paths, before.first
+        span = Span(first, until)
+        self._folder.merge(span, pa.table([list(paths), list(paths.values())], schema=_MERGED))
+        self._merged, self.first = [*merged, (span, len(paths))], until + 1
 
 
 def _pairs(merged: pa.Table) -> dict[str, str | None]:

@@ -8,31 +8,19 @@ times for n deliveries, and a reader has few files to open.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
+from timely_spark.runtime.storage.merged_files import MergedFiles, Span
 
 #: Deliveries are merged when there are so many, into files of at most so many bytes.
 EVERY, MOST = 256, 16 << 20
-_NAMED = re.compile(r"(\d+)(?:-(\d+))?\.arrow", re.ASCII)
-
-
-class DeliveryFile(NamedTuple):
-    """A file of the deliveries from one version to another."""
-
-    first: int
-    last: int
-
-    @property
-    def is_merged(self) -> bool:
-        """Whether the file was written by `Deliveries.merge`."""
-        return self.first != self.last
 
 
 @dataclass
@@ -46,24 +34,22 @@ class Deliveries:
     #: Of `merge`: the version that it was last called with; how many later ones until it looks at the folder;
     #: and the last delivery that stays as it is, because those up to it are large, or of several schemas.
     _before: int = field(default=-1, repr=False)
-    _left: int = field(default=0, repr=False)
+    _countdown: int = field(default=0, repr=False)
     _stays: int = field(default=-1, repr=False)
 
-    @property
-    def files(self) -> Files:
-        """The files of the round log."""
-        return Files(self.checkpoint).below("timely")
+    @cached_property
+    def _folder(self) -> MergedFiles:
+        return MergedFiles(Files(self.checkpoint).below("timely"), f"captured/{quoted(self.output)}")
 
     def write(self, version: int, table: pa.Table) -> None:
         """Write a delivery; a repeated delivery writes the same file."""
-        files = self.files
         before = self._last
         if before is None or before >= version:
-            before = max((each.last for each in self._listed(files) if each.last < version), default=None)
-        head = {HEAD: json.dumps({"after": before}).encode()}
-        metadata = {**(table.schema.metadata or {}), **head}
-        name = self._name(DeliveryFile(version, version))
-        files.write_table(name, table.replace_schema_metadata(metadata))
+            earlier = (each.last for each in self._folder.listed() if each.last < version)
+            before = max(earlier, default=None)
+        metadata = {**(table.schema.metadata or {}), HEAD: json.dumps({"after": before}).encode()}
+        name = self._folder.name(version)
+        self._folder.files.write_table(name, table.replace_schema_metadata(metadata))
         self._last = version
 
     def read(self, last: int | None = None, *, after: int = -1) -> Iterator[tuple[int, pa.Table]]:
@@ -73,20 +59,19 @@ class Deliveries:
             last: a version that must exist.
             after: only later versions are read.
         """
-        files = self.files
-        listed = self._listed(files)
-        self._check(files, listed, last)
-        left = [each for each in listed if each.last > after]
-        while left:
-            if (table := files.table(self._name(left[0]))) is None:
-                listed = self._listed(files)
-                if left[0] in listed:
-                    raise LogDamaged.no_file(files.root, self._name(left[0]))
-                left = [each for each in listed if each.last > after]  # it has just been merged
+        folder = self._folder
+        listed = folder.listed()
+        self._check(listed, last)
+        rest = [each for each in listed if each.last > after]
+        while rest:
+            if (table := folder.files.table(folder.name(*rest[0]))) is None:
+                listed = folder.listed()
+                if rest[0] in listed:
+                    raise LogDamaged.no_file(folder.files.root, folder.name(*rest[0]))
+                rest = [each for each in listed if each.last > after]  # it has just been merged
                 continue
-            file = left.pop(0)
-            head = self._head(files, file, table)
-            self._check(files, listed, head["after"])
+            head = self._head(rest.pop(0), table)
+            self._check(listed, head["after"])
             metadata = {key: value for key, value in table.schema.metadata.items() if key != HEAD}
             table = table.replace_schema_metadata(metadata or None)
             start = 0
@@ -97,75 +82,47 @@ class Deliveries:
 
     def check(self, version: int) -> None:
         """Check that a delivery is there."""
-        files = self.files
-        self._check(files, self._listed(files), version)
+        self._check(self._folder.listed(), version)
 
     def merge(self, before: int) -> None:
         """Merge the deliveries before a version, none of which is delivered again, once they are `EVERY`."""
-        self._left -= before != self._before
+        self._countdown -= before != self._before
         self._before = before
-        if self._left > 0:
+        if self._countdown > 0:
             return
-        files = self.files
-        listed = self._listed(files)
+        listed = self._folder.listed()
         least = max([self._stays, *(each.last for each in listed if each.is_merged)])
         old = [each for each in listed if least < each.last < before]
-        self._left = EVERY - len(old)
-        if self._left > 0:
+        self._countdown = EVERY - len(old)
+        if self._countdown > 0:
             return
-        self._left, size = EVERY, self._size(files, old)
-        tables = [self._table(files, each) for each in old] if size <= MOST else []
+        self._countdown, size = EVERY, sum(map(self._size, old))
+        tables = [self._folder.table(*each) for each in old] if size <= MOST else []
         if not tables or not all(table.schema.equals(tables[0].schema) for table in tables):
             self._stays = old[-1].last
             return
         for each in reversed(listed[: listed.index(old[0])]):
-            own = self._size(files, [each])
+            own = self._size(each)
             if not each.is_merged or own > 2 * size or own + size > MOST:
                 break
-            if not (table := self._table(files, each)).schema.equals(tables[0].schema):
+            if not (table := self._folder.table(*each)).schema.equals(tables[0].schema):
                 break
             old, tables, size = [each, *old], [table, *tables], size + own
-        heads = [self._head(files, each, table) for each, table in zip(old, tables, strict=True)]
+        heads = list(map(self._head, old, tables))
         deliveries = [delivery for head in heads for delivery in head["deliveries"]]
         head = {HEAD: json.dumps({"after": heads[0]["after"], "deliveries": deliveries}).encode()}
         table = pa.concat_tables(tables).combine_chunks()
-        merged = DeliveryFile(old[0].first, old[-1].last)
         metadata = {**(table.schema.metadata or {}), **head}
-        files.write_table(self._name(merged), table.replace_schema_metadata(metadata), durable=True)
-        for each in self._found(files):  # also what a process left that was killed here
-            if each != merged and merged.first <= each.first and each.last <= merged.last:
-                files.remove(self._name(each))
+        self._folder.merge(Span(old[0].first, old[-1].last), table.replace_schema_metadata(metadata))
 
-    def _name(self, file: DeliveryFile) -> str:
-        stem = f"{file.first}-{file.last}" if file.is_merged else file.last
-        return f"captured/{quoted(self.output)}/{stem}.arrow"
+    def _size(self, of: Span) -> int:
+        return self._folder.files.size(self._folder.name(*of)) or 0
 
-    def _size(self, files: Files, of: list[DeliveryFile]) -> int:
-        return sum(files.size(self._name(each)) or 0 for each in of)
-
-    def _table(self, files: Files, of: DeliveryFile) -> pa.Table:
-        return files.existing(self._name(of), files.table(self._name(of)))
-
-    def _head(self, files: Files, of: DeliveryFile, table: pa.Table) -> dict[str, Any]:
+    def _head(self, of: Span, table: pa.Table) -> dict[str, Any]:
         """The delivery before a file's, and the versions and numbers of rows of those in it."""
-        head = files.head(self._name(of), table.schema)
+        head = self._folder.files.head(self._folder.name(*of), table.schema)
         return {"after": head.get("after"), "deliveries": head.get("deliveries", [[of.last, table.num_rows]])}
 
-    def _found(self, files: Files) -> list[DeliveryFile]:
-        """All files, also those that a merged one has replaced, which come after it."""
-        names = files.names(f"captured/{quoted(self.output)}")
-        matches = [_NAMED.fullmatch(name.rpartition("/")[2]) for name in names]
-        present = [DeliveryFile(int(match[1]), int(match[2] or match[1])) for match in matches if match]
-        return sorted(present, key=lambda each: (each.first, -each.last))
-
-    def _listed(self, files: Files) -> list[DeliveryFile]:
-        """The files that have each delivery once, in order."""
-        listed: list[DeliveryFile] = []
-        for each in self._found(files):
-            if not listed or each.last > listed[-1].last:  # else a merged file has it
-                listed.append(each)
-        return listed
-
-    def _check(self, files: Files, listed: list[DeliveryFile], version: int | None) -> None:
+    def _check(self, listed: list[Span], version: int | None) -> None:
         if version is not None and not any(each.first <= version <= each.last for each in listed):
-            raise LogDamaged.no_file(files.root, self._name(DeliveryFile(version, version)))
+            raise LogDamaged.no_file(self._folder.files.root, self._folder.name(version))
