@@ -73,6 +73,7 @@ from timely_spark.graph import (
     project,
     projected,
 )
+from timely_spark.operators.aggregate import large_sums
 from timely_spark.operators.rows import check_function, computed, map_records
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, Indices, Mask, flat, numbers
@@ -126,6 +127,7 @@ __all__ = [
     "hashes",
     "in_order",
     "integer",
+    "large_sums",
     "map_records",
     "numbers",
     "padded",

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from timely_spark.differential.trace import DIFF, consolidate, products
 from timely_spark.errors import RAISED, RecordError, SchemaError
 from timely_spark.graph import as_table
-from timely_spark.operators.aggregate import beyond_longs, too_large_sum
+from timely_spark.operators.aggregate import longs_of_halves
 from timely_spark.operators.rows import records, rows_of, table_of
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Mask, flat, numbers, replaced
@@ -157,11 +157,8 @@ class Sum(Logic):
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The sums; null without valid values."""
         inputs = present_records(inputs)
-        low = numbers(inputs, f"{DIFF}_low")
-        high = numbers(inputs, f"{DIFF}_high") + (low >> 32)
-        if beyond_longs(high).any():
-            raise too_large_sum()
-        totals = pa.array((high << 32) | (low & ((1 << 32) - 1)), mask=numbers(inputs, f"{DIFF}_valid") <= 0)
+        low, high, valid = (numbers(inputs, f"{DIFF}_{part}") for part in ("low", "high", "valid"))
+        totals = longs_of_halves(high, low, valid <= 0)
         return pa.table({GROUP: inputs[GROUP], self.value: totals, DIFF: _ones(inputs.num_rows)})
 
 

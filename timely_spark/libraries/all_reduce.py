@@ -18,6 +18,7 @@ from timely_spark.authors import (
     caller,
     check_columns,
     flat,
+    large_sums,
     numbers,
 )
 from timely_spark.errors import GraphError, SchemaError
@@ -228,11 +229,9 @@ def _reduced(matrix: npt.NDArray[Any], op: Op) -> npt.NDArray[Any]:
     """One row for all, whatever their order."""
     if matrix.dtype.kind == "f" and op in {"sum", "mean"}:
         matrix = np.sort(matrix, axis=0)
-    elif op in {"sum", "mean"}:
-        high = (matrix >> 32).sum(axis=0) + ((matrix & 0xFFFFFFFF).sum(axis=0) >> 32)
-        if ((high < -(1 << 31)) | (high >= 1 << 31)).any():
-            msg = "all_reduce: a sum of longs is beyond 64 bits"
-            raise SchemaError(msg, hint="give arrays of doubles.")
+    elif op in {"sum", "mean"} and large_sums(matrix, [0]).any():
+        msg = "all_reduce: a sum of longs is beyond 64 bits"
+        raise SchemaError(msg, hint="give arrays of doubles.")
     result: npt.NDArray[Any] = _REDUCE[op].reduce(matrix, axis=0)
     return result
 

@@ -24,7 +24,7 @@ from timely_spark.operators.expire import Per, Sessions, check_per, checked_expi
 from timely_spark.operators.retractions import with_signs
 from timely_spark.operators.rows import all_named, check_name, computed
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.arrow import Indices, Mask, abs_bound, flat
+from timely_spark.state.arrow import Indices, Longs, Mask, abs_bound, flat
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.grouping import Groups, group
 from timely_spark.state.row_times import RowTimes, compaction, time_columns, with_time
@@ -182,12 +182,24 @@ def large_sums(values: npt.NDArray[np.int64], starts: Indices) -> Mask:
     if abs_bound(values) * len(values) < 1 << 63:
         return np.zeros(len(starts), np.bool_)
     low = np.add.reduceat(values & _LOW, starts)
-    return beyond_longs(np.add.reduceat(values >> 32, starts) + (low >> 32))
+    return _beyond_longs(np.add.reduceat(values >> 32, starts) + (low >> 32))
 
 
-def beyond_longs(high: npt.NDArray[np.int64]) -> Mask:
+def _beyond_longs(high: Longs) -> Mask:
     """Whether numbers are beyond 64 bits, by what is above their lowest 32 bits."""
     return (high < -(1 << 31)) | (high >= 1 << 31)
+
+
+def longs_of_halves(high: Longs, low: Longs, null: Mask) -> pa.Array:
+    """Longs from the sums of their high and low 32 bits.
+
+    Raises:
+        SchemaError: one is beyond 64 bits.
+    """
+    high = high + (low >> 32)
+    if _beyond_longs(high).any():
+        raise too_large_sum()
+    return pa.array((high << 32) | (low & _LOW), mask=null)
 
 
 def too_large_sum() -> SchemaError:

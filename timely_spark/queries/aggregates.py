@@ -22,15 +22,14 @@ from timely_spark.differential.reducers import Extreme, present_records
 from timely_spark.differential.reductions import with_one_key
 from timely_spark.differential.trace import products
 from timely_spark.errors import SchemaError
-from timely_spark.operators.aggregate import ALL, beyond_longs, too_large_sum
+from timely_spark.operators.aggregate import ALL, longs_of_halves
 from timely_spark.queries.sorting import Order, ranks, rows_in_order
 from timely_spark.sql.plain import decimals, rounded_quotient, unscaled, wide
 from timely_spark.sql.types import has_map
-from timely_spark.state.arrow import replaced
+from timely_spark.state.arrow import Longs, replaced
 from timely_spark.state.grouping import run_starts
 
 _ALWAYS = f"{DIFF}_always"
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -222,6 +221,7 @@ def _half(column: str, half: str) -> str:
 
 def as_decimal(high: Longs, low: Longs, kind: pa.DataType, missing: Any) -> pa.Array:
     """Sums in halves as decimals of a type: ``high * 2**32 + low`` are its unscaled digits."""
+    high, low = high + (low >> 32), low & ((1 << 32) - 1)
     pairs = np.column_stack([(high << 32) | low, high >> 32])
     decimals = pa.Array.from_buffers(pa.decimal128(38, kind.scale), len(high), [None, pa.py_buffer(pairs)])
     return pc.if_else(pa.array(missing), pa.scalar(None, kind), decimals.cast(kind))
@@ -243,13 +243,11 @@ def _sum(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
     if _half(column, "low") in groups.table.schema.names and not call.distinct:
         low = groups.total(numbers(groups.table, _half(column, "low")))
-        high = groups.total(numbers(groups.table, _half(column, "high"))) + (low >> 32)
+        high = groups.total(numbers(groups.table, _half(column, "high")))
         missing = groups.total(numbers(groups.table, _valid_weight(column))) <= 0
         if pa.types.is_decimal(call.type):
-            return as_decimal(high, low & ((1 << 32) - 1), call.type, missing)
-        if beyond_longs(high).any():
-            raise too_large_sum()
-        return pa.array((high << 32) | (low & ((1 << 32) - 1)), mask=missing)
+            return as_decimal(high, low, call.type, missing)
+        return longs_of_halves(high, low, missing)
     records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
     return _sum_of(records, records.table.column(column), call.type)
 

@@ -20,13 +20,13 @@ from timely_spark.authors import DIFF, GROUP, Logic, consolidate, flat, numbers
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import MOST_RECORDS, present_records
 from timely_spark.errors import SchemaError
-from timely_spark.operators.aggregate import too_large_sum
+from timely_spark.operators.aggregate import longs_of_halves
 from timely_spark.queries.aggregates import digits_of, quotient
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
 from timely_spark.sql.plain import decimals, unscaled, wide
+from timely_spark.state.arrow import Longs
 from timely_spark.state.grouping import changes
 
-Longs = npt.NDArray[np.int64]
 #: an end of a frame: a number of rows, or a distance (negative: before the row); None for the partition's end
 Bound = int | float | None
 
@@ -289,10 +289,7 @@ def _summed(
     if exact and pa.types.is_integer(kind):
         each = values.cast(pa.int64()).fill_null(0).to_numpy()
         halves = [fold(part, low, high, np.add, 0) for part in (each & ((1 << 32) - 1), each >> 32)]
-        top = halves[1] + (halves[0] >> 32)
-        if ((top >= 1 << 31) | (top < -(1 << 31))).any():
-            raise too_large_sum()
-        return pa.array((top << 32) | (halves[0] & ((1 << 32) - 1)), mask=counts == 0)
+        return longs_of_halves(halves[1], halves[0], counts == 0)
     if exact and pa.types.is_decimal(kind):
         digits = wide(unscaled(values.fill_null(pa.scalar(Decimal(0), values.type))))
         whole = decimals(fold(digits, low, high, np.add, 0), pa.decimal128(38, values.type.scale))

@@ -15,6 +15,7 @@ from timely_spark.state.bounds import check_stream
 
 Hashes = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
+Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 #: tables with fewer rows are sorted with numpy's own sort, and not narrowed
 FEW = 1 << 11
