@@ -161,7 +161,7 @@ def test_a_view_is_another_one_if_its_text_or_what_it_reads_changes(folder: Path
     def plans(**more: str) -> dict[str, str]:
         for name, text in more.items():
             (folder / name.replace("_", ".")).write_text(text)
-        return read_pipeline(folder, {"least": "5"})._plans(None, {})
+        return read_pipeline(folder, {"least": "5"})._planned(None, {}).fingerprints()
 
     before = plans()
     assert plans(views_py=f"# a comment\n{VIEWS}") == before
@@ -170,6 +170,17 @@ def test_a_view_is_another_one_if_its_text_or_what_it_reads_changes(folder: Path
     (folder / "more" / "tables.sql").write_text(TABLES.replace("count(*)", "count(part)"))
     assert plans(views_py=VIEWS)["parts"] == before["parts"]
     assert plans()["sizes"] != before["sizes"]
+
+
+def test_a_query_in_a_flow_of_its_own_reads_what_a_function_reads_elsewhere(folder: Path) -> None:
+    (folder / "in").mkdir()
+    tables = TABLES.replace("/in", f"{folder}/in")
+    payers = "CREATE MATERIALIZED VIEW payers LOCATION '/out/payers' AS SELECT DISTINCT payer FROM large;"
+    (folder / "more" / "tables.sql").write_text(tables + payers)
+    flow, views = read_pipeline(folder, {"least": "5"}).flow(views={"payers"})
+    views["payers"].changes().capture("payers")
+    out = ts.testing.run(flow, {"transfers": [[(1, 2, 5, 1), (1, 3, 6, 1), (2, 3, 4, 1)]]})["payers"]
+    assert out.rows() == {0: [(1, 1)]}
 
 
 def test_sql_that_keeps_nothing_is_refused() -> None:

@@ -101,7 +101,7 @@ class Pipeline:
         spark: SparkSession | None = None,
         views: Container[str] | None = None,
         overwrite: Container[str] = (),
-        sizes: Mapping[str, float] = _UNKNOWN,
+        planned: _Built | None = None,
     ) -> tuple[Dataflow, dict[str, Collection]]:
         """The flow that keeps the views, and these as collections.
 
@@ -110,10 +110,11 @@ class Pipeline:
             spark: the session, for tables that only Spark reads, and for functions.
             views: the names of those that it keeps (all).
             overwrite: the views whose Delta tables may be overwritten if something else wrote them.
-            sizes: by table its size: joins begin with the smallest.
+            planned: the plans of all views.
         """
+        planned = planned or self._planned(spark, _UNKNOWN)
         outputs = {view: one for view, one in self.outputs.items() if views is None or view in views}
-        built = _Built(self, Dataflow(name), outputs, spark, sizes)
+        built = _Built(self, Dataflow(name), outputs, spark, planned=planned)
         collections = built.all(outputs)
         for view, (table, keys) in outputs.items():
             key = list(keys) or built.keys(view)
@@ -147,16 +148,16 @@ class Pipeline:
         """
         files = Files(checkpoint)
         sizes = self._sizes(files)
-        parts, shrunk = self._parts(files, self._plans(spark, sizes), sizes, tell)
+        planned = self._planned(spark, sizes)
+        parts, shrunk = self._parts(files, planned.fingerprints(), sizes, tell)
         with contextlib.ExitStack() as started:
             running = []
             while parts:
                 part = parts.pop(0)
                 number = part["number"]
                 called = name if number == 1 else f"{name}_{number}"
-                flow, _ = self.flow(
-                    called, spark=spark, views=part["views"], overwrite=part["overwrite"], sizes=sizes
-                )
+                views, overwrite = part["views"], part["overwrite"]
+                flow, _ = self.flow(called, spark=spark, views=views, overwrite=overwrite, planned=planned)
                 try:
                     query = flow.start(spark, checkpoint=files.path(str(number)), **options)
                 except FlowChanged:
@@ -215,11 +216,14 @@ class Pipeline:
         files.write_json(PARTS, {**saved, "parts": parts}, durable=True)
         return rebuilt
 
-    def _plans(self, spark: SparkSession, sizes: Mapping[str, float]) -> dict[str, str]:
-        """By kept view what tells it from another one of its name: see `_Built.identity`."""
-        built = _Built(self, Dataflow("plan"), self.definitions, spark, sizes, planned=True)
-        identities = {view: (built.identity(view), output) for view, output in self.outputs.items()}
-        return {view: hashlib.sha256(repr(parts).encode()).hexdigest() for view, parts in identities.items()}
+    def _planned(self, spark: SparkSession | None, sizes: Mapping[str, float]) -> _Built:
+        """All views in a flow that does not run.
+
+        Args:
+            spark: the session, as in `flow`.
+            sizes: by table its size: joins begin with the smallest.
+        """
+        return _Built(self, Dataflow("plan"), self.definitions, spark, sizes)
 
     def explain(self, checkpoint: str | os.PathLike[str] | None = None) -> str:
         """The tables and views in the order of their flow, and the plans of queries: see `explain_sql`.
@@ -232,8 +236,7 @@ class Pipeline:
             reads = f" reads {', '.join(sorted(self.reads[name]))}" if self.reads[name] else ""
             kept = f"; kept in {self.outputs[name][0]}" if name in self.outputs else ""
             lines.append(f"{name} ({one.where}){reads}{kept}")
-        built = _Built(self, Dataflow("plan"), self.definitions, None, sizes, planned=True)
-        if queries := [one for of, one in built.queries.items() if of in self.outputs]:
+        if queries := [one for of, one in self._planned(None, sizes).queries.items() if of in self.outputs]:
             views = [one for one in self.definitions.values() if isinstance(one, SqlView)]
             notes = [note for one in views for note in one.binder.notes]
             lines += ["", plan_text(relations_of(queries), notes, Dataflow("plan"))]
@@ -275,25 +278,25 @@ class _Built:
         flow: Dataflow,
         wanted: Iterable[str],
         spark: SparkSession | None,
-        sizes: Mapping[str, float],
+        sizes: Mapping[str, float] = _UNKNOWN,
         *,
-        planned: bool = False,
+        planned: _Built | None = None,
     ) -> None:
-        """Build views; `planned`: files whose columns are declared are not looked for."""
+        """Build views; without `planned`, files whose columns are declared are not looked for."""
         self.pipeline, self.flow, self.spark, self.planned = pipeline, flow, spark, planned
         #: what is built
         self.collections: dict[str, Collection] = {}
         #: what queries read
         self.views: dict[str, View] = {}
-        self.queries: dict[str, BoundQuery] = {}
-        needed = self._needed(wanted)
-        called = [one for one in needed if isinstance(one, FunctionView)]
-        for one in needed:
+        self.queries: dict[str, BoundQuery] = {} if planned is None else planned.queries
+        called = [one for one in pipeline.definitions.values() if isinstance(one, FunctionView)]
+        for one in self._needed(wanted):
             if isinstance(one, SqlView):
-                one.binder.sizes = sizes
-                with in_file(one.file):
-                    create_view(one.binder, one.tree, self.views)
-                self.queries[one.name] = self.views[one.name].query
+                if planned is None:
+                    one.binder.sizes = sizes
+                    with in_file(one.file):
+                        create_view(one.binder, one.tree, self.views)
+                    self.queries[one.name] = self.views[one.name].query
                 if any(one.name in function.reads for function in called):
                     self._add(one.name, self.all([one.name])[one.name])
             elif isinstance(one, TableSource):
@@ -335,6 +338,11 @@ class _Built:
                 )
         return [one for one in schema.names if one in unique] or schema.names
 
+    def fingerprints(self) -> dict[str, str]:
+        """By kept view what tells it from another one of its name: see `identity`."""
+        identities = {view: (self.identity(view), output) for view, output in self.pipeline.outputs.items()}
+        return {view: hashlib.sha256(repr(parts).encode()).hexdigest() for view, parts in identities.items()}
+
     def identity(self, name: str) -> tuple[Any, ...]:
         """What a definition and all that it reads are: of a query its plan, of a function its text."""
         one = self.pipeline.definitions[name]
@@ -366,7 +374,7 @@ class _Built:
         return options
 
     def _read(self, table: TableSource) -> Stream:
-        if self.planned and table.schema is not None:
+        if self.planned is None and table.schema is not None:
             return self.flow.source(table.name, table.schema)
         options: dict[str, Any] = {
             name: int(value) if value.isdecimal() else value for name, value in table.options.items()
