@@ -42,24 +42,19 @@ class _Select(Stateless):
     one_each = True
 
     def __init__(self, columns: Mapping[str, str | Expression], schema: pa.Schema) -> None:
-        self.columns, self.schema, self._computed = columns, schema, ColumnProjection(columns)
-        self._given = {column for column in columns.values() if isinstance(column, str)}
-        self._less: tuple[list[str], _Select] | None = None
+        self.columns, self.schema = columns, schema
+        #: of the last batch: its columns, the projection, and the schema of the result
+        self._last: tuple[list[str], ColumnProjection, pa.Schema] | None = None
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        if not self._given.issubset(batch.schema.names):
-            return self._without(batch.schema.names).apply(batch)
-        result = self._computed(batch)
-        return (result if result.schema == self.schema else result.cast(self.schema),)
-
-    def _without(self, names: list[str]) -> _Select:
-        """The step of the columns that are there, as a source leaves out what nothing reads."""
-        if self._less is None or self._less[0] != names:
-            columns = {
-                n: value for n, value in self.columns.items() if not isinstance(value, str) or value in names
-            }
-            self._less = names, _Select(columns, pa.schema([self.schema.field(name) for name in columns]))
-        return self._less[1]
+        present = batch.schema.names
+        if self._last is None or self._last[0] != present:  # a source leaves out what nothing reads
+            columns = {new: c for new, c in self.columns.items() if not isinstance(c, str) or c in present}
+            schema = pa.schema([self.schema.field(new) for new in columns])
+            self._last = present, ColumnProjection(columns), schema
+        _, projection, schema = self._last
+        result = projection(batch)
+        return (result if result.schema == schema else result.cast(schema),)
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
         wanted = (
