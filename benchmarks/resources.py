@@ -78,20 +78,23 @@ def processor() -> float:
 
 def processors() -> dict[str, float]:
     """`processor` by process: `driver` (this one), `JVM`, `Python workers` (all else)."""
-    taken = {"driver": 0.0, "JVM": 0.0, "Python workers": 0.0}
-    for (_, who), (own, ended) in _times().items():
-        taken[who] += own + ended
-    return taken
+    return _by_kind({process: own + ended for process, (own, ended) in _times().items()})
 
 
 def shares(seconds: float) -> dict[str, float]:
     """The shares of a core that processes take from now on for so long, without those that end meanwhile."""
     before = _times()
     time.sleep(seconds)
-    taken = {"driver": 0.0, "JVM": 0.0, "Python workers": 0.0}
-    for process, (own, _) in _times().items():
-        taken[process[1]] += (own - before.get(process, (0.0, 0.0))[0]) / seconds
-    return taken
+    taken = {process: own - before.get(process, (0.0,))[0] for process, (own, _) in _times().items()}
+    return {kind: total / seconds for kind, total in _by_kind(taken).items()}
+
+
+def _by_kind(taken: Mapping[tuple[int, str], float]) -> dict[str, float]:
+    """The sums by kind of process."""
+    kinds = {"driver": 0.0, "JVM": 0.0, "Python workers": 0.0}
+    for (_, kind), seconds in taken.items():
+        kinds[kind] += seconds
+    return kinds
 
 
 def _times() -> dict[tuple[int, str], tuple[float, float]]:

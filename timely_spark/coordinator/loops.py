@@ -14,6 +14,10 @@ from timely_spark.worker.loops import LoopCounts
 from timely_spark.worker.negatives import check_on_negative
 
 NoticeKind = Literal["iterations", "again", "grows", "limit", "canceled"]
+#: The kinds of notices that come again and again.
+ENDLESS: set[NoticeKind] = {"iterations", "again"}
+#: Records of an iteration that repeats them, from which a test fails.
+EXPLODED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +212,6 @@ def notices_to_log(notices: Iterable[Notice], every: int | None) -> list[Notice]
     """The notices to log: of a loop with many iterations or calls, one whenever the number has doubled."""
     marked = ((notice, notice.iteration // (every or 1)) for notice in notices)
     return [n for n, mark in marked if n.kind not in ENDLESS or not mark & (mark - 1)]
-
-
-#: The kinds of notices that come again and again.
-ENDLESS = {"iterations", "again"}
-#: Records of an iteration that repeats them, from which a test fails.
-EXPLODED = 1 << 20
 
 
 def check_endless(notices: Iterable[Notice], plan: Plan, canceled: Collection[str], where: Where) -> None:
