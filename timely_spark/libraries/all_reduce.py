@@ -229,7 +229,7 @@ def _reduced(matrix: npt.NDArray[Any], op: Op) -> npt.NDArray[Any]:
     """One row for all, whatever their order."""
     if matrix.dtype.kind == "f" and op in {"sum", "mean"}:
         matrix = np.sort(matrix, axis=0)
-    elif op in {"sum", "mean"} and large_sums(matrix, [0]).any():
+    elif op in {"sum", "mean"} and large_sums(matrix, np.zeros(1, np.int64)).any():
         msg = "all_reduce: a sum of longs is beyond 64 bits"
         raise SchemaError(msg, hint="give arrays of doubles.")
     result: npt.NDArray[Any] = _REDUCE[op].reduce(matrix, axis=0)

@@ -199,4 +199,4 @@ def abs_bound(values: npt.NDArray[Any]) -> int:
     ... )
     (3, 5, True)
     """
-    return int(np.bitwise_or.reduce(values ^ (values >> _SIGN))) + 1
+    return int(np.bitwise_or.reduce(values ^ (values >> _SIGN), axis=None)) + 1
