@@ -26,14 +26,14 @@ from timely_spark.graph import (
     operator,
 )
 from timely_spark.operators.monotone import Growing
-from timely_spark.operators.natural import natural
+from timely_spark.operators.natural import merged_neighbours, natural
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import Passing, check_function, check_predicate, keys_and_value
 from timely_spark.operators.sql import expression
 from timely_spark.state.arrow import Indices, Mask, flat, numbers, replaced
 from timely_spark.state.buffering import PerTime
 from timely_spark.state.codes import numbers_of
-from timely_spark.state.grouping import Groups, group, run_starts
+from timely_spark.state.grouping import Groups, group
 from timely_spark.state.row_times import Fold, RowTimes, compaction, with_time
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
@@ -162,18 +162,8 @@ class Merged(Joined):
     def values(self, rows: pa.Table, ids: Indices, keys: int) -> pa.Array:
         """Merge neighbours of one key, until each key has one value."""
         order = np.argsort(ids, kind="stable")
-        values, ids = flat(rows.column(self.value)).take(pa.array(order)), ids[order]
-        while (ids[1:] == ids[:-1]).any():
-            starts = run_starts(ids)
-            place = np.arange(len(ids)) - np.repeat(starts, np.diff(starts, append=len(ids)))
-            left = np.flatnonzero(place % 2 == 0)
-            paired = np.append(ids[1:] == ids[:-1], [False])[left]
-            pairs = left[paired]
-            sides = values.take(pa.array(pairs)), values.take(pa.array(pairs + 1))
-            merged = _merged(self.monotone, *sides)
-            at = left.copy()
-            at[paired] = len(values) + np.arange(len(pairs))
-            values, ids = pa.concat_arrays([values, merged]).take(pa.array(at)), ids[left]
+        values = flat(rows.column(self.value)).take(pa.array(order))
+        values, ids = merged_neighbours(values, ids[order], partial(_merged, self.monotone))
         at = np.searchsorted(ids, np.arange(keys))
         none = np.isin(np.arange(keys), ids, invert=True)
         return values.take(pa.array(at, mask=none))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.state.arrow import flat
+from timely_spark.state.arrow import Indices, flat
 from timely_spark.state.grouping import group as grouped
 from timely_spark.state.grouping import run_starts
 
@@ -46,20 +47,27 @@ def _joined(kind: pa.DataType, *sides: pa.Array) -> pa.Array:
     key = items.field(0) if is_map else items
     table = pa.table({_ROW: rows, _KEY: key})
     groups = grouped(table, [_ROW, _KEY])
-    ids, rest = groups.ids, items.take(pa.array(groups.order))
-    while (ids[1:] == ids[:-1]).any():  # neighbours of one key, as often as there are some
-        starts = run_starts(ids)
-        place = np.arange(len(ids)) - np.repeat(starts, np.diff(starts, append=len(ids)))
-        first = np.flatnonzero(place % 2 == 0)
-        paired = np.append(ids[1:] == ids[:-1], [False])[first]
-        pairs = first[paired]
-        both = rest.take(pa.array(pairs)), rest.take(pa.array(pairs + 1))
-        merged = natural(*both) if is_map else both[0]
-        at = first.copy()
-        at[paired] = len(rest) + np.arange(len(pairs))
-        rest, ids = pa.concat_arrays([rest, merged]).take(pa.array(at)), ids[first]
+    merge = natural if is_map else lambda one, _: one
+    merged, _ = merged_neighbours(items.take(pa.array(groups.order)), groups.ids, merge)
     representatives = table.take(pa.array(groups.firsts))
     order = pc.sort_indices(representatives, [(_ROW, "ascending"), (_KEY, "ascending")])
     sizes: Any = np.bincount(flat(representatives[_ROW]).to_numpy(), minlength=len(sides[0]))
     ends = pa.array(np.append([0], np.cumsum(sizes)).astype(np.int32))
-    return pa.ListArray.from_arrays(ends, rest.take(order), kind)
+    return pa.ListArray.from_arrays(ends, merged.take(order), kind)
+
+
+def merged_neighbours(
+    values: pa.Array, ids: Indices, merge: Callable[[pa.Array, pa.Array], pa.Array]
+) -> tuple[pa.Array, Indices]:
+    """Merge pairs of neighbours of one id until each id, which are in order, has one value; and these ids."""
+    while (equal := np.append(ids[1:] == ids[:-1], [False])).any():
+        starts = run_starts(ids)
+        place = np.arange(len(ids)) - np.repeat(starts, np.diff(starts, append=len(ids)))
+        left = np.flatnonzero(place % 2 == 0)
+        paired = equal[left]
+        pairs = left[paired]
+        merged = merge(values.take(pa.array(pairs)), values.take(pa.array(pairs + 1)))
+        at = left.copy()
+        at[paired] = len(values) + np.arange(len(pairs))
+        values, ids = pa.concat_arrays([values, merged]).take(pa.array(at)), ids[left]
+    return values, ids

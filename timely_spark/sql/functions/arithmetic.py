@@ -57,7 +57,7 @@ def _rest_type(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     return bounded(min(a.precision - a.scale, b.precision - b.scale) + scale, scale)
 
 
-def _fit(values: Any, scale: int, result: pa.DataType, failures: Failures) -> pa.Array:
+def fitted_decimals(values: Any, scale: int, result: pa.DataType, failures: Failures) -> pa.Array:
     """Exact whole numbers at a scale, as decimals of the result's type."""
     values = np.atleast_1d(rescaled(values, scale, result.scale))
     large = np.asarray(abs(values) >= 10**result.precision, bool)
@@ -79,7 +79,7 @@ def _sum(plus: Callable[[Any, Any], Any], sign: int) -> Callable[..., Any]:
     def kernel(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> Any:
         if is_decimal(result):
             x, y, scale = _at_one_scale(a, b, result)
-            return _fit(plus(x, y), scale, result, failures)
+            return fitted_decimals(plus(x, y), scale, result, failures)
         x, y = to_numpy(a), to_numpy(b)
         with np.errstate(all="ignore"):
             total = plus(x, y)
@@ -106,7 +106,7 @@ def _product(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> 
     if is_decimal(result):
         if a.type.precision + b.type.precision > 18:
             x, y = wide(x), wide(y)
-        return _fit(x * y, a.type.scale + b.type.scale, result, failures)
+        return fitted_decimals(x * y, a.type.scale + b.type.scale, result, failures)
     with np.errstate(all="ignore"):
         product = x * y
         if result == pa.int64():
@@ -145,7 +145,7 @@ def _quotient(a: Value, b: Value, *, result: pa.DataType, failures: Failures) ->
     x, y = wide(x), wide(y)
     up = 38 + b.type.scale - a.type.scale
     x, y = x * 10 ** max(up, 0), y * 10 ** max(-up, 0)
-    return _fit(rounded_quotient(np.where(y < 0, -x, x), abs(y)), 38, result, failures)
+    return fitted_decimals(rounded_quotient(np.where(y < 0, -x, x), abs(y)), 38, result, failures)
 
 
 spark_function("/", _quotient_types)(_quotient)
@@ -156,7 +156,7 @@ def _remainder(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -
     if is_decimal(result):
         x, y, scale = _at_one_scale(a, b, result)
         y = _zero(failures, y)
-        return _fit(np.where(x < 0, -1, 1) * (abs(x) % abs(y)), scale, result, failures)
+        return fitted_decimals(np.where(x < 0, -1, 1) * (abs(x) % abs(y)), scale, result, failures)
     y = _zero(failures, to_numpy(b))
     with np.errstate(all="ignore"):
         return np.fmod(to_numpy(a), y).astype(result.to_pandas_dtype())

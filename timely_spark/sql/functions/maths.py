@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.sql import types
-from timely_spark.sql.functions.arithmetic import overflow, remainder_types
+from timely_spark.sql.functions.arithmetic import fitted_decimals, overflow, remainder_types
 from timely_spark.sql.functions.casts import parsed_decimals
 from timely_spark.sql.lists import dense_ranks
 from timely_spark.sql.plain import as_long, decimals, rescaled, to_numpy, wide
@@ -137,10 +137,7 @@ def exactly_rounded(
         large = np.asarray((x < info.min) | (x > info.max), bool)
         overflow(failures, large, result)
         return np.where(large, 0, x).astype(result.to_pandas_dtype())
-    x = rescaled(x, scale, result.scale)
-    large = np.asarray(abs(x) >= 10**result.precision, bool)
-    overflow(failures, large, result)
-    return decimals(np.where(large, 0, x), result)
+    return fitted_decimals(x, scale, result, failures)
 
 
 def _float_rounded(x: Any, digits: int, how: Callable[[Any, Any], Any]) -> Any:
