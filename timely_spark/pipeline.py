@@ -17,6 +17,7 @@ from timely_spark.dataflow import Dataflow
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError, TimelyError
 from timely_spark.graph import composed, locate_errors
+from timely_spark.graph.stage import closure
 from timely_spark.queries.binder import BoundQuery, View
 from timely_spark.queries.explained import plan_text
 from timely_spark.queries.relations import Projection, TableScan
@@ -306,11 +307,7 @@ class _Built:
 
     def _needed(self, wanted: Iterable[str]) -> list[Definition]:
         """The definitions of some views, and of all that they read."""
-        needed, left = set[str](), [*wanted]
-        while left:
-            if (name := left.pop()) not in needed:
-                needed.add(name)
-                left += self.pipeline.reads[name]
+        needed = closure(wanted, self.pipeline.reads.__getitem__)
         return [one for name, one in self.pipeline.definitions.items() if name in needed]
 
     def _add(self, name: str, collection: Collection) -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from timely_spark.compiler.plan import Channel, Node, Plan, PlanInput, Through
 from timely_spark.errors import CycleError, CyclicTime, GraphError
 from timely_spark.graph import Edge, Forward, Kind, LogicalGraph, LoopContext, Partition, Stage, Stateless
-from timely_spark.graph.stage import edges_into
+from timely_spark.graph.stage import closure, edges_into
 from timely_spark.progress import Arc as Path
 from timely_spark.progress import Reachability
 from timely_spark.times import PathSummary
@@ -186,7 +186,7 @@ class _Compiler:
                 shared = len(self.out[stage]) > 1
                 if (
                     stage.is_stateless or shared
-                    if behind[stage]
+                    if stage in behind
                     else stage.is_stateless and shared and stage not in self.at_sources
                 ):
                     stages.add(stage)
@@ -212,11 +212,7 @@ class _Compiler:
             routes[stage] = sum(routes[source] for source in before[stage])
             if routes[stage] <= _ROUTES or len(self.out[stage]) < 2:
                 continue
-            on_routes, todo = {stage}, [stage]
-            while todo:
-                new = {s for s in before.get(todo.pop(), ()) if s not in on_routes}
-                on_routes |= new
-                todo += [s for s in new if s not in stages]
+            on_routes = closure([stage], lambda s: () if s in stages else before.get(s, ()))
             if routes[stage] > len(on_routes):
                 stages.add(stage)
                 routes[stage] = 1
@@ -230,33 +226,22 @@ class _Compiler:
             if edge.target.kind is not Kind.FEEDBACK
         )
 
-    def _behind_exchange(self, vertices: set[Stage]) -> dict[Stage, bool]:
-        """For each stage whether an exchange leads to it with no vertex between."""
-        behind: dict[Stage, bool] = defaultdict(bool)
-        changed = True
-        while changed:
-            changed = False
-            for edge in self.graph.edges:
-                source = edge.source
-                arrives = edge.index in self.exchanged or (
-                    source not in vertices and source.is_routing and behind[source]
-                )
-                if arrives and not behind[edge.target]:
-                    behind[edge.target] = changed = True
-        return behind
+    def _behind_exchange(self, vertices: set[Stage]) -> set[Stage]:
+        """The stages to which an exchange leads with no vertex between."""
+
+        def routed(stage: Stage) -> Iterable[Stage]:
+            passes = stage.is_routing and stage not in vertices
+            return (edge.target for edge in self.out[stage]) if passes else ()
+
+        return closure((edge.target for edge in self.graph.edges if edge.index in self.exchanged), routed)
 
     def _in_vertexless_cycle(self, start: Stage, vertices: set[Stage]) -> bool:
         """Whether a stage is in a cycle without a vertex."""
-        seen: set[Stage] = set()
-        todo = [start]
-        while todo:
-            for edge in self.out[todo.pop()]:
-                if edge.target is start:
-                    return True
-                if edge.target not in vertices and edge.target not in seen:
-                    seen.add(edge.target)
-                    todo.append(edge.target)
-        return False
+
+        def following(stage: Stage) -> set[Stage]:
+            return {edge.target for edge in self.out[stage]} - vertices
+
+        return start in closure(following(start), following)
 
     # -- the plan --------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from timely_spark.graph import (
     integer,
     refuse,
 )
+from timely_spark.graph.stage import closure
 from timely_spark.progress import Reachability
 from timely_spark.times import PRODUCT, Antichain, PathSummary, RefinedTimes, Times, Timestamp
 
@@ -325,14 +326,9 @@ class Plan:
         """
         reaching: dict[tuple[int, int], set[str]] = defaultdict(set)
         for source in self.inputs if self.clocked else ():
-            todo, seen = [self.channels[index] for index in source.entries], set[int]()
-            while todo:
-                channel = todo.pop()
+            for index in closure(source.entries, self._next_channels):
+                channel = self.channels[index]
                 reaching[channel.target, channel.input].add(source.name)
-                if channel.target not in seen:
-                    seen.add(channel.target)
-                    ports = self.nodes[channel.target].out
-                    todo += [self.channels[index] for port in ports for index in port]
         pairing = {}
         for node in self.nodes:
             pairs = node.waits and node.template.per_time
@@ -340,6 +336,9 @@ class Plan:
             if sides and sides[0] and sides[1] and len(names := sides[0] | sides[1]) > 1:
                 pairing[node.name] = tuple(name for name in self.sources if name in names)
         return pairing
+
+    def _next_channels(self, index: int) -> Iterator[int]:
+        return chain.from_iterable(self.nodes[self.channels[index].target].out)
 
     def counting_given_epochs(self) -> Plan:
         """The plan with manual epochs in place of the clock's, if state expires by them; for simulations.

@@ -14,7 +14,7 @@ from typing import Any
 from timely_spark.compiler.plan import Plan
 from timely_spark.coordinator.differences import SHOWN
 from timely_spark.graph import Kind, Stage
-from timely_spark.graph.stage import edges_into
+from timely_spark.graph.stage import closure, edges_into
 from timely_spark.state.row_times import DIFF
 
 
@@ -23,13 +23,7 @@ def behind(plan: Plan, stages: Iterable[Stage]) -> set[Stage]:
     out: dict[Stage, list[Stage]] = defaultdict(list)
     for edge in plan.edges:
         out[edge.source].append(edge.target)
-    todo = list(stages)
-    seen = set(todo)
-    while todo:
-        new = [target for target in out[todo.pop()] if target not in seen]
-        seen.update(new)
-        todo += new
-    return seen
+    return closure(stages, out.__getitem__)
 
 
 def new_steps(plan: Plan, continuing: Collection[str], read: Collection[str]) -> list[Stage]:
@@ -55,16 +49,12 @@ def is_accumulated(plan: Plan, output: Stage) -> bool:
     if output.parameters.get("keys") or output.parameters.get("diff"):
         return True
     into = edges_into(plan.edges)
-    todo, seen = [output], {output}
-    while todo:
-        for edge in into[todo.pop()]:
-            if DIFF in edge.schema.names:
-                return True
-            vertex = edge.source.vertex
-            if edge.source not in seen and (vertex is None or vertex.per_time):
-                seen.add(edge.source)
-                todo.append(edge.source)
-    return False
+
+    def sources(stage: Stage) -> Iterable[Stage]:
+        every = (edge.source for edge in into[stage])
+        return (source for source in every if source.vertex is None or source.vertex.per_time)
+
+    return any(DIFF in edge.schema.names for stage in closure([output], sources) for edge in into[stage])
 
 
 def fed_otherwise(plan: Plan, names: Iterable[str], new: Iterable[Stage]) -> list[Stage]:

@@ -20,6 +20,7 @@ from timely_spark.coordinator.coordinator import SPREAD_LATER, Coordinator
 from timely_spark.coordinator.migrate import FlowChanged, Migrator
 from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.graph import FoundKeys, Stage
+from timely_spark.graph.stage import closure
 from timely_spark.state.arrow import replaced
 from timely_spark.state.codec import BlobStore
 from timely_spark.worker import Worker, wire
@@ -134,10 +135,9 @@ def _placed_by_found_keys(plan: Plan) -> set[str]:
             unknown.add(node)
         elif by.skew is not None and isinstance(by.skew.hot, FoundKeys):
             skewed.add(node)
-    todo = [*skewed]
-    while todo:
-        channels = (plan.channels[index] for port in todo.pop().out for index in port)
-        stay = {plan.nodes[channel.target] for channel in channels if channel.exchange is None}
-        todo += (more := stay & unknown - skewed)
-        skewed |= more
-    return {node.name for node in skewed}
+
+    def staying(node: Node) -> set[Node]:
+        channels = (plan.channels[index] for port in node.out for index in port)
+        return unknown & {plan.nodes[channel.target] for channel in channels if channel.exchange is None}
+
+    return {node.name for node in closure(skewed, staying)}

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -17,6 +17,8 @@ from timely_spark.graph.loop_context import LoopContext
 from timely_spark.graph.naming import Name
 from timely_spark.graph.vertex import Stateless, Vertex
 from timely_spark.times import PathSummary
+
+T = TypeVar("T")
 
 
 class Kind(Enum):
@@ -269,3 +271,18 @@ def edges_into(edges: Iterable[Edge]) -> Mapping[Stage, list[Edge]]:
     for edge in edges:
         into[edge.target].append(edge)
     return into
+
+
+def closure(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
+    """The starts, what follows each of them, what follows that, and so on.
+
+    >>> sorted(closure([1, 3], lambda n: [2 * n] if n < 4 else []))
+    [1, 2, 3, 4, 6]
+    """
+    reached = set(starts)
+    todo = list(reached)
+    while todo:
+        new = set(following(todo.pop())) - reached
+        reached |= new
+        todo += new
+    return reached

@@ -12,7 +12,7 @@ from timely_spark.compiler import Plan
 from timely_spark.compiler.plan import Channel, Node, PlanInput
 from timely_spark.compiler.summary import unnamed_in_words
 from timely_spark.graph import Edge, LoopContext, Partition, Stage, columns_of
-from timely_spark.graph.stage import edges_into
+from timely_spark.graph.stage import closure, edges_into
 from timely_spark.show.sketch import CALL, LOOP, Expand, Sketch, Step, label_of, way_of
 from timely_spark.times.refined import time_text
 
@@ -323,14 +323,10 @@ def _late(plan: Plan, inside: Iterable[LoopContext]) -> Iterator[tuple[Node, Loo
         if channel.source is not None and channel.exchange is None:
             local[channel.target].append(channel.source)
     for node in plan.nodes:
-        seen, todo = {node.index}, [node.index] * node.waits
-        while todo:
-            sources = [source for source in local[todo.pop()] if source not in seen]
-            seen.update(sources)
-            todo += sources
+        before = closure([node.index], local.__getitem__) if node.waits else ()
         for scope in inside:
-            within = any(scope in plan.nodes[index].stage.scope.path for index in seen)
-            if node.waits and within and scope not in node.stage.scope.path:
+            within = any(scope in plan.nodes[index].stage.scope.path for index in before)
+            if within and scope not in node.stage.scope.path:
                 yield node, scope
 
 
