@@ -60,7 +60,7 @@ def test_rows_are_numbered_in_the_order_of_their_first_occurrence_also_if_hashes
 
 def test_the_rows_of_a_key_are_those_that_came_last() -> None:
     stored, last, draw = RowsByKey(), dict[int, list[int]](), np.random.default_rng(0)
-    for n in (40, 0, FEW, 3 * FEW, 40, 3 * FEW):
+    for n in (40, 0, FEW, 3 * FEW, 40, 3 * FEW, *[FEW] * 9):
         keys = np.flatnonzero(draw.random(99) < 0.5)
         which, values = np.sort(draw.integers(len(keys), size=n)), draw.integers(1000, size=n)
         stored.replace(keys, [which, values] if n else [])
