@@ -46,7 +46,10 @@ QUARANTINED = pa.schema(
     }
 )
 #: Options of the client that this source sets.
-_OWN = {"enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof", "auto.offset.reset"}
+_OWN = {
+    "enable.auto.commit": False, "enable.auto.offset.store": False,
+    "enable.partition.eof": True, "auto.offset.reset": "error",
+}  # fmt: skip
 _SECRET = re.compile(r"password|secret|token|key|credential|jaas|oauthbearer\.config", re.IGNORECASE)
 #: Ranges with at most so many messages are fetched together; a call of the client gives at most so many.
 _TOGETHER = 4096
@@ -105,7 +108,7 @@ class Topics:
         Raises:
             BadArgument: the client refuses an option, or the source sets it itself.
         """
-        if own := sorted(_OWN & {*self.options}):
+        if own := sorted(_OWN.keys() & self.options.keys()):
             msg = f"options: the source sets {own} itself"
             raise BadArgument(msg, where=self.where, hint="leave them out: offsets are in the flow's log.")
         from confluent_kafka import KafkaException
@@ -190,8 +193,7 @@ class Brokers:
         common = {"log_level": 2, **defaults, **options, "error_cb": self._failed}
         committed = options.get("isolation.level", "read_committed") == "read_committed"
         self._isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        own = dict.fromkeys(_OWN, False)
-        self._reading = {**common, **own, "enable.partition.eof": True, "auto.offset.reset": "error"}
+        self._reading = {**common, **_OWN}
         self._admin = AdminClient({name: value for name, value in common.items() if name not in defaults})
         self._idle: list[Consumer] = []
 
