@@ -183,7 +183,7 @@ def test_each_simulation_of_a_flow_has_found_its_own_keys() -> None:
 
 
 @pytest.mark.usefixtures("few_are_many")
-def test_a_key_that_only_the_side_has_often_that_is_copied_is_told_and_not_spread() -> None:
+def test_a_key_that_is_hot_on_the_copied_side_only_is_told_and_not_spread() -> None:
     simulation = Simulation(flow_of(CASES["inner"], "auto"), workers=3)
     simulation.send("x", [(7, 0, 1)])
     simulation.send("y", [(7, n, 1) for n in range(9)])

@@ -237,9 +237,7 @@ def test_with_available_now_what_comes_later_is_not_read(polls: Any, tmp_path: P
     assert polls(end)[1]["epoch"] == 4
 
 
-def test_a_wait_for_a_capture_ends_when_a_batch_has_its_last_epoch_and_its_end(
-    polls: Any, tmp_path: Path
-) -> None:
+def test_a_wait_for_a_capture_needs_its_last_epoch_and_its_end(polls: Any, tmp_path: Path) -> None:
     source: Any = polls()[0].source
     offsets = [{"epoch": epoch, "complete": end} for epoch, end in ((1, 0), (2, 0), (3, 0), (2, 1))]
     open_ = present(source, "n", Files(str(tmp_path)))

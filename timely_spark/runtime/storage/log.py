@@ -480,7 +480,7 @@ class RoundLog:
         """
         until = min(max(manifest.batch - keep, manifest.kept_from), manifest.kept_from + 4)
         for batch in range(manifest.kept_from, until):
-            if (old := self.read(batch)) is not None:  # else a process stopped after it had removed it
+            if (old := self.read(batch)) is not None:  # else an interrupted removal had removed it
                 if old.written > manifest.written - seconds:
                     until = batch
                     break
