@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 
@@ -38,7 +37,6 @@ from benchmarks.programs import flow_of
 from benchmarks.scaling import components, random_edges
 from timely_spark import testing
 from timely_spark.coordinator import Coordinator
-from timely_spark.progress import Tracker
 from timely_spark.testing import Simulation
 from timely_spark.times import Antichain
 from timely_spark.worker import Worker, wire
@@ -242,8 +240,7 @@ def tracker_time(coordinator: Coordinator, rounds: int) -> float:
         nonlocal time
         next_time = iteration.results_in(time)
         tracker.update([(location, next_time, +1), (location, time, -1)])
-        assert tracker.propagate()
-        tracker.frontier(location)
+        assert tracker.frontier(location)
         time = next_time
 
     return median(_time(advance) for _ in range(10 * rounds))
@@ -274,22 +271,18 @@ def clocked(steps: int, rounds: int) -> dict[str, float]:
     flow = ts.Dataflow("clocked")
     waiting(flow, flow.input("x", "to long"), steps, by=None)
     simulation = Simulation(flow, workers=2)
-    changed: list[int] = []
-    propagate = Tracker.propagate
-
-    def counted(tracker: Tracker) -> Any:
-        found = propagate(tracker)
-        changed.append(len(found) // 2)  # one left, one joined
-        return found
-
-    with (
-        mock.patch.object(Tracker, "propagate", counted),
-        _timed(Coordinator, "apply_round") as turns,
-    ):
+    with _timed(Coordinator, "apply_round") as turns:
         for _ in range(rounds + WARM):
+            before = _frontiers(simulation)
             simulation.send("x", [0, 1])
             simulation.step()
-    return {"coordinator": median(turns[WARM:]) / median(changed[WARM:])}
+    changed = sum(old != new for old, new in zip(before, _frontiers(simulation), strict=True))
+    return {"coordinator": median(turns[WARM:]) / changed}
+
+
+def _frontiers(simulation: Simulation) -> list[Antichain[Any]]:
+    tracker = simulation.coordinator.tracker
+    return [tracker.frontier(location) for location in range(tracker.reachability.n)]
 
 
 def _time(function: Callable[[], object]) -> float:

@@ -21,6 +21,7 @@ import timely_spark as ts
 from benchmarks.harness import Report, median
 from tests.progress.nested import Route, Scopes
 from timely_spark.compiler import Plan
+from timely_spark.coordinator import Coordinator
 from timely_spark.progress import Arc, Reachability, Tracker
 from timely_spark.testing import Simulation
 from timely_spark.times import PRODUCT, Time
@@ -168,19 +169,22 @@ def recorded(flow: ts.Dataflow, data: dict[str, Any], epochs: int) -> tuple[Plan
         def noted(tracker: Tracker, *given: Any) -> Any:
             given = tuple(list(each) if name == "update" else each for each in given)
             calls[-1].append((name, given))
-            if name == "propagate":
-                calls.append([])
             return plain(tracker, *given)
 
         return mock.patch.object(Tracker, name, noted)
 
-    with noting("update"), noting("input_at"), noting("propagate"):
+    def applied(coordinator: Coordinator, *given: Any, **how: Any) -> Any:
+        calls.append([])
+        return apply_round(coordinator, *given, **how)
+
+    apply_round = Coordinator.apply_round
+    with noting("update"), noting("input_at"), mock.patch.object(Coordinator, "apply_round", applied):
         simulation = Simulation(flow, workers=4)
         for _ in range(epochs):
             for source, rows in data.items():
                 simulation.send(source, rows)
             simulation.run()
-    return simulation.coordinator.plan, [part[:-1] for part in calls if part[:-1]]
+    return simulation.coordinator.plan, [part for part in calls if part]
 
 
 def replay(plan: Plan, calls: Any) -> tuple[float, float, int]:
@@ -192,7 +196,6 @@ def replay(plan: Plan, calls: Any) -> tuple[float, float, int]:
         began = clock.perf_counter()
         for name, given in part:
             getattr(tracker, name)(*given)
-        tracker.propagate()
         mine = [tracker.frontier(node.arrives) for node in ends]
         taken["flat"].append(clock.perf_counter() - began)
         began = clock.perf_counter()

@@ -160,7 +160,6 @@ def test_frontiers_are_those_of_the_definition(drawn: Drawn, data: st.DataObject
     tracker = Tracker(drawn.reachability)
     counts: Counter[Stamp] = Counter()
     inputs: Counter[Stamp] = Counter()
-    known: list[set[Any]] = [set() for _ in drawn.scopes]
     standing: list[Stamp | None] = [None, None]
     for batch in data.draw(batches(drawn)):
         tracker.update(batch)
@@ -177,22 +176,14 @@ def test_frontiers_are_those_of_the_definition(drawn: Drawn, data: st.DataObject
             tracker.input_at(old[0], old[1], later)
             standing[which] = None if later is None else (old[0], later)
         inputs = Counter(stamp for stamp in standing if stamp is not None)
-        for location, time, n in tracker.propagate():
-            assert (time in known[location]) == (n < 0)
-            known[location] ^= {time}
-
         assert seen(drawn, tracker) == expected(drawn, counts, inputs)
-        assert known == [set(tracker.frontier(location)) for location in range(len(known))]
         assert tracker.active == {stamp: n for stamp, n in counts.items() if n}
         assert tracker.inputs == inputs
 
     for location, time in filter(None, standing):
         tracker.input_at(location, time, None)
     tracker.update([(location, time, -n) for (location, time), n in counts.items()])
-    for location, time, n in tracker.propagate():
-        assert n < 0
-        known[location].remove(time)
-    assert not any(known)
+    assert not any(tracker.frontier(location) for location in range(len(drawn.scopes)))
     assert empty(tracker)
 
 
@@ -227,7 +218,7 @@ def test_order_and_grouping_of_batches_do_not_matter(drawn: Drawn, data: st.Data
     for batch in data.draw(st.permutations(some)):
         other.update(batch)
         if data.draw(st.booleans()):
-            other.propagate()
+            other.frontier(0)
 
     assert seen(drawn, one) == seen(drawn, other)
     assert one.active == other.active
@@ -240,14 +231,13 @@ def test_a_decoded_tracker_goes_on_as_the_first(drawn: Drawn, data: st.DataObjec
     tracker = Tracker(drawn.reachability)
     tracker.input_at(0, None, drawn.kind.decode([1] * (1 + len(drawn.scopes[0]))))
     tracker.update(first)
-    tracker.propagate()
     twin = Tracker.decode(drawn.reachability, drawn.kind, json.loads(json.dumps(tracker.encode())))
 
     assert seen(drawn, twin) == seen(drawn, tracker)
     for batch in rest:
         for each in (tracker, twin):
             each.update(batch)
-        assert twin.propagate() == tracker.propagate()
+        assert seen(drawn, twin) == seen(drawn, tracker)
 
 
 # -- a run: what holds pointstamps makes later ones --------------------------------------------------------
@@ -288,7 +278,6 @@ def test_in_a_run_frontiers_only_advance_and_end_empty(drawn: Drawn, data: st.Da
 
     tracker.input_at(source, at, None)
     tracker.update([(location, time, -n) for (location, time), n in held.items()])
-    tracker.propagate()
     assert empty(tracker)
 
 
@@ -326,7 +315,7 @@ def test_each_pointstamp_is_handled_once(drawn: Drawn, data: st.DataObject) -> N
     for batch in data.draw(batches(drawn)):
         tracker._pending = Handled()
         tracker.update(batch)
-        tracker.propagate()
+        tracker.frontier(0)
 
 
 @st.composite

@@ -102,6 +102,13 @@ def test_minimal_summaries_are_an_antichain() -> None:
     assert graph.summaries(2) is graph.summaries(2)
 
 
+def test_a_path_that_is_replaced_by_a_smaller_one_does_not_end_the_search() -> None:
+    edges = [edge(0, 1), edge(1, 2, NEXT), edge(1, 2), edge(2, 3)]
+    graph = Reachability(4, edges, identities=[SAME] * 4)
+
+    assert graph.paths_from(1)[0][3] == graph.summaries(2)[0] == Antichain([SAME])
+
+
 def test_a_limit_is_part_of_the_summary() -> None:
     feedback = PRODUCT.feedback(1, limit=2)
     identities = [PRODUCT.identity(1), PRODUCT.identity(1), PRODUCT.identity(0)]

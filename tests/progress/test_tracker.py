@@ -20,6 +20,12 @@ def chain(n: int, *exchanges: int, summary: Any = SAME) -> Reachability:
     return Reachability(n, [Arc(i, i + 1, summary, i + 1 in exchanges) for i in range(n - 1)])
 
 
+def frontiers(tracker: Tracker) -> dict[int, Any]:
+    """The frontiers that are not empty, by location."""
+    every = [tracker.frontier(location).elements for location in range(tracker.reachability.n)]
+    return {location: times for location, times in enumerate(every) if times}
+
+
 def empty(tracker: Tracker) -> bool:
     return not any(value for name, value in vars(tracker).items() if name != "reachability")
 
@@ -29,12 +35,12 @@ def test_timely_docs_of_propagation() -> None:
     edges = [Arc(2 * i, 2 * i + 1, NEXT if i == 2 else SAME, exchange=False) for i in range(3)]
     edges += [Arc(2 * i + 1, (2 * i + 2) % 6, SAME, exchange=False) for i in range(3)]
     tracker = Tracker(Reachability(6, edges))
-    receiving = [(0, Time(18)), (2, Time(17)), (4, Time(17))]
+    receiving = {0: (Time(18),), 2: (Time(17),), 4: (Time(17),)}
 
     for n in (+1, -1):
         tracker.update([(1, Time(17), n)])
-        changed = [change for change in tracker.propagate() if change[0] % 2 == 0]
-        assert changed == [(location, time, n) for location, time in receiving]
+        at = {location: times for location, times in frontiers(tracker).items() if location % 2 == 0}
+        assert at == (receiving if n > 0 else {})
     assert empty(tracker)
 
 
@@ -90,18 +96,16 @@ def test_an_exchange_in_a_loop_arrives_an_iteration_later() -> None:
 def test_an_input_blocks_every_location_after_it_and_is_no_arrival() -> None:
     tracker = Tracker(chain(3, 1))
     tracker.input_at(0, None, Time(0))
-    assert tracker.propagate() == [(location, Time(0), 1) for location in range(3)]
+    assert frontiers(tracker) == dict.fromkeys(range(3), (Time(0),))
     assert not any(tracker.arrivals(location) for location in range(3))
 
     tracker.input_at(0, Time(0), Time(1))
-    assert tracker.propagate() == [
-        change for location in range(3) for change in ((location, Time(0), -1), (location, Time(1), 1))
-    ]
+    assert frontiers(tracker) == dict.fromkeys(range(3), (Time(1),))
     assert (tracker.active, tracker.inputs) == ({}, {(0, Time(1)): 1})
     assert (tracker.count(0, Time(1)), tracker.count(0 + 3, Time(1))) == (0, 1)
     tracker.input_at(0, None, None)
     tracker.input_at(0, Time(1), None)
-    assert tracker.propagate() == [(location, Time(1), -1) for location in range(3)]
+    assert frontiers(tracker) == {}
     assert empty(tracker)
 
 
@@ -126,32 +130,24 @@ def test_two_inputs_at_one_location_are_counted() -> None:
 def test_a_consumption_may_be_reported_before_its_production() -> None:
     tracker = Tracker(chain(3))
     tracker.update([(0, Time(0), -1), (1, Time(0), 1)])
-    assert tracker.propagate() == [(1, Time(0), 1), (2, Time(0), 1)]
+    assert frontiers(tracker) == {1: (Time(0),), 2: (Time(0),)}
     assert tracker.active == {(0, Time(0)): -1, (1, Time(0)): 1}
     assert [tracker.count(location, Time(0)) for location in range(3)] == [-1, 1, 0]
 
     twin = Tracker.decode(tracker.reachability, PRODUCT, json.loads(json.dumps(tracker.encode())))
     for each in (tracker, twin):
         each.update([(0, Time(0), 1), (1, Time(0), -1)])
-        assert each.propagate() == [(1, Time(0), -1), (2, Time(0), -1)]
+        assert frontiers(each) == {}
         assert empty(each)
 
 
 def test_the_deltas_of_a_batch_are_applied_at_once() -> None:
     tracker = Tracker(chain(3))
     tracker.update([(0, Time(0), 1)])
-    tracker.propagate()
+    assert frontiers(tracker) == dict.fromkeys(range(3), (Time(0),))
     tracker.update([(0, Time(0), -1), (1, Time(0), 1)])
 
-    assert tracker.propagate() == [(0, Time(0), -1)]
-
-
-def test_asking_in_between_loses_no_change() -> None:
-    tracker = Tracker(chain(2))
-    tracker.update([(0, Time(0), 1)])
-    assert tracker.frontier(1) == Antichain([Time(0)])
-    assert tracker.propagate() == [(0, Time(0), 1), (1, Time(0), 1)]
-    assert tracker.propagate() == []
+    assert frontiers(tracker) == {1: (Time(0),), 2: (Time(0),)}
 
 
 def test_decode_restores_inputs_and_frontiers() -> None:
@@ -161,7 +157,6 @@ def test_decode_restores_inputs_and_frontiers() -> None:
     twin = Tracker.decode(tracker.reachability, PRODUCT, json.loads(json.dumps(tracker.encode())))
 
     assert twin.encode() == tracker.encode()
-    assert twin.propagate() == []
     for location in range(3):
         assert twin.frontier(location) == tracker.frontier(location)
         assert twin.arrivals(location) == tracker.arrivals(location)
@@ -185,11 +180,11 @@ def test_a_hop_costs_the_same_in_a_graph_of_any_size() -> None:
         tracker = Tracker(chain(n, summary=Counting(SAME.limits, (0,), ())))
         tracker.input_at(0, None, Time(1))
         tracker.update([(10, Time(0), 1)])
-        tracker.propagate()
+        assert tracker.frontier(n - 1) == Antichain([Time(0)])
         CALLS[0] = 0
         for location in range(10, 60):
             tracker.update([(location, Time(0), -1), (location + 1, Time(0), 1)])
-            assert tracker.propagate() == [(location, Time(0), -1), (location, Time(1), 1)]
+            assert [tracker.frontier(at).elements for at in (location, n - 1)] == [(Time(1),), (Time(0),)]
         costs.append(CALLS[0])
 
     assert costs == [50, 50]
@@ -203,11 +198,11 @@ def test_a_wide_vertex_is_not_quadratic() -> None:
     tracker = Tracker(Reachability(2 * n + 1, edges))
     CALLS[0] = 0
     tracker.update([(i, Time(0), 1) for i in range(n)])
-    tracker.propagate()
+    assert frontiers(tracker) == dict.fromkeys(range(2 * n + 1), (Time(0),))
 
     assert CALLS[0] == 2 * n
     tracker.update([(0, Time(0), -1)])
-    assert tracker.propagate() == [(0, Time(0), -1)]
+    assert frontiers(tracker) == dict.fromkeys(range(1, 2 * n + 1), (Time(0),))
     assert CALLS[0] == 2 * n + 1
 
 

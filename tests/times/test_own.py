@@ -71,9 +71,24 @@ class Keyed(Moment):
         return (*self.outer, *self.counters)
 
 
+class Outer(Moment):
+    def less_equal(self, other: Moment) -> bool:
+        return self.epoch <= other.epoch
+
+    def join(self, other: Moment) -> Moment:
+        return max(self, other, key=lambda time: time.epoch)
+
+
 @pytest.mark.parametrize(
     ("kind", "law"),
     [
+        (
+            Broken(
+                epoch=lambda n: Outer(Bitemporal(n)),
+                decode=lambda data: Outer(**vars(KINDS["bitemporal"].decode(data))),
+            ),
+            "are each before the other, and must be equal",
+        ),
         (Broken(epoch=lambda n: Moment(Bitemporal(n + 1))), r"epoch\(0\).epoch is 1, and must be 0"),
         (Broken(epoch=lambda n: Moment(Bitemporal(n, 2 - n))), r"epoch\(0\) <= epoch\(1\) is False"),
         (

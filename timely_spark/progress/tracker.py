@@ -1,4 +1,4 @@
-"""The tracker: counts of pointstamps in, changes of frontiers out, by local propagation."""
+"""The tracker: counts of pointstamps in, frontiers out, by local propagation."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Tracker:
     >>> tracker.input_at(0, None, Time(0))
     >>> tracker.update([(1, Time(0), 1), (0, Time(0), 1)])
     >>> tracker.input_at(0, Time(0), Time(1))
-    >>> tracker.propagate()
-    [(0, Time(0), 1), (1, Time(0), 1), (2, Time(0), 1)]
+    >>> [tracker.frontier(location) for location in range(3)]
+    [Antichain([Time(0)]), Antichain([Time(0)]), Antichain([Time(0)])]
     >>> tracker.update([(0, Time(0), -1)])
-    >>> tracker.propagate(), tracker.frontier(0), tracker.arrivals(2)
-    ([(0, Time(0), -1), (0, Time(1), 1)], Antichain([Time(1)]), Antichain([]))
+    >>> tracker.frontier(0), tracker.arrivals(2)
+    (Antichain([Time(1)]), Antichain([]))
     """
 
     # The propagation runs on three layers of the graph; node = location + layer * n. Pointstamps begin in
@@ -49,9 +49,6 @@ class Tracker:
         #: Changes of `_implied` that are not propagated yet; each is in the queue once.
         self._pending: dict[tuple[int, Any], int] = {}
         self._queue: list[tuple[Any, int, Any]] = []
-        #: By location the frontier that `propagate` returned last, and the locations that have changed since.
-        self._told: dict[int, tuple[Any, ...]] = {}
-        self._changed: set[int] = set()
         #: Locations whose `arrivals` have changed since `arrived` was last called.
         self._arrived: set[int] = set()
         #: For each epoch the number of least times in `_stamps`, without open inputs; and a heap of epochs.
@@ -105,20 +102,6 @@ class Tracker:
 
     # -- propagation -----------------------------------------------------------------------------------------
 
-    def propagate(self) -> list[tuple[int, Any, int]]:
-        """The changes of the frontiers since the last call: (location, time, -1 or +1), by location."""
-        changes: list[tuple[int, Any, int]] = []
-        self._drain()
-        for location in sorted(self._changed):
-            before, now = self._told.pop(location, ()), self.frontier(location).elements
-            if now:
-                self._told[location] = now
-            removed = [(location, time, -1) for time in before if time not in now]
-            added = [(location, time, +1) for time in now if time not in before]
-            changes += sorted([*removed, *added], key=lambda change: (change[2], change[1].order_key()))
-        self._changed.clear()
-        return changes
-
     def _push(self, node: int, time: Timestamp, n: int) -> None:
         entry = (node, time)
         if entry in self._pending:
@@ -130,24 +113,21 @@ class Tracker:
 
     def _drain(self) -> None:
         n, implied = self.reachability.n, self._implied
-        emptied: set[int] = set()
+        visited: set[int] = set()
         while self._queue:
             _, node, time = heappop(self._queue)
             if not (change := self._pending.pop((node, time))):
                 continue
             if (counted := implied.get(node)) is None:
                 counted = implied[node] = MutableAntichain()
-            changes = counted.update(time, change)
-            if not counted:
-                emptied.add(node)
-            if not changes:
+            visited.add(node)
+            if not (changes := counted.update(time, change)):
                 continue
             layer, location = divmod(node, n)
-            self._changed.add(location)
             if layer == 1:
                 self._arrived.add(location)
             self._follow(location, layer, changes)
-        for node in emptied:
+        for node in visited:
             if not implied[node]:
                 del implied[node]
 
@@ -243,5 +223,4 @@ class Tracker:
         for kind, layer in (("counts", 0), ("inputs", 2)):
             for location, time, n in data[kind]:
                 self._count(location + layer * reachability.n, [(times.decode(time), n)])
-        self.propagate()
         return self

@@ -172,10 +172,11 @@ def advanced(table: pa.Table, kind: Times, since: int) -> pa.Table:
     if not isinstance(kind, CompactingTimes):
         return table
     times, rows = RowTimes.of(table, kind)
-    values = [kind.advance(value, since) for value in times.values]
-    for column in time_columns(with_time(rows.slice(0, 0), values[0])):
-        parts = [with_time(rows.slice(0, 1), value).column(column).chunk(0) for value in values]
-        rows = rows.append_column(column, pa.concat_arrays(parts).take(pa.array(times.numbers[:, 0])))
+    one = rows.slice(0, 1)
+    moments = pa.concat_tables([with_time(one, kind.advance(value, since)) for value in times.values])
+    moments = moments.take(pa.array(times.numbers[:, 0]))
+    for column in time_columns(moments):
+        rows = rows.append_column(column, moments[column])
     return rows
 
 

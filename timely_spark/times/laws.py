@@ -83,7 +83,7 @@ def _pair(a: Any, b: Any) -> Iterator[str]:
         yield f"{a!r} <= {b!r}, though of a later epoch"
     if before and a != b and not a.order_key() < b.order_key():
         yield f"{a!r} < {b!r}, and their order_key() say otherwise"
-    if before and b.less_equal(a) and (a != b or hash(a) != hash(b)):
+    if before and b.less_equal(a) and hash(a) != hash(b):
         yield f"{a!r} and {b!r} are each before the other, and must be equal"
     both = a.join(b)
     if not (a.less_equal(both) and b.less_equal(both)) or (before and both != b):

@@ -41,6 +41,31 @@ class Connection:
 
 
 class _Tracker(Tracker):
+    """A tracker that tells which frontiers have changed."""
+
+    def __init__(self, reachability: Reachability) -> None:
+        super().__init__(reachability)
+        #: by location the frontier that `propagate` returned last, and the locations that have changed since
+        self._told: dict[int, tuple[Any, ...]] = {}
+        self._changed: set[int] = set()
+
+    def _follow(self, location: int, layer: int, changes: Iterable[tuple[Any, int]]) -> None:
+        self._changed.add(location)
+        super()._follow(location, layer, changes)
+
+    def propagate(self) -> list[tuple[int, Any, int]]:
+        """The changes of the frontiers since the last call: (location, time, -1 or +1), by location."""
+        changes: list[tuple[int, Any, int]] = []
+        self._drain()
+        for location in sorted(self._changed):
+            before, now = self._told.pop(location, ()), self.frontier(location).elements
+            if now:
+                self._told[location] = now
+            changes += [(location, time, -1) for time in before if time not in now]
+            changes += [(location, time, +1) for time in now if time not in before]
+        self._changed.clear()
+        return changes
+
     def counted(self, location: int) -> Antichain[Any]:
         """The least times that counts lead to, not counting open inputs; no connection is an exchange."""
         self._drain()
