@@ -117,6 +117,12 @@ def together(
     return found
 
 
+def coordinator_of(shares: Any) -> Coordinator:
+    """The coordinator of all workers."""
+    first, *_ = coordinators = [share[0] for share in shares]
+    return Coordinator.decode(first.plan, merged_snapshot([each.encode() for each in coordinators]))
+
+
 def in_order(rows: pa.Table) -> list[dict[str, Any]]:
     return sorted(rows.to_pylist(), key=lambda row: (row["worker"], str(sorted(row.items(), key=str))))
 
@@ -138,7 +144,7 @@ def test_parallel_rounds_equal_local_rounds(edges: Edges, workers: int, processe
     alone, changed = run_local_rounds(coordinator, result, states, bound)
 
     merged = dict[int, bytes]()
-    assert merged_snapshot([share[0].encode() for share in shares]) == coordinator.encode()  # type: ignore[index]
+    assert coordinator_of(shares).encode() == coordinator.encode()
     for own, last, states_of_share in shares:  # type: ignore[misc] # none has failed
         of_workers = {"pending": [], "left": [], "elsewhere": []}
         known, all_known = own.encode() | of_workers, coordinator.encode() | of_workers
@@ -160,7 +166,7 @@ def test_late_records_of_all_processes_are_counted() -> None:
 
     assert list(alone.late.values()) == [20]
     assert [share[1].late for share in shares] == [alone.late] * 2  # type: ignore[index]
-    assert merged_snapshot([share[0].encode() for share in shares]) == coordinator.encode()  # type: ignore[index]
+    assert coordinator_of(shares).encode() == coordinator.encode()
 
 
 def test_hot_keys_of_all_processes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,8 @@ def test_keys_that_are_found_change_no_answer_also_if_a_move_crashes(case: str, 
 def test_keys_stay_spread_with_another_number_of_workers(case: str) -> None:
     inputs, flow = drawn(6), flow_of(CASES[case], "auto")
     simulation = Simulation(flow, workers=3)
+    move(simulation, flow, 3)
+    assert simulation.coordinator.spread == {}, "no key is hot yet"
     for epoch, workers in enumerate([2, 4, 1, 3, 2]):
         for side in "xy":
             simulation.send(side, inputs[side][epoch])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,32 @@ def shared(edges: ts.Collection) -> ts.Collection:
     two = index.select(src="dst", first="src").join(index, on="src").select("first", "dst")
     far = ts.graphs.bfs(edges, index.count("n").where(pc.field("n") > 2).select(node="src"))
     return two.concat(far.select(first="node", dst="distance"))
+
+
+READERS: dict[str, Callable[[ts.Collection, ts.Collection], ts.Collection]] = {
+    "join": lambda roots, edges: roots.join(edges.arrange("src"), on="src"),
+    "delta query": lambda roots, edges: ts.wcoj([roots, edges, edges.select("dst").distinct()]),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_whose_other_input_is_slower_finds_the_index_as_it_was(reader: str) -> None:
+    flow = ts.Dataflow("slower")
+    edges = flow.input("edges", EDGES, epochs="manual").collection(diff="diff")
+    roots = flow.input("roots", "src long", epochs="manual").collection()
+    READERS[reader](roots, edges).changes().capture("out")
+    simulation = ts.testing.Simulation(flow)
+    for epoch in range(8):
+        simulation.send("edges", [(1, 2, -1 if epoch % 2 else 1)], epoch=epoch)
+        simulation.advance_to("edges", epoch + 1)
+        simulation.run()
+    simulation.send("roots", [1], epoch=0)
+    for name in ("edges", "roots"):
+        simulation.close(name)
+    simulation.run()
+
+    rows = simulation.captured["out"].rows()
+    assert [rows[epoch] for epoch in range(8)] == [[(1, 2, -1 if epoch % 2 else 1)] for epoch in range(8)]
 
 
 @pytest.mark.slow

@@ -302,8 +302,9 @@ def test_invalid_arguments_are_refused() -> None:
     flow = ts.Dataflow("refused")
     r, s = flow.input("r", "a long, b long").collection(), flow.input("s", "c long, b string").collection()
 
-    with pytest.raises(GraphError, match=r"(?s)wcoj: there are no relations.*test_wcoj.*Hint"):
-        ts.wcoj([])
+    for without in ([], [r]):
+        with pytest.raises(GraphError, match=r"(?s)wcoj: there are no relations.*test_wcoj.*Hint"):
+            ts.wcoj([], without=without)
     with pytest.raises(
         GraphError, match=r"(?s)wcoj: the relations fall apart: \(a, b\) \(c\).*test_wcoj.*Hint"
     ):

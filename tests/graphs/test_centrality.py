@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import networkx as nx
@@ -97,6 +98,20 @@ def test_too_many_paths_are_an_error_not_a_wrong_result() -> None:
 
     with pytest.raises(SchemaError, match=r"(?s)2\^62 or more shortest paths.*Hint"):
         _nearest(rows)
+
+
+def test_more_paths_than_a_double_counts_exactly() -> None:
+    layers = [[0], *([32 * depth + i for i in range(32)] for depth in range(1, 14))]
+    pairs = [(a, b) for above, below in pairwise(layers) for a in above for b in below]
+    flow = ts.Dataflow("layers")
+    edges, samples = (flow.input(*each).collection() for each in (("edges", LONGS), ("samples", "node long")))
+    betweenness(edges, directed=True, samples=samples).changes().capture("out")
+
+    table = pa.table([*np.array(pairs).T], ["src", "dst"])
+    rows = run(flow, {"edges": [table], "samples": [[0]]})["out"].rows()[0]
+    # 2^60 paths lead to a node of the last layer; a node is on 1 of 32 of those to a node of a later layer
+    depths = [(node, depth) for depth, layer in enumerate(layers) for node in layer]
+    assert rows == [(node, 13.0 - depth if depth else 0.0, 1) for node, depth in depths]
 
 
 def test_texts_and_nan() -> None:

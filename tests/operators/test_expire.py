@@ -429,6 +429,7 @@ REFUSED: dict[str, Callable[[ts.Stream, ts.Stream], Any]] = {
     "asof_join": lambda x, y: x.asof_join(y, "v", by="k"),
     "aggregate of min": lambda x, _: x.group_by("k").aggregate(least=("min", "v")),
     "aggregate without signs": lambda x, _: x.select("k").group_by("k").count(),
+    "distinct of a join without signs": lambda x, y: x.join(y, on="k").select("k", "w").distinct(),
 }
 
 

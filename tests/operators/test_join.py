@@ -282,6 +282,21 @@ def test_columns_without_a_match_are_null_in_their_own_types() -> None:
     assert made["y"] == {"a": None, "k": "y", "tags": None} | {c: row[c] for c in ("n", "at", "m", "when")}
 
 
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("right", [(8, None, 0), (9, 2, 0)]),
+        ("outer", [(7, 1, None), (8, None, 0), (9, 2, 0)]),
+    ],
+)
+def test_records_are_matched_whatever_their_places_in_a_batch(how: Any, expected: list[Any]) -> None:
+    flow = ts.Dataflow("places")
+    left, right = flow.input("l", "k long, a long"), flow.input("r", "k long, b long")
+    left.join(right, on="k", how=how, per="time").capture("out")
+    epochs = {"l": [[(7, 1), (9, 2)]], "r": [[(9, 0), (8, 0)]]}
+    assert run(flow, epochs)["out"].rows() == {0: expected}
+
+
 @pytest.mark.parametrize("of", ["streams", "collections"])
 @pytest.mark.parametrize(
     ("options", "message"),

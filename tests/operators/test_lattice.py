@@ -310,6 +310,22 @@ def test_the_first_records_show_a_merge_that_breaks_the_law(law: str, workers: i
         run(flow, {"x": epochs}, workers=workers)
 
 
+def test_the_law_is_checked_on_the_first_records_only() -> None:
+    calls: list[int] = []
+
+    def greatest(left: Any, right: Any) -> Any:
+        calls[-1] += 1
+        return pc.max_element_wise(left, right)
+
+    flow = ts.Dataflow("checked")
+    flow.input("x", "k long, v long").merge("v", greatest, keys="k", name="it").capture("out")
+    vertex = flow.compile(1).by_name["it"].template
+    for _ in range(3):
+        calls.append(0)
+        vertex.combine(0, pa.table({"k": range(20), "v": range(20)}))  # of each key one: nothing to merge
+    assert [bool(number) for number in calls] == [True, True, False]
+
+
 def union(one: Any, other: Any) -> Any:
     """The join of sets, and of maps by key, in Python."""
     if any(isinstance(each, dict) for each in (*one, *other)):

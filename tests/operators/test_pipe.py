@@ -178,15 +178,18 @@ def test_several_inputs_and_outputs_and_a_loop() -> None:
 def test_one_program_serves_a_worker_for_many_batches(tmp_path: Path) -> None:
     started = tmp_path / "started"
     counting = (
-        f'if ($m->{{verb}} eq "open") {{ open(my $f, ">>", "{started}"); print $f "$$ $m->{{worker}}\\n" }}'
+        f'if ($m->{{verb}} eq "open") {{ open(my $f, ">>", "{started}"); '
+        r'print $f $m->{worker}, $m->{table} ? " with" : " without", " a table\n" }'
     )
     simulation = Simulation(flow(perl(counting + FORWARD)), workers=2)
     for epoch in range(5):
         simulation.send("x", [epoch, epoch + 1, epoch + 2, epoch + 3])
         simulation.run()
         gc.collect(0)  # vertices of batches before
-    opened = [line.split() for line in started.read_text().splitlines()]
-    assert sorted(worker for _, worker in opened) == ["0", "1"], "each worker opens its program once"
+    opened = sorted(started.read_text().splitlines())
+    assert opened == [f"{worker} without a table" for worker in range(2)], (
+        "each worker opens its program once"
+    )
 
 
 @pytest.mark.parametrize("kept", [1 << 20, 0])  # 0: the state is asked for after each call

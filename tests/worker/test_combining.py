@@ -85,6 +85,10 @@ WRONG: dict[str, tuple[Callable[[pa.Table], Any], str]] = {
         lambda batch: pa.table({"k": batch["k"][:1], "v": [pc.sum(batch["v"])]}),
         r"combine mixes records that are partitioned apart \(by k\)",
     ),
+    "the sum of all, for each": (
+        lambda batch: pa.table({"k": (k := pc.unique(batch["k"])), "v": [pc.sum(batch["v"])] * len(k)}),
+        r"combine mixes records that are partitioned apart \(by k\)",
+    ),
     "the largest of all": (
         lambda batch: batch.sort_by([("v", "descending")]).slice(0, 3),
         r"combine mixes records that are partitioned apart \(by k\)",

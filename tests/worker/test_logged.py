@@ -334,25 +334,26 @@ def test_a_state_of_another_version_is_refused() -> None:
 # -- the queue -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("small")
 def test_queued_batches_are_written_once(memory: Any) -> None:
-    blobs = memory()
+    blobs, inputs = memory(), 6
     flow = ts.Dataflow("slow")
-    streams = [flow.input(f"x{i}", "n long") for i in range(20)]
+    streams = [flow.input(f"x{i}", "n long") for i in range(inputs)]
     for i, stream in enumerate(streams):
         flow.vertex(Full(), stream, SCHEMA, by="n", name=f"v{i}").capture(f"out{i}")
     simulation = Simulation(flow, blobs=blobs, budget=ts.worker.Budget(steps=1), rounds_per_batch=1)
-    table = pa.table({"n": np.zeros(100_000, np.int64)})
-    for i in range(20):
+    table = pa.table({"n": np.zeros(10_000, np.int64)})
+    for i in range(inputs):
         simulation.send(f"x{i}", table)
     inline = 0
     rounds = 0
     while simulation.step():
         inline += len(simulation.states[0] or b"")
         rounds += 1
-    assert rounds > 20
-    assert blobs.written < 1.1 * 20 * table.nbytes
+    assert rounds > inputs
+    assert blobs.written < 1.1 * inputs * table.nbytes
     assert inline < table.nbytes
+    assert [out.rows() for out in simulation.captured.values()] == [{0: [(0, 10_000)]}] * inputs
     assert not state_of(simulation).references
 
 

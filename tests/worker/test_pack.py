@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import timely_spark as ts
 from timely_spark.errors import VertexError
 from timely_spark.state.arrow import from_bytes
-from timely_spark.worker import pack, wire
+from timely_spark.worker import pack, pack_input, wire
 from timely_spark.worker.pack import SAMPLE
 from timely_spark.worker.wire import InputBatch
 
@@ -56,6 +57,17 @@ STEPS: dict[str, Step] = {
 @pytest.mark.parametrize("name", STEPS)
 def test_few_keys_are_few_records(name: str) -> None:
     assert 0 < exchanged(STEPS[name], records(3 * SAMPLE, KEYS)) <= 2 * KEYS
+
+
+def test_a_large_entry_is_sent_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = ts.Dataflow("pieces")
+    flow.input("x", "n long", epochs="manual").capture("out")
+    monkeypatch.setattr(sys.modules["timely_spark.worker.pack"], "PIECE_BYTES", 800)  # 100 records
+    rows = pack_input(flow.compile(workers=2), "x", [(0, "send", 0, pa.table({"n": range(250)}))])
+
+    sent = sorted((batch.piece, from_bytes(batch.payload)) for _, batch in wire.read(rows, InputBatch))
+    assert [n for _, piece in sent for n in piece["n"].to_pylist()] == [*range(250)]
+    assert [piece.num_rows for _, piece in sent] == [100, 100, 50]
 
 
 def test_records_that_would_not_become_few_are_sent_as_they_are() -> None:

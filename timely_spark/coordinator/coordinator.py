@@ -544,7 +544,7 @@ def merged_snapshot(snapshots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         **{name: value for name, value in snapshots[0].items() if name != "elsewhere"},
         "pending": [list(chain.from_iterable(of_worker)) for of_worker in every],  # one of them knows
-        "left": sorted({worker for snapshot in snapshots for worker in snapshot["left"]}),
+        "left": [worker for snapshot in snapshots for worker in snapshot["left"]],
     }
 
 

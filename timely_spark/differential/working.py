@@ -157,7 +157,7 @@ class RowsByKey:
         which, *columns = rows
         n = len(which)
         if not self._columns:
-            self._columns = [np.zeros(max(2 * n, FEW), np.int64) for _ in columns]
+            self._columns = [np.zeros(0, np.int64) for _ in columns]
         if self._used + n > len(self._columns[0]):
             self._make_room(n)
         sizes = np.bincount(which, minlength=len(keys))

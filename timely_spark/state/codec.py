@@ -409,9 +409,8 @@ def _encode_moment(value: Any) -> Any:
         zone = getattr(value.tzinfo, "key", None)
         if value.tzinfo is not None and zone is None and type(value.tzinfo) is not timezone:
             return None
-        plain = value if zone is None else value.replace(tzinfo=None)
         tag = "datetime" if type(value) is datetime else "timeofday"
-        return {tag: [plain.isoformat(), zone, value.fold]}
+        return {tag: [value.isoformat(), zone, value.fold]}
     if type(value) is date:
         return {"date": value.isoformat()}
     if type(value) is timedelta:

@@ -97,7 +97,7 @@ def pack_quarantined(plan: Plan, source: str, table: pa.Table, shard: int = 0) -
 def _pieces(table: pa.Table) -> list[pa.Table]:
     """A table as pieces for Spark's rows: Spark keeps some copies of each row in its heap."""
     size = max(1, -(-table.num_rows * PIECE_BYTES // max(1, table.nbytes)))
-    return [table.slice(first, size) for first in range(0, max(1, table.num_rows), size)]
+    return [table.slice(first, size) for first in range(0, table.num_rows, size)]
 
 
 @dataclass(frozen=True, slots=True)
