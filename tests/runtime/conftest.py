@@ -1,7 +1,8 @@
-"""What the tests of the driver and of the feedback source ask for."""
+"""What the tests of the driver, of the feedback source and of the storage ask for."""
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -37,3 +38,19 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
         return process
 
     return start
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that `os.fsync` was called for, in order."""
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("asks Linux for the paths")
+    paths: list[str] = []
+    real = os.fsync
+
+    def noted(handle: int) -> None:
+        paths.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return paths

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from timely_spark.runtime.errors import LostOwnership
 from timely_spark.runtime.storage.cancel import due, request
+from timely_spark.runtime.storage.cuts import record
 from timely_spark.runtime.storage.log import RoundLog
 
 
@@ -34,6 +36,16 @@ def test_a_request_goes_when_no_batch_can_run_again_that_had_it(log: RoundLog) -
     request(log, 7)
     assert due(log, 9, kept_from=5) == [7]
     assert log.files.numbers("cancels") == [1]
+
+
+def test_a_command_is_on_the_disk_when_it_is_given(log: RoundLog, synced: list[str]) -> None:
+    for command, folder in (
+        (partial(request, log, 2), "cancels"),
+        (partial(record, log, 4, 0, 1, 7), "cuts"),
+    ):
+        synced.clear()
+        command()
+        assert str(Path(log.checkpoint) / "timely" / folder) in synced, "a file's name is in its folder"
 
 
 def test_who_has_lost_the_checkpoint_takes_no_request(log: RoundLog) -> None:

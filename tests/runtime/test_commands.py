@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from pyspark import TaskContext
 
 import timely_spark as ts
 from tests.runtime.test_display import Shown
@@ -30,6 +31,7 @@ from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import live
 from timely_spark.runtime.query.cut_off import CutOff
+from timely_spark.runtime.query.streaming import first_attempt
 from timely_spark.runtime.storage.cancel import request
 from timely_spark.runtime.storage.cuts import record, recorded_cuts
 from timely_spark.runtime.storage.lock import Lock
@@ -177,6 +179,20 @@ def test_no_new_cut_where_an_earlier_run_may_have_delivered_on_arrival(begin: Be
     assert not CutOff(sealed, 3, Asked())(0, None, worker)  # type: ignore[arg-type]
     assert CutOff(sealed, 4, Asked())(0, None, worker)  # type: ignore[arg-type]
     assert CutOff(replace(sealed, on_arrival=False), 3, Asked())(0, None, worker)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("attempt", "first"), [(0, True), (1, False), (None, False)])
+def test_a_task_that_runs_again_ends_its_round_where_the_first_attempt_did(
+    *, attempt: int | None, first: bool, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = None if attempt is None else SimpleNamespace(attemptNumber=lambda: attempt)
+    monkeypatch.setattr(TaskContext, "get", lambda: task)
+    context = begin(endless()).context
+    record(context.log, 4, 0, 1, 7)
+    idle: Any = SimpleNamespace(asked=False, round=lambda *_: None)
+    worker: Any = SimpleNamespace(stats={"steps": 7}, worker=1)
+    ends = CutOff(context, 4, idle, first=first_attempt())
+    assert ends(0, None, worker) == (not first), "the first attempt has no cut to look for"
 
 
 def test_why_status_and_the_line_tell_of_a_step_that_takes_long(

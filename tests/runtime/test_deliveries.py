@@ -105,6 +105,20 @@ def test_files_are_few_and_each_record_is_written_a_few_times(tmp_path: Path) ->
     assert [version for version, _ in deliveries.read()] == [*range(256)]
 
 
+def test_a_delivery_looks_at_the_folder_only_if_another_process_may_have_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, listed = list[str](), Files.names
+
+    def names(self: Files, folder: str) -> Iterator[str]:
+        looked.append(folder)
+        return listed(self, folder)
+
+    monkeypatch.setattr(Files, "names", names)
+    written(tmp_path, range(20))
+    assert len(looked) == 1
+
+
 def test_a_reader_goes_on_while_deliveries_are_merged(tmp_path: Path) -> None:
     deliveries = written(tmp_path, range(6))
     reader = Deliveries(str(tmp_path), "out").read(5)

@@ -12,7 +12,7 @@ from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.delta import DeltaSink
-from timely_spark.runtime.sinks.delta_append import appended, properties
+from timely_spark.runtime.sinks.delta_append import appended, local_folder, properties
 from timely_spark.runtime.sinks.delta_history import DeltaHistory
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
@@ -61,6 +61,11 @@ def words(folder: str) -> list[str]:
         .execute("SELECT word FROM t ORDER BY word")
     )
     return pa.table(found)["word"].to_pylist()  # type: ignore[no-any-return]
+
+
+def test_a_folder_of_another_host_is_not_local() -> None:
+    assert local_folder("file:///tmp/a") == local_folder("file:/tmp/a") == "/tmp/a"
+    assert local_folder("file://host/tmp/a") is None
 
 
 def test_a_transaction_is_committed_once(folder: str) -> None:

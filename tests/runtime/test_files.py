@@ -655,21 +655,6 @@ def test_the_bound_of_the_cache_is_the_environments(tmp_path: Path, monkeypatch:
 
 
 # -- what the disk has ---------------------------------------------------------------------------------------
-@pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths that `os.fsync` was called for, in order."""
-    paths: list[str] = []
-    real = os.fsync
-
-    def noted(handle: int) -> None:
-        paths.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", noted)
-    return paths
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="asks Linux for the paths")
 def test_a_durable_file_is_synced_with_all_its_folders(tmp_path: Path, synced: list[str]) -> None:
     top = tmp_path / "checkpoint"
     files = Files(top / "timely")
@@ -686,7 +671,6 @@ def test_a_durable_file_is_synced_with_all_its_folders(tmp_path: Path, synced: l
     assert len(synced) == 2, "the content, and the name"
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="asks Linux for the paths")
 def test_a_folder_is_durable_whatever_it_was_made_for(tmp_path: Path, synced: list[str]) -> None:
     files = Files(tmp_path)
     files.write("inputs/x/0.arrow", b"not durable")

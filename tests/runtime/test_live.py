@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from timely_spark.runtime.query import live
 from timely_spark.runtime.query.live import EVERY, SHARE, BatchProgress, Live, LoopProgress, running_batch
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.testing import Simulation
+from timely_spark.worker.convergence import Convergence
 
 
 class Clock:
@@ -23,12 +25,14 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, takes: float = 0.0) -> None:
         self.now, self.takes, self.writes = 0.0, takes, 0
+        self.content: Any = None
         monkeypatch.setattr(live.time, "monotonic", lambda: self.now)
         self.fails: Exception | None = None
 
     def write_json(self, name: str, content: object) -> None:
         self.now += self.takes
         self.writes += 1
+        self.content = content
         if self.fails is not None:
             raise self.fails
 
@@ -88,6 +92,25 @@ def test_a_short_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         progress.round(Simulation(path(1)).coordinator.first(), None)
 
     assert clock.writes == 0
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(EVERY / 2, []), (3.0, [["slow", "job.py:7", "5", 9, 3.0]])])
+def test_a_call_that_takes_long_is_told_with_its_seconds(
+    seconds: float, told: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    clock.now = 100.0
+    progress = Live(Log(clock), process="rounds")  # type: ignore[arg-type]
+    node = SimpleNamespace(name="slow", stage=SimpleNamespace(where="job.py:7"))
+    iterations = SimpleNamespace(convergence=Convergence())
+    worker: Any = SimpleNamespace(calling=None, stats={"records": 0}, iterations=iterations)
+
+    with progress.during(0):
+        clock.now += 10
+        worker.calling = node, 5, 9, clock.now - seconds
+        progress.round(None, worker)
+
+    assert clock.content["calls"] == told
 
 
 def test_an_error_while_writing_is_none_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

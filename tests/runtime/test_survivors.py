@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,35 +24,22 @@ from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.state.arrow import to_bytes
 
 
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of what is synced, as it happens."""
-    paths: list[str] = []
-    monkeypatch.setattr(
-        os, "fsync", lambda handle: paths.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
-    )
-    return paths
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells which file a handle is of")
-def test_a_file_and_its_name_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_and_its_name_are_synced(tmp_path: Path, synced: list[str]) -> None:
     files = Files(str(tmp_path))
     files.write("a/b", b"x")
-    paths = synced(monkeypatch)
+    synced.clear()
     files.sync("a/b")
-    assert paths == [str(tmp_path / "a" / "b"), str(tmp_path / "a")]
+    assert synced == [str(tmp_path / "a" / "b"), str(tmp_path / "a")]
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells which file a handle is of")
-def test_an_epoch_in_a_folder_is_durable_when_it_is_delivered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table, paths = pa.table({"n": [1]}), synced(monkeypatch)
+def test_an_epoch_in_a_folder_is_durable_when_it_is_delivered(tmp_path: Path, synced: list[str]) -> None:
+    table = pa.table({"n": [1]})
     Writer(Files(str(tmp_path)), "epoch-1.parquet", "parquet", table.schema, 1)([table])
-    assert str(tmp_path) in paths
-    assert any(path.startswith(f"{tmp_path}/.") for path in paths), "the content, before it has its name"
-    paths.clear()
+    assert str(tmp_path) in synced
+    assert any(path.startswith(f"{tmp_path}/.") for path in synced), "the content, before it has its name"
+    synced.clear()
     CaptureFolderSink(str(tmp_path)).complete()
-    assert str(tmp_path) in paths
+    assert str(tmp_path) in synced
 
 
 def test_records_of_a_large_epoch_are_in_the_order_of_their_payloads(tmp_path: Path) -> None:

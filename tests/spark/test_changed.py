@@ -131,8 +131,10 @@ def test_a_collection_is_a_delta_table(spark: SparkSession, checkpoint: str, tmp
         now = spark.read.format("delta").load(str(tmp_path / "now")).drop("epoch")
         assert list(map(tuple, now.collect())) == [("to", 2)]
         assert list(map(tuple, ts.snapshot(spark.table("shown")).collect())) == [("to", 2)]
-        many = spark.createDataFrame([(0, "a", 2**40), (0, "b", 1)], "epoch int, word string, diff long")
-        assert sorted(ts.snapshot(many, count="n").collect()) == [("a", 2**40), ("b", 1)]
+        rows = [(0, "a", 2**40), (0, "b", 1), (1, "b", -1)]
+        many = spark.createDataFrame(rows, "epoch int, word string, diff long")
+        assert sorted(ts.snapshot(many, at=0, count="n").collect()) == [("a", 2**40), ("b", 1)]
+        assert ts.snapshot(many, count="n").collect() == [("a", 2**40)]
         with pytest.raises(Exception, match=r"snapshot: \{\"word\":\"a\"\} is there 1099511627776 times"):
             ts.snapshot(many).collect()
         assert [rows for rows in epochs if rows][-1][-1]["diff"] in {-1, 1}

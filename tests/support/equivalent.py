@@ -7,11 +7,15 @@ EQUIVALENT = {
     "progress/reachability.py::Reachability.order::leave out a branch::1": (
         "what follows gives the same tuple, more slowly"
     ),
+    "runtime/query/driver.py::Driver._stay::change a number::2": "how fast the pauses of idle looks grow",
     "runtime/sources/messages.py::Json.parse::turn a truth::1": "the lines are one block, of one thread",
     "runtime/sources/skipped.py::_version::change a function::1": "skipped versions have no order",
     "runtime/sources/wakeup.py::Wakeup.__init__::change a function::1": ("folders are watched in any order"),
     "runtime/sources/wakeup.py::Wakeup.wait::change a function::1": "how often folders are compared",
     "runtime/sources/wakeup.py::Wakeup.wait::never take a value::1": "how often nothing is compared",
+    "runtime/storage/files.py::Files.write_part::forget the first condition::1": (
+        "no local file has the path of a remote one, whose versions are the cache's"
+    ),
     "runtime/storage/published.py::Published.compact::change a number::1": (
         "without a snapshot, every epoch comes after -2 as after -1, and no hold is before"
     ),

@@ -205,6 +205,22 @@ def _killed(world: World, step: str, after: int) -> bool:
     return merging
 
 
+def test_what_resident_batches_of_an_earlier_run_have_read_is_not_read_again() -> None:
+    world = World(1)
+    for number in range(3):
+        world.arrive(number)
+        world.batch()
+    del world.offsets[2:]  # Spark knows of the first batch
+    world.start()
+    world.reader.context.read_offsets["in"] = {"files": 2}
+    assert world.poll() == world.offsets[-1], "nothing is new"
+    world.arrive(3)
+    end = world.poll()
+    assert (end["files"], end["after"]) == (3, {"files": 2})
+    (share,) = world.reader.partitions(world.offsets[-1], end)
+    assert [part.path for part in share.parts] == ["/in/3"]
+
+
 def test_under_available_now_what_arrives_later_is_left() -> None:
     world = World(1)
     world.arrive(1)

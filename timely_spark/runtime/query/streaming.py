@@ -156,7 +156,7 @@ def restored_worker(context: RunContext, worker: int, reference: bytes | None) -
 def _from_pandas(frame: pd.DataFrame) -> pa.Table:
     """The rows of a frame; four times as fast as `Table.from_pandas` for the few rows of a round."""
     columns = zip(ROWS, (column for _, column in frame.items()), strict=True)
-    return pa.table([pa.array(c.to_numpy(), f.type, from_pandas=True) for f, c in columns], schema=ROWS)
+    return pa.table([pa.array(c.to_numpy(), f.type) for f, c in columns], schema=ROWS)
 
 
 def _reference_in(state: GroupState) -> bytes | None:

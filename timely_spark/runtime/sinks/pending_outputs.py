@@ -22,7 +22,7 @@ class PendingOutputs:
     ) -> None:
         self.log, self.before, self.batch = log, before, batch
         self.blobs = Blobs(log.files, log.term)
-        outputs = outputs.filter(pc.is_in(outputs["sink"], pa.array(sorted(wanted), pa.string())))
+        outputs = outputs.filter(pc.is_in(outputs["sink"], pa.array(list(wanted), pa.string())))
         # A stable order by worker: Spark's order of rows depends on its partitions.
         self.now = outputs.take(pc.sort_indices(outputs, [("worker", "ascending")]))
         self.unreleased = {

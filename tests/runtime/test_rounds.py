@@ -1,0 +1,65 @@
+"""Where the further rounds of a micro-batch run: in how many tasks, and whether tasks stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import timely_spark as ts
+from tests.support.stepper import Begin
+from timely_spark.coordinator import Bound
+from timely_spark.runtime.errors import PeersUnreachable
+from timely_spark.runtime.query import rounds
+from timely_spark.runtime.query.rounds import Rounds
+from timely_spark.runtime.query.staying import StayingTasks
+from timely_spark.runtime.storage.states import States
+from timely_spark.testing import Simulation
+
+
+def down() -> ts.Dataflow:
+    flow = ts.Dataflow("down")
+    x = flow.input("x", "n long")
+    x.loop(lambda n: n.exchange("n").map(lambda row: row.n - 1, "n long").where("n > 0")).capture("out")
+    return flow
+
+
+@pytest.mark.parametrize(("slots", "tasks"), [(2, 2), (9, 3), (0, 1)])
+def test_large_rounds_have_no_more_tasks_than_there_are_slots_or_workers(
+    slots: int, tasks: int, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Started(Exception):
+        pass
+
+    def start(self: Rounds, session: Any, job: Any, *, again: bool) -> None:
+        raise Started(job.tasks)
+
+    monkeypatch.setattr(rounds, "SMALL", Bound(exchanged=-1))
+    monkeypatch.setattr(rounds, "slots", lambda _: slots)
+    monkeypatch.setattr(Rounds, "_on_spark", start)
+    simulation = Simulation(down(), workers=3, rounds_per_batch=1)
+    simulation.send("x", [9])
+    simulation.step()
+
+    of_run, session = Rounds(begin(down(), workers=3).context, parallel=True), None
+    with pytest.raises(Started, match=rf"^{tasks}$"):
+        of_run.run(session, simulation.coordinator, simulation.result, States(), Bound.any_size(10))  # type: ignore[arg-type]
+
+
+def test_a_run_without_slots_for_tasks_that_stay_says_why_and_asks_once(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refuse(self: StayingTasks, session: Any, batch: int) -> None:
+        asked.append(batch)
+        msg = "Spark has one slot"
+        raise PeersUnreachable(msg)
+
+    monkeypatch.setattr(StayingTasks, "begin", refuse)
+    of_run, session = Rounds(replace(begin(down()).context, in_tasks=True), parallel=False), None
+    assert of_run.no_longer(States()) == ""
+    assert [of_run.can_stay(session, batch) for batch in (3, 4)] == [False, False]  # type: ignore[arg-type]
+    assert asked == [3]
+    assert of_run.no_longer(States()) == "Spark has one slot"
