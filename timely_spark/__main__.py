@@ -207,8 +207,8 @@ def _kept(options: argparse.Namespace) -> int:
         for running in queries:
             stack.enter_context(running)
         stack.enter_context(contextlib.suppress(KeyboardInterrupt))
-        for told in [pool.submit(_epochs, running) for running in queries]:
-            told.result()
+        for future in [pool.submit(_epochs, running) for running in queries]:
+            future.result()
     for name, (table, _) in pipeline.outputs.items():
         print(f"{name}: {table}")  # noqa: T201
     return 0

@@ -196,7 +196,7 @@ def renumbered(epochs: dict[int, pa.Table], batches: Sequence[tuple[int, int]]) 
     numbers, (last, last_epoch) = [batch for batch, _ in batches], batches[-1]
     tables: dict[int, list[pa.Table]] = defaultdict(list)
     for epoch, table in epochs.items():
-        known = epoch <= last
-        number = batches[bisect_left(numbers, epoch)][1] if known else last_epoch + epoch - last
+        present = epoch <= last
+        number = batches[bisect_left(numbers, epoch)][1] if present else last_epoch + epoch - last
         tables[number].append(table)
     return {epoch: pa.concat_tables(parts) for epoch, parts in tables.items()}

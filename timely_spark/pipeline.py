@@ -193,10 +193,10 @@ class Pipeline:
             tell(f"{of}: no longer kept")
         left, parts, shrunk = dict(plans), [], set()
         for part in before:
-            kept = {of: left.pop(of) for of, plan in part["views"].items() if left.get(of) == plan}
-            if kept:
-                parts.append({**part, "views": kept})
-            if len(kept) < len(part["views"]):
+            views = {of: left.pop(of) for of, plan in part["views"].items() if left.get(of) == plan}
+            if views:
+                parts.append({**part, "views": views})
+            if len(views) < len(part["views"]):
                 shrunk.add(part["number"])
         for of in left:
             tell(f"{of}: {'rebuilt, as it or what it reads changed' if of in old else 'built'}")
@@ -235,8 +235,8 @@ class Pipeline:
         lines, sizes = [], self._sizes(None if checkpoint is None else Files(checkpoint))
         for name, one in self.definitions.items():
             reads = f" reads {', '.join(sorted(self.reads[name]))}" if self.reads[name] else ""
-            kept = f"; kept in {self.outputs[name][0]}" if name in self.outputs else ""
-            lines.append(f"{name} ({one.where}){reads}{kept}")
+            output = f"; kept in {self.outputs[name][0]}" if name in self.outputs else ""
+            lines.append(f"{name} ({one.where}){reads}{output}")
         if queries := [one for of, one in self._planned(None, sizes).queries.items() if of in self.outputs]:
             views = [one for one in self.definitions.values() if isinstance(one, SqlView)]
             notes = [note for one in views for note in one.binder.notes]
@@ -263,8 +263,8 @@ def _reads(one: Definition, names: Mapping[str, str]) -> list[str]:
 
 
 def _known(name: str, names: Mapping[str, str]) -> str:
-    known = sorted(names.values())
-    return near(name, known) or f"the tables are {', '.join(known)}."
+    tables = sorted(names.values())
+    return near(name, tables) or f"the tables are {', '.join(tables)}."
 
 
 class _Built:

@@ -449,9 +449,9 @@ def _shown(parts: Sequence[tuple[Any, pa.Table]]) -> pa.Table:
     tables = []
     for time, batch in parts:
         table = batch if isinstance(batch, pa.Table) else pa.Table.from_pandas(batch)
-        kept = [name for name in table.schema.names if not name.startswith(RESERVED) or name == DIFF]
+        columns = [name for name in table.schema.names if not name.startswith(RESERVED) or name == DIFF]
         text = pa.repeat(pa.scalar(time_text(time.encode())), table.num_rows)
-        tables.append(table.select(kept).add_column(0, "time", text))
+        tables.append(table.select(columns).add_column(0, "time", text))
     table = pa.concat_tables(tables, promote_options="permissive")
     if DIFF not in table.schema.names:
         return table

@@ -577,8 +577,8 @@ class Migrator:
                 for counted in ("read", "quarantined")
             },
             **{
-                told: {step: value for step, value in snapshot.get(told, {}).items() if step in self.stages}
-                for told in ("hot_keys", "negatives")
+                part: {step: value for step, value in snapshot.get(part, {}).items() if step in self.stages}
+                for part in ("hot_keys", "negatives")
             },
             "spread": {step: [*keys] for step, keys in self.plan.found_keys.items() if keys},
         }

@@ -149,11 +149,11 @@ def _atoms(operands: Sequence[tuple[Collection, Any, bool]]) -> list[_Atom]:
     chosen: dict[Any, Collection] = {}
     atoms = []
     for (relation, columns), negated in zip(mapped, signs, strict=True):
-        kept = tuple(columns.values())
+        names = tuple(columns.values())
         valid = tuple(column for a, column in columns.items() if joined[a] > 1 or negated)
-        key = (id(relation.index), kept, valid, negated)
+        key = (id(relation.index), names, valid, negated)
         if key not in chosen:
-            chosen[key] = _chosen(relation, kept, valid, distinct=negated)
+            chosen[key] = _chosen(relation, names, valid, distinct=negated)
         shared = tuple(a for a in columns if uses[a] > 1)
         others = tuple((a, column) for a, column in columns.items() if uses[a] == 1)
         atoms.append(_Atom(chosen[key], columns, negated, shared, others))
@@ -205,11 +205,11 @@ def _chosen(
 
 def _planned(number: int, atoms: Sequence[_Atom]) -> list[_Step]:
     """The steps that extend the changes of a relation by all others."""
-    known = {*atoms[number].shared}
+    bound = {*atoms[number].shared}
     left = {n: atom for n, atom in enumerate(atoms) if n != number}
     steps = []
     while left:
-        chosen = _next(known, left)
+        chosen = _next(bound, left)
         if not chosen:
             attributes = [", ".join(atom.columns) for atom in (atoms[number], *left.values())]
             msg = f"wcoj: the relations fall apart: ({') ('.join(attributes)}) have no attribute in common"
@@ -217,19 +217,19 @@ def _planned(number: int, atoms: Sequence[_Atom]) -> list[_Step]:
         probes = {}
         for n in chosen:
             atom = left.pop(n)
-            keys = tuple(a for a in atom.shared if a in known)
-            within = tuple(a for a in atom.shared if a not in known)
+            keys = tuple(a for a in atom.shared if a in bound)
+            within = tuple(a for a in atom.shared if a not in bound)
             if not within:  # it is only asked whether there is such a record
                 keys, within = keys[:1], keys[1:]
             probes[n] = IndexLookup(n > number, keys, within, atom.others, atom.negated)
-        known |= {a for n in chosen for a in atoms[n].shared}
+        bound |= {a for n in chosen for a in atoms[n].shared}
         steps.append(_Step(probes))
     return steps
 
 
-def _next(known: set[str], left: Mapping[int, _Atom]) -> list[int]:
+def _next(bound: set[str], left: Mapping[int, _Atom]) -> list[int]:
     """The relations of the next step: one that only filters; or all that lack one attribute; or another."""
-    lacking = {n: [a for a in atom.shared if a not in known] for n, atom in left.items()}
+    lacking = {n: [a for a in atom.shared if a not in bound] for n, atom in left.items()}
     for n, lacks in lacking.items():
         if not lacks and left[n].shared:
             return [n]

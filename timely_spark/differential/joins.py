@@ -215,8 +215,8 @@ def padded(
         columns: by default the collection's own.
         more: further columns, which may have reserved names.
     """
-    known = {column: column for column in collection.schema.names} if columns is None else columns
-    every = {one.name: known.get(one.name, pc.scalar(pa.scalar(None, one.type))) for one in schema}
+    sources = {column: column for column in collection.schema.names} if columns is None else columns
+    every = {one.name: sources.get(one.name, pc.scalar(pa.scalar(None, one.type))) for one in schema}
     own = {**more, DIFF: DIFF}
     return collection.like(computed(collection.stream, every, own, own=own))
 

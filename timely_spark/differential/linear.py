@@ -147,14 +147,14 @@ def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> 
         msg = f"collection: diff={diff!r}; {stream.name!r} has ({has})"
         hint = "name a column of integers, or leave diff out to count each record once."
         raise SchemaError(msg, where=caller(), hint=hint)
-    kept = [field for field in stream.schema if field.name != diff]
+    fields = [field for field in stream.schema if field.name != diff]
     return stream.then(
         "collection",
-        [pa.schema([*kept, pa.field(DIFF, pa.int64())])],
+        [pa.schema([*fields, pa.field(DIFF, pa.int64())])],
         name=name,
         own=(DIFF,),
         vertex=Weigh(diff),
-        keeps={field.name: field.name for field in kept},
+        keeps={field.name: field.name for field in fields},
         detail=diff,
         parameters={"diff": diff},
     )[0]
@@ -209,7 +209,7 @@ def select(
 ) -> Collection:
     """Choose, rename and compute columns. The multiplicities of equal records add up."""
     chosen = named_expressions("select", collection.schema, *columns, named)
-    check_given("select", caller(), chosen, known=collection.schema.names)
+    check_given("select", caller(), chosen, existing=collection.schema.names)
     source = may_fail(collection, [one for one in chosen.values() if not never_fails(one)])
     # where no column is left out, different records stay different
     once = source.once and {one for one in chosen.values() if isinstance(one, str)} >= {*source.schema.names}
@@ -289,7 +289,7 @@ def flat_map(
 def _each(
     collection: Collection, operator: str, vertex: Stateless, result: pa.Schema, name: str | None
 ) -> Collection:
-    check_given(operator, caller(), result.names, known=collection.schema.names)
+    check_given(operator, caller(), result.names, existing=collection.schema.names)
     schema = result.append(pa.field(DIFF, pa.int64()))
     source = lasting(collection)
     return source.like(source.stream.then(operator, [schema], name=name, vertex=vertex)[0])

@@ -144,15 +144,15 @@ class Sum(Logic):
         column, diffs = changes.column(self.value).cast(pa.int64()), numbers(changes, DIFF)
         values = flat(pc.fill_null(column, 0)).to_numpy()
         low = values.astype(np.int32).astype(np.int64)  # with a sign, so that -1 is a small number
-        kept = changes.select([*self.keys, DIFF])
+        result = changes.select([*self.keys, DIFF])
         for name, part in (
             ("valid", flat(column).is_valid().to_numpy(zero_copy_only=False).astype(np.int64)),
             ("high", (values >> 32) + (low < 0)),
             ("low", low),
         ):
             weight = f"{DIFF}_{name}"
-            kept = kept.append_column(weight, pa.array(products(part, diffs, weight)))
-        return kept
+            result = result.append_column(weight, pa.array(products(part, diffs, weight)))
+        return result
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The sums; null without valid values."""

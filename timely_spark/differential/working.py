@@ -73,16 +73,16 @@ class Numbering:
     def _known(self, hashed: Hashes, rows: pa.Table | None) -> Indices:
         """The numbers of rows; -1 of those without. Without `rows` equal hashes are of equal rows."""
         ids = np.full(len(hashed), -1, np.int64)
-        for known, numbered in self._runs:
-            at = known.searchsorted(hashed)
-            (who,) = (known.take(at, mode="clip") == hashed).nonzero()
+        for run, numbered in self._runs:
+            at = run.searchsorted(hashed)
+            (who,) = (run.take(at, mode="clip") == hashed).nonzero()
             at = at[who]
             while rows is not None and len(who):
                 right = same(self.rows(numbered[at]), rows.take(pa.array(who)), self.columns, self.columns)
                 ids[who[right]] = numbered[at[right]]
                 who, at = who[~right], at[~right] + 1  # other rows with this hash
-                equal = known.take(at, mode="clip") == hashed[who]
-                equal &= at < len(known)
+                equal = run.take(at, mode="clip") == hashed[who]
+                equal &= at < len(run)
                 who, at = who[equal], at[equal]
             ids[who] = numbered[at]
         return ids

@@ -148,9 +148,9 @@ class LogicalGraph:
                 check_columns(
                     title.full, source.outputs[port], need.columns, keys=not need.computed, nested=True
                 )
-        known = {*own, *(name for source, port in inputs for name in source.outputs[port].names)}
+        existing = {*own, *(name for source, port in inputs for name in source.outputs[port].names)}
         for schema in outputs:
-            check_names(title.full, where, schema, known=known)
+            check_names(title.full, where, schema, existing=existing)
         stage = Stage(
             index=len(self.stages),
             title=title,

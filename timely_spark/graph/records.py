@@ -152,9 +152,9 @@ def _same(before: pa.Array, after: pa.Array) -> bool:
     if pa.types.is_dictionary(own):
         return _same(before.dictionary_decode(), after)
     if pa.types.is_struct(own):
-        kept = dict(zip((field.name for field in inner_fields(other)), after.flatten(), strict=True))
+        parts = dict(zip((field.name for field in inner_fields(other)), after.flatten(), strict=True))
         return all(
-            _same(part, kept[field.name]) if field.name in kept else part.null_count == len(part)
+            _same(part, parts[field.name]) if field.name in parts else part.null_count == len(part)
             for field, part in zip(inner_fields(own), before.flatten(), strict=True)
         )
     if pa.types.is_map(own):

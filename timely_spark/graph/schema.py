@@ -135,25 +135,25 @@ def _of_spark(kind: Any, column: str) -> pa.DataType:
         raise SchemaError(msg, hint="cast the column, or drop it, in the DataFrame.") from None
 
 
-def check_given(step: str, where: Where, names: Iterable[str], *, known: Collection[str] = ()) -> None:
+def check_given(step: str, where: Where, names: Iterable[str], *, existing: Collection[str] = ()) -> None:
     """Check that no name is reserved.
 
     Args:
-        known: reserved names that the step's inputs have, or that the library adds.
+        existing: reserved names that the step's inputs have, or that the library adds.
     """
-    if own := [name for name in names if name.startswith(RESERVED) and name not in known]:
+    if own := [name for name in names if name.startswith(RESERVED) and name not in existing]:
         msg = f"{step} has columns {own}: names that begin with {RESERVED!r} are the library's"
         raise SchemaError(msg, where=where, hint="rename them.")
 
 
-def check_names(step: str, where: Where, schema: pa.Schema, *, known: Collection[str] = ()) -> None:
+def check_names(step: str, where: Where, schema: pa.Schema, *, existing: Collection[str] = ()) -> None:
     """Check that there are columns, none with a reserved name, and that Spark can distinguish the names."""
     if not schema.names:
         msg = f"{step}: its records have no columns"
         raise SchemaError(
             msg, where=where, hint="keep a column, or add a constant: select(one=pc.scalar(1))."
         )
-    check_given(step, where, schema.names, known=known)
+    check_given(step, where, schema.names, existing=existing)
     if equal := next(_equal_but_for_case("", list(schema)), None):
         msg = f"{step} has columns {equal[0]!r} and {equal[1]!r}, which Spark takes for one: it ignores case"
         raise SchemaError(msg, where=where, hint="rename one of them.")

@@ -109,8 +109,8 @@ def betweenness(
     waits = waits.concat(reached.select("node", "source", through=pc.scalar(_WAITS)))
 
     def backwards(through: Collection) -> Collection:
-        known = through.select("source", "through", end="node").join(used, on=["end", "source"])
-        parts = known.select(
+        passed = through.select("source", "through", end="node").join(used, on=["end", "source"])
+        parts = passed.select(
             "node", "source", through=pc.field("part") * (pc.field("through") + pc.scalar(1.0))
         )
         return parts.concat(waits).reduce_batches(_summed, "through double", keys=["node", "source"])

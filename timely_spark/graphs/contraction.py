@@ -128,9 +128,9 @@ def divide(level: Level, clusters: Hashes, start: Indices) -> Messages:
     before = np.cumsum(level.amount) - level.amount
     first = np.flatnonzero(changes(level.cluster))
     before -= np.repeat(before[first], np.diff(first, append=len(before)))
-    known = base >= 0
-    number = (base + own[at] + before)[known]
-    return Messages(level.member[known], level.member[known], number, np.zeros(len(number), np.int64))
+    placed = base >= 0
+    number = (base + own[at] + before)[placed]
+    return Messages(level.member[placed], level.member[placed], number, np.zeros(len(number), np.int64))
 
 
 def starts_of(level: Level, clusters: Hashes, start: Indices, received: Messages) -> Indices:

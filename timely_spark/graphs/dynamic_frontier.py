@@ -255,8 +255,8 @@ class DynamicFrontier(BufferingVertex):
         targets, _ = self._along(own, own)
         offsets = pa.array(np.append(0, np.cumsum(self.degree[own])).astype(np.int32))
         edges = pa.ListArray.from_arrays(offsets, flat(self._of(targets)))
-        known = {name: getattr(self, name)[own] for name in _OF_NODES}
-        return pa.table({"node": self._of(own), **known, "targets": edges})
+        values = {name: getattr(self, name)[own] for name in _OF_NODES}
+        return pa.table({"node": self._of(own), **values, "targets": edges})
 
     def of_rows(self, tables: Sequence[pa.Table]) -> dict[str, Any]:
         """The state of a worker with these nodes."""

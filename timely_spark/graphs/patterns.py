@@ -106,7 +106,7 @@ def motifs(
     if twice := [column for column, n in Counter(columns).items() if n > 1]:
         msg = f"motifs: the result has several columns {twice[0]!r}"
         raise SchemaError(msg, where=caller(), hint="rename a node or an edge of the pattern, or a column.")
-    relations: list[Any] = [(of, known | more) for of, known, more in parts]
+    relations: list[Any] = [(of, ends | more) for of, ends, more in parts]
     without: list[Any] = [
         (edges, {column: of for column, of in zip((src, dst), term.ends, strict=True) if of in term.named})
         for term in terms
@@ -116,11 +116,11 @@ def motifs(
 
 
 def _part(
-    relation: Collection, known: dict[str, str], name: str, filters: Mapping[str, Any]
+    relation: Collection, ends: dict[str, str], name: str, filters: Mapping[str, Any]
 ) -> tuple[Collection, dict[str, str], dict[str, str]]:
     """An edge or node of a pattern as a relation: the attributes of its ends, and of its other columns."""
-    more = {column: f"{name}_{column}" for column in relation.schema.names if name and column not in known}
-    return relation.where(filters[name]) if name in filters else relation, known, more
+    more = {column: f"{name}_{column}" for column in relation.schema.names if name and column not in ends}
+    return relation.where(filters[name]) if name in filters else relation, ends, more
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,10 @@ def _parsed(pattern: Any) -> list[_Term]:
 def _check_names(terms: list[_Term], filters: Mapping[str, Any], *, nodes: bool) -> None:
     """Check how names are used."""
     needed = [term for term in terms if not term.negated and (term.edge is not None or nodes)]
-    known = {end for term in needed for end in term.named}
+    ends = {end for term in needed for end in term.named}
     edges = [term.edge for term in terms if term.edge]
     for term in terms:
-        if missing := [end for end in term.named if end not in known]:
+        if missing := [end for end in term.named if end not in ends]:
             hint = "give nodes=, to which it belongs."
             if term.edge is not None:
                 hint = "add an edge to it, without `!`."
@@ -181,14 +181,14 @@ def _check_names(terms: list[_Term], filters: Mapping[str, Any], *, nodes: bool)
         else:
             continue
         raise GraphError(msg, where=caller(), hint=hint)
-    if twice := [one for one, n in Counter([*edges, *known]).items() if n > 1]:
+    if twice := [one for one, n in Counter([*edges, *ends]).items() if n > 1]:
         msg = f"motifs: {twice[0]!r} names two edges, or an edge and a node"
         raise GraphError(msg, where=caller(), hint="give each edge a name of its own.")
-    if not known:
+    if not ends:
         msg = "motifs: no node of the pattern has a name"
         raise GraphError(msg, where=caller(), hint="name the nodes that the result shall have: (a)-[]->().")
-    if unknown := [one for one in filters if one not in edges and not (nodes and one in known)]:
+    if unknown := [one for one in filters if one not in edges and not (nodes and one in ends)]:
         msg = (
-            f"motifs: where= names {unknown[0]!r}; the pattern's edges are {edges}, its nodes {sorted(known)}"
+            f"motifs: where= names {unknown[0]!r}; the pattern's edges are {edges}, its nodes {sorted(ends)}"
         )
         raise GraphError(msg, where=caller(), hint="name the edge as [e]; for a node's columns give nodes=.")

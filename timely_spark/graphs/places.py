@@ -209,8 +209,8 @@ class _Places(BufferingVertex):
 
     def _count(self, nodes: Hashes, place: Indices, ends: Indices, new: Mask) -> None:
         """Count the ends of edges at nodes; some nodes are new."""
-        known = pa.table({TO: nodes, PLACE: place, DIFF: ends})
-        self.changes.append(_where(known, ~new))
+        ends_at = pa.table({TO: nodes, PLACE: place, DIFF: ends})
+        self.changes.append(_where(ends_at, ~new))
         nodes, place, ends = nodes[new], place[new], ends[new]
         every = np.union1d(self.nodes, nodes)
         places, counts = np.full(len(every), NEW), np.zeros(len(every), np.int64)
@@ -394,8 +394,8 @@ class _Places(BufferingVertex):
         for state in states:
             new = {name: state[name] for name in ("nodes", "place", "ends_of")}
             place = np.where(new["place"] == NEW, (new["nodes"] % _U(PLACES)).astype(np.int64), new["place"])
-            known = pa.table({TO: new["nodes"], PLACE: place, DIFF: new["ends_of"]})
-            parts.append({name: state[name] for name in names} | {"changes": [*state["changes"], known]})
+            counts = pa.table({TO: new["nodes"], PLACE: place, DIFF: new["ends_of"]})
+            parts.append({name: state[name] for name in names} | {"changes": [*state["changes"], counts]})
         return super().repartition(parts, workers, partition)
 
 

@@ -186,8 +186,8 @@ class _Shares(Logic):
     def partial(self, changes: pa.Table) -> pa.Table:
         """The ranks and degrees as weights."""
         degrees = pc.multiply(changes["degree"], changes[DIFF])
-        kept = changes.select(self.keys).append_column(DIFF, pc.subtract(changes[DIFF], degrees))
-        return kept.append_column(_DEGREE, degrees)
+        result = changes.select(self.keys).append_column(DIFF, pc.subtract(changes[DIFF], degrees))
+        return result.append_column(_DEGREE, degrees)
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The shares, of nodes with edges."""
@@ -225,27 +225,27 @@ def _weighed(
 ) -> Collection:
     """The ranks: the sums of the powers, weighed by their steps."""
     size = nodes.count("power", keys=[]).select("power", step=pc.scalar(-1))
-    known = held.sum("power", keys="step").concat(size.select("step", "power"))
-    known = known.select("step", "power", all=pc.scalar(0))
-    of_steps = known.reduce_batches(weights, "step long, weight double", keys="all").select("step", "weight")
+    sums = held.sum("power", keys="step").concat(size.select("step", "power"))
+    sums = sums.select("step", "power", all=pc.scalar(0))
+    of_steps = sums.reduce_batches(weights, "step long, weight double", keys="all").select("step", "weight")
     power = pc.field("power").cast(pa.float64(), safe=False)
     part = pc.round(power * pc.field("weight")).cast(pa.int64())
     return powers.join(of_steps, on="step").select("node", rank=part).sum("rank", keys="node")
 
 
-def _weights(iterations: int, damping: float, unit: int | None, known: pa.Table) -> pa.Table:
+def _weights(iterations: int, damping: float, unit: int | None, powers: pa.Table) -> pa.Table:
     """The weight of the powers of each step.
 
     `known` has the number of nodes as step -1, and for each step the powers at nodes whose rank is spread.
     """
-    by_step = dict(zip(known["step"].to_pylist(), known["power"].to_pylist(), strict=True))
+    by_step = dict(zip(powers["step"].to_pylist(), powers["power"].to_pylist(), strict=True))
     n = by_step.get(-1, 0)
     if n > _MOST_NODES:
         msg = f"pagerank: {n:,} nodes"
         hint = f"ranks as doubles, or with dangling='spread', are for at most {_MOST_NODES:,} nodes."
         raise SchemaError(msg, hint=hint)
     if not n:
-        return pa.table({"all": known["all"][:0], "step": np.zeros(0, np.int64), "weight": np.zeros(0)})
+        return pa.table({"all": powers["all"][:0], "step": np.zeros(0, np.int64), "weight": np.zeros(0)})
     held = np.array([by_step.get(step, 0) / _POWER / n for step in range(iterations)])
     weights = np.array([1.0])
     for _ in range(iterations):  # ranks relative to the average
@@ -254,7 +254,7 @@ def _weights(iterations: int, damping: float, unit: int | None, known: pa.Table)
     scale = _SHARE / n if unit is None else float(unit << _BITS)
     return pa.table(
         {
-            "all": pa.repeat(known["all"][0], len(weights)),
+            "all": pa.repeat(powers["all"][0], len(weights)),
             "step": np.arange(len(weights)),
             "weight": weights / _POWER * scale,
         }

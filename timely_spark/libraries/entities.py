@@ -212,14 +212,14 @@ def _allowed(
             wrong.append(both.select("component"))
         return wrong[0].concat(*wrong[1:]).distinct()
 
-    def weaken(kept: Collection) -> Collection:
+    def weaken(pairs: Collection) -> Collection:
         """The links without those in the lowest step of a refused group."""
-        groups = connected_components(kept.select(src="a", dst="b"))
-        grouped = kept.where(pc.field(LEVEL) < math.inf).join(groups, left="a", right="node")
+        groups = connected_components(pairs.select(src="a", dst="b"))
+        grouped = pairs.where(pc.field(LEVEL) < math.inf).join(groups, left="a", right="node")
         grouped = grouped.semijoin(refused(groups), on="component")
         lowest = grouped.min(LEVEL, keys="component")
         held = grouped.semijoin(lowest.select("component", LEVEL), on=["component", LEVEL])
-        return kept.concat(held.select("a", "b", "score", LEVEL).negate())
+        return pairs.concat(held.select("a", "b", "score", LEVEL).negate())
 
     wrong = refused(groups)
     apart = groups.semijoin(wrong, on="component")

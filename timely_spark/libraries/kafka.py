@@ -165,10 +165,10 @@ class DropRepeats(BufferingVertex):
             return
         table = pa.concat_tables(batches[0])
         named = pa.concat_tables([*self.newest, table.select(_IDENTITY)])
-        known = named.num_rows - table.num_rows
+        earlier = named.num_rows - table.num_rows
         epochs = named["epoch"].fill_null(-1).to_numpy()
         sequences = group(named, _SEQUENCE)
-        stored = np.where(np.arange(len(epochs)) < known, epochs, -1)
+        stored = np.where(np.arange(len(epochs)) < earlier, epochs, -1)
         newest, before = (
             np.maximum.reduceat(values[sequences.order], sequences.starts)[sequences.of]
             for values in (epochs, stored)
@@ -178,4 +178,4 @@ class DropRepeats(BufferingVertex):
         ours = pc.is_valid(named["flow"]).to_numpy()
         self.newest = [named.filter(pa.array(first & ours & (epochs == newest)))]
         new = ~ours | (first & (epochs >= before))
-        self.send_by(0, time, table.filter(pa.array(new[known:])))
+        self.send_by(0, time, table.filter(pa.array(new[earlier:])))

@@ -228,7 +228,7 @@ def _program(
         raise GraphError(
             msg, where=caller(), hint="give for each column (initial value, value after a superstep)."
         )
-    kept = [column for column in nodes.schema.names if column not in columns]
-    nodes = nodes.select(*kept, {column: value_of(first) for column, (first, _) in columns.items()})
+    unchanged = [column for column in nodes.schema.names if column not in columns]
+    nodes = nodes.select(*unchanged, {column: value_of(first) for column, (first, _) in columns.items()})
     later = {column: value_of(then) for column, (_, then) in columns.items()}
     return nodes, lambda schema, batch: by_expressions(later, schema, batch)

@@ -97,9 +97,9 @@ class Call(Vertex):
 
         async def answered(part: pa.Table) -> pa.Table:
             async with free:
-                known = answers.read(part) if answers is not None else None
-                if known is not None:
-                    return known
+                recorded = answers.read(part) if answers is not None else None
+                if recorded is not None:
+                    return recorded
                 table = as_table(await self._asked(part, pool), self.schema, projected=True)
                 if answers is not None:
                     answers.write(part, table)

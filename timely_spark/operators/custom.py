@@ -281,10 +281,10 @@ def _summaries(
     for pair, summary in summaries.items():
         try:
             input_, output = pair
-            known = paths[range(len(streams))[input_]][range(outputs)[output]] is not None and min(pair) >= 0
+            valid = paths[range(len(streams))[input_]][range(outputs)[output]] is not None and min(pair) >= 0
         except (TypeError, ValueError, IndexError):
-            known = False
-        if not known:
+            valid = False
+        if not valid:
             msg = f"{step}: summaries has {pair!r}; there are {len(streams)} inputs and {outputs} outputs"
             raise GraphError(msg, where=caller(), hint="give (input, output), counted from 0.")
         paths[input_][output] = _path(step, pair, summary, identity, scope)

@@ -57,8 +57,8 @@ class Expire(Vertex):
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Drop retracted records: another worker may still be notified of their epoch."""
-        kept = [{"state": state["state"].later(state.get("retracted", self.retracted))} for state in states]
-        return repartition(self, kept, workers, partition)
+        open_ = [{"state": state["state"].later(state.get("retracted", self.retracted))} for state in states]
+        return repartition(self, open_, workers, partition)
 
 
 class Sessions(BufferingVertex):

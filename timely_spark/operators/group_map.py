@@ -147,8 +147,8 @@ def with_summed_weights(rows: pa.Table, *first: Indices) -> tuple[Indices, pa.Ta
     """
     labels = [column for column in rows.schema.names if column != _WEIGHT]
     equal = runs([*first, *numbers_of(rows, labels)], rows.num_rows)
-    kept, (totals,) = equal.nonzero([numbers(rows, _WEIGHT)])
-    return kept, rows.select(labels).take(pa.array(kept)).append_column(_WEIGHT, pa.array(totals))
+    firsts, (totals,) = equal.nonzero([numbers(rows, _WEIGHT)])
+    return firsts, rows.select(labels).take(pa.array(firsts)).append_column(_WEIGHT, pa.array(totals))
 
 
 def _compact(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
@@ -195,10 +195,10 @@ class KeyFunction:
         if self.state is None or states is None:
             return self._keyed(key_rows, [*map(self._called, *arguments)], self.schema)
         pairs = [*map(self._called, *arguments, self._aligned(key_rows, states))]
-        kept = [[] if state is None else [state] for _, state in pairs]
+        lists = [[] if state is None else [state] for _, state in pairs]
         return (
             self._keyed(key_rows, [results for results, _ in pairs], self.schema),
-            self._keyed(key_rows, kept, self.state),
+            self._keyed(key_rows, lists, self.state),
         )
 
     def _called(self, *arguments: Any) -> Any:

@@ -169,10 +169,10 @@ class JoinComplete(BufferingVertex):
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the pairs, and the unmatched records that the kind of join keeps."""
         left, right = per_input(batches, self.schemas)
-        index, known = Arrangement(self.on[1]), with_keys(_numbered(left), self.on[0])
+        index, keyed = Arrangement(self.on[1]), with_keys(_numbered(left), self.on[0])
         index.insert(with_keys(_numbered(right), self.on[1]))
-        at, matched = index.matches(known, self.on[0])
-        probe = numbers(known, _ROW)[at]
+        at, matched = index.matches(keyed, self.on[0])
+        probe = numbers(keyed, _ROW)[at]
         rows = probe, numbers(matched, _ROW) if len(probe) else probe
         if self.how == "semi":
             self.send_by(0, time, left.filter(pa.array(_among(probe, left))))
@@ -283,11 +283,11 @@ class JoinCompleteExpiring(JoinComplete):
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Drop records that were sent: another worker may still be notified of their epoch."""
-        kept = []
+        current = []
         for state in states:
             alone = [each.later(state.get("sent", self.sent)) for each in state.get("alone", self.alone)]
-            kept.append({key: value for key, value in state.items() if key != "sent"} | {"alone": alone})
-        return repartition(self, kept, workers, partition)
+            current.append({key: value for key, value in state.items() if key != "sent"} | {"alone": alone})
+        return repartition(self, current, workers, partition)
 
 
 def joined_rows(

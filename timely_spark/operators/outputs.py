@@ -539,7 +539,7 @@ def add_output(
     schema = stream.schema if added is None else stream.schema.append(pa.field(added, pa.int32()))
     stamped = kind in {"memory", "files"} or options.get("epoch")
     epoch = [pa.field("epoch", pa.int64())] if stamped else []
-    check_names(operator, caller(), pa.schema([*epoch, *schema]), known=stream.schema.names)
+    check_names(operator, caller(), pa.schema([*epoch, *schema]), existing=stream.schema.names)
     stage_kind = Kind.INSPECT if kind == "inspect" else Kind.OUTPUT
     called = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"
     stream.then(

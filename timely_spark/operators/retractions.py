@@ -41,7 +41,7 @@ def retractions_in(stream: Stream) -> tuple[str, str | None] | None:
                 signs[stage.name] = name
         elif stage.vertex is not None and stage.vertex.keeps_signs:
             sources = ((edge.source, edge.schema.names) for edge in stream.flow.graph.into(stage))
-            todo += [(source, column, name) for source, known in sources if column is None or column in known]
+            todo += [(source, column, name) for source, names in sources if column is None or column in names]
         elif stage.is_routing or stage.keeps is not None:
             old = column if column is None or stage.is_routing else (stage.keeps or {}).get(column)
             if column is None or old is not None:

@@ -42,8 +42,8 @@ class First(Combines):
         by = [(_GROUP, "ascending"), *self.order]
         rows = pc.sort_indices(table.append_column(_GROUP, pa.array(groups.of)), by).to_numpy()
         first = np.arange(len(rows)) - np.repeat(groups.starts, groups.sizes) < self.k
-        kept: Indices = rows[first].astype(np.int64)
-        return kept, table.take(pa.array(kept))
+        firsts: Indices = rows[first].astype(np.int64)
+        return firsts, table.take(pa.array(firsts))
 
 
 @operator(Stream)

@@ -130,12 +130,12 @@ class CloseWindows(BufferingVertex):
         Every worker is notified again of the times that one of them has not processed. The records of windows
         that a worker has closed may still be in its arrangement: they are dropped.
         """
-        kept = []
+        current = []
         for state in states:
             one = {name: state[name] for name in ("buffered", "open") if name in state}
             if "state" in state:
                 one["state"] = state["state"].later(-FAR if state.get("closed") is None else state["closed"])
-            kept.append(one)
+            current.append(one)
         whole = {
             "closed": min(
                 (state["closed"] for state in states if state.get("closed") is not None), default=None
@@ -143,7 +143,7 @@ class CloseWindows(BufferingVertex):
             "ends": sorted({end for state in states for end in state.get("ends", ())}),
             "highs": {time: high for state in states for time, high in state.get("highs", {}).items()},
         }
-        return [{**part, **copy.deepcopy(whole)} for part in repartition(self, kept, workers, partition)]
+        return [{**part, **copy.deepcopy(whole)} for part in repartition(self, current, workers, partition)]
 
 
 class CloseSessions(CloseWindows):

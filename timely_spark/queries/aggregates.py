@@ -467,19 +467,19 @@ class SqlAggregates(Logic):
     def partial(self, changes: pa.Table) -> pa.Table:
         """The stored columns, and the weights."""
         weights = [one for one in changes.schema.names if one.startswith(DIFF)]
-        kept = changes.select([*self.keys, *self.stored, *weights])
+        result = changes.select([*self.keys, *self.stored, *weights])
         diffs = numbers(changes, DIFF)
         for column in self.counted:
             values = flat(changes.column(column))
             valid = values.is_valid().to_numpy(zero_copy_only=False)
-            kept = kept.append_column(_valid_weight(column), pa.array(valid * diffs))
+            result = result.append_column(_valid_weight(column), pa.array(valid * diffs))
         for column in self.summed:
             values = digits_of(changes.column(column))
             low = values.astype(np.int32).astype(np.int64)  # with a sign, so that -1 is a small number
             for half, part in (("high", (values >> 32) + (low < 0)), ("low", low)):
                 weight = _half(column, half)
-                kept = kept.append_column(weight, pa.array(products(part, diffs, weight)))
-        return kept
+                result = result.append_column(weight, pa.array(products(part, diffs, weight)))
+        return result
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """One row for each group that is there."""

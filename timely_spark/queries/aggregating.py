@@ -104,7 +104,7 @@ class Aggregating(Joins):
             relation = Aggregation(relation, tuple(listed), tuple(specs), always)
         self.relation = relation
         self.computed = {**dict(zip(by, keys, strict=True)), **names}
-        kept = {*listed}
+        key_names = {*listed}
         own = [
             NamedColumn(OWN, name, column, self.relation.schema.field(column).type, hidden=True)
             for name, call in self.of_subqueries.items()
@@ -117,7 +117,7 @@ class Aggregating(Joins):
         final = [replace(one, column=self.final_name(one.column)) for one in self.names.entries]
         entries = [replace(one, column=columns_of.get(one.column, one.column)) for one in final]
         self.names = VisibleColumns(
-            [*(one for one in entries if one.column in keys and one.column in kept), *own],
+            [*(one for one in entries if one.column in keys and one.column in key_names), *own],
             [(depth, replace(one, column=self.final_name(one.column))) for depth, one in self.names.outer],
             self.around,
         )
@@ -342,7 +342,7 @@ class Aggregating(Joins):
         for at, each in enumerate(sets):
             present = {named[one] for one in each}
             number = sum(1 << (len(order) - 1 - n) for n, key in enumerate(order) if key not in present)
-            kept = [
+            key_columns = [
                 (
                     key,
                     key
@@ -355,7 +355,7 @@ class Aggregating(Joins):
                 (name, self.binder.bound(cast_to(exp.Literal.number(value), pa.int64()), schema))
                 for name, value in ((group_id, number), (place, at))
             ]
-            parts.append(Projection(relation, (*kept, *((n, n) for n, _ in columns), *values)))
+            parts.append(Projection(relation, (*key_columns, *((n, n) for n, _ in columns), *values)))
         return Concat(tuple(parts)), [*keys, group_id, place]
 
     def grouping(self, node: Any) -> Any:

@@ -182,8 +182,8 @@ def read_call(node: Any) -> AggregateCall:
     if function == "count" and arguments and isinstance(arguments[0], exp.Star):
         arguments = []
     constants: list[Any] = []
-    known = {"this", "expression", "quantile", "separator", "accuracy"}  # of exact answers
-    unread = [one for name, one in call.args.items() if isinstance(one, exp.Expression) and name not in known]
+    slots = {"this", "expression", "quantile", "separator", "accuracy"}  # of exact answers
+    unread = [one for name, one in call.args.items() if isinstance(one, exp.Expression) and name not in slots]
     if type(call).__name__ in {"PercentileCont", "PercentileDisc"}:
         unread += order[1:]
         constants = [*arguments, bool(order and order[0].args.get("desc"))]

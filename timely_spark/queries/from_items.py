@@ -121,11 +121,11 @@ class FromItems(Subqueries):
             "alias"
         ].columns
         alias = exp.TableAlias(this=exp.to_identifier(node.alias or node.name), columns=columns)
-        kept, self.views = self.views, views
+        outer, self.views = self.views, views
         try:
             return self.derived(exp.Subquery(this=cte.this.copy(), alias=alias))
         finally:
-            self.views = kept
+            self.views = outer
 
     def _in_parentheses(self, node: Any) -> FromItem:
         """Joins in parentheses, which may have a name."""
@@ -173,8 +173,8 @@ class FromItems(Subqueries):
         views = {one.lower(): view for one, view in self.views.items()}
         if name.lower() in views:
             return views[name.lower()]
-        known = sorted(self.views)
-        hint = near(name, known) or f"the tables are {', '.join(known) or 'none'}."
+        names = sorted(self.views)
+        hint = near(name, names) or f"the tables are {', '.join(names) or 'none'}."
         raise self.binder.refuse(node, f"no table {name}", hint)
 
     def lateral(self, node: Any, left: FromItem, side: str, join: Any) -> FromItem:
@@ -229,9 +229,9 @@ class FromItems(Subqueries):
     def _generated(self, node: Any, call: Any, left: FromItem, *, outer: bool = False) -> FromItem:
         """A source, and for each row the rows that a function makes of it."""
         tree = self.plain(elements_of(self.binder, call), self.names_of([left]))
-        kept, self.relation = self.relation, left.relation
+        before, self.relation = self.relation, left.relation
         column = self.add(tree, "elements")
-        relation, self.relation = self.relation, kept
+        relation, self.relation = self.relation, before
         generated = parts_of(self.binder, call, relation.schema.field(column).type)
         alias = node.args.get("alias")
         renamed = [one.name for one in alias.columns] if alias is not None else []

@@ -157,8 +157,8 @@ class Joins(FromItems):
         on = node.args.get("on")
         using = [one.name for one in node.args.get("using") or ()]
         if (node.method or "").upper() == "NATURAL":
-            known = {one.name.lower() for part in parts for one in part.entries if not one.hidden}
-            using = [one.name for one in other.entries if one.name.lower() in known]
+            names = {one.name.lower() for part in parts for one in part.entries if not one.hidden}
+            using = [one.name for one in other.entries if one.name.lower() in names]
         inner = not side and kind in {"", "INNER", "CROSS"}
         if inner and on is not None and calls.has_query(on):
             # of inner joins ON is WHERE
@@ -225,7 +225,7 @@ class Joins(FromItems):
             return parts, early, later
         # what WHERE says of the left side alone may be said before, as the join keeps left rows as they are
         names = self.names_of(parts)
-        kept = []
+        conditions = []
         for one in later:
             sooner = not calls.has_query(one) and all(
                 self.is_named(column, names) for column in one.find_all(*_column_types())
@@ -233,8 +233,8 @@ class Joins(FromItems):
             if sooner:
                 early = [*early, self.plain(one, names)]
             else:
-                kept.append(one)
-        return parts, early, kept
+                conditions.append(one)
+        return parts, early, conditions
 
     def is_named(self, node: Any, names: VisibleColumns) -> bool:
         """Whether a name is that of a column here; False of expressions that are no names."""
@@ -282,9 +282,9 @@ class Joins(FromItems):
                 this="coalesce", expressions=[column_node(first.column), column_node(second.column)]
             )
             column = self.fresh.name(name)
-            kept = [(one, one) for one in relation.schema.names]
+            columns = [(one, one) for one in relation.schema.names]
             bound = self.binder.bound(value, relation.schema)
-            relation = Projection(relation, (*kept, (column, bound)))
+            relation = Projection(relation, (*columns, (column, bound)))
             entries = [replace(one, hidden=True) if one in both else one for one in entries]
             place = entries.index(replace(left, hidden=True))
             entries.insert(place, NamedColumn("", left.name, column, bound.type))
@@ -328,11 +328,11 @@ class Joins(FromItems):
         return FromItem(relation, source.entries, source.outer)
 
     def _filtered(self, relation: Relation, condition: Any) -> Relation:
-        kept, self.relation = self.relation, relation
+        outer, self.relation = self.relation, relation
         try:
             return Selection(relation, self.condition(condition))
         finally:
-            self.relation = kept
+            self.relation = outer
 
     def _used(self, tree: Any) -> set[str]:
         from sqlglot import exp
@@ -396,8 +396,8 @@ class Joins(FromItems):
         if isinstance(column, str) and not copy:
             return relation, column
         name = self.fresh.name("key")
-        kept = [(one, one) for one in relation.schema.names]
-        return Projection(relation, (*kept, (name, column))), name
+        columns = [(one, one) for one in relation.schema.names]
+        return Projection(relation, (*columns, (name, column))), name
 
     def _inner(self, left: FromItem, right: FromItem, conditions: list[Any]) -> tuple[FromItem, list[Any]]:
         pairs = self._keys(left, right, conditions)
@@ -485,9 +485,9 @@ class Joins(FromItems):
         """
         # the conditions may read the right keys, which a join drops
         copies = [(b, self.fresh.name("key")) for _, b in keys]
-        kept = [(one, one) for one in right_input.schema.names]
+        own = [(one, one) for one in right_input.schema.names]
         right = (
-            Projection(right_input, (*kept, *((new, old) for old, new in copies))) if copies else right_input
+            Projection(right_input, (*own, *((new, old) for old, new in copies))) if copies else right_input
         )
         relation: Relation = RelationJoin(
             both.relation, right, "inner", tuple(a for a, _ in keys), tuple(new for _, new in copies)
@@ -508,8 +508,8 @@ class Joins(FromItems):
     def _by_matches(self, how: str, left: Relation, right: Relation, pairs: Relation) -> Relation:
         """An outer join with further conditions: its pairs, and the rows that are in none."""
         parts: list[Relation] = [pairs]
-        kept = [(left, right)] if how == "left" else [(left, right), (right, left)]
-        for one, other in kept:
+        sides = [(left, right)] if how == "left" else [(left, right), (right, left)]
+        for one, other in sides:
             alone = Matched(one, _only(pairs, one.schema.names), present=False)
             nulls = {f.name: self.binder.null(f.type, alone.schema) for f in other.schema}
             parts.append(

@@ -118,20 +118,20 @@ class BlockNames(ABC):
     def _of_alias(self, node: Any, alias: Any, names: VisibleColumns) -> Any:
         """The expression of another column of the result, as Spark lets names of its aliases be used."""
         name = node.parts[0].name.lower()
-        kept, self._aliases = self._aliases, {n: tree for n, tree in self._aliases.items() if n != name}
+        aliases, self._aliases = self._aliases, {n: tree for n, tree in self._aliases.items() if n != name}
         try:
             return self.rewritten(alias) if names is self.names else self.plain(alias, names)
         finally:
-            self._aliases = kept
+            self._aliases = aliases
 
     def _unknown(self, node: Any, parts: Sequence[str], names: VisibleColumns) -> SqlError:
-        known = list(names.all_known())
+        candidates = list(names.all_known())
         text = ".".join(parts)
         if self._before is not None and names is self.names and self._before.find(parts) is not None:
             hint = f"add it to GROUP BY, or write an aggregate, such as any_value({text})."
             return self.binder.refuse(node, f"{text} is neither in GROUP BY nor in an aggregate", hint)
         listed = list(
-            dict.fromkeys(f"{one.table}.{one.name}" if len(parts) > 1 else one.name for one in known)
+            dict.fromkeys(f"{one.table}.{one.name}" if len(parts) > 1 else one.name for one in candidates)
         )
         hint = near(text, listed) or f"the columns are: {', '.join(listed) or 'none'}."
         return self.binder.refuse(node, f"no column {text}", hint)
@@ -182,6 +182,6 @@ class BlockNames(ABC):
         if isinstance(column, str):
             return column
         name = self.fresh.name(wanted)
-        kept = [(one, one) for one in self.relation.schema.names]
-        self.relation = Projection(self.relation, (*kept, (name, column)))
+        columns = [(one, one) for one in self.relation.schema.names]
+        self.relation = Projection(self.relation, (*columns, (name, column)))
         return name

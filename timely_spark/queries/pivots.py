@@ -98,8 +98,8 @@ def _unpivoted(pivot: Any, field: Any, source: Any, columns: Sequence[str]) -> A
     names = [exp.to_identifier(one.name, quoted=True) for one in (field.this, *values)]
     alias = exp.TableAlias(this=exp.to_identifier(view, quoted=True), columns=names)
     selected = [exp.column(one.copy(), exp.to_identifier(view, quoted=True)) for one in names]
-    kept = [exp.column(exp.to_identifier(one, quoted=True)) for one in columns if one.lower() not in read]
-    query = exp.select(*kept, *selected).from_(source)
+    others = [exp.column(exp.to_identifier(one, quoted=True)) for one in columns if one.lower() not in read]
+    query = exp.select(*others, *selected).from_(source)
     query.set("laterals", [exp.Lateral(this=call, view=True, alias=alias)])
     if pivot.args.get("include_nulls"):
         return query

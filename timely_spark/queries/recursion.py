@@ -362,9 +362,9 @@ class Loop:
         for union in list(anchor.find_all(exp.Union)):
             if union.args.get("with_"):
                 continue
-            kept = [one for one in self._parts(union) if not set(_read(one, self.names)) & {*waiting}]
-            if kept and len(kept) < len(self._parts(union)):
-                union.replace(_concatenated(kept))
+            anchors = [one for one in self._parts(union) if not set(_read(one, self.names)) & {*waiting}]
+            if anchors and len(anchors) < len(self._parts(union)):
+                union.replace(_concatenated(anchors))
         return [] if set(_read(anchor, self.names)) & {*waiting} else [anchor]
 
     def _query(self, part: Any) -> BoundQuery:
@@ -380,8 +380,8 @@ class Loop:
         own = {
             node.alias: self._columns_view(node) for name, node in self.names.items() if name in self.schemas
         }
-        kept = {name: view for name, view in self.outer.items() if name.lower() not in self.names}
-        return {**kept, **own}
+        outer = {name: view for name, view in self.outer.items() if name.lower() not in self.names}
+        return {**outer, **own}
 
     def _body(self, node: Any, branches: tuple[bool | None, list[Any]]) -> tuple[Relation, Relation]:
         """The start of a name, and its body."""
@@ -532,25 +532,25 @@ def takes_back(one: Relation, number: int) -> str | None:
     return words.get(type(one).__name__, "an outer join, or NOT EXISTS")
 
 
-def _reads(relation: Relation, loop: str, known: dict[Relation, bool]) -> bool:
-    if relation not in known:
+def _reads(relation: Relation, loop: str, answers: dict[Relation, bool]) -> bool:
+    if relation not in answers:
         direct = isinstance(relation, Named) and relation.loop == loop
-        known[relation] = direct or any(_reads(one, loop, known) for one in relation.inputs)
-    return known[relation]
+        answers[relation] = direct or any(_reads(one, loop, answers) for one in relation.inputs)
+    return answers[relation]
 
 
 def _readers(relation: Relation, loop: str) -> list[Relation]:
     """The operators over a loop's names."""
-    known: dict[Relation, bool] = {}
-    return [one for one in relation.walk() if _reads(one, loop, known) and not isinstance(one, Named)]
+    answers: dict[Relation, bool] = {}
+    return [one for one in relation.walk() if _reads(one, loop, answers) and not isinstance(one, Named)]
 
 
 def _paths(relation: Relation, loop: str) -> Iterator[tuple[Relation, int]]:
     """The operators over a loop's names, each with the number of the input that reads them."""
-    known: dict[Relation, bool] = {}
+    answers: dict[Relation, bool] = {}
     for one in relation.walk():
         for number, each in enumerate(one.inputs):
-            if _reads(each, loop, known):
+            if _reads(each, loop, answers):
                 yield one, number
 
 

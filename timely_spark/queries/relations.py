@@ -120,20 +120,20 @@ class Relation:
     @property
     def digest(self) -> str:
         """What tells it from other relations, also in another process; loops are numbered in each text."""
-        known: dict[Relation, str] = {}
+        digests: dict[Relation, str] = {}
 
         def shown(value: Any) -> str:
             if isinstance(value, tuple):
                 return str([shown(one) for one in value])
-            return known[value] if isinstance(value, Relation) else repr(value)
+            return digests[value] if isinstance(value, Relation) else repr(value)
 
         for one in self.walk():
             values = {name.name: getattr(one, name.name) for name in fields(one)}
             if "loop" in values:
                 values["loop"] = values["loop"].rpartition(" ")[0]
             parts = [type(one).__name__, *map(shown, values.values())]
-            known[one] = hashlib.sha256(str(parts).encode()).hexdigest()
-        return known[self]
+            digests[one] = hashlib.sha256(str(parts).encode()).hexdigest()
+        return digests[self]
 
 
 def _pick(schema: pa.Schema, names: Sequence[str]) -> list[pa.Field]:
@@ -216,10 +216,10 @@ class Projection(Relation):
 
     def needs(self, columns: Needs) -> list[Needs]:
         """The columns that the needed expressions read."""
-        kept = [value for name, value in self._kept(columns)]
+        parts = [value for name, value in self._kept(columns)]
         return [
             frozenset(
-                one for value in kept for one in ((value,) if isinstance(value, str) else value.columns)
+                one for value in parts for one in ((value,) if isinstance(value, str) else value.columns)
             )
         ]
 
@@ -343,8 +343,8 @@ class Aggregation(Relation):
 
     def needs(self, columns: Needs) -> list[Needs]:
         """The keys, and the arguments of the needed aggregates."""
-        kept = self._kept(columns)
-        read = {one for _, call in kept for one in (*call.columns, *(by.column for by in call.order))}
+        parts = self._kept(columns)
+        read = {one for _, call in parts for one in (*call.columns, *(by.column for by in call.order))}
         own = frozenset(read) | frozenset(self.keys)
         return [own] if self.always is None else [own, frozenset(self.always.schema.names)]
 
@@ -352,8 +352,8 @@ class Aggregation(Relation):
         return replace(self, calls=self._kept(columns))
 
     def _kept(self, columns: Needs) -> tuple[tuple[str, AggregateFunction], ...]:
-        kept = tuple(one for one in self.calls if one[0] in columns)
-        return kept or (() if self.keys else self.calls[:1])
+        calls = tuple(one for one in self.calls if one[0] in columns)
+        return calls or (() if self.keys else self.calls[:1])
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
         return aggregate_records(inputs[0], self.keys, dict(self.calls), *inputs[1:])
@@ -518,11 +518,11 @@ def estimated_size(relation: Relation, sizes: Mapping[str, float]) -> float | No
     estimates: dict[Relation, float | None] = {}
     for one in relation.walk() if sizes else ():
         inputs = [estimates[of] for of in one.inputs]
-        known = [of for of in inputs if of is not None]
+        numbers = [of for of in inputs if of is not None]
         if isinstance(one, TableScan):
             estimates[one] = sizes.get(one.name)
-        elif len(known) < len(inputs):
+        elif len(numbers) < len(inputs):
             estimates[one] = None
         else:
-            estimates[one] = max(known, default=0.0) * (_KEPT if isinstance(one, Selection) else 1.0)
+            estimates[one] = max(numbers, default=0.0) * (_KEPT if isinstance(one, Selection) else 1.0)
     return estimates.get(relation)

@@ -169,8 +169,8 @@ class Present(Logic):
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The records with their multiplicities."""
         left, right = numbers(inputs, DIFF), numbers(inputs, _OTHER)
-        kept = (left > 0) & ((right > 0) == self.present)
-        return pa.table({GROUP: inputs[GROUP], DIFF: inputs[DIFF]}).filter(pa.array(kept))
+        passing = (left > 0) & ((right > 0) == self.present)
+        return pa.table({GROUP: inputs[GROUP], DIFF: inputs[DIFF]}).filter(pa.array(passing))
 
 
 def matched(left: Collection, right: Collection, *, present: bool) -> Collection:

@@ -155,8 +155,8 @@ class Subqueries(BlockNames):
 
     def _copied(self, column: str) -> str:
         name = self.fresh.name("value")
-        kept = [(one, one) for one in self.relation.schema.names]
-        self.relation = Projection(self.relation, (*kept, (name, column)))
+        columns = [(one, one) for one in self.relation.schema.names]
+        self.relation = Projection(self.relation, (*columns, (name, column)))
         return name
 
     def _renamed(self, relation: Relation, columns: Sequence[str]) -> Relation:
@@ -297,9 +297,9 @@ class Subqueries(BlockNames):
         some = AggregateFunction("count", (), pa.int64())
         matches = Aggregation(marked, names, (("found", best), ("rows", some)))
         values = self._joined_with(matches, tuple(new), names, ["found", "rows"], "left")
-        known = exp.Is(this=column_node(values[1]), expression=exp.Null())
+        is_null = exp.Is(this=column_node(values[1]), expression=exp.Null())
         true = exp.If(this=column_node(values[0]), true=exp.Boolean(this=True))
-        return exp.Case(ifs=[exp.If(this=known, true=exp.Boolean(this=False)), true], default=exp.Null())
+        return exp.Case(ifs=[exp.If(this=is_null, true=exp.Boolean(this=False)), true], default=exp.Null())
 
 
 def _expression_of(query: Any) -> Any:

@@ -42,9 +42,9 @@ class OtherFlow(TimelyError, ValueError):
     """The checkpoint is not one of a flow, or of another version."""
 
     @classmethod
-    def format_is(cls, written: object, known: int) -> OtherFlow:
+    def format_is(cls, written: object, current: int) -> OtherFlow:
         """This version cannot read the format of the round log."""
-        msg = f"The checkpoint has format {written!r}; this version of timely_spark reads {known}."
+        msg = f"The checkpoint has format {written!r}; this version of timely_spark reads {current}."
         return cls(msg, hint="start the version that wrote it, or give a new checkpoint.")
 
     @classmethod

@@ -120,25 +120,25 @@ def to_instants(local: Any, zone: str | None) -> Any:
 
     A local time that a clock leaves out is moved forward by what it leaves out.
     """
-    known = 0 if zone is None else zone_of(zone)
-    if not isinstance(known, str):
-        return np.asarray(local) - (known or 0)
+    zone_name = 0 if zone is None else zone_of(zone)
+    if not isinstance(zone_name, str):
+        return np.asarray(local) - (zone_name or 0)
     times = pa.array(np.asarray(local, np.int64)).view(pa.timestamp("us"))
-    zoned = pc.assume_timezone(times, known, ambiguous="earliest", nonexistent="latest")
+    zoned = pc.assume_timezone(times, zone_name, ambiguous="earliest", nonexistent="latest")
     instants = np.asarray(zoned.view(pa.int64()))
-    missing = to_local(instants, known) != local
+    missing = to_local(instants, zone_name) != local
     if not missing.any():
         return instants
     before = instants - 1
-    return np.where(missing, local - (to_local(before, known) - before), instants)
+    return np.where(missing, local - (to_local(before, zone_name) - before), instants)
 
 
 def to_local(instants: Any, zone: str | None) -> Any:
     """The local times in a zone of instants, as microseconds."""
-    known = 0 if zone is None else zone_of(zone)
-    if not isinstance(known, str):
-        return np.asarray(instants) + (known or 0)
-    times = pa.array(np.asarray(instants, np.int64)).view(pa.timestamp("us", known))
+    zone_name = 0 if zone is None else zone_of(zone)
+    if not isinstance(zone_name, str):
+        return np.asarray(instants) + (zone_name or 0)
+    times = pa.array(np.asarray(instants, np.int64)).view(pa.timestamp("us", zone_name))
     return np.asarray(pc.local_timestamp(times).view(pa.int64()))
 
 
@@ -206,8 +206,8 @@ def _with_zones(local: Any, good: Any, names: pa.Array, zone: str) -> tuple[Any,
     instants, codes = np.zeros(len(local), np.int64), names.dictionary_encode()
     for code, name in enumerate(codes.dictionary.to_pylist()):
         rows = np.asarray(codes.indices) == code
-        known = zone_of(name or zone)
-        if known is None:
+        zone_name = zone_of(name or zone)
+        if zone_name is None:
             good &= ~rows
         else:
             instants[rows] = to_instants(local[rows], name or zone)

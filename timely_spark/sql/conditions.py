@@ -63,10 +63,10 @@ def _column(term: Term) -> pc.Expression | None:
 
 def _in(subject: Term, *values: Term) -> pc.Expression | None:
     column = _column(subject)
-    known = [one.value for one in values if isinstance(one, Constant) and one.value.is_valid]
-    if column is None or len(known) < len(values) or is_float(subject.type):
+    constants = [one.value for one in values if isinstance(one, Constant) and one.value.is_valid]
+    if column is None or len(constants) < len(values) or is_float(subject.type):
         return None
-    return pc.if_else(column.is_valid(), column.isin(pa.array(known, subject.type)), None)
+    return pc.if_else(column.is_valid(), column.isin(pa.array(constants, subject.type)), None)
 
 
 def _comparison(name: str, left: Term, right: Term) -> pc.Expression | None:

@@ -55,11 +55,11 @@ def check_parts(text: str, tree: exp.Expression, *, step: str = "") -> None:
     """
     every: Any = tree.walk()
     for node in every:
-        known = _PARTS.get(type(node).__name__)
-        if known is None:
+        parts = _PARTS.get(type(node).__name__)
+        if parts is None:
             continue
         for name, value in node.args.items():
-            if value and name not in known.split():
+            if value and name not in parts.split():
                 what = f"{name.strip('_').upper().replace('_', ' ')} in {type(node).__name__.upper()}"
                 problem, hint = f"{what} is not supported", "leave it out."
                 raise mistake(text, start_of(node) or 0, problem, hint=hint, step=step)

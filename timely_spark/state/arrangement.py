@@ -71,9 +71,9 @@ class Matches:
         """A column of signed integers without nulls; None if it is another."""
         taken = []
         for part, at, hashed in self._with_hashes():
-            if (known := part.integers(column, at, hashed)) is None:
+            if (values := part.integers(column, at, hashed)) is None:
                 return None
-            taken.append(known)
+            taken.append(values)
         if len(taken) == 1:
             return taken[0]
         return np.concatenate(taken) if taken else np.zeros(0, np.int64)
@@ -258,8 +258,8 @@ class Arrangement:
 
     def later(self, epoch: int) -> Arrangement:
         """The rows of later epochs than one."""
-        kept = pc.field(EPOCH) > epoch
-        return Arrangement(self.keys, [table.filter(kept) for table in self.batches()], within=self.within)
+        later = pc.field(EPOCH) > epoch
+        return Arrangement(self.keys, [table.filter(later) for table in self.batches()], within=self.within)
 
     def lookup(
         self, probe: pa.Table, on: Sequence[str], hashed: Hashes | None = None
@@ -327,8 +327,8 @@ class Arrangement:
             if not len(low):
                 continue
             if not (sure and part.exact(keys)):
-                known = part.take(low, list(dict.fromkeys(keys)), h[at])
-                equal = same(known, probe.select(list(dict.fromkeys(on))).take(pa.array(at)), keys, on)
+                keys_at = part.take(low, list(dict.fromkeys(keys)), h[at])
+                equal = same(keys_at, probe.select(list(dict.fromkeys(on))).take(pa.array(at)), keys, on)
                 if not equal.all():
                     low, at = low[equal], at[equal]
             rows.append(at)

@@ -169,17 +169,17 @@ class Summary:
         >>> Summary((MAX,), (5,), ()).followed_by(Summary((MAX,), (MAX - 3,), ())) is None
         True
         """
-        kept = len(self.increments)
-        if kept + len(self.appended) != len(other.limits):
+        common = len(self.increments)
+        if common + len(self.appended) != len(other.limits):
             raise InvalidTime.depths_differ(self, other)
-        if any(map(gt, self.appended, other.limits[kept:])):
+        if any(map(gt, self.appended, other.limits[common:])):
             return None
         limits = list(map(min, self.limits, map(sub, other.limits, self.increments)))
-        limits += self.limits[kept:]
+        limits += self.limits[common:]
         if min(limits, default=0) < 0:
             return None
         increments = tuple(map(add, self.increments, other.increments))
-        carried = tuple(map(add, self.appended, other.increments[kept:]))
+        carried = tuple(map(add, self.appended, other.increments[common:]))
         return other.with_parts(tuple(limits), increments, carried + other.appended)
 
     def with_parts(
@@ -213,10 +213,10 @@ class Summary:
         """
         if -1 in other.limits:  # no time passes `other`
             return
-        kept, other_kept = len(self.increments), len(other.increments)
+        length, other_length = len(self.increments), len(other.increments)
         own, others = self.increments + self.appended, other.increments + other.appended
         for i, (a, b) in enumerate(zip(own, others, strict=True)):
-            yield a - b + (other.limits[i] if other_kept <= i < kept else 0)
+            yield a - b + (other.limits[i] if other_length <= i < length else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class NestedTimes(Generic[TimeT_co, SummaryT_co]):
     def leave(self, depth: int) -> SummaryT_co:
         """The egress of a loop: the last of ``depth`` counters is dropped."""
         self._in_loop(depth)
-        return self._path(depth, kept=depth)
+        return self._path(depth, common=depth)
 
     def feedback(self, depth: int, limit: int | None = None) -> SummaryT_co:
         """The feedback of a loop: the last of ``depth`` counters + 1, and never above ``limit``.
@@ -280,12 +280,12 @@ class NestedTimes(Generic[TimeT_co, SummaryT_co]):
         self,
         depth: int,
         *,
-        kept: int | None = None,
+        common: int | None = None,
         steps: dict[int, int] | None = None,
         limit: int = MAX,
         appended: tuple[int, ...] = (),
     ) -> SummaryT_co:
-        increments = tuple((steps or {}).get(i, 0) for i in range(depth + 1 if kept is None else kept))
+        increments = tuple((steps or {}).get(i, 0) for i in range(depth + 1 if common is None else common))
         return self.summary((MAX,) * depth + (limit,), increments, appended)
 
     @staticmethod

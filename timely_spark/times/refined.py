@@ -130,9 +130,9 @@ class RefinedSummary(Summary):
         numbers = tuple.__new__(Time, (value if type(value) is int else 0 for value in time))
         if (moved := Summary.results_in(self, numbers)) is None or not any(self.inner):
             return moved
-        kept = len(self.increments)
+        common = len(self.increments)
         values: Iterator[Any] = (
-            number if inner is None else time[i] if i < kept else inner.least()
+            number if inner is None else time[i] if i < common else inner.least()
             for i, (number, inner) in enumerate(zip(moved, self.inner, strict=True))
         )
         return RefinedTime(*values)

@@ -97,17 +97,17 @@ class VertexSnapshot:
 
     def encode(self, parts: list[Any]) -> list[Any]:
         """The snapshot as plain JSON; chunks that are not in blobs are added to `parts`."""
-        kept = dict(zip(as_text(self.kept), self.kept.values(), strict=True))
+        sizes = dict(zip(as_text(self.kept), self.kept.values(), strict=True))
         full = None if self.full is None else encode_chunk(self.full, parts)
-        return [full, kept, [encode_chunk(segment, parts) for segment in self.log]]
+        return [full, sizes, [encode_chunk(segment, parts) for segment in self.log]]
 
     @classmethod
     def decode(cls, encoded: Sequence[Any], parts: Sequence[Any]) -> VertexSnapshot:
         """The snapshot that `encode` gave."""
-        full, kept, log = encoded
+        full, sizes, log = encoded
         return cls(
             None if full is None else decode_chunk(full, parts),
-            dict(zip(from_text(kept), kept.values(), strict=True)),
+            dict(zip(from_text(sizes), sizes.values(), strict=True)),
             tuple(decode_chunk(segment, parts) for segment in log),
         )
 

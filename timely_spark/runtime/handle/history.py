@@ -94,10 +94,10 @@ class History:
         term = max(self.log.files.numbers("terms"), default=None)
         if term != self._term:  # a restart may repeat batches
             self._term, self.batches = term, []
-        known = {batch.number: batch for batch in self.batches if batch.number < newest.batch}
+        earlier = {batch.number: batch for batch in self.batches if batch.number < newest.batch}
         batches = [PastBatch.of(newest)] * (newest.batch > FIRST)
         for number in range(newest.batch - 1, max(FIRST, newest.batch - LAST), -1):
-            batch = known.get(number)
+            batch = earlier.get(number)
             if batch is None:
                 manifest = self.log.read(number)
                 if manifest is None:

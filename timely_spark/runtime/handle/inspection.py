@@ -107,12 +107,12 @@ class Inspection:
             BadArgument: `round` is not an integer.
             UnknownName: the round is not retained.
         """
-        kept = self.retained
-        number = kept[-1] if round is None else integer("round", round, least=FIRST)
-        manifest_and_rows = self._log.manifest_and_rows(number) if number in kept else None
+        retained = self.retained
+        number = retained[-1] if round is None else integer("round", round, least=FIRST)
+        manifest_and_rows = self._log.manifest_and_rows(number) if number in retained else None
         if manifest_and_rows is None:
             msg = f"flow {self.flow!r} has no retained round {number}"
-            hint = f"give one from {kept[0]} to {kept[-1]}; start(keep=...) keeps more."
+            hint = f"give one from {retained[0]} to {retained[-1]}; start(keep=...) keeps more."
             raise UnknownName(msg, where=caller(), hint=hint)
         return Round(self.flow, self._log, *manifest_and_rows)
 
@@ -126,15 +126,15 @@ class Inspection:
         which a micro-batch may have several), epochs array<long> (those in flight), released array<string>
         (output and epoch), messages long, notifications long, state_bytes long, complete boolean.
         """
-        kept = self.retained[-integer("last", last) :] if last is not None else self.retained
-        rounds = [self.at(number) for number in kept]
+        retained = self.retained[-integer("last", last) :] if last is not None else self.retained
+        rounds = [self.at(number) for number in retained]
         return pa.table(
             {name: pa.array(map(value_of, rounds), kind) for name, (kind, value_of) in _ROUNDS.items()}
         )
 
     def __repr__(self) -> str:
-        kept = self.retained
-        return f"Inspection(flow={self.flow!r}, rounds {kept[0]} to {kept[-1]}, {self._log.checkpoint})"
+        rounds = self.retained
+        return f"Inspection(flow={self.flow!r}, rounds {rounds[0]} to {rounds[-1]}, {self._log.checkpoint})"
 
 
 @dataclass(frozen=True)

@@ -204,8 +204,8 @@ class LogView:
             if self._last is None:
                 newest = self.newest()
                 return History(self.log, self.context.plan.clocked).look(newest)
-            kept = [PastBatch.of(one) for one in self._last.manifests.values() if one is not None]
-        return History(self.log, self.context.plan.clocked, kept)
+            batches = [PastBatch.of(one) for one in self._last.manifests.values() if one is not None]
+        return History(self.log, self.context.plan.clocked, batches)
 
     @cached_property
     def sketch(self) -> Sketch:
@@ -221,8 +221,8 @@ class LogView:
 
     def frontier(self, name: str, manifest: Manifest | None = None) -> Antichain[Any]:
         """The frontier of an output or probe; `manifest`: by default the newest one."""
-        plan, known = self.context.plan, self.newest() if manifest is None else manifest
-        frontier = find(known.frontier, name, kind="output or probe", flow=plan.name)
+        plan, state = self.context.plan, self.newest() if manifest is None else manifest
+        frontier = find(state.frontier, name, kind="output or probe", flow=plan.name)
         return Antichain(map(plan.times.decode, frontier))
 
     def names(self) -> list[str]:

@@ -177,12 +177,12 @@ def answer_of(
     garbage: list[str],
 ) -> pa.Table:
     """The rows that a task returns for a batch: messages, outputs, states, and a `TaskResult`."""
-    known, encoded = coordinator.encode(), result.encode()
+    snapshot, encoded = coordinator.encode(), result.encode()
     if share.rank:  # all tasks know the same, but for their workers
-        known, encoded = {name: known[name] for name in ("pending", "left")}, {}
+        snapshot, encoded = {name: snapshot[name] for name in ("pending", "left")}, {}
     out = pa.concat_tables([result.rows, _as_rows(result.outputs)])
     out = context.blobs.refer(f"rounds-{coordinator.batch}-{share.rank}", out)
-    return pa.concat_tables([out, states, wire.table([(share.rank, TaskResult(known, encoded, garbage))])])
+    return pa.concat_tables([out, states, wire.table([(share.rank, TaskResult(snapshot, encoded, garbage))])])
 
 
 def decoded(plan: Plan, batch: int, answer: pa.Table) -> tuple[Coordinator, RoundResult]:

@@ -122,10 +122,10 @@ class _Types:
         if isinstance(kind, list) and len(others := [each for each in kind if each != "null"]) == 1:
             kind = others[0]
         if isinstance(kind, str):
-            known = self._named.get(_full(kind, space)) or self._named.get(kind)
+            default = self._named.get(_full(kind, space)) or self._named.get(kind)
         else:
-            known = None if isinstance(kind, list) else self._defined(kind, space)
-        type_ = _TYPES.get(kind, known) if isinstance(kind, str) else known
+            default = None if isinstance(kind, list) else self._defined(kind, space)
+        type_ = _TYPES.get(kind, default) if isinstance(kind, str) else default
         if type_ is None:
             msg = f"schema: there is no type of columns for Avro's {kind!r}"
             hint = 'read the messages with format="bytes", and decode them in a step of the flow.'

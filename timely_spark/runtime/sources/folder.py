@@ -205,10 +205,10 @@ class Folder:
             BadArgument: a default is no value of its column.
         """
         if declared is None:
-            schema, known = self._inferred_schema(quarantine=quarantine)
+            schema, schemas = self._inferred_schema(quarantine=quarantine)
         else:
             schema = as_schema(declared)
-            known = self._known(schema, quarantine=quarantine)
+            schemas = self._known(schema, quarantine=quarantine)
         for name, value in self.defaults.items():
             kind = schema.field(name).type if name in schema.names else None
             if kind is None or value is None or _scalar(value, kind) is None:
@@ -217,7 +217,7 @@ class Folder:
                 if kind is not None and zones(kind):
                     hint = "times of a timestamp have a zone (tzinfo=timezone.utc), of a timestamp_ntz none"
                 refuse({name: value}, what="defaults", expected=expected, hint=hint)
-        return schema, replace(self, known=tuple(known))
+        return schema, replace(self, known=tuple(schemas))
 
     def _known(self, schema: pa.Schema, *, quarantine: bool) -> Sequence[str]:
         """The columns of the newest file, checked against a schema; with `quarantine`, one that fits."""
@@ -289,9 +289,9 @@ class Folder:
             return kind
         return INSTANT
 
-    def _values(self, path: str, known: Values | None) -> Values:
+    def _values(self, path: str, values: Values | None) -> Values:
         """The columns that have one value in a file."""
-        return self._keys(path) if known is None else known
+        return self._keys(path) if values is None else values
 
     def _keys(self, path: str) -> Values:
         """The columns in the names of the folders above a file: ``day=1/a.parquet``."""
@@ -312,14 +312,14 @@ class Folder:
 
     def _fragment(self, path: Any, schema: pa.Schema, values: Values) -> Any:
         """A file; some of its columns have one value."""
-        known = [
+        equal = [
             pc.field(name).is_null()
             if text is None
             else pc.field(name) == _value(text, schema.field(name).type)
             for name, text in values
             if name in schema.names
         ]
-        expression = reduce(and_, known) if known else None
+        expression = reduce(and_, equal) if equal else None
         place = self.place[0] if isinstance(path, str) else None
         return self.format.make_fragment(path, place, partition_expression=expression)
 
@@ -396,8 +396,8 @@ class Folder:
         """
         import pyarrow.dataset as ds
 
-        for path, start, end, known in parts:
-            values = self._values(path, known)
+        for path, start, end, constants in parts:
+            values = self._values(path, constants)
             with self.reading(path):
                 fragment = self._fragment(self._validated(path), schema, values)
                 own = self._own(fragment)

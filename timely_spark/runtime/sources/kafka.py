@@ -327,9 +327,9 @@ class _Fetch:
             left = sum(self._ends[partition] - at for partition, at in self._next.items())
             arrived = self._consumer.consume(min(_TOGETHER, left), _CALL)
             good = [message for message in arrived if message.error() is None]
-            kept = [m for m in good if m.offset() < self._ends[m.topic(), m.partition()]]
-            if kept:
-                yield kept
+            messages = [m for m in good if m.offset() < self._ends[m.topic(), m.partition()]]
+            if messages:
+                yield messages
             lasts = {(m.topic(), m.partition()): m.offset() + 1 for m in good}
             for partition, at in lasts.items():
                 self._reached(partition, at)
@@ -453,10 +453,10 @@ class KafkaSource(JournaledSource):
 
     def tables(self, ranges: Sequence[Range]) -> Iterator[pa.Table]:
         """The messages of ranges: `METADATA` as far as the flow reads it, and value binary."""
-        kept = set(METADATA) if self.on_bad_record == "quarantine" else {"topic", "partition", "offset"}
-        kept |= {what for what, column in self.metadata.items() if column in self.columns}
+        names = set(METADATA) if self.on_bad_record == "quarantine" else {"topic", "partition", "offset"}
+        names |= {what for what, column in self.metadata.items() if column in self.columns}
         for some in self.topics.brokers.fetch(self.topics, ranges, self.on_lost):
-            columns = {what: _COLUMNS[what](some) for what in METADATA if what in kept}
+            columns = {what: _COLUMNS[what](some) for what in METADATA if what in names}
             columns["value"] = pa.array([message.value() for message in some], pa.binary())
             yield pa.table(columns)
 

@@ -100,14 +100,14 @@ class KafkaReader(Reader):
         from confluent_kafka import KafkaException
 
         topics, brokers = self.source.topics, self.source.topics.brokers
-        known: Offsets = start["offsets"]
+        offsets: Offsets = start["offsets"]
         try:
             described = time.monotonic() >= self._next_description
             if described:
                 self._describe(start, brokers.describe(topics.names))
             counts = {topic: count for topic, (_, count) in self._topics.items()}
             begun: Offsets = {
-                t: [*known.get(t, ()), *[0] * (n - len(known.get(t, ())))] for t, n in counts.items()
+                t: [*offsets.get(t, ()), *[0] * (n - len(offsets.get(t, ())))] for t, n in counts.items()
             }
             if described:
                 begun = self._without_lost(begun, brokers.offsets(counts, "earliest"))
@@ -124,8 +124,8 @@ class KafkaReader(Reader):
     def _describe(self, start: Offset, topics: Mapping[str, tuple[str, int]]) -> None:
         """Check that the topics are the same, and look for new partitions."""
         for topic, (topic_id, count) in topics.items():
-            known, number = start["ids"].get(topic), len(start["offsets"].get(topic, ()))
-            if (known is not None and known != topic_id) or count < number:
+            identity, number = start["ids"].get(topic), len(start["offsets"].get(topic, ()))
+            if (identity is not None and identity != topic_id) or count < number:
                 hint = "begin with a new checkpoint, which reads all its messages."
                 msg = f"topic {topic!r} was deleted and created again: what was read is of another one"
                 raise self.source.topics.error(msg, hint)

@@ -85,9 +85,9 @@ class Decoder(ABC):
                 else:
                     stack += [(start + row, end), (start, start + row)]
         rows = pa.concat_tables(tables)
-        kept = present[good]
-        if not kept.all():  # a null has no row yet
-            at = pa.array(np.cumsum(kept) - 1, mask=~kept)
+        valid = present[good]
+        if not valid.all():  # a null has no row yet
+            at = pa.array(np.cumsum(valid) - 1, mask=~valid)
             rows = rows.take(at) if len(schema) else rows
         return Decoded(rows.combine_chunks(), good, reasons)
 

@@ -76,13 +76,13 @@ def _versions(source: DeltaSource) -> Read:
             return not log.snapshot(newest)
         return not any(log.files(each) for each in range(version + 1, newest + 1))
 
-    known: dict[int, bool] = {}
+    answers: dict[int, bool] = {}
 
     def once(offset: Offset) -> bool:  # a log is read once for each offset
         version = offset["version"]
-        if version not in known:
-            known[version] = read(offset)
-        return known[version]
+        if version not in answers:
+            answers[version] = read(offset)
+        return answers[version]
 
     return once
 

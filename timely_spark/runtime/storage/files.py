@@ -76,8 +76,8 @@ def local_path(location: str) -> str:
     elif parts.scheme == "dbfs":
         location = "/dbfs/" + unquote(parts.path).lstrip("/")
     elif len(parts.scheme) > 1:  # one letter is a drive
-        known = ", ".join(sorted(SCHEMES))
-        msg = f"{without_options(location)!r} is not a local path, and its scheme is none of {known}."
+        schemes = ", ".join(sorted(SCHEMES))
+        msg = f"{without_options(location)!r} is not a local path, and its scheme is none of {schemes}."
         hint = "give a path or URI that driver and executors both reach; on Databricks /Volumes/...."
         raise BadLocation(msg, hint=hint)
     if not location or "\0" in location:

@@ -340,7 +340,7 @@ class RoundLog:
             self.first = FIRST
             return None
         manifest, rows = chosen
-        kept = {
+        terms = {
             batch: term
             for batch, term in self._earlier.items()
             if manifest.kept_from <= batch and self._micro_batch(batch) <= self.planned()
@@ -349,7 +349,7 @@ class RoundLog:
             if not batches:
                 self.files.drop(f"rounds/{term}")
             for batch in batches:
-                if term < kept.get(batch, maxsize):
+                if term < terms.get(batch, maxsize):
                     self.files.remove(f"rounds/{term}/{batch}.arrow")
         # only a micro-batch that runs again has begun a batch that has no manifest
         runs_again = manifest.micro_batch > self.committed()
@@ -357,7 +357,7 @@ class RoundLog:
             if batch > manifest.batch + runs_again:
                 self.files.remove(f"epochs/{batch}.json")
         same = self._micro_batch(manifest.batch) == manifest.micro_batch and not manifest.resident
-        self._earlier = kept
+        self._earlier = terms
         self.first = manifest.batch + same
         if not same:  # a run that has lost the checkpoint may still write the manifest after it
             self.write(manifest, rows)

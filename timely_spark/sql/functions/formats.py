@@ -70,9 +70,9 @@ def letters_of(pattern: str) -> tuple[Letters, ...]:
             letters.append(Letters("", 0, text))
             continue
         letter, count = match[2], len(match[0])
-        known = letter in {*_NUMBERS, *"yuEaS"}
+        valid = letter in {*_NUMBERS, *"yuEaS"}
         limit = {"y": 6, "u": 6, "S": 6, "a": 1, "D": 3, "M": 4, "L": 4, "E": 4}.get(letter, 2)
-        if not known or count > limit:
+        if not valid or count > limit:
             msg = f"the pattern {pattern!r} has {match[0]!r}; known are y M d D E a H h k K m s S, and '...'"
             raise pa.ArrowInvalid(msg)
         letters.append(Letters(letter, count))
