@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import timely_spark as ts
+from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
-from timely_spark.pipeline import read_pipeline, read_sql
+from timely_spark.pipeline import read_pipeline
 
 TABLES = """
 CREATE MATERIALIZED VIEW sizes LOCATION '/out/sizes' AS SELECT part, count(*) AS n FROM Parts GROUP BY part;

@@ -16,7 +16,7 @@ from timely_spark.coordinator.migrate import FlowChanged
 from timely_spark.dataflow import Dataflow
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError, TimelyError
-from timely_spark.graph import composed, locate_errors
+from timely_spark.graph import composed
 from timely_spark.graph.stage import closure
 from timely_spark.queries.binder import BoundQuery, View
 from timely_spark.queries.explained import plan_text
@@ -45,7 +45,7 @@ Definition: TypeAlias = "TableSource | SqlView | FunctionView"
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Tables and views; made by `read_sql` or `read_pipeline`."""
+    """Tables and views; made by `read_pipeline`."""
 
     #: by name, each after those that it reads
     definitions: Mapping[str, Definition]
@@ -403,9 +403,8 @@ class _Built:
         return frame.select(from_json(col("value").cast("string"), ddl).alias("row")).select("row.*")
 
 
-@locate_errors
-def read_sql(text: str, parameters: Mapping[str, str] | None = None) -> Pipeline:
-    """The statements of a file of SQL.
+def read_pipeline(path: str | os.PathLike[str], parameters: Mapping[str, str]) -> Pipeline:
+    """The pipeline of a file or folder: of files ``*.py`` the `view` functions, of ``*.sql`` the statements.
 
     - ``CREATE TABLE name (columns) USING parquet | csv | json | arrow | delta | kafka OPTIONS (...)``, with
       ``path`` among the options, or ``LOCATION``. A column ``diff`` is the change of a row's multiplicity. Of
@@ -414,41 +413,16 @@ def read_sql(text: str, parameters: Mapping[str, str] | None = None) -> Pipeline
     - ``CREATE MATERIALIZED VIEW name LOCATION '...' AS query``: a Delta table, whose keys are seen from the
       query, or are ``TBLPROPERTIES ('keys' = 'a, b')``.
 
-    Args:
-        text: the file's text.
-        parameters: the values of ``:name`` in queries, locations and options.
-
-    Example:
-        >>> made = read_sql(
-        ...     '''
-        ...     CREATE TABLE edges (src bigint, dst bigint) USING csv LOCATION '/data/edges';
-        ...     CREATE MATERIALIZED VIEW degrees LOCATION :out AS
-        ...       SELECT src, count(*) AS n FROM edges GROUP BY src''',
-        ...     {"out": "/data/degrees"},
-        ... )
-        >>> made.tables[0].options["path"], made.outputs["degrees"]
-        ('/data/edges', ('/data/degrees', ()))
-
-    Raises:
-        SqlError: a statement is of another kind, lacks its place or a parameter, or reads an unknown table.
-        GraphError: nothing is kept, a name is defined twice, or views read each other.
-    """
-    values = dict(parameters or {})
-    return Pipeline.of(read_statements(text, values), values, "the text")
-
-
-def read_pipeline(path: str | os.PathLike[str], parameters: Mapping[str, str]) -> Pipeline:
-    """The pipeline of a folder: its files ``*.py`` with `view` functions, and ``*.sql``, as for `read_sql`.
-
     Files in folders of the folder belong to it; those whose names begin with ``.`` or ``_`` do not.
 
     Args:
         path: the folder, or one file.
-        parameters: as for `read_sql`; and the values of keyword-only arguments.
+        parameters: the values of ``:name`` in queries, locations and options, and of keyword-only arguments.
 
     Raises:
         OSError: there is no such file or folder.
-        GraphError: as `read_sql`, as for `SqlError`.
+        SqlError: a statement is of another kind, lacks its place or a parameter, or reads an unknown table.
+        GraphError: nothing is kept, a name is defined twice, or views read each other.
     """
     place, definitions = Path(path), list[Definition]()
     for file in _files(place) if place.is_dir() else [place]:

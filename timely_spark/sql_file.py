@@ -75,7 +75,7 @@ class SqlView(Statement):
 
 
 def read_statements(text: str, parameters: Mapping[str, str], file: str = "") -> list[TableSource | SqlView]:
-    """The tables and views of a text; see `read_sql`."""
+    """The tables and views of a text; see `read_pipeline`."""
     with in_file(file):
         binder, trees = statements(text)
         return [_statement(binder, tree, parameters, file) for tree in trees]

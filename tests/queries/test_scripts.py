@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import timely_spark as ts
+from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
 from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import GraphError, SqlError
-from timely_spark.pipeline import PARTS, read_sql
+from timely_spark.pipeline import PARTS
 from timely_spark.queries.scripts import planned, table_view
 from timely_spark.queries.unique import unique_columns
 from timely_spark.runtime.storage.files import Files

@@ -205,9 +205,9 @@ def test_sparks_offsets_tell_what_was_taken(log: RoundLog) -> None:
     line = b'{"round":3,"inputs":{"x":7}}'
     Files(log.checkpoint).write("offsets/4", b'v1\n{"batchWatermarkMs":0}\n' + line + b"\n5\n")
 
-    assert log.spark_offset(4) == (4, {"x": 7})
-    assert log.spark_offset(5) is None
-    assert log.spark_batch() == 4
+    assert log.read_to(4) == ({"x": 7}, {})
+    assert log.spark.feedback(5) is None
+    assert log.planned() == 4
 
 
 def test_a_new_file_never_replaces_one(tmp_path: Path) -> None:

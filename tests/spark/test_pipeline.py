@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from timely_spark.pipeline import read_pipeline, read_sql
+from tests.support.sql_text import read_sql
+from timely_spark.pipeline import read_pipeline
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

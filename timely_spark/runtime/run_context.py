@@ -312,7 +312,7 @@ class RunContext:
 def batch_id(log: RoundLog) -> int:
     """Spark's id of this task's micro-batch; from Spark's own log if the task property is missing."""
     batch = _batch_of_task()
-    return log.spark_batch() if batch is None else batch
+    return max(0, log.planned()) if batch is None else batch
 
 
 def _batch_of_task() -> int | None:

@@ -223,19 +223,6 @@ def requested(log: RoundLog, *, loops: bool) -> bool:
     return log.files.exists(stop_file(log.term)) or (loops and waiting(log))
 
 
-@contextmanager
-def live(
-    log: RoundLog, batch: int, process: str, *, loops: bool = True, reports: bool = True
-) -> Iterator[Live]:
-    """A `Live` for one batch."""
-    progress = Live(log, process, loops, reports)
-    try:
-        with progress.during(batch):
-            yield progress
-    finally:
-        progress.close()
-
-
 def running_batch(log: RoundLog, after: int) -> BatchProgress | None:
     """The micro-batch after batch `after`, if it runs and has written what it has done so far.
 

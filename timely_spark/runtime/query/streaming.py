@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from timely_spark.errors import VertexError
 from timely_spark.runtime.batches import numbered
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.query.cut_off import CutOff
-from timely_spark.runtime.query.live import live
+from timely_spark.runtime.query.live import Live
 from timely_spark.runtime.run_context import ROWS_DDL, RunContext, batch_id, packed_sources
 from timely_spark.runtime.session import cores, register
 from timely_spark.runtime.sources.source import JournaledSource
@@ -124,8 +125,8 @@ def _work(
     reference = None if state_before is None else state_before.reference
     own = restored_worker(context, worker, reference)
     try:
-        loops = bool(context.plan.feedbacks)
-        with live(context.log, batch, f"worker-{worker}", loops=loops) as progress:
+        live = Live(context.log, f"worker-{worker}", loops=bool(context.plan.feedbacks))
+        with closing(live), live.during(batch) as progress:
             own.iterations.watch = partial(progress.round, None, own)
             own.ends = partial(CutOff(context, batch, progress, first=first_attempt()), 0, None)
             if context.record is None:

@@ -389,23 +389,14 @@ class RoundLog:
         content = self.files.json(f"epochs/{batch}.json")
         return None if content is None else dict(content["ends"])
 
-    def spark_batch(self) -> int:
-        """The batch that Spark is running: Spark writes offset N before it runs batch N."""
-        return max(self.spark.offsets, default=0)
-
     def planned(self) -> int:
-        """The last batch that Spark's own log has."""
+        """The last batch that Spark's own log has: Spark writes offset N before it runs batch N."""
         return max(self.spark.offsets, default=FIRST)
 
     def read_to(self, batch: int) -> tuple[dict[str, int], dict[str, Offset]]:
         """By Spark's own log: the last entry of each input, and the offset of each other one, in a batch."""
         offset = self.spark.feedback(batch)
         return {} if offset is None else offset["inputs"], by_input(self.offsets(batch))
-
-    def spark_offset(self, batch: int) -> tuple[int, dict[str, int]] | None:
-        """(batch, last entry of each input that was read up to that batch), by Spark's own log; or None."""
-        offset = self.spark.feedback(batch)
-        return None if offset is None else (batch, offset["inputs"])
 
     def offsets(self, batch: int) -> list[dict[str, Any]]:
         """The end offset of each source in a batch, by Spark's own log; {} of a source without JSON."""
@@ -414,11 +405,11 @@ class RoundLog:
     def taken(self, name: str) -> int:
         """The last entry of an input that the flow has read; -1: none."""
         offsets = self.spark.offsets
-        offset = self.spark_offset(offsets[-1]) if offsets else None
+        offset = self.spark.feedback(offsets[-1]) if offsets else None
         newest = self.newest()
         manifest = None if newest is None else self.read(newest)
         entries = {} if manifest is None or not offsets else manifest.entries
-        return max(-1 if offset is None else offset[1].get(name, -1), entries.get(name, -1))
+        return max(-1 if offset is None else offset["inputs"].get(name, -1), entries.get(name, -1))
 
     def entries(self, name: str) -> list[int]:
         """The numbers of an input's entries, which have no gaps; the last one that was read is kept."""
