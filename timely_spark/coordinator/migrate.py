@@ -11,7 +11,6 @@ writes nothing: a flow that is refused leaves the checkpoint unchanged.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -38,8 +37,9 @@ from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.errors import TimelyError
 from timely_spark.graph import Kind, Partition, Stage, Vertex
 from timely_spark.progress import Tracker
+from timely_spark.progress.tracker import encoded_counts
 from timely_spark.state.arrow import from_bytes
-from timely_spark.state.codec import BlobStore, pack_parts, unpack_json
+from timely_spark.state.codec import BlobStore, pack_json, unpack_json
 from timely_spark.state.exchange import partitioned
 from timely_spark.times import Timestamp
 from timely_spark.worker import wire
@@ -357,7 +357,7 @@ class Migrator:
         return workers
 
     def _worker(self, index: int, head: Mapping[str, Any], parts: Iterable[Any] = ()) -> Worker:
-        return Worker(self.plan, pack_parts([json.dumps(head).encode(), *parts]), index, self.blobs)
+        return Worker(self.plan, pack_json(head, parts), index, self.blobs)
 
     def _workers(self) -> list[Worker]:
         old = self.old_workers
@@ -479,7 +479,7 @@ class Migrator:
 
         def counted() -> Tracker:
             counts = Counter(chain.from_iterable(pointstamps_of(worker) for worker in workers))
-            encoded = {"counts": _encoded(counts), "inputs": _encoded(inputs_at)}
+            encoded = {"counts": encoded_counts(counts), "inputs": encoded_counts(inputs_at)}
             return Tracker.decode(self.plan.reach, self.plan.times, encoded)
 
         tracker = counted()
@@ -587,7 +587,3 @@ class Migrator:
             encoded["left"] = sorted({0, *encoded["left"]})
             result = replace(Coordinator.decode(self.plan, encoded).first(), released=[])
         return Coordinator.decode(self.plan, encoded), result
-
-
-def _encoded(counts: Mapping[tuple[int, Any], int]) -> list[list[Any]]:
-    return [[location, time.encode(), n] for (location, time), n in counts.items()]

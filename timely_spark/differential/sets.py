@@ -18,7 +18,7 @@ from timely_spark.operators.rows import computed
 from timely_spark.operators.sets import OPERATIONS, check_same_schema
 from timely_spark.state.arrow import numbers
 
-_OTHER = f"{DIFF}_other"
+OTHER = f"{DIFF}_other"
 """The changes of the other side: a weight of its own, so that both sides are one trace."""
 
 
@@ -31,7 +31,7 @@ class SetLogic(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The records with their multiplicities."""
-        left, right = (np.maximum(numbers(inputs, column), 0) for column in (DIFF, _OTHER))
+        left, right = (np.maximum(numbers(inputs, column), 0) for column in (DIFF, OTHER))
         counts = OPERATIONS[self.operation](left, right)
         result = pa.table({GROUP: inputs[GROUP], DIFF: pa.array(counts)})
         return result.filter(pa.array(counts != 0))
@@ -114,13 +114,19 @@ def _compared(
 ) -> Collection:
     left, right = collection.together(operation, other)
     check_same_schema(operation, (left.index.name, right.index.name), left.schema, right.schema)
-    columns, zero = tuple(left.schema.names), pc.scalar(pa.scalar(0, pa.int64()))
-    both = _weighed(left, pc.field(DIFF), zero).concat(_weighed(right, zero, pc.field(DIFF)))
-    logic = SetLogic(columns, (operation, bool(multiset)))
+    logic = SetLogic(tuple(left.schema.names), (operation, bool(multiset)))
     detail = "all" if multiset else ""
-    return reduced(operation, both, logic, [], name=name, detail=detail, all=bool(multiset))
+    return reduced(
+        operation, side_by_side(left, right), logic, [], name=name, detail=detail, all=bool(multiset)
+    )
+
+
+def side_by_side(left: Collection, right: Collection) -> Collection:
+    """The records of two sides, with two weights: the right side's multiplicity is the column `OTHER`."""
+    zero = pc.scalar(pa.scalar(0, pa.int64()))
+    return _weighed(left, pc.field(DIFF), zero).concat(_weighed(right, zero, pc.field(DIFF)))
 
 
 def _weighed(collection: Collection, left: Expression, right: Expression) -> Collection:
-    columns = {column: column for column in collection.schema.names} | {DIFF: left, _OTHER: right}
-    return collection.like(computed(collection.stream, columns, own=(DIFF, _OTHER)))
+    columns = {column: column for column in collection.schema.names} | {DIFF: left, OTHER: right}
+    return collection.like(computed(collection.stream, columns, own=(DIFF, OTHER)))

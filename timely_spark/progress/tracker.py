@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
@@ -202,11 +202,7 @@ class Tracker:
 
     def encode(self) -> dict[str, Any]:
         """The counts as plain JSON; equal counts have equal JSON."""
-        kinds = {"counts": self.active, "inputs": self.inputs}
-        return {
-            kind: [[location, time.encode(), n] for (location, time), n in counted.items()]
-            for kind, counted in kinds.items()
-        }
+        return {"counts": encoded_counts(self.active), "inputs": encoded_counts(self.inputs)}
 
     @classmethod
     def decode(cls, reachability: Reachability, times: Times, data: dict[str, Any]) -> Tracker:
@@ -224,3 +220,8 @@ class Tracker:
             for location, time, n in data[kind]:
                 self._count(location + layer * reachability.n, [(times.decode(time), n)])
         return self
+
+
+def encoded_counts(counts: Mapping[tuple[int, Any], int]) -> list[list[Any]]:
+    """Counts by (location, time) as plain JSON."""
+    return [[location, time.encode(), n] for (location, time), n in counts.items()]

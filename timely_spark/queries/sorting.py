@@ -11,10 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.authors import DIFF, GROUP, Logic, computed, flat, numbers, reduced
+from timely_spark.authors import DIFF, GROUP, Logic, flat, numbers, reduced
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import present_records
 from timely_spark.differential.reductions import with_one_key
+from timely_spark.differential.sets import OTHER, side_by_side
 from timely_spark.operators.aggregate import ALL
 from timely_spark.sql.lists import dense_ranks
 from timely_spark.sql.types import has_map
@@ -22,7 +23,6 @@ from timely_spark.state.arrow import replaced
 from timely_spark.state.grouping import run_starts
 from timely_spark.state.hashing import hashes
 
-_OTHER = f"{DIFF}_other"
 Ranks = npt.NDArray[np.int64]
 
 
@@ -168,20 +168,13 @@ class Present(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The records with their multiplicities."""
-        left, right = numbers(inputs, DIFF), numbers(inputs, _OTHER)
+        left, right = numbers(inputs, DIFF), numbers(inputs, OTHER)
         passing = (left > 0) & ((right > 0) == self.present)
         return pa.table({GROUP: inputs[GROUP], DIFF: inputs[DIFF]}).filter(pa.array(passing))
 
 
 def matched(left: Collection, right: Collection, *, present: bool) -> Collection:
     """The left records that are among the right ones, or are not; null equals null."""
-    weighed_left, weighed_right = left.together("match", right)
-    names, zero = weighed_left.schema.names, pc.scalar(pa.scalar(0, pa.int64()))
-    columns = {name: name for name in names}
-
-    def weighed(one: Collection, own: Any, other: Any) -> Collection:
-        more = {DIFF: own, _OTHER: other}
-        return one.like(computed(one.stream, columns | more, own=(DIFF, _OTHER)))
-
-    both = weighed(weighed_left, pc.field(DIFF), zero).concat(weighed(weighed_right, zero, pc.field(DIFF)))
-    return reduced("match", both, Present(tuple(names), present), [], name=None, present=present)
+    left, right = left.together("match", right)
+    logic = Present(tuple(left.schema.names), present)
+    return reduced("match", side_by_side(left, right), logic, [], name=None, present=present)

@@ -152,9 +152,9 @@ class Codec:
         """
         self._pickles, self._vertex = pickles, vertex
         self.kept, self._parts, self._depth = {}, [], 0
-        head = json.dumps(self._encode(value), separators=(",", ":"))
+        head = self._encode(value)
         parts, self._parts = self._parts, []
-        return pack_parts([head.encode(), *parts])
+        return pack_json(head, parts)
 
     def read(self, data: Any, *, pickles: str = "", vertex: type = object) -> Any:
         """Decode bytes that `write` gave."""
@@ -425,8 +425,13 @@ def pack_parts(parts: Sequence[bytes | memoryview]) -> bytes:
     return b"".join([head, *(chunk for part in parts for chunk in (part, b"\0" * (-len(part) % 8)))])
 
 
+def pack_json(head: Any, parts: Iterable[bytes | memoryview]) -> bytes:
+    """JSON and byte strings as one."""
+    return pack_parts([json.dumps(head, separators=(",", ":")).encode(), *parts])
+
+
 def unpack_json(data: Any) -> tuple[Any, list[memoryview]]:
-    """The first of the byte strings of `pack_parts`, which is JSON, and the others."""
+    """The JSON and the byte strings of `pack_json`."""
     head, *parts = unpack_parts(data)
     return parse_json(bytes(head)), parts
 

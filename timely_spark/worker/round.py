@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from timely_spark.compiler.plan import Node, Plan
 from timely_spark.errors import StateError
 from timely_spark.graph import Vertex
 from timely_spark.state.arrow import FEW, data_bytes, from_bytes, to_bytes
-from timely_spark.state.codec import BlobRef, BlobStore, Chunk, Codec, pack_parts, unpack_json
+from timely_spark.state.codec import BlobRef, BlobStore, Chunk, Codec, pack_json, unpack_json
 from timely_spark.times import Timestamp
 from timely_spark.worker import wire
 from timely_spark.worker.context import CallContext, ReplayContext, errors_of
@@ -431,7 +430,7 @@ class Worker:
                 for p, later in self.pending.active
             ],
         }
-        return pack_parts([json.dumps(head, separators=(",", ":")).encode(), *parts])
+        return pack_json(head, parts)
 
     def _snapshot(self, node: Node) -> VertexSnapshot | None:
         """A vertex's new snapshot; None if the state is that of the template."""

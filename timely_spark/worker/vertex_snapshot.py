@@ -8,7 +8,6 @@ round are proportional, amortised, to the input of the round.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +25,7 @@ from timely_spark.state.codec import (
     as_text,
     chunk_size,
     from_text,
-    pack_parts,
+    pack_json,
     unpack_json,
 )
 from timely_spark.times import Timestamp
@@ -130,7 +129,7 @@ def decode_chunk(encoded: Any, parts: Sequence[Any]) -> Chunk:
 
 def _segment(invocations: Sequence[Invocation]) -> bytes:
     head = [[None if i.batch is None else i.edge, i.time.encode(), i.since] for i in invocations]
-    return _pack(head, [to_bytes(i.batch) for i in invocations if i.batch is not None])
+    return pack_json(head, [to_bytes(i.batch) for i in invocations if i.batch is not None])
 
 
 def _merged(segments: Sequence[Any]) -> bytes:
@@ -140,11 +139,7 @@ def _merged(segments: Sequence[Any]) -> bytes:
         part, batches = unpack_json(segment)
         head += part
         tables += batches
-    return _pack(head, tables)
-
-
-def _pack(head: list[Any], tables: Sequence[Any]) -> bytes:
-    return pack_parts([json.dumps(head, separators=(",", ":")).encode(), *tables])
+    return pack_json(head, tables)
 
 
 # -- templates -----------------------------------------------------------------------------------------------

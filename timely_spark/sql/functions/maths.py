@@ -14,7 +14,7 @@ from timely_spark.sql import types
 from timely_spark.sql.functions.arithmetic import fitted_decimals, overflow, remainder_types
 from timely_spark.sql.functions.casts import parsed_decimals
 from timely_spark.sql.lists import dense_ranks
-from timely_spark.sql.plain import as_long, decimals, rescaled, to_numpy, wide
+from timely_spark.sql.plain import as_long, decimals, rescaled, rounded_quotient, to_numpy, wide
 from timely_spark.sql.registry import Failures, Typed, Value, as_array, spark_function
 from timely_spark.sql.types import bounded, is_decimal, is_float, is_integral
 
@@ -105,10 +105,6 @@ def _factorial(a: Value) -> Any:
 # -- rounding ------------------------------------------------------------------------------------------------
 
 
-def _half_up(values: Any, by: Any) -> Any:
-    return np.where(values < 0, -1, 1) * ((abs(values) * 2 + by) // (2 * by))
-
-
 def _half_even(values: Any, by: Any) -> Any:
     down = values // by
     rest = values - down * by
@@ -188,7 +184,7 @@ def _rounding(name: str, how: Callable[[Any, Any], Any]) -> None:
         return exactly_rounded(a, digits.as_py(), result, how, failures)
 
 
-_rounding("round", _half_up)
+_rounding("round", rounded_quotient)
 _rounding("bround", _half_even)
 _rounding("ceil", lambda x, by: _towards(x, by, up=True))
 _rounding("floor", lambda x, by: _towards(x, by, up=False))
