@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from timely_spark.runtime.handle.charts import line_chart
 from timely_spark.runtime.handle.history import convergence
 from timely_spark.runtime.handle.watch import Progress
+from timely_spark.show.drawing import short_number
 from timely_spark.show.table import Table, escaped
 
 if TYPE_CHECKING:
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c6d31")
 _OTHERS = "#bbb"
 _SIZE = 720
-_STYLE = "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
+_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
+figure{margin:0}.chart{display:flex;font-size:12px}.chart circle{fill:currentColor}.axis,.grid{stroke:#ddd}
+polyline{fill:none;stroke:currentColor;stroke-width:2}""" + "".join(
+    f".c{n}{{color:{colour}}}" for n, colour in enumerate((*_COLOURS, _OTHERS))
+)
 
 
 def page(
@@ -95,38 +101,10 @@ def rings(names: Sequence[str], distance: Mapping[int, int]) -> str:
 
 
 def _loop(name: str, epochs: Mapping[int, Sequence[tuple[int, float]]]) -> str:
-    return (
-        f"<h2>How the loop {escaped(name)} converged</h2>"
-        "<p>Each line is an epoch: the records that changed, by iteration.</p>" + _chart(epochs)
-    )
-
-
-def _chart(epochs: Mapping[int, Sequence[tuple[int, float]]]) -> str:
     """Changed records (logarithmic) by iteration, one line an epoch."""
-    width, height, left = 600, 220, 50
-    points = [point for line in epochs.values() for point in line]
-    right = max((at for at, _ in points), default=0) or 1
-    top = math.log10(max((value for _, value in points), default=1) + 1) or 1
-
-    def place(at: float, value: float) -> str:
-        y = 10 + (height - 40) * (1 - math.log10(value + 1) / top)
-        return f"{left + (width - left - 10) * at / right:.1f},{y:.1f}"
-
-    def parts() -> Iterator[str]:
-        for power in range(int(top) + 1):
-            y = place(0, 10**power - 1).partition(",")[2]
-            yield f'<line x1="{left}" x2="{width}" y1="{y}" y2="{y}" stroke="#eee"/>'
-            yield f'<text x="{left - 6}" y="{y}" text-anchor="end">{10**power if power else 0:,}</text>'
-        for at in range(0, right + 1, max(1, right // 10)):
-            x = place(at, 0).partition(",")[0]
-            yield f'<text x="{x}" y="{height - 8}" text-anchor="middle">{at}</text>'
-        for i, (epoch, line) in enumerate(epochs.items()):
-            colour = _COLOURS[i % len(_COLOURS)]
-            drawn = " ".join(place(at, value) for at, value in line)
-            yield f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"/>'
-            yield f'<text x="{width + 10}" y="{20 + 18 * i}" fill="{colour}">epoch {epoch}</text>'
-
-    return _svg(width + 90, height, list(parts()))
+    lines = {f"epoch {n}": [(at, math.log10(value + 1)) for at, value in line] for n, line in epochs.items()}
+    drawn = line_chart("changed records", lines, x="iteration", y=lambda log: short_number(10**log - 1))
+    return f"<h2>How the loop {escaped(name)} converged</h2>{drawn}"
 
 
 def _svg(width: int, height: int, parts: Sequence[str]) -> str:
