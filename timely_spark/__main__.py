@@ -46,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options = _parser().parse_args(arguments)
             return int(options.run(options))
         except TimelyError as error:
-            print(_told(error), file=sys.stderr)  # noqa: T201 - a command
-            return 1
+            return _failed(_told(error))
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, as `head`, has read enough; Python flushes once more when it ends
@@ -159,6 +158,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _failed(text: object) -> int:
+    print(text, file=sys.stderr)  # noqa: T201 - a command
+    return 1
+
+
 def _ran(options: argparse.Namespace) -> int:
     try:
         return _kept(options)
@@ -166,25 +170,21 @@ def _ran(options: argparse.Namespace) -> int:
         place = None if error.where is None else Path(error.where.file).resolve()
         if place is None or not place.is_relative_to(Path(options.path).resolve()):
             raise
-        print(error, file=sys.stderr)  # noqa: T201 - a line of the pipeline leads to it
-        return 1
+        return _failed(error)  # a line of the pipeline leads to it
 
 
 def _kept(options: argparse.Namespace) -> int:
     if wrong := [one for one in options.set if "=" not in one]:
-        print(f"--set {wrong[0]}: write --set name=value", file=sys.stderr)  # noqa: T201 - a command
-        return 1
+        return _failed(f"--set {wrong[0]}: write --set name=value")
     try:
         pipeline = read_pipeline(options.path, dict(one.split("=", 1) for one in options.set))
     except OSError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 1
+        return _failed(error)
     if options.explain:
         print(pipeline.explain(options.checkpoint))  # noqa: T201
         return 0
     if options.checkpoint is None:
-        print("--checkpoint DIR: say where the state is kept", file=sys.stderr)  # noqa: T201
-        return 1
+        return _failed("--checkpoint DIR: say where the state is kept")
     require_spark()
     from pyspark.sql import SparkSession
 
@@ -225,8 +225,7 @@ def _served(options: argparse.Namespace) -> int:
     try:
         server = Server(options.checkpoint, address=options.address, port=options.port, slo=options.slo)
     except (OSError, OverflowError) as error:
-        print(f"cannot listen at {options.address}:{options.port}: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+        return _failed(f"cannot listen at {options.address}:{options.port}: {error}")
     print(f"{server.url}    (Ctrl-C ends it)", flush=True)  # noqa: T201
     with server, contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()
@@ -239,8 +238,7 @@ def _prepared(_: argparse.Namespace) -> int:
         ready = place()
         ready.make()
     except OSError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 1
+        return _failed(error)
     text = f"""{ready.folder} is ready: timely_spark.configure uses it.
 For spark-submit on this machine:
   export SPARK_HOME={shlex.quote(str(ready.home))}
@@ -321,11 +319,9 @@ def _shown(options: argparse.Namespace, text: Callable[[argparse.Namespace], str
     try:
         shown = text(options)
     except TimelyError as error:
-        print(_told(error), file=sys.stderr)  # noqa: T201
-        return 1
+        return _failed(_told(error))
     except Exception as error:  # noqa: BLE001 - whatever half a file leads to: a command shows no traceback
-        print(f"{options.checkpoint} is damaged: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+        return _failed(f"{options.checkpoint} is damaged: {type(error).__name__}: {error}")
     print(shown)  # noqa: T201
     return 0
 
