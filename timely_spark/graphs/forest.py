@@ -357,7 +357,6 @@ class _SpanningForest(Forest):
         self.sent: list[pa.Table] = []
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the forest's changes at `time`."""
         edges = [*self.moved, *batches[0]]
         if not edges:
             return
@@ -418,7 +417,6 @@ class _Components(Forest):
     """Send the changes of each node's component. All edges are on one worker."""
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the components' changes at `time`."""
         if not batches[0]:
             return
         nodes, _ = self.update(pa.concat_tables(batches[0]))

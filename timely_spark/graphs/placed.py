@@ -38,7 +38,6 @@ class _LocalForests(BufferingVertex):
         self.forests: dict[int, list[Arrangement]] = {}
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the changed labels at `time`."""
         if not batches[0]:
             return
         edges = pa.concat_tables(batches[0])
@@ -77,7 +76,6 @@ class _LeastLabels(BufferingVertex):
         self.labels = Arrangement(("node",), within=("label",))
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the changes at `time`."""
         if not batches[0]:
             return
         rows, nodes = pa.concat_tables(batches[0]), Affected(self.kind)
@@ -125,7 +123,6 @@ class _Named(BufferingVertex):
         self.components = Arrangement(("label",), within=("component",))
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the components' changes at `time`."""
         nodes = Affected(self.kind)
         node, label, diff = self._changes(nodes, batches[0], "node", "label")
         named, component, more = self._changes(nodes, batches[1], "node", "component")
