@@ -247,6 +247,21 @@ def test_a_skewed_graph_shrinks_to_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize("shape", ["star", "path"])
+def test_a_subtree_that_comes_off_affects_no_node_of_the_rest(shape: str) -> None:
+    """Also where it is a large part of the tree, or a deep one."""
+    hub, below = [(0, n, 1) for n in range(1, 1000)], [1, *range(1000, 1050 if shape == "path" else 1300)]
+    parents = below[:-1] if shape == "path" else [1] * (len(below) - 1)
+    forest = module.Forest(("a", "b"), pa.int64())
+
+    def affected(rows: Changes) -> int:
+        columns = map(list, zip(*rows, strict=True))
+        return len(forest.update(pa.table(dict(zip(["a", "b", DIFF], columns, strict=True))))[0])
+
+    affected(hub + [(a, b, 1) for a, b in zip(parents, below[1:], strict=True)])
+    assert affected([(0, 1, -1)]) < len(below) + 10, "the hub, and a few of its neighbours"
+
+
 def test_a_removed_node_is_forgotten_only_with_the_row_that_added_it() -> None:
     node = pa.array([1, 1, 2, 3, 3])  # 1 came and went, 2 came before, 3 came and changed
     diff = pa.array([1, -1, -1, 1, 0], pa.int8())

@@ -92,6 +92,24 @@ def test_components_follow_edges_that_come_and_go(seed, follows, changing, few) 
     follows(spread_components, connected, {"edges": (LONGS, edges)}, workers=1 + seed % 4, seed=seed, **how)
 
 
+def check_given_places(epochs: list[list[tuple[int, int, int, int]]], workers: int) -> None:
+    """Check the components of changes of edges (a, b, place, diff) after each epoch."""
+    flow = ts.Dataflow("given")
+    edges = flow.input("edges", "a long, b long, place long, diff long").collection(diff="diff").stream
+    named = computed(edges, "a", "b", {PLACE: pc.field("place"), DIFF: DIFF}, own=(PLACE, DIFF))
+    components_by_place(named).capture("out")
+
+    made = ts.testing.run(flow, {"edges": epochs}, workers=workers)["out"].rows()
+
+    counts, found = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    for epoch, rows in enumerate(epochs):
+        for a, b, _, diff in rows:
+            counts[a, b] += diff
+        for node, component, diff in made.get(epoch, []):
+            found[node, component] += diff
+        assert {pair: n for pair, n in found.items() if n} == Counter(connected(list(+counts)))
+
+
 @pytest.mark.slow
 @settings(max_examples=settings().max_examples // 10)
 @given(
@@ -100,12 +118,8 @@ def test_components_follow_edges_that_come_and_go(seed, follows, changing, few) 
     draw=st.randoms(use_true_random=False),
 )
 def test_any_places_give_the_same_components(place: str, workers: int, draw: random.Random) -> None:
-    flow = ts.Dataflow("given")
-    edges = flow.input("edges", "a long, b long, place long, diff long").collection(diff="diff").stream
-    named = computed(edges, "a", "b", {PLACE: pc.field("place"), DIFF: DIFF}, own=(PLACE, DIFF))
-    components_by_place(named).capture("out")
     at: dict[tuple[int, int], int] = {}
-    counts, epochs, expected = Counter[tuple[int, int]](), [], []
+    counts, epochs = Counter[tuple[int, int]](), []
     for _ in range(4):
         rows = []
         for _ in range(8):
@@ -116,15 +130,13 @@ def test_any_places_give_the_same_components(place: str, workers: int, draw: ran
             counts[edge] += rows[-1][-1]
             counts = +counts
         epochs.append(rows)
-        expected.append(Counter(connected(list(counts))))
+    check_given_places(epochs, workers)
 
-    rows = ts.testing.run(flow, {"edges": epochs}, workers=workers)["out"].rows()
 
-    found = Counter[tuple[int, int]]()
-    for epoch, right in enumerate(expected):
-        for node, component, diff in rows.get(epoch, []):
-            found[node, component] += diff
-        assert {pair: n for pair, n in found.items() if n} == right
+def test_nodes_that_several_places_have_join_these() -> None:
+    rows = [(1, 2, 0, 1), (2, 3, 1, 1), (2, 4, 2, 1), (5, 6, 2, 1), (3, 7, 3, 1), (8, 9, 4, 1)]
+    gone = [(a, b, place, -1) for a, b, place, _ in rows]
+    check_given_places([rows, gone[:2], rows[:1], gone[:1] + gone[2:], rows], workers=1)
 
 
 @pytest.mark.slow
@@ -240,12 +252,45 @@ def test_positions_are_distinct_and_near_each_other() -> None:
     assert (place[1:] != place[:-1]).sum() < 160
 
 
-@pytest.mark.slow
-def test_an_edge_keeps_its_place_while_it_exists(few) -> None:
-    few(3, 4)
+def places_of(epochs: list[Changes], workers: int) -> list[list[tuple[int, int, int, int]]]:
+    """By epoch the changes of edges, each with its place."""
     flow = ts.Dataflow("places")
     edges = flow.input("edges", "a long, b long, diff long").collection(diff="diff").stream
     with_places(edges).capture("out")
+    made = ts.testing.run(flow, {"edges": epochs}, workers=workers)["out"].rows()
+    return [made.get(epoch, []) for epoch in range(len(epochs))]
+
+
+def test_edges_that_come_to_a_component_get_its_place() -> None:
+    """Whichever end is their home; up to three steps from what was there."""
+    to_known = [(n % 2, n, 1) for n in range(2, 20)]
+    first, more = places_of([[(0, 1, 1)], [*to_known, *((n, n + 20, 1) for _, n, _ in to_known)]], workers=1)
+
+    assert len(more) == 36
+    assert {place for *_, place, _ in more} == {place for *_, place, _ in first}
+
+
+def test_the_edges_of_a_hub_have_the_places_of_their_other_ends(few) -> None:
+    few(10, 256)
+    apart = [(2 * n, 2 * n + 1, 1) for n in range(1, 20)]
+    first, more = places_of([apart, [(0, n, 1) for n, _, _ in apart]], workers=2)
+
+    assert {b: place for _, b, place, _ in more} == {a: place for a, _, place, _ in first}
+
+
+def test_the_nodes_of_a_long_path_share_places_with_their_neighbours() -> None:
+    n = 1000
+    node = np.random.default_rng(0).permutation(n).tolist()
+    (rows,) = places_of([list(zip(node[:-1], node[1:], [1] * (n - 1), strict=True))], workers=1)
+
+    ends = {(end, place) for *edge, place, _ in rows for end in edge}
+    assert len(ends) < 1.15 * n, "by their hashes nearly all nodes would be in two places"
+    assert max(Counter(place for _, place in ends).values()) < 4 * n / PLACES
+
+
+@pytest.mark.slow
+def test_an_edge_keeps_its_place_while_it_exists(few) -> None:
+    few(3, 4)
     draw, counts = random.Random(1), Counter[tuple[int, int]]()
     epochs: list[Changes] = []
     for _ in range(12):
@@ -258,11 +303,11 @@ def test_an_edge_keeps_its_place_while_it_exists(few) -> None:
             counts = +counts
         epochs.append(rows)
 
-    made = ts.testing.run(flow, {"edges": epochs}, workers=3)["out"]
+    made = places_of(epochs, workers=3)
 
     total, before = Counter[tuple[int, int, int]](), Counter[tuple[int, int]]()
     for epoch, rows in enumerate(epochs):
-        for a, b, place, diff in made.rows().get(epoch, []):
+        for a, b, place, diff in made[epoch]:
             assert 0 <= place < PLACES
             total[a, b, place] += diff
         before.update({(a, b): 0 for a, b, _ in rows})

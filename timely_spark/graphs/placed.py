@@ -34,7 +34,7 @@ class _LocalForests(BufferingVertex):
     def __init__(self, ends: tuple[str, str], kind: pa.DataType) -> None:
         super().__init__()
         self.ends, self.kind = ends, kind
-        #: by place the edges, nodes and members of its `Forest`
+        #: by place the edges, nodes and members of its `Forest`, which stays when it has no edges
         self.forests: dict[int, list[Arrangement]] = {}
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
@@ -52,8 +52,6 @@ class _LocalForests(BufferingVertex):
                 forest.edges, forest.nodes, forest.members = self.forests[at]
             nodes, _ = forest.update(edges.slice(start, end - start))
             self.forests[at] = [forest.edges, forest.nodes, forest.members]
-            if not len(forest.edges):
-                del self.forests[at]
             labels.append(nodes.relabelled("label"))
         self.send_by(0, time, pa.concat_tables(labels))
 
