@@ -333,6 +333,10 @@ def test_epochs_are_delivered_in_order_and_when_they_are_complete(begin: Begin) 
     handle.advance_to(3)
     process.batches()
     assert [(epoch, rows) for epoch, rows in delivered if rows] == [(0, [0]), (1, [1, 2])]
+    manifest = process.context.log.read(process.next - 1)
+    assert manifest is not None
+    assert [epoch for _, epoch in manifest.released] == [1, 2]
+    assert manifest.delivered["told"][:2] == [3, 2], "three records; the last epoch without any"
 
 
 def test_parts_of_an_open_epoch_are_in_few_files_which_go_with_its_delivery(begin: Begin) -> None:
@@ -636,7 +640,9 @@ def test_a_batch_begins_also_when_the_interpreter_ends(begin: Begin) -> None:
     assert inputs.context.log.begun(7) == ends.encode()
 
 
-def test_a_source_that_no_batch_has_read_is_read_from_its_beginning(begin: Begin, tmp_path: Path) -> None:
+def test_a_source_that_no_batch_has_read_is_read_from_its_beginning(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "one.csv").write_text("k\n7\n8\n")
@@ -655,6 +661,8 @@ def test_a_source_that_no_batch_has_read_is_read_from_its_beginning(begin: Begin
     inputs.check(0, nothing, ends)
     with pytest.raises(LogDamaged, match="ends before what was read of 'f'"):
         inputs.check(1, ends, nothing)
+    monkeypatch.setattr("timely_spark.runtime.query.resident.SMALL_BYTES", len("k\n7\n8\n") - 1)
+    assert inputs.available(nothing) == (ends, False), "tasks read so much"
 
 
 def test_a_driver_spreads_the_keys_that_its_batches_find(

@@ -135,14 +135,14 @@ class Batch:
         values = self._arrays.get(column)
         if values is not None:
             taken = values if at is None else values.take(at)
-            return taken.astype(self._kinds[column], copy=False)
+            return np.asarray(taken, self._kinds[column])
         kind = self._kinds.get(column)
         if kind is None:
             return None
         if column in self.constants:
             return np.full(len(self) if at is None else len(at), self.constants[column], kind)
         assert hashed is not None
-        return unmix(hashed).astype(kind, copy=False)
+        return np.asarray(unmix(hashed), kind)
 
     @cached_property
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:

@@ -375,7 +375,7 @@ class Driver:
             channels = plan.into[plan.by_name[output.name].index, 0]
             records += sum(moved.get(str(channel.index), 0) for channel in channels)
             if epochs := [epoch for name, epoch in manifest.released if name == output.name]:
-                last = [max(epochs), manifest.written]
+                last = [epochs[-1], manifest.written]
             delivered[output.name] = [records, *last]
         return delivered
 

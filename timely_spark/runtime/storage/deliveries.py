@@ -47,9 +47,8 @@ class Deliveries:
         if before is None or before >= version:
             earlier = (each.last for each in self._folder.listed() if each.last < version)
             before = max(earlier, default=None)
-        metadata = {**(table.schema.metadata or {}), HEAD: json.dumps({"after": before}).encode()}
-        name = self._folder.name(version)
-        self._folder.files.write_table(name, table.replace_schema_metadata(metadata))
+        head = {HEAD: json.dumps({"after": before}).encode()}
+        self._folder.files.write_table(self._folder.name(version), table.replace_schema_metadata(head))
         self._last = version
 
     def read(self, last: int | None = None, *, after: int = -1) -> Iterator[tuple[int, pa.Table]]:
@@ -72,9 +71,7 @@ class Deliveries:
                 continue
             head = self._head(rest.pop(0), table)
             self._check(listed, head["after"])
-            metadata = {key: value for key, value in table.schema.metadata.items() if key != HEAD}
-            table = table.replace_schema_metadata(metadata or None)
-            start = 0
+            table, start = table.replace_schema_metadata(None), 0
             for version, rows in head["deliveries"]:
                 if version > after:
                     yield version, table.slice(start, rows)
@@ -111,9 +108,8 @@ class Deliveries:
         heads = list(map(self._head, old, tables))
         deliveries = [delivery for head in heads for delivery in head["deliveries"]]
         head = {HEAD: json.dumps({"after": heads[0]["after"], "deliveries": deliveries}).encode()}
-        table = pa.concat_tables(tables).combine_chunks()
-        metadata = {**(table.schema.metadata or {}), **head}
-        self._folder.merge(Span(old[0].first, old[-1].last), table.replace_schema_metadata(metadata))
+        table = pa.concat_tables(tables).combine_chunks().replace_schema_metadata(head)
+        self._folder.merge(Span(old[0].first, old[-1].last), table)
 
     def _size(self, of: Span) -> int:
         return self._folder.files.size(self._folder.name(*of)) or 0
