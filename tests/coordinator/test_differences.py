@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from tests.worker.test_loops import answers
 from timely_spark.coordinator.differences import compare
 from timely_spark.coordinator.migrate import FlowChanged, migrate
@@ -52,8 +53,7 @@ def moved(old: Simulation, flow: ts.Dataflow, workers: int = 2) -> Simulation:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [stream, collection])
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize(("build", "workers"), in_turn([stream, collection], [2, 3]))
 def test_a_bound_that_no_time_exceeds_gives_the_results_of_the_bounded_flow(build: Any, workers: int) -> None:
     flow = moved(begun(build(), 5), build(max_iterations=40, on_limit="return"), workers)
     flow.run()

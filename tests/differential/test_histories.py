@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.differential import DIFF
 from timely_spark.differential.joins import JoinChanges
 from timely_spark.differential.reduce import Reduce
@@ -128,7 +129,7 @@ def odds_and_evens(*, epochs: str = "clock", index: str | None = None) -> ts.Dat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epochs", [200, pytest.param(20_000, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("epochs", [100, pytest.param(20_000, marks=pytest.mark.campaign)])
 @pytest.mark.timeout(1200)
 def test_a_key_that_changes_in_every_epoch_costs_the_same_in_each(epochs: int, looked: Looked) -> None:
     simulation = Simulation(odds_and_evens())
@@ -144,8 +145,7 @@ def test_a_key_that_changes_in_every_epoch_costs_the_same_in_each(epochs: int, l
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("index", [None, "odd", "even"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("index", "workers"), in_turn([None, "odd", "even"], [1, 2]))
 @pytest.mark.parametrize("times", [100, pytest.param(10_000, marks=pytest.mark.campaign)])
 @pytest.mark.timeout(1200)
 def test_a_key_that_changes_at_very_many_times_at_once_is_joined_in_linear_time(
@@ -286,23 +286,19 @@ def window(epoch: int, seed: int = 0, step: int = 20) -> list[tuple[int, int, in
     return [*((*edge(i), 1) for i in come), *((*edge(i - LIVE), -1) for i in come if i >= LIVE)]
 
 
-def sliding(make: Any, epochs: int, **how: Any) -> Simulation:
-    flow = ts.Dataflow("window")
-    make(flow.input("x", "src long, dst long, d long").collection(diff="d")).changes().capture("out")
-    simulation = Simulation(flow, **how)
-    for epoch in range(epochs):
-        simulation.send("x", window(epoch))
-        simulation.run()
-    return simulation
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("make", FLOWS, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("epochs", [30, pytest.param(1000, marks=pytest.mark.campaign)])
 @pytest.mark.timeout(1200)
 def test_after_many_epochs_a_history_holds_the_live_records_in_few_batches(make: Any, epochs: int) -> None:
-    simulation = sliding(make, epochs, workers=2)
-    young = {name: len(each) for name, each in histories(sliding(make, LIVE // 20 + 1, workers=2))}
+    flow = ts.Dataflow("window")
+    make(flow.input("x", "src long, dst long, d long").collection(diff="d")).changes().capture("out")
+    simulation, young = Simulation(flow, workers=2), dict[str, int]()
+    for epoch in range(epochs):
+        simulation.send("x", window(epoch))
+        simulation.run()
+        if epoch == LIVE // 20:  # as many records are there as ever
+            young = {name: len(each) for name, each in histories(simulation)}
     found = list(histories(simulation))
 
     assert found
@@ -407,7 +403,7 @@ def test_a_small_change_writes_a_small_part(make: Any, memory: Any, monkeypatch:
 
     first = draw.integers(0, nodes, (2 * nodes, 2))
     whole = send(first, 1)
-    small = [send(first[i * 20 : (i + 1) * 20], -1) for i in range(20)]
+    small = [send(first[i * 20 : (i + 1) * 20], -1) for i in range(8)]
 
     assert sum(small) / len(small) < 0.2 * whole, "of a state that is packed, while few changes are not"
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.errors import BadArgument, VertexError
 from timely_spark.testing import Simulation
 
@@ -119,8 +120,9 @@ def test_the_order_of_changes_within_an_epoch_is_no_matter() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["distinct", "top_k", "max of an arrangement", "reduce"])
-@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize(
+    ("case", "seed"), in_turn(["distinct", "top_k", "max of an arrangement", "reduce"], [None, 1, 2])
+)
 def test_as_many_are_counted_as_become_negative(case: str, seed: int | None) -> None:
     """Whatever the schedule, also after crashes."""
     draw, present, expected = random.Random(f"{case} {seed}"), Counter[tuple[Any, ...]](), 0

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:step .*more was removed")
 
@@ -36,7 +37,7 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 WIDE = 60
 
 
-def changes_of(values: list[Any], rounds: int = 4) -> list[list[tuple[Any, ...]]]:
+def changes_of(values: list[Any], rounds: int = 3) -> list[list[tuple[Any, ...]]]:
     """Changes of (key, value) that go up and down."""
     draw = random.Random(0)
     every = list(itertools.product(values, values))
@@ -50,11 +51,7 @@ def added(epochs: Any, came_to: Any) -> list[Counter[Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shared"),
-    [  # in every run each type is in one of the two ways
-        pytest.param(name, shared, marks=pytest.mark.campaign if (number + shared) % 2 else ())
-        for number, name in enumerate(VALUES)
-        for shared in (False, True)
-    ],
+    in_turn(VALUES, [False, True]),
 )
 def test_every_flat_type_is_a_key_and_a_value(name: str, play: Any, came_to: Any, *, shared: bool) -> None:
     kind, values = VALUES[name]

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import connected_components, strongly_connected_components
 from timely_spark.testing import run
 
 LONGS = "src long, dst long"
 WINDOWS = [
-    (10, 20, 20),
+    (10, 20, 12),
     pytest.param((100, 200, 10), marks=pytest.mark.campaign),
     (100, 2000, 1),
     pytest.param((10, 20, 1000), marks=[pytest.mark.campaign, pytest.mark.timeout(1800)]),
@@ -38,9 +39,9 @@ def in_a_loop(edges: ts.Collection) -> ts.Collection:
 
 
 ALGORITHMS = [
-    pytest.param(connected_components, connected, id="connected"),
-    pytest.param(in_a_loop, connected, id="connected in a loop"),
-    pytest.param(strongly_connected_components, strong, id="strong"),
+    (connected_components, connected),
+    (in_a_loop, connected),
+    (strongly_connected_components, strong),
 ]
 every_algorithm = pytest.mark.parametrize(("algorithm", "oracle"), ALGORITHMS)
 
@@ -62,8 +63,7 @@ def test_nan_has_a_component_also_alone(algorithm, oracle) -> None:
 
 
 @pytest.mark.slow
-@every_algorithm
-@pytest.mark.parametrize("graph", range(2))
+@pytest.mark.parametrize(("algorithm", "oracle", "graph"), in_turn(ALGORITHMS, range(2)))
 def test_edges_are_inserted_and_deleted(algorithm, oracle, follows, changing, graph) -> None:
     edges = changing(12, 14 + 6 * graph, 6, seed=graph)
 
@@ -86,8 +86,7 @@ def test_all_nan_are_one_node() -> None:
 
 
 @pytest.mark.slow
-@every_algorithm
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2,))])
+@pytest.mark.parametrize(("algorithm", "oracle", "seed"), in_turn(ALGORITHMS, range(3)))
 def test_workers_and_schedules_change_nothing(algorithm, oracle, follows, changing, seed) -> None:
     edges = changing(9, 12, 3, seed=seed)
 
@@ -106,7 +105,7 @@ def test_a_window_slides(algorithm, oracle, follows, window, size) -> None:
 @pytest.mark.slow
 @every_algorithm
 def test_nodes_may_be_texts(algorithm, oracle, follows, changing, named) -> None:
-    edges = named(changing(10, 14, 4, seed=5))
+    edges = named(changing(8, 12, 3, seed=5))
 
     follows(algorithm, oracle, {"edges": ("src string, dst string", edges)}, workers=2)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import core_numbers, k_core
 from timely_spark.testing import run
@@ -40,8 +41,9 @@ every = pytest.mark.parametrize(("algorithm", "oracle"), CASES.values(), ids=CAS
 
 
 @pytest.mark.slow
-@every
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
+@pytest.mark.parametrize(
+    ("algorithm", "oracle", "workers", "seed"), in_turn(CASES.values(), [(1, None), (3, 1)])
+)
 def test_edges_come_and_go(follows, changing, algorithm, oracle, *, workers, seed) -> None:
     edges = changing(9, 24, 5, seed=workers)
 
@@ -52,9 +54,9 @@ def test_edges_come_and_go(follows, changing, algorithm, oracle, *, workers, see
 
 @pytest.mark.slow
 @every
-@pytest.mark.parametrize("size", [(10, 20, 12), pytest.param((40, 110, 8), marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("size", [(10, 20, 6), pytest.param((40, 110, 8), marks=pytest.mark.campaign)])
 def test_a_window_slides(follows, window, algorithm, oracle, size) -> None:
-    follows(algorithm, oracle, {"edges": (LONGS, window(*size))}, workers=8, seed=2)
+    follows(algorithm, oracle, {"edges": (LONGS, window(*size))}, workers=5, seed=2)
 
 
 @pytest.mark.slow

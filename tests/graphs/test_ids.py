@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.graphs import (
     bfs,
     cdlp,
@@ -87,8 +88,8 @@ def answered(
     return run(flow, {"edges": given})["out"].rows()
 
 
-#: What the loops are asked, which take longer, and of these what is asked each time.
-SOME, FEW = ("negative", "2^53", "the greatest", "uint64 far apart", "text"), ("the greatest", "text")
+#: What the loops are asked, which take longer.
+SOME = ("negative", "2^53", "the greatest", "uint64 far apart", "text")
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +109,8 @@ def plainly() -> Callable[..., dict[int, list[tuple[Any, ...]]]]:
 @pytest.mark.parametrize(
     ("algorithm", "ids"),
     [
-        pytest.param(name, ids, marks=[pytest.mark.slow] if name != "connected" and ids not in FEW else [])
-        for name in ALGORITHMS
-        for ids in (IDS if name == "connected" else SOME)
+        *(("connected", ids) for ids in IDS),
+        *in_turn([name for name in ALGORITHMS if name != "connected"], SOME),
     ],
 )
 def test_renaming_nodes_in_order_renames_the_result(algorithm, ids, changing, plainly) -> None:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark import graphs
 from timely_spark.errors import GraphError
 
@@ -68,8 +69,7 @@ CASES: dict[str, tuple[Callable[..., ts.Collection], Callable[..., Rows]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 2)])
+@pytest.mark.parametrize(("case", "workers", "seed"), in_turn(CASES, [(1, None), (3, 2)]))
 def test_a_node_without_edges_is_there_while_it_is_given(
     follows: Any, changing: Any, case: str, workers: int, seed: int | None
 ) -> None:

@@ -10,6 +10,7 @@ import networkx as nx
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import distance_bounds, landmarks
 
@@ -49,23 +50,15 @@ def bounds(edges: list[Any], nodes: list[Any], pairs: list[Any]) -> Iterable[tup
 
 
 WAYS = [
-    pytest.param({"workers": 1}, marks=pytest.mark.slow),
+    {"workers": 1},
     {"workers": 3, "seed": 1},
-    pytest.param({"workers": 2, "together": True}, marks=pytest.mark.slow),
-    pytest.param({"workers": 8, "crashes": 0.05, "seed": 2}, marks=pytest.mark.slow),
+    {"workers": 2, "together": True},
+    {"workers": 5, "crashes": 0.05, "seed": 2},
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", WAYS)
-@pytest.mark.parametrize(
-    "weights",
-    [
-        (),
-        (0.5, 0.25, 4.0),
-        pytest.param((1, 2, 5), marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.parametrize(("how", "weights"), in_turn(WAYS, [[], [0.5, 0.25, 4.0], [1, 2, 5]]))
 def test_edges_and_landmarks_come_and_go(follows, changing, weights, how) -> None:
     kind = f", weight {'double' if 0.5 in weights else 'long'}" if weights else ""
     given = {

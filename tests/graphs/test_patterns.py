@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import motifs, triangles
 from timely_spark.testing import run
@@ -49,14 +50,7 @@ def brute_force(pattern: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        pytest.param(of, marks=[pytest.mark.slow] if len(nodes) > 3 else [])
-        for of, (*_, nodes) in PATTERNS.items()
-    ],
-)
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
+@pytest.mark.parametrize(("pattern", "workers", "seed"), in_turn(PATTERNS, [(1, None), (3, 1)]))
 def test_edges_come_and_go(follows, changing, pattern, workers, seed) -> None:
     given = {"edges": (LONGS, changing(6, 12, 4, seed=workers))}
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "graphalytics.py"
@@ -131,10 +132,9 @@ def values(file: Path) -> dict[int, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("directed", [True, False])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(
-    ("workers", "epochs"), [(1, 1), (2, 3), pytest.param(3, 6, marks=pytest.mark.campaign)]
+    ("algorithm", "directed", "workers", "epochs"),
+    in_turn(product(ALGORITHMS, [True, False]), [(1, 1), (2, 3), (3, 6)]),
 )
 def test_the_last_epoch_is_the_reference(written, algorithm, directed, workers, epochs) -> None:
     prefix, nodes, edges = written(directed, seed=workers)

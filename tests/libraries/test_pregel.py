@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.errors import GraphError, NoSuchMethod, SchemaError, TimelyError
 from timely_spark.testing import Simulation, run
 
@@ -70,10 +71,9 @@ def check(
 
 SCHEDULES = [
     {"workers": 2, "seed": 1},
-    *(
-        pytest.param(how, marks=pytest.mark.slow)
-        for how in ({"workers": 1}, {"workers": 3, "seed": 2, "together": True}, {"workers": 8})
-    ),
+    {"workers": 1},
+    {"workers": 3, "seed": 2, "together": True},
+    {"workers": 8},
 ]
 
 
@@ -100,12 +100,6 @@ def dijkstra(nodes: set[int], edges: list[tuple[int, int, int]]) -> Iterable[tup
     return [(node, float(far.get(node, inf))) for node in nodes]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", SCHEDULES)
-def test_shortest_paths_as_in_graphx(how: dict[str, Any]) -> None:
-    check(distances, dijkstra, changing(1), **how)
-
-
 def least(nodes: ts.Collection, edges: ts.Collection) -> ts.Collection:
     """The least node of each component, by a function of one node, and messages in both directions."""
     labelled = nodes.select("node", label="node")
@@ -123,12 +117,6 @@ def components(nodes: set[int], edges: list[tuple[int, int, int]]) -> Iterable[t
     graph = nx.Graph([edge[:2] for edge in edges])
     graph.add_nodes_from(nodes)
     return [(node, min(part)) for part in nx.connected_components(graph) for node in part]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", SCHEDULES)
-def test_components(how: dict[str, Any]) -> None:
-    check(least, components, changing(2), **how)
 
 
 @pytest.mark.slow
@@ -190,10 +178,17 @@ def core_of(nodes: set[int], edges: list[tuple[int, int, int]]) -> Iterable[tupl
     return [(node,) for node in nx.k_core(graph, 2)]
 
 
+PROGRAMS: dict[str, Any] = {
+    "shortest paths as in GraphX": (distances, dijkstra, changing(1)),
+    "components": (least, components, changing(2)),
+    "nodes and edges leave": (core, core_of, changing(4, edges=16)),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("how", SCHEDULES)
-def test_nodes_and_edges_leave(how: dict[str, Any]) -> None:
-    check(core, core_of, changing(4, edges=16), **how)
+@pytest.mark.parametrize(("how", "name"), in_turn(SCHEDULES, [*PROGRAMS]))
+def test_a_program_computes_at_each_epoch_what_it_is_to(how: dict[str, Any], name: str) -> None:
+    check(*PROGRAMS[name], **how)
 
 
 def test_a_mutated_graph_leaves_without_the_changes_of_single_supersteps() -> None:

@@ -11,6 +11,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import shortest_path
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.testing import run
 
 
@@ -50,8 +51,7 @@ SIZES = [(10, 20, 5), (100, 200, 5), (100, 2000, 2), (400, 440, 4)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize(("nodes", "edges", "epochs"), SIZES)
+@pytest.mark.parametrize(("nodes", "edges", "epochs", "workers"), in_turn(SIZES, [1, 3]))
 def test_hop_distances(nodes: int, edges: int, epochs: int, workers: int) -> None:
     tables = growing(nodes, edges, epochs, seed=nodes)
     out = run(hops_flow(), {"edges": tables, "roots": [[(1, 0)]] + [[]] * (epochs - 1)}, workers=workers)[
@@ -69,8 +69,7 @@ def test_hop_distances(nodes: int, edges: int, epochs: int, workers: int) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [None, 7])
-@pytest.mark.parametrize(("nodes", "edges", "epochs"), SIZES)
+@pytest.mark.parametrize(("nodes", "edges", "epochs", "seed"), in_turn(SIZES, [None, 7]))
 def test_components(nodes: int, edges: int, epochs: int, seed: int | None) -> None:
     flow = ts.Dataflow("components")
     x = flow.input("edges", "src long, dst long")
@@ -95,7 +94,7 @@ def test_components(nodes: int, edges: int, epochs: int, seed: int | None) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2, 8])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.campaign), 8])
 def test_all_pairs_that_reach_each_other(workers: int) -> None:
     flow = ts.Dataflow("closure")
     edges = flow.input("edges", "src long, dst long")

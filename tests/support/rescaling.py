@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.coordinator.migrate import migrate
 from timely_spark.coordinator.migration import Migration
 from timely_spark.state.codec import unpack_parts
@@ -23,16 +23,8 @@ Rows = dict[str, dict[int, list[tuple[Any, ...]]]]
 
 
 def ways(flows: Iterable[str]) -> list[Any]:
-    """Flows, each with the numbers of workers that it goes on with, and `together` of `answers`.
-
-    In every run each flow goes one of the two ways, in the campaign both.
-    """
-    both = [([2, 3], True), ([3, 1], False)]
-    return [
-        pytest.param(flow, *way, marks=pytest.mark.campaign if (number + n) % 2 else ())
-        for number, flow in enumerate(flows)
-        for n, way in enumerate(both)
-    ]
+    """Flows, each with the numbers of workers that it goes on with, and `together` of `answers`."""
+    return in_turn(flows, [([2, 3], True), ([3, 1], False)])
 
 
 def plain(value: Any) -> Any:

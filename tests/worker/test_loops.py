@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.loops import with_warn_after
 from timely_spark.errors import BadArgument, GraphError, LimitReached, TimelyError, VertexError
@@ -224,15 +225,18 @@ def answers(simulation: Simulation) -> list[list[Any]]:
     return [rows for rows in simulation.captured["out"].rows().values() if rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "build",
-    [
-        growing,
-        pytest.param(lambda **options: moved(ts.Dataflow("moved"), **options), marks=pytest.mark.slow),
-    ],
+    ("build", "seed", "crashes", "workers"),
+    in_turn(
+        [
+            (build, *schedule)
+            for build in (growing, lambda **options: moved(ts.Dataflow("moved"), **options))
+            for schedule in ((None, 0.0), (1, 0.0), (2, 0.3))
+        ],
+        [1, 3],
+    ),
 )
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize(("seed", "crashes"), [(None, 0.0), (1, 0.0), (2, 0.3)])
 def test_after_cancel_the_results_are_those_of_a_bounded_loop(
     notices: list[Any], build: Any, workers: int, seed: int | None, crashes: float
 ) -> None:

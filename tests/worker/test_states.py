@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.state import Arrangement, codec
 from timely_spark.state.codec import Codec
 from timely_spark.testing import Simulation
@@ -311,8 +312,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["full", "logged"])
-@pytest.mark.parametrize("name", FLOWS)
+@pytest.mark.parametrize(("name", "how"), in_turn(FLOWS, ["full", "logged"]))
 @pytest.mark.usefixtures("small")
 def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(
     name: str, how: str, memory: Any, monkeypatch: pytest.MonkeyPatch
@@ -370,8 +370,10 @@ def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_sam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["user", "aggregate per time", "join per time", "binary_notify", "settled"])
-@pytest.mark.parametrize("how", ["full", "logged"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    in_turn(["user", "aggregate per time", "join per time", "binary_notify", "settled"], ["full", "logged"]),
+)
 @pytest.mark.usefixtures("small")
 def test_restored_workers_are_equal_with_manual_inputs_and_several_open_epochs(
     name: str, how: str, memory: Any, monkeypatch: pytest.MonkeyPatch
