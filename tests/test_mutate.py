@@ -147,10 +147,14 @@ def counter():
 """
 
 
-@pytest.mark.slow
-def test_all_changes_have_names_of_their_own_and_folders_take_turns() -> None:
-    found = all_mutations()
+@pytest.fixture(scope="module")
+def found() -> list[Mutation]:
+    """All changes that are made of the package."""
+    return all_mutations()
 
+
+@pytest.mark.slow
+def test_all_changes_have_names_of_their_own_and_folders_take_turns(found: list[Mutation]) -> None:
     assert len({one.name for one in found}) == len(found) > 4000
     first = drawn(found, seed=0)[: 5 * len(FOLDERS)]
     assert first == drawn(reversed(found), seed=0)[: len(first)]
@@ -159,8 +163,8 @@ def test_all_changes_have_names_of_their_own_and_folders_take_turns() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_changed_can_be_compiled_and_is_another_program() -> None:
-    for one in drawn(all_mutations(), seed=1)[:60]:
+def test_what_is_changed_can_be_compiled_and_is_another_program(found: list[Mutation]) -> None:
+    for one in drawn(found, seed=1)[:60]:
         source = (PACKAGE / one.file).read_text()
         tree = mutated(source, one)
         compile(tree, one.file, "exec")
@@ -168,5 +172,5 @@ def test_what_is_changed_can_be_compiled_and_is_another_program() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_known_to_change_nothing_is_still_there() -> None:
-    assert EQUIVALENT.keys() - {one.name for one in all_mutations()} == set()
+def test_what_is_known_to_change_nothing_is_still_there(found: list[Mutation]) -> None:
+    assert EQUIVALENT.keys() - {one.name for one in found} == set()

@@ -104,6 +104,8 @@ def resident_bounded(checkpoint: Path, epochs: int) -> None:
     world = World(flow, str(checkpoint), {"x": calls}, resident=True, rounds=100, workers=2)
     world.leaves = 0.05
     counts: list[tuple[int, int, int]] = []
+    gc.collect()
+    gc.freeze()  # what other tests have left is not looked at
 
     def look(_: int) -> None:
         world.taken.clear()  # what the world itself remembers of each batch

@@ -78,7 +78,7 @@ def test_a_task_that_writes_after_the_winner_committed_changes_nothing(
     monkeypatch.setattr(Late, "lag", lag)
     monkeypatch.setattr(Late, "count", Counter())
     monkeypatch.setattr(engine, "Process", Late)
-    world = looping(tmp_path, sends=25, keep=5)
+    world = looping(tmp_path, sends=16, keep=5)
 
     world.live()
 

@@ -136,7 +136,7 @@ def test_stopped_here_and_there_a_flow_goes_on_with_other_workers(
 ) -> None:
     expected, batches = answers(flow_of(flow), {"edges": SOME}, workers[:1], together=together)
     assert any(expected.values())
-    for stop in range(0, batches, max(batches // 3, 1)):
+    for stop in range(0, batches, max(batches // 2, 1)):
         got, _ = answers(
             flow_of(flow), {"edges": SOME}, workers, stops=lambda at, stop=stop: at == stop, together=together
         )

@@ -40,7 +40,7 @@ def densest(edges: set[tuple[int, int]]) -> float:
 
 
 @pytest.mark.slow
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 4)
 @given(epochs=st.lists(EDGES, min_size=1, max_size=4), workers=st.integers(1, 3))
 def test_peeling_finds_a_set_that_is_dense_enough(
     page: dict[str, Any], epochs: list[set[tuple[int, int]]], workers: int

@@ -67,7 +67,7 @@ def test_edges_come_and_go(follows, changing, algorithm, oracle, *, workers, see
 
 @pytest.mark.slow
 @both
-@pytest.mark.parametrize("size", [(10, 20, 12), pytest.param((60, 110, 8), marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("size", [(10, 20, 6), pytest.param((60, 110, 8), marks=pytest.mark.campaign)])
 def test_a_window_slides(follows, window, algorithm, oracle, size) -> None:
     follows(algorithm, oracle, {"edges": (LONGS, window(*size))}, workers=8, seed=2)
 

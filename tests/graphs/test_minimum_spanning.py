@@ -39,7 +39,7 @@ def forest(edges: Iterable[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
     ],
 )
 def test_edges_come_and_go(follows, changing, workers, seed, weights) -> None:
-    edges = changing(9, 18, 4, seed=workers, weights=weights)
+    edges = changing(8, 14, 3, seed=workers, weights=weights)
 
     rows = follows(minimum_spanning_forest, forest, {"edges": (WEIGHTED, edges)}, workers=workers, seed=seed)
 

@@ -143,8 +143,8 @@ def test_shares_of_a_changing_graph(dangling, workers) -> None:
     flow = ts.Dataflow("shares")
     edges = flow.input("edges", f"{LONGS}, diff long").collection(diff="diff")
     nodes = flow.input("nodes", "node long, diff long").collection(diff="diff")
-    pagerank(edges, 7, nodes=nodes, dangling=dangling, start="uniform").changes().capture("shares")
-    pagerank(edges, 7, nodes=nodes, dangling=dangling, damping=0.6).changes().capture("whole")
+    pagerank(edges, 4, nodes=nodes, dangling=dangling, start="uniform").changes().capture("shares")
+    pagerank(edges, 4, nodes=nodes, dangling=dangling, damping=0.6).changes().capture("whole")
 
     made = run(flow, SINKS, workers=workers)
 
@@ -155,9 +155,9 @@ def test_shares_of_a_changing_graph(dangling, workers) -> None:
                 total[tuple(record)] += diff
         present = list(there.elements()), [node for (node,) in more.elements()]
         found = {row["node"]: row["rank"] for row in ts.snapshot(made["shares"], at=epoch).to_pylist()}
-        assert found == pytest.approx(shares(*present, 7, dangling), rel=1e-9)
+        assert found == pytest.approx(shares(*present, 4, dangling), rel=1e-9)
         whole = {row["node"]: row["rank"] for row in ts.snapshot(made["whole"], at=epoch).to_pylist()}
-        expected = shares(*present, 7, dangling, damping=0.6)
+        expected = shares(*present, 4, dangling, damping=0.6)
         assert whole == pytest.approx({k: v * len(expected) * 1e6 for k, v in expected.items()}, abs=8)
         assert all(isinstance(rank, int) for rank in whole.values())
 

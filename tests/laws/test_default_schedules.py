@@ -15,10 +15,8 @@ from timely_spark.errors import VertexError
 from timely_spark.schedules import SEED
 from timely_spark.testing import Simulation, run
 
-SEEDS = range(8)
 
-
-@pytest.fixture(params=SEEDS)
+@pytest.fixture(params=[*range(3), *(pytest.param(n, marks=pytest.mark.campaign) for n in range(3, 8))])
 def seed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """A seed in the environment."""
     monkeypatch.setenv(SEED, str(request.param))

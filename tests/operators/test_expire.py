@@ -223,8 +223,8 @@ def test_new_keys_do_not_make_the_state_grow(step: str) -> None:
     STEPS[step](x, y).capture("out")
     simulation = Simulation(flow)
     sizes = []
-    for epoch in range(120):
-        burst = 5_000 if epoch == 60 else 50
+    for epoch in range(80):
+        burst = 5_000 if epoch == 40 else 50
         for name in "xy":
             keys = range(epoch * 10_000, epoch * 10_000 + burst)
             simulation.send(name, [(key, epoch) for key in keys], epoch=epoch)
@@ -232,10 +232,10 @@ def test_new_keys_do_not_make_the_state_grow(step: str) -> None:
         simulation.run()
         sizes.append(len(simulation.states[0] or b""))
 
-    before = max(sizes[20:60])
+    before = max(sizes[20:40])
     assert before < 20_000
-    assert sizes[60] > 4 * before
-    assert max(sizes[70:]) < 1.2 * before, "nothing of the burst is left, although large batches merge rarely"
+    assert sizes[40] > 4 * before
+    assert max(sizes[50:]) < 1.2 * before, "nothing of the burst is left, although large batches merge rarely"
 
 
 @pytest.mark.slow

@@ -27,13 +27,11 @@ def test_each_line_of_the_list_is_what_a_new_run_and_duckdb_answer() -> None:
     ours = answers(queries, changes, seed=5)
     last = {name: [[(*row, 1) for row in at(each, 2)]] for name, each in changes.items()}
     assert [epochs[-1] for epochs in ours] == [epochs[0] for epochs in answers(queries, last, workers=1)]
+    duck = [expected(queries, changes, epoch, refused=duckdb.Error) for epoch in range(3)]
     compared = 0
-    for query, epochs in zip(queries, ours, strict=True):
-        try:
-            theirs = [expected([query], changes, epoch)[0] for epoch in range(3)]
-        except duckdb.Error:
-            continue  # it has another syntax
-        assert epochs == theirs, query
-        compared += 1
+    for query, epochs, *theirs in zip(queries, ours, *duck, strict=True):
+        if None not in theirs:  # it has another syntax
+            assert epochs == theirs, query
+            compared += 1
     assert compared > 30
     assert all(isinstance(one, Counter) for epochs in ours for one in epochs)

@@ -128,7 +128,7 @@ def restored(notificator: Notificator) -> Notificator:
     return again
 
 
-@pytest.mark.parametrize("seeds", [20, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [20, pytest.param(300, marks=pytest.mark.campaign)])
 def test_the_notificator_delivers_what_the_definition_allows(seeds: int) -> None:
     plan = looped()
     delivered = 0
