@@ -190,6 +190,7 @@ def test_documents_show_what_programs_print() -> None:
         check_printed("docs/why.md", "(node=4) is in 'near'")
 
 
+@pytest.mark.campaign  # in every run the page's job writes files, and those of tests/spark Delta tables
 @pytest.mark.timeout(480)
 @pytest.mark.usefixtures("shared")
 def test_the_first_job_writes_a_delta_table_as_its_page_says(folder: Path) -> None:

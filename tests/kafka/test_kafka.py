@@ -142,7 +142,7 @@ def test_both_writers_write_the_same_messages(
 def test_an_epoch_of_many_small_records_is_one_of_the_client(
     spark: SparkSession, broker: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = 150_000  # more than a client's queue holds by default
+    many = 101_000  # more than a client's queue holds by default
     flow = ts.Dataflow("many")
     rows = flow.input("rows", "n int")
     rows.to_kafka("many", broker.servers)

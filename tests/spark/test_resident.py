@@ -106,7 +106,7 @@ def test_commits_of_tables_and_folders_are_grouped(
     with flow.start(spark, checkpoint=checkpoint, workers=1, commit_every="3 seconds") as query:
         x.send([(0, 0)])
         assert query.wait_for(timeout=60)
-        for n in range(1, 30):
+        for n in range(1, 21):
             x.send([(n % 3, n)])
             assert query.wait_for(last, timeout=60)
         assert query.wait_for(timeout=60), "no epoch waits for another one"
@@ -114,12 +114,12 @@ def test_commits_of_tables_and_folders_are_grouped(
         assert len(history) < 12, "several epochs are one commit"
         read = spark.read.format("delta").load
         assert sorted(map(tuple, read(str(tmp_path / "log")).select("v").collect())) == [
-            (n,) for n in range(30)
+            (n,) for n in range(21)
         ]
         assert sorted(map(tuple, read(str(tmp_path / "now")).select("k", "v").collect())) == [
-            (0, 27), (1, 28), (2, 29)
+            (0, 18), (1, 19), (2, 20)
         ]  # fmt: skip
-    assert sorted(row.v for row in spark.read.parquet(str(tmp_path / "files")).collect()) == list(range(30))
+    assert sorted(row.v for row in spark.read.parquet(str(tmp_path / "files")).collect()) == list(range(21))
 
 
 def test_files_and_large_sends_are_read_too(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
