@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import colouring, maximal_independent_set
 from timely_spark.graphs.greedy import priorities
@@ -55,8 +56,9 @@ both = pytest.mark.parametrize(("algorithm", "oracle"), CASES.values(), ids=CASE
 
 
 @pytest.mark.slow
-@both
-@pytest.mark.parametrize(("workers", "seed"), [(1, None), (3, 1)])
+@pytest.mark.parametrize(
+    ("algorithm", "oracle", "workers", "seed"), in_turn(CASES.values(), [(1, None), (3, 1)])
+)
 def test_edges_come_and_go(follows, changing, algorithm, oracle, *, workers, seed) -> None:
     edges = changing(9, 18, 5, seed=workers)
 

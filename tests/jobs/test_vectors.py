@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.testing import run
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -107,14 +108,9 @@ def minimum(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], ridge: float) -> n
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "how",
-    [
-        {"workers": 1},
-        {"workers": 3, "seed": 1, "together": True},
-        {"workers": 8},
-    ],
+    ("how", "label"),
+    in_turn([{"workers": 1}, {"workers": 3, "seed": 1, "together": True}, {"workers": 8}], ["1", "2"]),
 )
-@pytest.mark.parametrize("label", ["1", "2"])
 def test_weights_are_those_of_scipy(how: dict[str, Any], label: str) -> None:
     import logistic_regression
     import vectors

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from tests.test_named import COLLECTIONS, STREAMS
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError, InvalidTime, SchemaError, VertexError
@@ -222,8 +223,7 @@ def results(build: Callable[..., Any], inner: Any, *, collections: bool = False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inner", [int, Descending])
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(("name", "inner"), in_turn(STREAMS, [int, Descending]))
 def test_where_all_is_at_one_inner_time_an_operator_does_in_a_scope_what_it_does_outside(
     name: str, inner: Any
 ) -> None:
