@@ -8,13 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.sql.types import is_float
+from timely_spark.sql.types import entries_of, is_float
 
 
 class Elements:
-    """The elements of lists without nulls, one after the other."""
+    """The elements of lists, or the entries of maps, without nulls, one after the other."""
 
     def __init__(self, lists: pa.Array) -> None:
+        if pa.types.is_map(lists.type):
+            lists = lists.cast(entries_of(lists.type))
         first, last = (lists.offsets[0].as_py(), lists.offsets[len(lists)].as_py()) if len(lists) else (0, 0)
         self.values = lists.values.slice(first, last - first)
         self.offsets = np.asarray(lists.offsets).astype(np.int64)[: len(lists) + 1] - first

@@ -378,10 +378,7 @@ class OfEntries(OfElements):
 
     def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
         """The maps, or the arrays."""
-        kind = lists.type
-        elements = Elements(
-            lists.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
-        )
+        elements = Elements(lists)
         values = self.bodies(rows, elements)
         if self.what == "keys":
             return lists_of(values, elements.sizes, self.type)

@@ -19,12 +19,7 @@ _OUT = "use try_element_at or get, which give null there."
 
 @spark_function("size", "array -> int", "map -> int")
 def _size(a: pa.Array) -> Any:
-    return pc.list_value_length(a.cast(_pairs(a.type)) if pa.types.is_map(a.type) else a)
-
-
-def _pairs(kind: pa.DataType) -> pa.DataType:
-    """A map as the list that it is."""
-    return pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
+    return pc.list_value_length(a.cast(types.entries_of(a.type)) if pa.types.is_map(a.type) else a)
 
 
 def _taken(a: pa.Array, place: Any, inside: Any) -> pa.Array:
@@ -72,7 +67,7 @@ for _name, _tries in (("element_at", False), ("try_element_at", True)):
 
 def _of_key(maps: pa.Array, keys: pa.Array) -> pa.Array:
     """The item of a key of each map; null if the map has not the key."""
-    x = Elements(maps.cast(_pairs(maps.type)))
+    x = Elements(maps)
     inner, items = x.values.flatten()
     codes = dense_ranks(pa.concat_arrays([inner, keys.cast(inner.type)]))
     same = codes[: len(inner)] == codes[len(inner) :][x.owners]
@@ -365,19 +360,15 @@ def _array_insert(
 # -- maps ----------------------------------------------------------------------------------------------------
 
 
-def _entries(a: pa.Array) -> Elements:
-    return Elements(a.cast(_pairs(a.type)))
-
-
 @spark_function("map_keys", "map<K, V> -> array<K>")
 def _map_keys(a: pa.Array, *, result: pa.DataType) -> Any:
-    x = _entries(a)
+    x = Elements(a)
     return lists_of(x.values.field(0), x.sizes, result)
 
 
 @spark_function("map_values", "map<K, V> -> array<V>")
 def _map_values(a: pa.Array, *, result: pa.DataType) -> Any:
-    x = _entries(a)
+    x = Elements(a)
     return lists_of(x.values.field(1), x.sizes, result)
 
 
@@ -387,13 +378,13 @@ def _map_values(a: pa.Array, *, result: pa.DataType) -> Any:
     result=lambda kind: array_of(pa.struct([("key", kind.key_type), ("value", kind.item_type)])),
 )
 def _map_entries(a: pa.Array, *, result: pa.DataType) -> Any:
-    x = _entries(a)
+    x = Elements(a)
     return lists_of(x.values, x.sizes, result)
 
 
 @spark_function("map_contains_key", "map<K, V>, K -> boolean")
 def _map_contains_key(a: Value, key: Value, *, length: int) -> Any:
-    x = _entries(as_array(a, length))
+    x = Elements(as_array(a, length))
     keys = lists_of(x.values.field(0), x.sizes)
     y, same = _matches(keys, as_array(key, length))
     return pa.array(np.bincount(y.owners[same], minlength=length) > 0)
@@ -430,8 +421,8 @@ def _map_from_entries(a: pa.Array, *, result: pa.DataType, failures: Failures) -
 
 @spark_function("map_concat", "map<K, V>... -> map<K, V>")
 def _map_concat(*maps: Value, length: int, result: pa.DataType, failures: Failures) -> Any:
-    pairs = [as_array(one, length).cast(_pairs(result)) for one in maps]
-    x = Elements(_array_concat(*pairs, length=length, result=_pairs(result)))
+    pairs = [as_array(one, length).cast(types.entries_of(result)) for one in maps]
+    x = Elements(_array_concat(*pairs, length=length, result=types.entries_of(result)))
     keys, items = x.values.flatten()
     return _made_map(keys, items, x.sizes, result, failures)
 
@@ -468,10 +459,9 @@ def _sorted_maps(a: pa.Array) -> Any:
         return scatter([(rows, _sorted_maps(a.take(pa.array(rows))))] if len(rows) else [], len(a), kind)
     if pa.types.is_struct(kind):
         return pa.StructArray.from_arrays([_sorted_maps(one) for one in a.flatten()], fields=list(kind))
+    x = Elements(a)
     if types.is_array(kind):
-        x = Elements(a)
         return lists_of(_sorted_maps(x.values), x.sizes, kind)
-    x = Elements(a.cast(_pairs(kind)))
     keys, items = map(_sorted_maps, x.values.flatten())
     order = pa.array(np.lexsort([dense_ranks(keys), x.owners]))
     offsets = pa.array(x.offsets, pa.int32())

@@ -199,8 +199,7 @@ def json_of(values: pa.Array, zone: str, *, nulls: bool = False) -> pa.Array:
         elements = Elements(values)
         return _joined(pc.fill_null(inner(elements.values), "null"), elements.sizes, "[]")
     if pa.types.is_map(kind):
-        entries = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
-        elements = Elements(values.cast(pa.list_(entries)))
+        elements = Elements(values)
         keys, items = elements.values.flatten()
         names = _quoted_texts(_text(keys, zone))
         pairs = pc.binary_join_element_wise(names, pc.fill_null(inner(items), "null"), ":")
@@ -402,15 +401,12 @@ def _fitted(texts: pa.Array, kind: pa.DataType, zone: str) -> tuple[pa.Array, An
         cast = apply_function(FUNCTIONS["try_cast"], [texts], len(texts), result=kind, zone=zone)
         values = as_array(cast, len(texts))
         return values, np.asarray(values.is_null()) & ~null
-    entries = with_texts(kind)
+    elements = Elements(texts)
     if pa.types.is_map(kind):
-        pair = pa.struct([("key", entries.key_type), ("value", entries.item_type)])
-        elements = Elements(texts.cast(pa.list_(pair)))
         keys, items = elements.values.flatten()
         items, bad = _fitted(items, kind.item_type, zone)
         fitted = pa.MapArray.from_arrays(pa.array(elements.offsets, pa.int32()), keys, items, type=kind)
     else:
-        elements = Elements(texts)
         values, bad = _fitted(elements.values, kind.value_type, zone)
         fitted = lists_of(values, elements.sizes, kind)
     wrong = np.bincount(elements.owners[bad], minlength=len(texts)) > 0
