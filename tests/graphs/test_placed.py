@@ -273,9 +273,12 @@ def test_edges_that_come_to_a_component_get_its_place() -> None:
 def test_the_edges_of_a_hub_have_the_places_of_their_other_ends(few) -> None:
     few(10, 256)
     apart = [(2 * n, 2 * n + 1, 1) for n in range(1, 20)]
-    first, more = places_of([apart, [(0, n, 1) for n, _, _ in apart]], workers=2)
+    rays = [(n % 2, n, 1) for edge in apart for n in edge[:2]]
+    first, more = places_of([apart, [*rays, (0, 1, 1)]], workers=2)
 
-    assert {b: place for _, b, place, _ in more} == {a: place for a, _, place, _ in first}
+    of_ends = {end: place for *edge, place, _ in first for end in edge}
+    assert {b: place for _, b, place, _ in more if b != 1} == of_ends
+    assert len(more) == len(rays) + 1, "the edge between two hubs has a place, too"
 
 
 def test_the_nodes_of_a_long_path_share_places_with_their_neighbours() -> None:
