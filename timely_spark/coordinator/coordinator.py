@@ -372,7 +372,10 @@ class Coordinator:
 
         Only notifications that have changed are looked at.
         """
-        positions = {s.name: input_frontier(s, self.inputs[s.name], self.batch + 1) for s in self.plan.inputs}
+        # with clock epochs the next batch, for which no epoch waits that has begun
+        positions = {
+            s.name: input_frontier(s, self.inputs[s.name], self.batch + 1)[1] for s in self.plan.inputs
+        }
         clocked = any(s.epochs == "clock" and self.inputs[s.name] is not None for s in self.plan.inputs)
         begun = self.last_epoch if clocked else None
         # a capability due to one input may wait for another input, which does not reach what it keeps open
@@ -388,8 +391,7 @@ class Coordinator:
         self._positions = now
         self._arrived.clear()
         self._requested.clear()
-        open_, present = {k: v[0] for k, v in positions.items()}, {k: v[1] for k, v in positions.items()}
-        blockers = Blockers(self.plan, header, open_, present)
+        blockers = Blockers(self.plan, header, positions, positions)
         for worker, index in pairs:
             waiting = self.pending[worker].get(index)
             # if the least guarantees of a vertex are blocked, so are its others

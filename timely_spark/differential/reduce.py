@@ -53,7 +53,7 @@ class Reduce(BufferingVertex):
         #: whether all values so far were integers without nulls
         self._plain = True
         #: the compaction frontier as of the last notification
-        self._since = 0
+        self._since: int
 
     @property
     def takes_skew(self) -> bool:

@@ -198,8 +198,6 @@ def shallow_forest(
             if not grown:
                 cut = least
                 break
-            if 2 * len(reached) > n:
-                break
     rest = np.flatnonzero(level == NONE)
     if len(rest):
         _contract(trees, root, key, rest, cut)
@@ -213,7 +211,7 @@ def shallow_forest(
 
 #: not reached
 NONE = -1
-#: Trees are grown from so many of the least vertices, until one has more than half of the vertices.
+#: Trees are grown from so many of the least vertices.
 _TRIES = 8
 
 

@@ -119,8 +119,6 @@ class Hosted:
             self._live = Live(context.log, name, loops, reports=share.rank == 0)
         with self._live.during(batch) as progress:
             for bound in bounds:
-                if not bound.allows(result):
-                    continue
                 result, more = run_local_rounds(
                     coordinator, result, encoded, bound, batch=batch, workers=workers, share=share,
                     blobs=blobs, watch=watch, report=progress.round,
