@@ -18,6 +18,7 @@ from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.spark_log import SparkLog
@@ -260,6 +261,13 @@ def test_a_part_that_was_deleted_is_named_as_missing(checkpoint: Path, part: str
     ) as caught:
         go_on(checkpoint)
     assert not {"delete", "remove", "empty"} & set((caught.value.hint or "").split())
+
+
+def test_a_manifest_of_a_batch_without_offsets_is_damage_before_the_first_commit_too(tmp_path: Path) -> None:
+    log = SparkLog(Files(tmp_path))
+    log.check([], {})
+    with pytest.raises(LogDamaged, match="does not hold offsets/0"):
+        log.check([0], {})
 
 
 def test_a_checkpoint_that_was_removed_under_a_running_flow_is_no_foreign_one(tmp_path: Path) -> None:

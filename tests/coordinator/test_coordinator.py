@@ -116,6 +116,16 @@ def test_manual_epochs_may_be_sent_ahead_in_pieces_and_in_any_order() -> None:
     assert simulation.captured["counts"].rows() == {0: [(7, 1)], 1: [(7, 2)], 2: [(7, 3)]}
 
 
+def test_manual_epochs_begin_with_0_also_if_an_input_begins_with_a_later_one() -> None:
+    flow = ts.Dataflow("begun")
+    flow.input("x", "n long", epochs="manual").capture("out")
+    simulation = Simulation(flow)
+    simulation.advance_to("x", 3)
+    simulation.run()
+
+    assert simulation.captured["out"].rows() == {0: [], 1: [], 2: []}
+
+
 def test_what_is_sent_to_a_closed_epoch_or_input_is_an_error() -> None:
     flow = ts.Dataflow("closed")
     flow.input("x", "n long", epochs="manual").capture("out")

@@ -89,6 +89,19 @@ def test_a_bound_may_become_lower_but_not_higher_or_disappear_with_records_in_fl
     assert not compare(old.plan.described(), collection(max_iterations=20, on_limit="return").compile(2)).flow
 
 
+def test_a_lower_bound_hides_no_other_difference_in_its_loop() -> None:
+    def flow(k: int, bound: int) -> ts.Dataflow:
+        flow = ts.Dataflow("growing")
+        x = flow.input("x", "n long, diff long").collection(diff="diff")
+        step = lambda n: n.select(**UP).concat(n).top_k(k, "n", name="first")  # noqa: E731
+        x.iterate(step, name="grow", max_iterations=bound, on_limit="return").changes().capture("out")
+        return flow
+
+    before = flow(2, 50).compile(2).described()
+    assert not compare(before, flow(2, 20).compile(2)).changed
+    assert [*compare(before, flow(3, 20).compile(2)).changed] == ["grow.first"]
+
+
 def named(**options: Any) -> ts.Dataflow:
     """A flow whose steps all have names that the user gave."""
     flow = ts.Dataflow("growing")

@@ -50,6 +50,15 @@ ADDED: dict[str, tuple[Callable[[ts.Stream], Any], bool]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("options", "complete"), [({}, False), ({"keys": "k"}, True), ({"diff": "d"}, True)], ids=str
+)
+def test_an_output_that_is_read_as_a_whole_needs_the_past(options: Any, *, complete: bool) -> None:
+    flow = built(lambda x: x.min("v", keys="k").to_delta("/none", name="new", **options))
+    plan = flow.compile(2)
+    assert lacks_past(plan, plan.by_name["new"].stage) is complete
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ADDED)
 def test_new_steps_that_need_the_past_are_refused_and_others_are_not(case: str) -> None:

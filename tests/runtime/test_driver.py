@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,20 +16,23 @@ import timely_spark as ts
 from tests.support.engine import Frame
 from tests.support.stepper import Begin, Stepper
 from timely_spark.compiler.pushdown import needed
+from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share
 from timely_spark.errors import LogDamaged, VertexError
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query import driver as driver_module
 from timely_spark.runtime.query.driver import Driver
+from timely_spark.runtime.query.hosted import Hosted
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
 from timely_spark.runtime.query.rounds import Rounds
+from timely_spark.runtime.query.staying import StayingTasks, Work
 from timely_spark.runtime.run_context import RunContext, packed_sources
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog, stop_file
 from timely_spark.runtime.storage.states import States
-from timely_spark.worker import ROWS, wire
+from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.wire import Message
 
 Delivered = list[tuple[int, list[Any]]]
@@ -629,6 +633,50 @@ def test_an_epoch_of_a_resident_micro_batch_is_delivered_after_one_write(
         "epochs", "told 3: 1", "rounds",
     ]  # fmt: skip
     assert asked == [1, 2, 3]
+
+
+def test_an_entry_that_is_missing_ends_what_a_resident_batch_reads(begin: Begin) -> None:
+    process = begin(loop())
+    for n in range(4):
+        process.handles["x"].send([n])
+    process.context.log.files.remove("inputs/x/2.arrow")
+    inputs = ResidentInputs(process.context)
+
+    assert inputs.available(Ends({"x": -1}, {})) == (Ends({"x": 1}, {}), True)
+    assert inputs.available(Ends({"x": 1}, {})) == (Ends({"x": 1}, {}), True)
+
+
+def test_a_process_reads_the_states_of_its_own_workers_that_it_does_not_have(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, read = begin(loop(), workers=4).context, list[bytes]()
+    get = blobs.Blobs.get
+    monkeypatch.setattr(blobs.Blobs, "get", lambda store, state: read.append(state) or get(store, state))
+    coordinator, states = Coordinator(context.plan), {worker: b"%d" % worker for worker in range(4)}
+    worker = Worker(context.plan, None, 1)
+    with closing(Hosted(context)) as hosted:
+        hosted._workers[1] = states[1], worker
+        share, start = Share(1, 2), coordinator.first()
+        hosted.run(coordinator, 0, start, states, [Bound()], share=share, repeated=False)
+
+    assert read == [states[3]]
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_tasks_that_stay_run_large_rounds_if_tasks_may_be_parallel(
+    parallel: bool,  # noqa: FBT001 - drawn
+    begin: Begin,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    context, works = begin(loop()).context, list[Work]()
+    coordinator, rounds = Coordinator(context.plan), Rounds(context, parallel)
+    monkeypatch.setattr(Rounds, "_by_tasks", lambda _, __, work, *___: works.append(work))
+    rounds._tasks = StayingTasks(context)
+    start = RoundResult.of_input(coordinator.first().header, ROWS.empty_table())
+    rounds.from_input(None, coordinator, 0, start, States(), bound=rounds.bound, repeated=False)  # type: ignore[arg-type]
+
+    (work,) = works
+    assert [Bound(**bound) for bound in work.bounds][1:] == [rounds.bound] * parallel
 
 
 def test_a_batch_begins_also_when_the_interpreter_ends(begin: Begin) -> None:

@@ -113,6 +113,18 @@ def test_a_call_that_takes_long_is_told_with_its_seconds(
     assert clock.content["calls"] == told
 
 
+def test_a_file_is_there_while_its_batch_runs(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, log = Clock(monkeypatch), RoundLog(str(tmp_path), 0)
+    progress = Live(log, process="rounds")
+
+    with progress.during(4):
+        clock.now = 10
+        progress.round(Simulation(path(1)).coordinator.first(), None)
+        assert running_batch(log, 3) == BatchProgress(epoch=4, rounds=1, records=0, loops=())
+
+    assert log.files.names("live") == []
+
+
 def test_an_error_while_writing_is_none_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     clock.fails = OSError("no space left on device")

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 #: by the mutation's name
 EQUIVALENT = {
+    "differential/reducers.py::Extreme.numbered::change a comparison::1": "consolidated rows have no zeros",
+    "differential/reducers.py::Extreme.numbered::change a comparison::2": "consolidated rows have no zeros",
+    "differential/reducers.py::Extreme.numbered::change a comparison::3": "consolidated rows have no zeros",
+    "graphs/forest.py::Forest._with_edge::forget the first condition::1": (
+        "what follows finds nothing for no nodes, more slowly"
+    ),
     "progress/reachability.py::Reachability.order::leave out a branch::1": (
         "what follows gives the same tuple, more slowly"
     ),
@@ -19,8 +25,16 @@ EQUIVALENT = {
     "runtime/storage/published.py::Published.compact::change a number::1": (
         "without a snapshot, every epoch comes after -2 as after -1, and no hold is before"
     ),
+    "state/arrangement.py::Arrangement.__init__::forget a condition::1": "a batch compares hashes and key",
+    "state/arrangement.py::Arrangement.__init__::forget the first condition::1": (
+        "a batch compares hashes and key"
+    ),
+    "state/arrangement.py::Arrangement.find::change a comparison::2": (
+        "a few hashes are put in order for one lane too"
+    ),
     "state/arrangement.py::Arrangement._cut::always take a branch::2": "a batch without rows is no batch",
     "state/codec.py::unpack_parts::leave out a branch::1": "the first part is found to end too late",
+    "state/grouping.py::group::always take a branch::2": "keys of equal exact hashes are compared, and equal",
     "times/frontier.py::MutableAntichain.update_iter::leave out a branch::3": (
         "without a change the lists below are empty"
     ),
@@ -29,5 +43,9 @@ EQUIVALENT = {
     ),
     "times/product.py::Summary.followed_by::change a number::1": (
         "the default is compared with 0 only, of times without coordinates"
+    ),
+    "worker/hot_keys.py::frequent::change a number::1": "any seed will do that is always the same",
+    "worker/received.py::Received.__init__::never take a value::1": (
+        "where a header is given, others are decoded and not used"
     ),
 }

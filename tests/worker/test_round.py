@@ -6,14 +6,18 @@ import pickle
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import timely_spark as ts
 from timely_spark.coordinator import Coordinator
 from timely_spark.errors import VertexError
+from timely_spark.state import codec
+from timely_spark.state.arrow import from_bytes
 from timely_spark.testing import Simulation
-from timely_spark.worker import Budget, pack, step
+from timely_spark.worker import Budget, Worker, pack, step, wire
+from timely_spark.worker.wire import Message, Report
 
 
 def flow_of(vertex: ts.Vertex, **input_: Any) -> ts.Dataflow:
@@ -312,6 +316,39 @@ def test_the_input_of_several_tasks_is_one_batch_in_the_order_of_the_tasks() -> 
     one, other = (step(plan, None, 0, 0, pa.concat_tables(rows), header) for rows in (parts, parts[::-1]))
 
     assert one == other
+
+
+def test_the_counts_of_a_round_are_those_of_its_messages() -> None:
+    flow = ts.Dataflow("exchange")
+    x = flow.input("x", "n long").exchange("n").map(lambda row: row.n + 1, "n long")
+    x.exchange("n").distinct().capture("out")
+    _, steps = recorded(flow, [range(20), [3]], 3)
+    sent = []
+    for *_, out in steps:
+        payloads = [message.payload for _, message in wire.read(out, Message)]
+        ((_, report),) = wire.read(out, Report)
+        counts = (len(payloads), sum(map(len, payloads)), sum(from_bytes(one).num_rows for one in payloads))
+        assert tuple(report.stats.get(n, 0) for n in ("sent", "bytes_sent", "records_sent")) == counts
+        sent.append(len(payloads))
+    assert max(sent) > 1
+
+
+def test_batches_that_are_left_are_written_once(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "BLOB_BYTES", 200)
+    flow = ts.Dataflow("left")
+    flow.input("x", "n long").distinct(name="it").capture("out")
+    plan, blobs = flow.compile(1), memory()
+    worker, written = Worker(plan, None, 0, blobs), [0]
+    for epoch in range(3):
+        worker.enqueue(plan.by_name["it"], 0, ts.Time(epoch), pa.table({"n": range(100)}))
+        state = worker.checkpoint(f"0-{epoch}")
+        written.append(blobs.written)
+        restored = Worker(plan, state, 0, blobs)
+        assert [[table.num_rows for table in tables] for tables in restored.queue.values()] == [[100]] * (
+            epoch + 1
+        )
+        assert restored.references == worker.references
+    assert len(set(np.diff(written))) == 1
 
 
 def test_a_step_without_header_rows_reads_the_one_it_is_given() -> None:

@@ -109,7 +109,8 @@ class Live:
     reports: bool = True
     #: the running batch; None between two batches
     batch: int | None = None
-    written: int = 0
+    #: whether the batch has a file
+    written: bool = False
     #: whether a command waits for the end of the batch
     asked: bool = False
     #: the worker that runs, and the rounds before
@@ -130,7 +131,7 @@ class Live:
             self._changed = time.monotonic()
             self._due = self._stale = self._changed + EVERY
             self._worker, self._content = None, {"rounds": 0, "records": 0, "loops": {}}
-            self.written, self.asked, self.batch = 0, False, batch
+            self.written, self.asked, self.batch = False, False, batch
             if self._thread is None:
                 self._thread = threading.Thread(target=self._look, name="timely-live", daemon=True)
                 self._thread.start()
@@ -203,7 +204,7 @@ class Live:
             content = {"batch": batch, **self._content, "calls": [] if calling is None else [calling]}
             try:
                 self.log.files.write_json(self._name, content)
-                self.written += 1
+                self.written = True
             except Exception as error:  # noqa: BLE001 - the batch itself reports a full disk
                 _log.debug("progress of batch %d is not written: %s", batch, error)
             ended = time.monotonic()
