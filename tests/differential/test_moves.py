@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from tests.support.rescaling import answers, ways
+from tests.support.turns import in_turn
 from timely_spark.differential.arranged import Arrange
 from timely_spark.differential.broadcasts import BroadcastJoin
 from timely_spark.differential.imported import Imported
@@ -231,28 +232,31 @@ def test_every_vertex_of_collections_is_among_the_flows() -> None:
     assert {kind for kind in own - templates if not issubclass(kind, ts.graph.Stateless)} == set()
 
 
+#: numbers of workers, with a seed, a budget, and whether parts of states are kept apart
+SCHEDULES = [(1, None, Budget(steps=40), False), (2, 0, Budget(steps=9), True), (3, 1, Budget(), True)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize(("flow", "workers", "seed", "budget", "apart"), in_turn(FLOWS, SCHEDULES))
 @pytest.mark.usefixtures("small")
-def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(flow: str, memory: Any) -> None:
-    found = []
-    for workers, seed, budget, blobs in (
-        (1, None, Budget(steps=40), None),
-        (2, 0, Budget(steps=9), memory()),
-        (3, 1, Budget(), memory()),
-    ):
-        simulation = Simulation(
-            flow_of(flow), workers=workers, seed=seed, budget=budget, blobs=blobs, rounds_per_batch=1
-        )
-        resident = Resident(simulation)
-        for epoch, edges in enumerate(SOME):
-            simulation.send("edges", edges, epoch=epoch)
-            simulation.advance_to("edges", epoch + 1)
-            for _ in range(epoch):
-                simulation.step()
-        simulation.close("edges")
-        simulation.run()
-        found.append({name: captured.rows() for name, captured in simulation.captured.items()})
-        assert bool(resident.apart) == (blobs is not None)
-    assert found[0] == found[1] == found[2]
-    assert all(any(rows.values()) for rows in found[0].values())
+def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(
+    flow: str, workers: int, seed: int | None, budget: Budget, memory: Any, *, apart: bool
+) -> None:
+    blobs = memory() if apart else None
+    simulation = Simulation(
+        flow_of(flow), workers=workers, seed=seed, budget=budget, blobs=blobs, rounds_per_batch=1
+    )
+    resident = Resident(simulation)
+    for epoch, edges in enumerate(SOME):
+        simulation.send("edges", edges, epoch=epoch)
+        simulation.advance_to("edges", epoch + 1)
+        for _ in range(epoch):
+            simulation.step()
+    simulation.close("edges")
+    simulation.run()
+    assert bool(resident.apart) == apart
+    said = {name: captured.rows() for name, captured in simulation.captured.items()}
+    said = {name: {epoch: of for epoch, of in rows.items() if of} for name, rows in said.items()}
+    expected, _ = answers(flow_of(flow), {"edges": SOME}, [1])
+    assert said == expected
+    assert all(expected.values())

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.worker.context import CallContext
 
 EDGES = "src long, dst long, diff long"
@@ -55,14 +56,9 @@ def test_a_reader_whose_other_input_is_slower_finds_the_index_as_it_was(reader: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [strong, shared])
 @pytest.mark.parametrize(
-    ("epochs", "seed"),
-    [
-        ("clock", 0),
-        ("manual", 1),
-        *(pytest.param(*way, marks=pytest.mark.campaign) for way in (("clock", 1), ("manual", 0))),
-    ],
+    ("algorithm", "epochs", "seed"),
+    in_turn([strong, shared], [("clock", 0), ("manual", 1), ("clock", 1), ("manual", 0)]),
 )
 def test_nothing_arrives_before_the_promised_epoch(
     seed: int, algorithm: Any, epochs: Any, monkeypatch: pytest.MonkeyPatch

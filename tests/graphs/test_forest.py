@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.coordinator.migrate import FlowChanged, migrate
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
@@ -433,8 +434,7 @@ def test_rescaling_continues_from_the_forests_that_were_sent(steps: list[int], s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3, 4, 5))])
-@pytest.mark.parametrize("in_flight", [False, True])
+@pytest.mark.parametrize(("in_flight", "seed"), in_turn([False, True], range(6)))
 def test_after_rescaling_workers_without_edges_send_their_changes_too(seed: int, *, in_flight: bool) -> None:
     draw = random.Random(seed)
     edges = sorted({undirected(draw.randrange(10), draw.randrange(10)) for _ in range(22)})

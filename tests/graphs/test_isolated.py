@@ -126,8 +126,7 @@ def test_the_oracle_is_networkx(changing: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dangling", ["drop", "spread"])
-@pytest.mark.parametrize("start", ["unit", "uniform"])
+@pytest.mark.parametrize(("dangling", "start"), in_turn(["drop", "spread"], ["unit", "uniform"]))
 def test_ranks_from_sources_are_those_of_networkx(
     follows: Any, changing: Any, dangling: str, start: str
 ) -> None:
