@@ -265,9 +265,9 @@ def test_a_part_that_was_deleted_is_named_as_missing(checkpoint: Path, part: str
 
 def test_a_manifest_of_a_batch_without_offsets_is_damage_before_the_first_commit_too(tmp_path: Path) -> None:
     log = SparkLog(Files(tmp_path))
-    log.check([], {})
+    log.check({})
     with pytest.raises(LogDamaged, match="does not hold offsets/0"):
-        log.check([0], {})
+        log.check({0: None})
 
 
 def test_a_checkpoint_that_was_removed_under_a_running_flow_is_no_foreign_one(tmp_path: Path) -> None:
