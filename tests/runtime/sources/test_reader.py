@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -28,6 +31,8 @@ from timely_spark.runtime.sources.polling import ReadPartition
 from timely_spark.runtime.sources.reader import FilesReader
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.spark_log import INPUT
+
+ROOT = Path(__file__).parents[3]
 
 
 class Killed(Exception):
@@ -87,7 +92,7 @@ class World:
         assert all(isinstance(share, ReadPartition) for share in shares)
         files = [part.path for share in shares for part in share.parts]
         assert self.read.setdefault(batch, files) == files, "a replay reads the same files"
-        told = [path for share in shares if share.bad for path in share.bad["path"].to_pylist()]  # type: ignore[attr-defined]
+        told = [file.path for share in shares for file in share.bad]  # type: ignore[attr-defined]
         assert self.told.setdefault(batch, told) == told, "and tells of the same files"
 
     def batch(self) -> bool:
@@ -130,6 +135,15 @@ def test_every_file_is_read_or_quarantined_once_however_often_the_process_is_kil
 
     assert sorted(told) == sorted(bad)
     assert sorted(read) == sorted(file.path for file in world.arrived if file.path not in bad)
+
+
+def test_a_query_starts_without_waiting_for_pandas() -> None:
+    code = (
+        "import sys; from tests.runtime.sources.test_reader import World; world = World(None); "
+        "world.arrive(2); assert world.batch(); print('pandas' in sys.modules)"
+    )
+    asked = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert asked.stdout == "False\n"
 
 
 def test_files_that_no_batch_has_begun_to_read_are_counted_when_that_changes() -> None:

@@ -47,9 +47,8 @@ QUARANTINED = pa.schema(
 
 
 def quarantined(files: Iterable[File]) -> pa.Table:
-    """The rows of the files that are quarantined."""
-    bad = [file for file in files if file.bad is not None]
-    rows = [(file.path, file.size, file.modified // 1000, file.bad) for file in bad]
+    """The rows of quarantined files."""
+    rows = [(file.path, file.size, file.modified // 1000, file.bad) for file in files]
     columns = zip(*rows, strict=True) if rows else ((),) * len(QUARANTINED)
     return pa.table(list(map(pa.array, columns, QUARANTINED.types)), schema=QUARANTINED)
 

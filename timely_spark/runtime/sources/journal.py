@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.sources.arrivals import File, Values
@@ -130,9 +131,8 @@ class FileJournal:
         if self._counts is None:
             self._counts = FileCounts.of(self._folder.files, self._source, self.last)
         counts = self._counts.after(files)
-        rows = [file._asdict() | {"values": _encoded(file.values)} for file in files]
         head = {HEAD: json.dumps(asdict(counts)).encode()}
-        table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata(head))
+        table = _table(files).replace_schema_metadata(head)
         self._folder.files.write_table(self._folder.name(self.last + 1), table, new=True)
         self.last, self._counts = self.last + 1, counts
         self._sync()
@@ -166,6 +166,19 @@ class FileJournal:
         span = Span(first, until)
         self._folder.merge(span, pa.table([list(paths), list(paths.values())], schema=_MERGED))
         self._merged, self.first = [*merged, (span, len(paths))], until + 1
+
+
+def _table(files: Sequence[File]) -> pa.Table:
+    """Files as rows, by way of JSON.
+
+    What else makes columns of Python's values imports pandas first, half of what it costs to start a query.
+    """
+    if not files:
+        return _SCHEMA.empty_table()
+    rows = (file._asdict() | {"values": _encoded(file.values)} for file in files)
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    one_block = ReadOptions(use_threads=False, block_size=len(lines))
+    return read_json(pa.py_buffer(lines), one_block, ParseOptions(explicit_schema=_SCHEMA))
 
 
 def _pairs(merged: pa.Table) -> dict[str, str | None]:

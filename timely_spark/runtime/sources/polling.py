@@ -40,11 +40,11 @@ class ReadPartition(InputPartition):
     """The files that one task reads; the number `value` is the same when the batch is read again."""
 
     def __init__(
-        self, value: int, parts: list[Part], progress: int | None = 0, bad: pa.Table | None = None
+        self, value: int, parts: list[Part], progress: int | None = 0, bad: Sequence[File] = ()
     ) -> None:
         super().__init__(value)
         self.parts = parts
-        #: rows for the stream of quarantined files
+        #: the quarantined files of the batch
         self.bad = bad
         #: The epoch to which a replay advances the input; None if the input is closed; 0: another task does.
         self.progress = progress
@@ -173,8 +173,8 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             files = [file for file in self._files(start, end) if file.path not in self._skipped.files]
         good = [file for file in files if file.bad is None]
         shares = split_files(good, self.source.tasks, divisible=self.source.folder.divisible) or [[]]
-        bad = quarantined(files)
-        return [ReadPartition(n, parts, bad=None if n else bad) for n, parts in enumerate(shares)]
+        bad = [file for file in files if file.bad is not None]
+        return [ReadPartition(n, parts, bad=() if n else bad) for n, parts in enumerate(shares)]
 
     def _begins(self, start: Offset, end: Offset) -> Offset:
         """The offset after which the batch up to `end` begins."""
@@ -220,5 +220,5 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         yield from self.context.pack(self._name, rows, partition.value)
         if partition.bad:
-            bad = pack_quarantined(self.context.plan, self._name, partition.bad)
+            bad = pack_quarantined(self.context.plan, self._name, quarantined(partition.bad))
             yield from self.context.labelled(bad).to_batches()
