@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options = _parser().parse_args(arguments)
             return int(options.run(options))
         except TimelyError as error:
-            return _failed(_told(error))
+            return _failed(_message(error))
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, as `head`, has read enough; Python flushes once more when it ends
@@ -255,7 +255,7 @@ def _demonstrated(options: argparse.Namespace) -> int:
     return 0
 
 
-def _told(error: TimelyError) -> str:
+def _message(error: TimelyError) -> str:
     """An error for a command line, where no line of a program leads to it."""
     return error.message if error.hint is None else with_hint(error.message, error.hint)
 
@@ -319,7 +319,7 @@ def _shown(options: argparse.Namespace, text: Callable[[argparse.Namespace], str
     try:
         shown = text(options)
     except TimelyError as error:
-        return _failed(_told(error))
+        return _failed(_message(error))
     except Exception as error:  # noqa: BLE001 - whatever half a file leads to: a command shows no traceback
         return _failed(f"{options.checkpoint} is damaged: {type(error).__name__}: {error}")
     print(shown)  # noqa: T201

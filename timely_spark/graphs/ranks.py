@@ -236,7 +236,7 @@ def _weighed(
 def _weights(iterations: int, damping: float, unit: int | None, powers: pa.Table) -> pa.Table:
     """The weight of the powers of each step.
 
-    `known` has the number of nodes as step -1, and for each step the powers at nodes whose rank is spread.
+    `powers` has the number of nodes as step -1, and for each step the powers at nodes whose rank is spread.
     """
     by_step = dict(zip(powers["step"].to_pylist(), powers["power"].to_pylist(), strict=True))
     n = by_step.get(-1, 0)
