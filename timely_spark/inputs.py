@@ -92,7 +92,7 @@ class Inputs:
             schema = frame_schema(name, value, caller())
         else:
             schema = as_schema(value)
-        return self._source(name, schema, epoch, max_jump)
+        return self._source(name, schema, epoch, max_jump, origin="dataframe")
 
     @locate_errors
     def files(
@@ -398,7 +398,7 @@ class Inputs:
         from timely_spark.runtime.sources.replay import ReplaySource
 
         source = ReplaySource(Folder.of(name, caller(), path, "arrow", None, versions={}))
-        stream = self._input(Source, name, [as_schema(source.schema())], "manual")
+        stream = self._input(Source, name, [as_schema(source.schema())], "manual", origin="journal")
         self.frames[name] = source
         return stream
 
@@ -452,19 +452,26 @@ class Inputs:
         about = source.arranged()
         flow: Any = self  # a Dataflow
         check_product_order("import_arrangement", Scope(flow, self.graph.root))
-        stream = self._input(Source, name, [source.schema()], "manual", own=(FILE,))
+        stream = self._input(Source, name, [source.schema()], "manual", own=(FILE,), origin="journal")
         self.frames[name] = source
         return imported_arrangement(stream, about.keys, about.diff, source.opened(about))
 
     def _source(
-        self, name: str, schema: pa.Schema, epoch: str | None, max_jump: int, bad: pa.Schema | None = None
+        self,
+        name: str,
+        schema: pa.Schema,
+        epoch: str | None,
+        max_jump: int,
+        bad: pa.Schema | None = None,
+        *,
+        origin: str = "journal",
     ) -> Source:
         if epoch is not None:
             max_jump = check_epoch_column(name, schema, epoch, max_jump)
-        outputs, kind = [schema] * (1 if epoch is None else 2), epoch or "clock"
-        if bad is None:
-            return self._input(Source, name, outputs, kind, max_jump=max_jump)
-        return self._input(Source, name, [*outputs, bad], kind, max_jump=max_jump, quarantined=len(outputs))
+        outputs, more = [schema] * (1 if epoch is None else 2), dict[str, Any]()
+        if bad is not None:
+            outputs, more = [*outputs, bad], {"quarantined": len(outputs)}
+        return self._input(Source, name, outputs, epoch or "clock", max_jump=max_jump, origin=origin, **more)
 
     @locate_errors
     def input(self, name: str, schema: SchemaLike, *, epochs: Literal["clock", "manual"] = "clock") -> Input:
@@ -481,7 +488,7 @@ class Inputs:
         if not isinstance(clock, str) or clock not in ("clock", "manual"):
             msg = f"input {name!r}: epochs={epochs!r}"
             raise GraphError(msg, where=caller(), hint="give 'clock' or 'manual'.")
-        stream = replace(self._input(Input, name, [as_schema(schema)], epochs, handle=True), source=name)
+        stream = replace(self._input(Input, name, [as_schema(schema)], epochs, origin="handle"), source=name)
         self._handles[name] = InputHandle(name, stream.schema, epochs=epochs)
         return stream
 

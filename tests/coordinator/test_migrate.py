@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -366,6 +367,36 @@ def test_dataframe_sources_keep_their_names_and_order() -> None:
         assert "[['a', 'clock'], ['b', 'clock']]" in text
         assert str([[name, "clock"] for name in names]) in text
     go_on(old, two("a", "b"))
+
+
+def test_sources_that_this_package_reads_come_and_go_and_one_of_another_origin_is_refused(
+    tmp_path: Path,
+) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one.csv").write_text("k\n1\n")
+
+    def reads(*names: str) -> ts.Dataflow:
+        flow = ts.Dataflow("flow")
+        for name in names:
+            x = flow.files(name, tmp_path / name, format="csv", schema="k long")
+            x.group_by("k").count(name=f"{name}-counts").capture(f"{name}-out")
+        return flow
+
+    old = Simulation(reads("a"), workers=2, rounds_per_batch=1)
+    for _ in range(3):
+        old.send("a", [1])
+        old.run()
+    new, made = go_on(old, reads("b", "a"))
+    assert new.coordinator.inputs == {"a": old.batch, "b": old.batch}
+    back, made = go_on(new, reads("a"))
+    assert set(made.removed) == {"b", "b-counts", "b-out"}
+    back.send("a", [1])
+    back.run()
+    assert back.captured["a-out"].rows()[old.batch] == [(1, 4)]
+    for frames in (True, False):
+        text = refused(old, two("a", frames=frames))
+        assert "its origin was 'journal', is " + repr("dataframe" if frames else "handle") in text
 
 
 def test_handles_are_added_and_removed_and_a_new_one_begins_at_the_oldest_epoch() -> None:

@@ -93,12 +93,11 @@ class Reading:
         )
         self.reader = KafkaReader(context, self.source)
         if not self.offsets:
-            self.offsets.append(self.reader.initialOffset())
+            self.offsets.append(self.reader.initial_offset())
 
     def poll(self) -> bool:
         """Whether there is a next epoch."""
-        limit = self.reader.getDefaultReadLimit()
-        end = json.loads(json.dumps(self.reader.latestOffset(self.offsets[-1], limit)))
+        end = json.loads(json.dumps(self.reader.latest_offset(self.offsets[-1])))
         if end == self.offsets[-1]:
             return False
         self.offsets.append(end)
@@ -110,7 +109,7 @@ class Reading:
         bad: list[pa.Table] = []
         good = [
             row
-            for part in self.reader.partitions(ends[1], ends[0])
+            for part in self.reader.shares(ends[1], ends[0])
             for batch in self.reader._rows(pickle.loads(pickle.dumps(part)).ranges, bad)
             for row in batch.to_pylist()
         ]
@@ -311,7 +310,7 @@ def test_available_now_reads_what_was_there(topic: Callable[..., Topic]) -> None
     of = topic(2)
     of.send(b"a")
     reading = Reading(of)
-    reading.reader.prepareForTriggerAvailableNow()
+    reading.reader.end_here()
     covers = present(reading.source, "in", reading.files)
     of.send(b"b", b"c", partition=1)
     assert not covers(reading.offsets[-1])
@@ -340,7 +339,7 @@ def test_a_broker_that_is_away_is_waited_for_and_then_the_query_fails(
         with pytest.raises(BadTopic, match=r"have not answered for \d+ s"):
             impatient.check_exists()
         with pytest.raises(BadTopic, match=r"have not answered for \d+ s"):
-            list(impatient.tables(reading.reader.partitions(*reading.offsets[-2:])[0].ranges))
+            list(impatient.tables(reading.reader.shares(*reading.offsets[-2:])[0].ranges))
         with ThreadPoolExecutor(1) as thread:
             planned = thread.submit(reading.rows)
             time.sleep(1.0)

@@ -1,7 +1,8 @@
-"""The data source of Spark: what each of its processes imports, and that its reader is the feedback's."""
+"""The data source of Spark: what each of its processes imports, and that its reader is the flow's."""
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 with open(sys.argv[1], "rb") as file:
     source = cloudpickle.load(file)
-reader = source.simpleStreamReader(StructType())
+reader = source.streamReader(StructType())
 with open(sys.argv[1], "wb") as file:
     cloudpickle.dump(reader, file)
 print(*(name for name in sys.modules if name.split(".")[0] in ("timely_spark", "pyarrow", "numpy")))
@@ -40,10 +41,12 @@ def test_planning_its_reading_imports_nothing_that_reading_needs(begin: Begin, t
     assert planned.stdout.split() == [], "the first epoch waits for this process"
     assert isinstance(reader, SupportsTriggerAvailableNow)
     start = reader.initialOffset()
-    assert start == process.reader.initialOffset()
+    assert start == process.reader.initial_offset()
+    limit = reader.getDefaultReadLimit()
     reader.prepareForTriggerAvailableNow()
     process.handles["x"].send([1])
-    rows, end = reader.read(start)
-    assert list(rows) == list(process.reader.readBetweenOffsets(start, end))
-    assert list(reader.readBetweenOffsets(start, end)) == list(process.reader.read(start)[0]) != []
+    end = reader.latestOffset(start, limit)
+    assert end == process.reader.latest_offset(start) != start
+    (share,) = pickle.loads(pickle.dumps(reader.partitions(start, end)))
+    assert list(reader.read(share)) == list(process.reader.between(start, end)) != []
     reader.commit(end)

@@ -22,7 +22,6 @@ from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.present import present
 from timely_spark.runtime.storage.files import Files
-from timely_spark.runtime.storage.spark_log import INPUT, by_input
 
 RUNNING = SimpleNamespace(isActive=True, exception=lambda: None)
 
@@ -224,12 +223,6 @@ def test_the_files_that_are_there_are_awaited_one_by_one(tmp_path: Path) -> None
     assert not three({"files": 1}), "until the folder is looked at again"
     journal.append([arrive("d")])
     assert three({"files": 2}), "a file that was removed is read by nobody"
-
-
-def test_offsets_of_other_sources_that_look_like_ours_are_not_ours() -> None:
-    one, two = {"files": 3, INPUT: "one"}, {"files": 0, INPUT: "two"}
-    others = [{"round": 3, "inputs": {}}, {"files": 5}, {"version": 1}, {}, {INPUT: {"0": 12}}]
-    assert by_input([*others, two, {"files": 7}, one]) == {"one": one, "two": two}
 
 
 def test_calls_with_other_arguments_name_those_that_there_are(begin: Begin) -> None:

@@ -179,7 +179,7 @@ def test_entries_read_before_an_interrupt_stay_in_the_log(
 
     def interrupted(_s: Any, context: Any, _f: Any, _d: Any, *, name: str, trigger: Any) -> None:
         Running(name, session)
-        taken = json.dumps({"round": -1, "inputs": {"x": 0}})
+        taken = json.dumps({"round": -1, "inputs": {"x": 0}, "sources": {}})
         Files(context.checkpoint).write("metadata", b"{}")
         Files(context.checkpoint).write("offsets/0", f"v1\n{{}}\n{taken}".encode())
         raise KeyboardInterrupt

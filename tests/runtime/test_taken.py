@@ -11,8 +11,8 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.runtime.handle.input_handle import InputHandle
-from timely_spark.runtime.query import feedback
-from timely_spark.runtime.query.feedback import FeedbackReader
+from timely_spark.runtime.query import flow_reader
+from timely_spark.runtime.query.flow_reader import FlowReader
 from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.worker import pack_input
@@ -26,11 +26,11 @@ def handle(tmp_path: Path) -> InputHandle:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> FeedbackReader:
+def reader(tmp_path: Path) -> FlowReader:
     flow = ts.Dataflow("taken")
     flow.input("x", "s string").capture("out")
     parts = packed(flow.compile(1))
-    return FeedbackReader(
+    return FlowReader(
         RunContext(
             checkpoint=str(tmp_path), **parts, labels=labels(1, 1), inputs=("x",), name="taken", run="r"
         )
@@ -38,9 +38,9 @@ def reader(tmp_path: Path) -> FeedbackReader:
 
 
 def test_a_batch_takes_no_more_bytes_than_it_should_and_a_large_entry_alone(
-    handle: InputHandle, reader: FeedbackReader, monkeypatch: pytest.MonkeyPatch
+    handle: InputHandle, reader: FlowReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feedback, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(flow_reader, "MAX_BYTES", 10_000)
     for size in (4_000, 4_000, 4_000, 50_000, 10, 10, 50_000):
         handle.send([("x" * size,)])
 
@@ -53,9 +53,9 @@ def test_a_batch_takes_no_more_bytes_than_it_should_and_a_large_entry_alone(
 
 
 def test_a_batch_takes_a_bounded_number_of_entries(
-    handle: InputHandle, reader: FeedbackReader, monkeypatch: pytest.MonkeyPatch
+    handle: InputHandle, reader: FlowReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feedback, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(flow_reader, "MAX_ENTRIES", 3)
     for _ in range(5):
         handle.send([("x",)])
 

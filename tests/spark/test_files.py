@@ -85,6 +85,30 @@ def test_the_answer_of_a_dataframe_source_at_each_epoch_and_after_a_restart_and_
     assert {epoch: rows for epoch, rows in again.items() if rows or epoch in last} == last
 
 
+def test_folders_and_tables_are_added_and_removed_and_one_that_comes_back_goes_on(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    def reads(*names: str) -> dict[str, list[tuple[Any, ...]]]:
+        flow = ts.Dataflow("several")
+        for name in names:
+            counted = flow.files(name, tmp_path / name).group_by("n").count(name=f"{name}-counts")
+            counted.capture(f"{name}-out")
+        query = run(flow, spark, checkpoint)
+        counts = {name: query.captured(f"{name}-out").rows() for name in names}
+        return {name: [row for epoch in sorted(rows) for row in rows[epoch]] for name, rows in counts.items()}
+
+    for name in "abc":
+        put(tmp_path / name, 0, [(7,)], "n")
+    assert reads("b") == {"b": [(7, 1)]}
+    assert reads("a", "b") == {"a": [(7, 1)], "b": [(7, 1)]}
+    put(tmp_path / "a", 1, [(7,)], "n")
+    put(tmp_path / "b", 1, [(7,)], "n")
+    assert reads("c", "b") == {"c": [(7, 1)], "b": [(7, 1), (7, 2)]}
+    put(tmp_path / "a", 2, [(8,)], "n")
+    # its counts went with it, and what it has read it does not read again: else 7 would have the count 2
+    assert reads("a") == {"a": [(7, 1), (7, 1), (8, 1)]}
+
+
 def test_epochs_of_a_column_end_with_what_is_available_and_late_rows_are_kept(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:

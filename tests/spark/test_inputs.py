@@ -204,7 +204,7 @@ def test_entries_which_a_batch_has_taken_are_not_taken_back_and_not_sent_twice(l
     x.send([(2, "b")])
     end = x.journal(log)
     end.write()
-    taken = json.dumps({"round": -1, "inputs": {"x": 0}})
+    taken = json.dumps({"round": -1, "inputs": {"x": 0}, "sources": {}})
     Files(log.checkpoint).write("offsets/0", f"v1\n{{}}\n{taken}".encode())
 
     end.undo()
@@ -335,13 +335,14 @@ def offsets(log: RoundLog, batch: int, *sources: dict[str, Any]) -> None:
 
 def test_what_is_available_has_been_read_when_a_batch_only_asked(log: RoundLog) -> None:
     """By Spark's own log, and so the same when the batch runs again."""
-    quiet: dict[str, Any] = {"round": 0, "inputs": {}}
+    quiet: dict[str, Any] = {"round": 0, "inputs": {}, "sources": {"in": {"files": 3}}}
     offsets(log, 0, quiet, {"logOffset": 0})
     offsets(log, 1, quiet | {"asked": 0}, {"logOffset": 1})
     offsets(log, 2, quiet | {"asked": 1}, {"logOffset": 1})
     offsets(log, 3, quiet | {"asked": 1, "round": 2}, {"logOffset": 1})
     offsets(log, 4, quiet | {"asked": 1, "round": 2}, {"logOffset": 2})
     offsets(log, 6, quiet | {"asked": 5, "round": 2}, {"logOffset": 2})
+    offsets(log, 7, quiet | {"asked": 6, "round": 2, "sources": {"in": {"files": 4}}}, {"logOffset": 2})
 
-    # a source brought something with 1 and 4, nobody asked with 3, and before 0 and 6 nothing is known
-    assert [batch for batch in range(7) if log.at_the_end(batch)] == [2]
+    # a source brought something with 1, 4 and 7, nobody asked with 3, and before 0 and 6 nothing is known
+    assert [batch for batch in range(8) if log.at_the_end(batch)] == [2]

@@ -202,11 +202,11 @@ def test_a_checkpoint_from_before_there_were_checksums_is_refused_as_one(log: Ro
 
 
 def test_sparks_offsets_tell_what_was_taken(log: RoundLog) -> None:
-    line = b'{"round":3,"inputs":{"x":7}}'
+    line = b'{"round":3,"inputs":{"x":7},"sources":{"in":{"files":2}}}'
     Files(log.checkpoint).write("offsets/4", b'v1\n{"batchWatermarkMs":0}\n' + line + b"\n5\n")
 
-    assert log.read_to(4) == ({"x": 7}, {})
-    assert log.spark.feedback(5) is None
+    assert log.read_to(4) == ({"x": 7}, {"in": {"files": 2}})
+    assert log.spark.own(5) is None
     assert log.planned() == 4
 
 
@@ -276,7 +276,7 @@ def test_a_manifest_that_was_lost_is_not_taken_for_an_id_that_spark_used_up(log:
         log.write(manifest(batch), ROWS)
     spark_ran(log, offsets=[0, 1, 2], commits=[0, 1, 2])
     for batch in (1, 2):
-        line = b'{"round":%d,"inputs":{"x":7}}' % (batch - 1)
+        line = b'{"round":%d,"inputs":{"x":7},"sources":{}}' % (batch - 1)
         Files(log.checkpoint).write(f"offsets/{batch}", b"v1\n{}\n" + line)
 
     with pytest.raises(LogDamaged, match="manifest of batch 2"):

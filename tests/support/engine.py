@@ -1,6 +1,6 @@
 """What Spark does for a flow, without Spark: offset and commit logs, versions of state, tasks, foreachBatch.
 
-The runtime is the real one, over a real checkpoint: the preparation of a start, the feedback source, the
+The runtime is the real one, over a real checkpoint: the preparation of a start, the source, the
 operator's function, the driver's, and the task of further rounds. At every point (before and after each file
 is written or removed, and between Spark's own steps) the process may be killed, a task may be lost and run
 again, or the process may stall, be given up for dead, and wake up when another one has the checkpoint.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import pickle
 import random
 import sys
 import tempfile
@@ -43,16 +44,15 @@ from timely_spark.runtime import run_context, start
 from timely_spark.runtime.errors import CheckpointInUse, LostOwnership
 from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.handle.watch import LogView
-from timely_spark.runtime.query import driver, feedback
+from timely_spark.runtime.query import driver, flow_reader
 from timely_spark.runtime.query import streaming as query
 from timely_spark.runtime.query.driver import Driver
-from timely_spark.runtime.query.feedback import FeedbackReader
+from timely_spark.runtime.query.flow_reader import FlowReader
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
 from timely_spark.runtime.restore import check
 from timely_spark.runtime.run_context import RunContext, labels, packed, packed_sources
 from timely_spark.runtime.sinks.outputs import outputs_of
 from timely_spark.runtime.sources.account import Account
-from timely_spark.runtime.sources.reader import reader_of
 from timely_spark.runtime.storage import blobs, deliveries
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.files import Files
@@ -147,7 +147,7 @@ class World:
         self.story: deque[str] = deque(maxlen=200)
 
     def offset(self, batch: int) -> Any | None:
-        """The end of the feedback source in Spark's offset log."""
+        """The end of the flow's source in Spark's offset log."""
         ends = self.ends(batch)
         return ends[0] if ends else None
 
@@ -343,25 +343,23 @@ class Process:
             handle.open(self.context.log, epochs[name])
         self.driver = Told(self.context, tuple(outputs))
         self.driver.process = self
-        self.reader = FeedbackReader(RunContext.from_option(self.context.to_option()))
+        self.reader = FlowReader(RunContext.from_option(self.context.to_option()))
         if not resident:
-            self.reader.prepareForTriggerAvailableNow()
-        own = RunContext.from_option(self.context.to_option())  # as in a process of Spark's
-        self.readers = [reader_of(own, name) for name in world.feeds]
+            self.reader.end_here()
         offsets, commits = world.files.numbers("offsets"), world.files.numbers("commits")
         self.next = offsets[-1] + bool(commits and commits[-1] == offsets[-1]) if offsets else 0
 
     def batch(self) -> bool:
         """One micro-batch, if there is something to do."""
         world, n = self.world, self.next
-        starts = world.ends(n - 1) or [source.initialOffset() for source in (self.reader, *self.readers)]
+        start = world.offset(n - 1) or self.reader.initial_offset()
         # only the first batch can be one that was planned before
-        if self.planned or not world.ends(n):
+        if self.planned or not world.offset(n):
             self.planned = True
             more = self.send()
-            if not self.plan(starts):
+            if not self.plan(start):
                 return more
-        rows = self.read(starts, world.ends(n))
+        rows = self.read(start, world.offset(n))
         self.point(f"batch {n} runs")
         made = self.tasks(n, rows)
         self.point(f"batch {n} has run")
@@ -380,36 +378,33 @@ class Process:
         self.next = n + 1
         return True
 
-    def plan(self, starts: list[Any]) -> bool:
-        """Ask each source for its end, and write them into Spark's log; whether there is something to do."""
+    def plan(self, start: Any) -> bool:
+        """Ask the source for its end, and write it into Spark's log; whether there is something to do."""
         n = self.next
         self.point(f"poll for batch {n}")
         self.reader._pause = 0.0
-        ends = [self.reader.read(starts[0])[1]]
-        for reader, at in zip(self.readers, starts[1:], strict=True):
-            reader._next_look = 0.0
-            ends.append(reader.latestOffset(at, reader.getDefaultReadLimit()))
-        if ends == starts:
+        for reader in self.reader.readers.values():
+            reader.look_again()
+        end = self.reader.latest_offset(start)
+        if end == start:
             return False
         self.point(f"batch {n} is planned")
-        self.world.plan_batch(n, *ends)
+        self.world.plan_batch(n, end)
         if n:
-            for source, at in zip((self.reader, *self.readers), starts, strict=True):
-                source.commit(at)
+            self.reader.commit(start)
         return True
 
-    def read(self, starts: list[Any], ends: list[Any]) -> pa.Table:
-        """The rows of all sources between their offsets: of files and tables in tasks."""
+    def read(self, start: Any, end: Any) -> pa.Table:
+        """The rows between two offsets, read by tasks."""
         world, n = self.world, self.next
         world.furthest = max(n, world.furthest)
-        batches = list(self.reader.readBetweenOffsets(starts[0], ends[0]))
-        read: dict[str, list[str]] = {}
-        for name, reader, *between in zip(world.feeds, self.readers, starts[1:], ends[1:], strict=True):
-            shares = reader.partitions(*between) if between[0] != between[1] else []
-            read[name] = [part.path for share in shares for part in share.parts]
-            for share in shares:
-                batches += self.task(lambda s=share, r=reader: list(r.read(s)))
-        self.files_read = read
+        batches, read = list[pa.RecordBatch](), dict[str, list[str]]()
+        for share in self.reader.shares(start, end):
+            name, own = pickle.loads(share)
+            if name is not None:
+                read.setdefault(name, []).extend(part.path for part in own.parts)
+            batches += self.task(lambda s=share: list(self.reader.read(s)))
+        self.files_read = {name: read.get(name, []) for name in world.feeds}
         return pa.Table.from_batches(batches, schema=ROWS)
 
     def send(self) -> bool:
@@ -486,8 +481,8 @@ class Told(Driver):
     def _next(self, session: Any, last: Any, micro_batch: int, ends: Any, begun: Any = None) -> Any:
         read: dict[str, list[str]] = {}
         for name, reader in self._inputs._readers.items():
-            between = last.manifest.sources.get(name) or reader.initialOffset(), ends.sources.get(name)
-            shares = [] if between[1] in (None, between[0]) else reader.partitions(*map(dict, between))
+            between = last.manifest.sources.get(name) or reader.initial_offset(), ends.sources.get(name)
+            shares = [] if between[1] in (None, between[0]) else reader.shares(*map(dict, between))
             read[name] = [part.path for share in shares for part in share.parts]
         tell = partial(self._tell, last.manifest.batch + 1, ends.entries, read)
         self.process.world.count["resident batches"] += 1
@@ -592,7 +587,7 @@ def _points(world: World) -> Iterator[None]:
         patches.enter_context(mock.patch.object(run_context, "_batch_of_task", batch_of_task))
         patches.enter_context(mock.patch.object(driver, "yields", leaves))
         patches.enter_context(mock.patch.object(ResidentInputs, "begin", partialmethod(_begin, world)))
-        patches.enter_context(mock.patch.object(feedback, "yields", return_value=False))
+        patches.enter_context(mock.patch.object(flow_reader, "yields", return_value=False))
         patches.enter_context(mock.patch.object(driver, "LONGEST_LOOK", 0.0))
         # all of these small, so that much is kept in files
         patches.enter_context(mock.patch.multiple(blobs, EMBEDDED=64, BULK=500))

@@ -1,4 +1,4 @@
-"""The real driver, operator, log and feedback source, without a JVM, step by step."""
+"""The real driver, operator, log and source of a flow, without a JVM, step by step."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Stepper(engine.Process):
 
     def poll(self) -> dict[str, Any] | None:
         """Ask for the next batch's end, and write it to Spark's offset log; None: there is nothing to do."""
-        start = self.world.offset(self.next - 1) or self.reader.initialOffset()
-        _, end = self.reader.read(start)
+        start = self.world.offset(self.next - 1) or self.reader.initial_offset()
+        end = self.reader.latest_offset(start)
         if end == start:
             return None
         self.world.plan_batch(self.next, end)
@@ -26,8 +26,9 @@ class Stepper(engine.Process):
     def run(self) -> engine.Frame:
         """Run the operator on the batch that was planned; may be done again."""
         n = self.next
-        start = self.world.offset(n - 1) or self.reader.initialOffset()
-        read = list(self.reader.readBetweenOffsets(start, self.world.offset(n)))
+        start = self.world.offset(n - 1) or self.reader.initial_offset()
+        shares = self.reader.shares(start, self.world.offset(n))
+        read = [batch for share in shares for batch in self.reader.read(share)]
         return engine.Frame(self.tasks(n, pa.Table.from_batches(read, schema=ROWS)), self)
 
     def finish(self, frame: engine.Frame) -> None:

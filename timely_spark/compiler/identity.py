@@ -23,7 +23,7 @@ def described(plan: Plan) -> dict[str, Any]:
         "flow": plan.name,
         "workers": plan.workers,
         "times": type(plan.times.epoch(0)).__name__,
-        "inputs": [[s.name, s.epochs, "handle" if s.stage.handle else "source"] for s in plan.inputs],
+        "inputs": [[s.name, s.epochs, s.stage.origin] for s in plan.inputs],
         "stages": {stage.name: _stage(plan, stage, into[stage]) for stage in plan.stages},
         "edges": [[edge.source.name, edge.port, edge.target.name, edge.input] for edge in plan.edges],
         "nodes": [node.name for node in plan.nodes],

@@ -293,7 +293,7 @@ class Migrator:
     def _inputs(self) -> dict[str, Any]:
         """The epoch of each input, None if it is closed.
 
-        Spark identifies DataFrames by their order, so they must be the same; handles may be added or removed.
+        Spark identifies DataFrames by their order, so they must be the same; other inputs may come and go.
         """
         for noun, part in (("name", "flow"), ("kind of time", "times")):
             old, new = self.old_plan[part], self.new_plan[part]
@@ -301,7 +301,7 @@ class Migrator:
                 self._problem(f"its {noun} is {new!r}, the checkpoint's is {old!r}")
         self._refuse()  # the name of another flow says enough
         frames = [
-            [each[:2] for each in plan["inputs"] if each[2] == "source"]
+            [each[:2] for each in plan["inputs"] if each[2] == "dataframe"]
             for plan in (self.old_plan, self.new_plan)
         ]
         if frames[0] != frames[1]:
@@ -311,18 +311,23 @@ class Migrator:
             )
         old_epochs, epochs = self.snapshot["inputs"], {}
         oldest = min((epoch for epoch in old_epochs.values() if epoch is not None), default=self.open_epoch)
-        kinds = {name: kind for name, *kind in self.old_plan["inputs"]}
+        origins = {name: origin for name, _, origin in self.old_plan["inputs"]}
         for source in self.plan.inputs:
             name = source.name
-            if name not in kinds:
+            if name not in origins:
                 epochs[name] = self.snapshot["batch"] + 1 if source.epochs == "clock" else oldest
                 if epochs[name] and source.epochs == "manual" and not source.stage.handle:
                     text = f"{self._shown(name)}, a replay, is new: its first epochs are complete here"
                     self._problem(text, "replay it in a flow with a new checkpoint")
                 continue
             epochs[name] = old_epochs[name]
-            if name in self.differences.changed and source.stage.handle:
-                text = f"{self._shown(name)}, an input, has changed: {self._changes(name)}"
+            what = ""
+            if (origin := source.stage.origin) != origins[name]:
+                what = f"its origin was {origins[name]!r}, is {origin!r}"
+            elif name in self.differences.changed and source.stage.handle:
+                what = self._changes(name)
+            if what:
+                text = f"{self._shown(name)}, an input, has changed: {what}"
                 self._problem(text, "give the new input another name")
         return epochs
 

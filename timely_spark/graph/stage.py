@@ -201,14 +201,20 @@ class Stage:
     detail: str = ""
     #: the arguments that decide the state and its meaning, as plain JSON; a restart compares them
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    #: of a source: whether the program sends the records
-    handle: bool = False
+    #: of a source: "handle": the program sends the records; "journal": this package reads them, of files,
+    #: tables or topics; "dataframe": Spark reads them
+    origin: str = ""
     #: of a source: "clock", "manual", or the epoch column
     epochs: str = ""
     #: of a source with an epoch column: how far an epoch may lie above the highest so far
     max_jump: int = 0
     #: of a source that quarantines files: the output that tells of them
     quarantined: int | None = None
+
+    @property
+    def handle(self) -> bool:
+        """Of a source: whether the program sends the records."""
+        return self.origin == "handle"
 
     @property
     def name(self) -> str:

@@ -17,7 +17,6 @@ from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.journal import FileCounts, FileJournal
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.runtime.storage.spark_log import INPUT
 
 
 def files(first: int, last: int) -> list[File]:
@@ -46,8 +45,8 @@ def test_the_accounts_of_a_flow_are_those_of_its_sources_at_a_manifest(tmp_path:
     for journaled in (files(0, 3), files(3, 4)):
         FileJournal(log.files, "in").append(journaled)
     write_ignored(log.files, "in", {f"/in/link{n:03}": "is a link" for n in range(200)})
-    replay = {"epoch": 7, "epochs": 3, "complete": 0, INPUT: "all"}
-    ends = {"entries": {"sent": 4}, "sources": {"in": {"files": 0, INPUT: "in"}, "all": replay}}
+    replay = {"epoch": 7, "epochs": 3, "complete": 0}
+    ends = {"entries": {"sent": 4}, "sources": {"in": {"files": 0}, "all": replay}}
     inputs = [["sent", "clock", "handle"], ["frame", "clock", "source"], ["in", "clock", "source"]]
     inputs.append(["all", "manual", "source"])
     manifest = manifest_of(**ends, read={"in": 30, "frame": 7}, late={"in": 2})

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import timely_spark as ts
 from timely_spark.errors import Where
@@ -275,7 +274,7 @@ def reader_of(table: Table) -> DeltaReader:
 
 def polled(reader: DeltaReader, start: dict[str, Any]) -> dict[str, Any]:
     reader._next_look = 0
-    return reader.latestOffset(start, ReadAllAvailable())
+    return reader.latest_offset(start)
 
 
 @pytest.fixture
@@ -284,7 +283,7 @@ def read(table: Table) -> tuple[DeltaReader, dict[str, Any]]:
     table.commit(*BEGIN, {"add": table.file("a", [1])})
     table.commit({"add": table.file("b", [2])})
     reader = reader_of(table)
-    return reader, polled(reader, reader.initialOffset())
+    return reader, polled(reader, reader.initial_offset())
 
 
 def made_anew(table: Table, *, versions: int) -> None:
@@ -304,7 +303,7 @@ def test_offsets_go_on_in_a_table_that_is_the_same(table: Table, read: tuple[Any
     for start in (offset, {"version": 1}):  # of a checkpoint from before commits were noted
         again = reader_of(table)
         end = polled(again, start)
-        assert [share.parts[0].path for share in again.partitions(start, end)] == [f"{table.folder}/c"]
+        assert [share.parts[0].path for share in again.shares(start, end)] == [f"{table.folder}/c"]
         assert end == polled(reader, offset)
 
 
@@ -320,7 +319,7 @@ def test_a_table_made_anew_in_the_same_folder_is_not_read_on(
     with pytest.raises(BadFile, match=r"(?s)recreated|no longer .*job.py:3.*Hint.*new checkpoint"):
         polled(reader_of(table), offset)  # a restart
     with pytest.raises(BadFile, match=r"(?s)recreated|cannot be read|was removed"):
-        reader_of(table).partitions(offset, planned)  # a restart that runs a batch again
+        reader_of(table).shares(offset, planned)  # a restart that runs a batch again
     if versions != 2:  # with as many it waits for the next one
         with pytest.raises(BadFile, match=r"(?s)has not version 1 that was read"):
             polled(reader, offset)  # seen by the running query
@@ -345,12 +344,12 @@ def test_a_version_that_cannot_be_read_names_the_command_that_skips_it(
     reader.source = replace(reader.source, folder=replace(reader.source.folder, checkpoint="/a checkpoint"))
     command = r"(?s)Hint: .*python -m timely_spark skip '/a checkpoint' --version 2"
     table.commit({"add": table.file("c", [3]) | {"path": "lost"}}, {"add": table.file("d", [4])})
-    shares = reader.partitions(offset, polled(reader, offset))
+    shares = reader.shares(offset, polled(reader, offset))
     folder = replace(reader.source.folder, versions=shares[0].versions)
     with pytest.raises(BadFile, match=command):
         list(folder.read(shares[0].parts, table.log().schema(), ["n"]))
     table.commit({"remove": {"path": "b", "dataChange": True}})
     with pytest.raises(BadFile, match=r"(?s)read its changes.*--version 3"):
         polled(reader, {**offset, "version": 2, "commit": None})
-    first = reader.partitions(reader.initialOffset(), offset)
+    first = reader.shares(reader.initial_offset(), offset)
     assert [share.versions for share in first] == [{}], "before a batch is complete, nothing can be skipped"

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import timely_spark as ts
 from tests.support.published import drawn_changes, rows_at
@@ -195,20 +194,20 @@ def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tm
 
     def poll(start: Any = None) -> tuple[ReplayReader, Any]:
         reader = ReplayReader(context, source)
-        return reader, reader.latestOffset(start or reader.initialOffset(), ReadAllAvailable())
+        return reader, reader.latest_offset(start or reader.initial_offset())
 
     def read(start: Any, end: Any) -> list[str]:
-        found = ReplayReader(context, source).partitions(start, end)
+        found = ReplayReader(context, source).shares(start, end)
         return [Path(part.path).name for share in found for part in share.parts]
 
     reader, end = poll()
-    planned = read(reader.initialOffset(), end)
+    planned = read(reader.initial_offset(), end)
     assert (end["epoch"], end["since"]) == (3, newest)
     assert f"snapshot-{newest:020d}.arrow" in planned
     first.send("x", [(9, 9, 1)], epoch=4)
     first.advance_to("x", 5)
     first.run()
-    assert read(reader.initialOffset(), end) == planned, "a batch that runs again reads the same files"
+    assert read(reader.initial_offset(), end) == planned, "a batch that runs again reads the same files"
     assert list(published.holds().values()) == [newest]
     reader.commit(end)
     assert list(published.holds().values()) == [3]
@@ -240,15 +239,15 @@ def test_with_available_now_a_snapshot_that_has_all_epochs_is_read(tmp_path: Pat
         checkpoint="/c",
     )
     reader = ReplayReader(context, importing(tmp_path).frames["given"])  # type: ignore[arg-type]
-    reader.prepareForTriggerAvailableNow()
+    reader.end_here()
     first.send("x", [(2, 2, 1)], epoch=1)
     first.advance_to("x", 2)
     first.run()
 
-    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    end = reader.latest_offset(reader.initial_offset())
 
     assert (end["epoch"], end["epochs"]) == (0, 1)
-    assert len(reader.partitions(reader.initialOffset(), end)) == 1
+    assert len(reader.shares(reader.initial_offset(), end)) == 1
 
 
 def test_mistakes(tmp_path: Path) -> None:

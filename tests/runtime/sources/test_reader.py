@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from timely_spark.errors import LogDamaged, Where
 from timely_spark.runtime.errors import BadFile, LostOwnership
@@ -27,10 +26,9 @@ from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
-from timely_spark.runtime.sources.polling import ReadPartition
+from timely_spark.runtime.sources.polling import FilesShare
 from timely_spark.runtime.sources.reader import FilesReader
 from timely_spark.runtime.storage.files import Files
-from timely_spark.runtime.storage.spark_log import INPUT
 
 ROOT = Path(__file__).parents[3]
 
@@ -84,12 +82,11 @@ class World:
 
     def poll(self) -> dict[str, int]:
         self.reader._next_look = 0
-        limit = ReadAllAvailable() if self.limit is None else ReadMaxFiles(self.limit)
-        return self.reader.latestOffset(self.offsets[-1], limit)
+        return self.reader.latest_offset(self.offsets[-1])
 
     def run(self, batch: int) -> None:
-        shares = self.reader.partitions(self.offsets[batch - 1], self.offsets[batch])
-        assert all(isinstance(share, ReadPartition) for share in shares)
+        shares = self.reader.shares(self.offsets[batch - 1], self.offsets[batch])
+        assert all(isinstance(share, FilesShare) for share in shares)
         files = [part.path for share in shares for part in share.parts]
         assert self.read.setdefault(batch, files) == files, "a replay reads the same files"
         told = [file.path for share in shares for file in share.bad]  # type: ignore[attr-defined]
@@ -231,7 +228,7 @@ def test_what_resident_batches_of_an_earlier_run_have_read_is_not_read_again() -
     world.arrive(3)
     end = world.poll()
     assert (end["files"], end["after"]) == (3, {"files": 2})
-    (share,) = world.reader.partitions(world.offsets[-1], end)
+    (share,) = world.reader.shares(world.offsets[-1], end)
     assert [part.path for part in share.parts] == ["/in/3"]
 
 
@@ -239,7 +236,7 @@ def test_under_available_now_what_arrives_later_is_left() -> None:
     world = World(1)
     world.arrive(1)
     world.arrive(2)
-    world.reader.prepareForTriggerAvailableNow()
+    world.reader.end_here()
     world.arrive(0)
     while world.batch():
         pass
@@ -265,8 +262,8 @@ def test_a_trigger_that_asks_for_everything_gets_it() -> None:
     world.arrive(1)
     world.arrive(2)
 
-    end = world.reader.latestOffset({"files": -1}, ReadAllAvailable())
-    (share,) = world.reader.partitions({"files": -1}, end)
+    end = world.reader.latest_offset({"files": -1}, unlimited=True)
+    (share,) = world.reader.shares({"files": -1}, end)
     assert [part.path for part in share.parts] == ["/in/0", "/in/1"]
 
 
@@ -303,7 +300,7 @@ def test_a_disk_that_fails_keeps_a_batch_from_being_read(monkeypatch: pytest.Mon
 def test_a_batch_that_another_process_has_written_is_the_one_that_counts() -> None:
     world = World(None)
     world.arrive(1)
-    assert world.poll() == {"files": 0, INPUT: "in"}
+    assert world.poll() == {"files": 0}
     other = FileJournal(world.root, "in")
     other.append([File(1, "/in/other", 1)])
     world.offsets.append({"files": 0})
@@ -414,7 +411,7 @@ def test_a_source_is_looked_at_for_a_part_of_the_time(monkeypatch: pytest.Monkey
     world = World(None)
     monkeypatch.setattr(world.reader.source.folder, "listing", listed)
     for _ in range(50):
-        world.reader.latestOffset({"files": -1}, ReadAllAvailable())
+        world.reader.latest_offset({"files": -1}, unlimited=True)
         now[0] += 1.0
 
     assert looks == [102.0, 122.0, 142.0]

@@ -14,13 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import timely_spark as ts
 from tests.support import engine
 from tests.support.stepper import Stepper
 from timely_spark.errors import BadArgument, GraphError, TimelyError
 from timely_spark.runtime.errors import BadFile, OutputMismatch, TableTaken
+from timely_spark.runtime.query.flow_reader import FlowReader
+from timely_spark.runtime.run_context import packed_sources
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.outputs import outputs_of
 from timely_spark.runtime.sources import reader
@@ -30,7 +31,6 @@ from timely_spark.runtime.sources.reader import ReplayReader
 from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.files import Files
 from timely_spark.testing import Simulation, run
-from timely_spark.worker import ROWS
 
 EDGES = [[(0, 1, 1), (1, 2, 1)], [], [(2, 3, 1), (1, 2, -1)], [(1, 2, 1), (3, 0, 1)], []]
 
@@ -207,8 +207,8 @@ def polls(tmp_path: Path) -> Callable[..., Any]:
     def poll(start: dict[str, Any] | None = None, *, now: bool = False) -> tuple[ReplayReader, Any]:
         found = ReplayReader(context, flow.frames["n"])
         if now:
-            found.prepareForTriggerAvailableNow()
-        return found, found.latestOffset(start or found.initialOffset(), ReadAllAvailable())
+            found.end_here()
+        return found, found.latest_offset(start or found.initial_offset())
 
     return poll
 
@@ -220,7 +220,7 @@ def test_a_batch_reads_some_bytes_but_one_epoch_at_least(
     _, one = polls()
     assert (one["epoch"], one["epochs"], one["complete"]) == (0, 1, 0)
     again, two = polls(one)
-    shares = again.partitions(one, two)
+    shares = again.shares(one, two)
     assert [part.path[-7:] for share in shares for part in share.parts] == ["1.arrow"]
     assert [share.progress for share in shares] == [2]
 
@@ -233,7 +233,7 @@ def test_a_batch_reads_some_bytes_but_one_epoch_at_least(
 def test_with_available_now_what_comes_later_is_not_read(polls: Any, tmp_path: Path) -> None:
     now, end = polls(now=True)
     written(tmp_path, 5).complete()
-    assert now.latestOffset(end, ReadAllAvailable()) == end
+    assert now.latest_offset(end) == end
     assert polls(end)[1]["epoch"] == 4
 
 
@@ -266,7 +266,7 @@ def test_epochs_that_are_gone_and_another_capture_are_told(polls: Any, tmp_path:
     found, end = polls()
     Files(tmp_path).remove("epoch-00000000000000000001.arrow")
     with pytest.raises(BadFile, match=r"had 3 epochs from 0 to 2.*it has 2 of them"):
-        found.partitions(found.initialOffset(), end)
+        found.shares(found.initial_offset(), end)
 
     written(tmp_path, 5, identity="other", overwrite=True)
     with pytest.raises(BadFile, match=r"has the capture of checkpoint other; epochs were read of one"):
@@ -278,36 +278,15 @@ def test_epochs_that_are_gone_and_another_capture_are_told(polls: Any, tmp_path:
 # -- the runtime, without a JVM ------------------------------------------------------------------------------
 
 
-class Replays:
-    """A flow that replays, run by the operator and the driver of the runtime, batch by batch."""
-
-    def __init__(self, process: Stepper, flow: ts.Dataflow, ends: dict[int, Any]) -> None:
-        self.process, self.ends = process, ends
-        source: Any = flow.frames["edges"]
-        names = tuple(source.schema().names)
-        self.source = replace(source, columns=names, tasks=2)
-
-    def batch(self) -> bool:
-        """One batch, as Spark runs it, with the source read by tasks of its own."""
-        process, world = self.process, self.process.world
-        replay = ReplayReader(process.context, self.source)
-        start = self.ends.get(process.next - 1) or replay.initialOffset()
-        end = replay.latestOffset(start, ReadAllAvailable())
-        before = world.offset(process.next - 1) or process.reader.initialOffset()
-        planned = process.poll()
-        if planned is None:
-            if end == start:
-                return False
-            planned = before
-            world.plan_batch(process.next, before)
-        self.ends[process.next] = end
-        rows = list(process.reader.readBetweenOffsets(before, planned))
-        if end != start:
-            for share in replay.partitions(start, end):
-                rows += replay.read(share)
-        frame = engine.Frame(process.tasks(process.next, pa.Table.from_batches(rows, schema=ROWS)), process)
-        process.finish(frame)
-        return True
+def reading(begin: Any, flow: ts.Dataflow) -> Stepper:
+    """A process whose reader has the flow's source, bound for two tasks."""
+    process = begin(flow, workers=3)
+    source: Any = flow.frames["edges"]
+    bound = replace(source, columns=tuple(source.schema().names), tasks=2)
+    context = replace(process.context, packed_sources=packed_sources({"edges": bound}))
+    process.reader = FlowReader(context)
+    process.reader.end_here()
+    return process
 
 
 def test_the_runtime_captures_exactly_once_and_replays_on_other_workers(begin: Any, tmp_path: Path) -> None:
@@ -343,20 +322,19 @@ def test_the_runtime_replays(begin: Any, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     first = Simulation(capturing(shared), workers=2)
     flow = replaying(shared)
-    process, ends = begin(flow, workers=3), dict[int, Any]()
+    process = reading(begin, flow)
     for epoch, rows in enumerate(EDGES):
         if rows:
             first.send("edges", rows)
         first.advance_to("edges", epoch + 1)
         first.run()
         if epoch % 2:
-            while Replays(process, flow, ends).batch():
-                pass
-            process = begin(flow, workers=3)
+            process.batches()
+            process = reading(begin, flow)
     first.close("edges")
     first.run()
-    while Replays(process, flow, ends).batch():
-        pass
+    process = reading(begin, flow)
+    process.batches()
 
     newest, _ = process.context.log.newest_before(process.next)
     assert newest.coordinator["inputs"] == {"edges": None}

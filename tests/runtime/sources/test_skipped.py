@@ -18,7 +18,6 @@ from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.skipped import Skipped, skip
 from timely_spark.runtime.storage.entries import read_entry
 from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.runtime.storage.spark_log import INPUT
 
 NONE: dict[str, Any] = {"file": None, "entry": None, "version": None, "source": None}
 
@@ -55,7 +54,7 @@ def test_a_file_that_is_planned_is_skipped_and_counted(
 
 
 def _manifest(batch: int) -> Any:
-    sources = {"in": {"files": batch - 1, INPUT: "in"}, "table": {"version": 6 + batch, INPUT: "table"}}
+    sources = {"in": {"files": batch - 1}, "table": {"version": 6 + batch}}
     fields = {"batch": batch, "read": {}, "late": {}, "entries": {"sent": 0}, "sources": sources}
     return type("Manifest", (), fields)()
 

@@ -1,16 +1,18 @@
-"""The data source of Spark by which a flow reads its feedback and its files."""
+"""The data source of Spark by which a flow reads its feedback, its handles, and its journaled sources."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, SimpleDataSourceStreamReader
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from timely_spark.runtime.query.feedback import FeedbackReader, Offset
+    from timely_spark.runtime.query.flow_reader import FlowReader
+
+Offset = dict[str, Any]
 
 
 def timely_source(path: Sequence[str]) -> type[DataSource]:
@@ -22,9 +24,10 @@ def timely_source(path: Sequence[str]) -> type[DataSource]:
     use. An instance carries the import paths of its process and of the driver to the reading process.
 
     A third process plans the reading: it makes a reader, and pickles it. The first epoch waits for it, so it
-    imports nothing of this package: the feedback's reader is made when something is read.
+    imports nothing of this package. Each source of a query has such processes of its own, which take longer
+    to start than a small batch: so a flow is one source.
     """
-    reader = _later()
+    later = _later()
 
     class TimelySource(DataSource):
         def __init__(self, options: dict[str, str]) -> None:
@@ -37,54 +40,54 @@ def timely_source(path: Sequence[str]) -> type[DataSource]:
         def name(cls) -> str:
             return "timely"
 
-        def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
-            return reader(self.options["context"], self.extend_path)
-
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-            if "source" not in self.options:  # then Spark asks for the other reader
-                return super().streamReader(schema)
-            self.extend_path()
-            from timely_spark.runtime.run_context import RunContext
-            from timely_spark.runtime.sources.reader import reader_of
+            return later(self.flow_reader)
 
-            return reader_of(RunContext.from_option(self.options["context"]), self.options["source"])
-
-        def extend_path(self) -> None:
+        def flow_reader(self) -> FlowReader:
             import sys
 
             sys.path += [entry for entry in self.path if entry not in sys.path]
+            from timely_spark.runtime.query.flow_reader import FlowReader
+            from timely_spark.runtime.run_context import RunContext
+
+            return FlowReader(RunContext.from_option(self.options["context"]))
 
     return TimelySource
 
 
-def _later() -> Callable[[str, Callable[[], None]], SimpleDataSourceStreamReader]:
-    """The class of a `FeedbackReader` that is made when first asked; pickled with its code, as above."""
+def _later() -> Callable[[Callable[[], FlowReader]], DataSourceStreamReader]:
+    """The class of a `FlowReader` that is made when first asked; pickled with its code, as above."""
 
-    class Feedback(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
-        def __init__(self, context: str, extend_path: Callable[[], None]) -> None:
-            self.context, self.extend_path = context, extend_path
-            self.made: FeedbackReader | None = None
+    class Later(DataSourceStreamReader, SupportsTriggerAvailableNow):
+        def __init__(self, flow_reader: Callable[[], FlowReader]) -> None:
+            self.flow_reader = flow_reader
+            self.own: FlowReader | None = None
 
         @property
-        def reader(self) -> FeedbackReader:
-            if self.made is None:
-                self.extend_path()
-                from timely_spark.runtime.query.feedback import FeedbackReader
-                from timely_spark.runtime.run_context import RunContext
+        def reader(self) -> FlowReader:
+            self.own = self.own or self.flow_reader()
+            return self.own
 
-                self.made = FeedbackReader(RunContext.from_option(self.context))
-            return self.made
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+            return self.reader.limit
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-            self.reader.prepareForTriggerAvailableNow()
+            self.reader.end_here()
 
         def initialOffset(self) -> Offset:  # noqa: N802
-            return self.reader.initialOffset()
+            return self.reader.initial_offset()
 
-        def read(self, start: Offset) -> tuple[Iterator[Any], Offset]:
-            return self.reader.read(start)
+        def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+            return self.reader.latest_offset(start, unlimited=isinstance(limit, ReadAllAvailable))
 
-        def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[Any]:  # noqa: N802
-            return self.reader.readBetweenOffsets(start, end)
+        def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+            # pickled, for a task that has no path yet
+            return list(map(InputPartition, self.reader.shares(start, end)))
 
-    return Feedback
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            return self.reader.read(partition.value)
+
+        def commit(self, end: Offset) -> None:
+            self.reader.commit(end)
+
+    return Later

@@ -1,7 +1,7 @@
 """`ResidentInputs`: what a flow's own inputs have, read by the driver while a micro-batch stays resident.
 
-These are the inputs with a journal: entries of handles, files, Delta tables, captures. They are the same
-readers that Spark calls between micro-batches, so a batch reads the same rows in either process.
+These are the inputs with a journal: entries of handles, files, Delta tables, captures. They have the same
+readers between micro-batches, so a batch reads the same rows in either process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import LogDamaged
-from timely_spark.runtime.query.feedback import MAX_ENTRIES, SMALL_ENTRIES, packed_entries, wakeup_of
+from timely_spark.runtime.query.flow_reader import MAX_ENTRIES, SMALL_ENTRIES, packed_entries, wakeup_of
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.polling import Reader
 from timely_spark.runtime.sources.reader import reader_of
@@ -85,11 +85,11 @@ class ResidentInputs:
                     break
                 entries[name], sent = number, sent + entry_bytes
         for name, reader in self._readers.items():
-            before = dict(sources.get(name) or reader.initialOffset())
-            end = reader.latestOffset(before, reader.getDefaultReadLimit())
+            before = dict(sources.get(name) or reader.initial_offset())
+            end = reader.latest_offset(before)
             if end != before:
                 sources[name] = end
-                size += sum(share.size for share in reader.partitions(before, end))
+                size += sum(share.size for share in reader.shares(before, end))
         return Ends(entries, sources), sent <= SMALL_ENTRIES and size <= SMALL_BYTES
 
     def begin(self, batch: int, ends: Ends) -> Future[dict[str, Any]]:
@@ -118,7 +118,7 @@ class ResidentInputs:
         behind = [name for name, last in read.entries.items() if ends.entries.get(name, -1) < last]
         for name, start in read.sources.items():
             if (reader := self._readers.get(name)) is not None:
-                end = ends.sources.get(name) or reader.initialOffset()
+                end = ends.sources.get(name) or reader.initial_offset()
                 behind += [name] if reader.position(dict(end)) < reader.position(dict(start)) else []
         if behind:
             reason = f"it ends before what was read of {', '.join(map(repr, behind))}"
@@ -134,10 +134,8 @@ class ResidentInputs:
         for name, end in ends.sources.items():
             if name in self._readers and end != read.sources.get(name):
                 reader = self._readers[name]
-                start = dict(read.sources.get(name) or reader.initialOffset())
-                batches = [
-                    each for part in reader.partitions(start, dict(end)) for each in reader.packed(part)
-                ]
+                start = dict(read.sources.get(name) or reader.initial_offset())
+                batches = [each for share in reader.shares(start, dict(end)) for each in reader.packed(share)]
                 table = pa.Table.from_batches(batches, ROWS)
                 tables.append(table.set_column(0, ROWS.field(0), pc.index_in(table.column("worker"), labels)))
         return pa.concat_tables(tables)

@@ -1,6 +1,6 @@
 """Stopping between two micro-batches: in the middle of one, Spark interrupts tasks, which log errors.
 
-`stop` writes a request file, which ends the rounds of the running micro-batch early (`cut_off`). The feedback
+`stop` writes a request file, which ends the rounds of the running micro-batch early (`cut_off`). The flow's
 source sees the file at its next poll, which is after that micro-batch, writes an answer file, and delays its
 reply to Spark until the query is stopped.
 """
@@ -94,7 +94,7 @@ def told_what_runs(context: RunContext, stop: Callable[[], object]) -> None:
 
 
 def rest(context: RunContext) -> None:
-    """The feedback source's part: answer a request, and pause until the query is stopped."""
+    """The part of the flow's source: answer a request, and pause until the query is stopped."""
     files = context.log.files
     request, answer = _files(context)
     if not files.local or not files.exists(request):

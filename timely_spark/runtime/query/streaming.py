@@ -1,4 +1,4 @@
-"""The one streaming query: pack, union with the feedback source, group by worker, one stateful operator.
+"""The one streaming query: pack, union with the flow's own source, group by worker, one stateful operator.
 
 The functions here run in Python tasks, get a `RunContext`, and call `timely_spark.worker`.
 """
@@ -57,17 +57,16 @@ def build(
     ours = timely_source([] if is_remote() else sys.path)  # under Connect the driver has another path
     register(session, ours)
 
-    def packed(name: str) -> DataFrame:
-        source = dataframes[name]
-        if not isinstance(source, JournaledSource):
-            return numbered(source).mapInArrow(partial(_pack, context, name), ROWS_DDL)
-        return reader.option("source", name).load()
-
     # with the schema given, Spark's process that creates the source need not import this package
-    reader = session.readStream.format(ours.name()).schema(ROWS_DDL).option("context", context.to_option())
-    # Spark's offset log identifies sources by position: the feedback first, then the flow's own order.
-    frames = [reader.load(), *(packed(name) for name in context.plan.sources if name in dataframes)]
-    rows = reduce(lambda left, right: left.unionAll(right), frames)
+    own = session.readStream.format(ours.name()).schema(ROWS_DDL).option("context", context.to_option())
+    frames = {n: frame for n, frame in dataframes.items() if not isinstance(frame, JournaledSource)}
+    # Spark's offset log identifies sources by position: the flow's own first, then DataFrames in its order
+    packed = [
+        numbered(frames[name]).mapInArrow(partial(_pack, context, name), ROWS_DDL)
+        for name in context.plan.sources
+        if name in frames
+    ]
+    rows = reduce(lambda left, right: left.unionAll(right), packed, own.load())
     grouped = rows.groupBy("worker")
     return grouped.applyInPandasWithState(_operator(context), ROWS_DDL, STATE_DDL, "append", "NoTimeout")
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from timely_spark.runtime.errors import BadRecord
 from timely_spark.runtime.sources.account import write_names
@@ -32,12 +31,12 @@ _BYTES = 512
 _DESCRIBED = 5.0
 
 
-class MessagePartition(InputPartition):
-    """The messages that one task reads; the number `value` is the same when the batch is read again."""
+@dataclass(frozen=True, slots=True)
+class MessagesShare:
+    """The messages that one task reads; `number` is the same when the batch is read again."""
 
-    def __init__(self, value: int, ranges: Sequence[Range]) -> None:
-        super().__init__(value)
-        self.ranges = ranges
+    number: int
+    ranges: Sequence[Range]
 
     @property
     def size(self) -> int:
@@ -58,7 +57,8 @@ class KafkaReader(Reader):
     #: Since when the brokers do not answer; 0: they do.
     _silent = 0.0
 
-    def _begin(self) -> Offset:
+    def initial_offset(self) -> Offset:
+        """The offset before the first batch: the same in each process."""
         name = f"topics/{quoted(self._name)}.json"
         files = self.context.log.files
         if (begun := files.json(name)) is None:
@@ -72,12 +72,12 @@ class KafkaReader(Reader):
     def _end_here(self) -> None:
         self._target = self.source.ends()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """A limit if the source has one: Spark asks for everything with some triggers."""
-        most = self.source.records_per_epoch
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+    @property
+    def limited(self) -> bool:
+        """Whether the source has a limit of what one batch reads."""
+        return self.source.records_per_epoch is not None
 
-    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+    def _next(self, start: Offset, *, unlimited: bool) -> Offset:
         if (answer := self._asked(start)) is None:
             return start
         begun, ends = answer
@@ -85,7 +85,7 @@ class KafkaReader(Reader):
             ends = {
                 t: [min(e, x) for e, x in zip(ends[t], self._target.get(t, []), strict=False)] for t in ends
             }
-        most = None if isinstance(limit, ReadAllAvailable) else self.source.records_per_epoch
+        most = None if unlimited else self.source.records_per_epoch
         there, ends = ends, epoch_ends(begun, ends, most)
         self._waiting = self.position({"offsets": there}) - self.position({"offsets": ends})
         if all(list(start["offsets"].get(topic, ())) == at for topic, at in ends.items()):
@@ -164,7 +164,7 @@ class KafkaReader(Reader):
             text = "source %r: the brokers do not answer, and are waited for: %s"
             self.context.log_message(logging.WARNING, text, self._name, reason)
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[MessagePartition]:
+    def shares(self, start: Offset, end: Offset) -> Sequence[MessagesShare]:
         """The shares of the tasks between two offsets; one at least, which reports the epoch."""
         before = self._begins(start, end)["offsets"]
         ranges = [
@@ -172,17 +172,17 @@ class KafkaReader(Reader):
             for topic, ends in sorted(end["offsets"].items())
             for partition, at in enumerate(ends)
         ]
-        shares = shared([each for each in ranges if each.start < each.end], self.source.tasks) or [[]]
-        return [MessagePartition(number, share) for number, share in enumerate(shares)]
+        parts = shared([each for each in ranges if each.start < each.end], self.source.tasks) or [[]]
+        return [MessagesShare(number, part) for number, part in enumerate(parts)]
 
-    def packed(self, partition: MessagePartition) -> Iterator[pa.RecordBatch]:
+    def packed(self, share: MessagesShare) -> Iterator[pa.RecordBatch]:
         """The packed rows of one share."""
         bad: list[pa.Table] = []
-        rows = self._rows(partition.ranges, bad)
-        yield from self.context.pack(self._name, rows, partition.value)
+        rows = self._rows(share.ranges, bad)
+        yield from self.context.pack(self._name, rows, share.number)
         if bad:
             table = pa.concat_tables(bad)
-            packed = pack_quarantined(self.context.plan, self._name, table, partition.value)
+            packed = pack_quarantined(self.context.plan, self._name, table, share.number)
             yield from self.context.labelled(packed).to_batches()
 
     def _rows(self, ranges: Sequence[Range], bad: list[pa.Table]) -> Iterator[pa.RecordBatch]:

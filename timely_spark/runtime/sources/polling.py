@@ -1,7 +1,4 @@
-"""`Reader`: what Spark, or the driver, asks a source of this package: what is new, and the rows of it.
-
-Each offset also has the source's name, by which `by_input` finds it among those of a batch.
-"""
+"""`Reader`: what is new in a journaled source, and the rows of it."""
 
 from __future__ import annotations
 
@@ -9,13 +6,11 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from timely_spark.errors import with_hint
 from timely_spark.runtime.errors import BadFile
@@ -25,7 +20,6 @@ from timely_spark.runtime.sources.arrivals import File, Part, quarantined, split
 from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.log import FIRST
-from timely_spark.runtime.storage.spark_log import INPUT
 from timely_spark.worker import pack_quarantined
 
 Offset = dict[str, Any]
@@ -36,20 +30,18 @@ _IDLE = 10
 _told_columns: set[tuple[str, str]] = set()
 
 
-class ReadPartition(InputPartition):
-    """The files that one task reads; the number `value` is the same when the batch is read again."""
+@dataclass(frozen=True, slots=True)
+class FilesShare:
+    """The files that one task reads; `number` is the same when the batch is read again."""
 
-    def __init__(
-        self, value: int, parts: list[Part], progress: int | None = 0, bad: Sequence[File] = ()
-    ) -> None:
-        super().__init__(value)
-        self.parts = parts
-        #: the quarantined files of the batch
-        self.bad = bad
-        #: The epoch to which a replay advances the input; None if the input is closed; 0: another task does.
-        self.progress = progress
-        #: by file its Delta version, if that may be skipped
-        self.versions: Mapping[str, int] | None = None
+    number: int
+    parts: list[Part]
+    #: The epoch to which a replay advances the input; None if the input is closed; 0: another task does.
+    progress: int | None = 0
+    #: the quarantined files of the batch
+    bad: Sequence[File] = ()
+    #: by file its Delta version, if that may be skipped
+    versions: Mapping[str, int] | None = None
 
     @property
     def size(self) -> int:
@@ -57,7 +49,7 @@ class ReadPartition(InputPartition):
         return sum(part.end - part.start for part in self.parts)
 
 
-class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class Reader:
     """Reads the files between two offsets in tasks; each subclass lists those of one kind of source."""
 
     #: The number in an offset by which the kinds of sources differ.
@@ -81,13 +73,23 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         name: str = self.source.name
         return name
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    @property
+    def limited(self) -> bool:
+        """Whether the source has a limit of what one batch reads."""
+        return False
+
+    def end_here(self) -> None:
         """Read what is there now, and nothing later."""
         with self.context.reporting():
             self._end_here()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """The offset after the next batch; `start` if there is nothing new."""
+    def latest_offset(self, start: Offset, *, unlimited: bool = False) -> Offset:
+        """The offset after the next batch; `start` if there is nothing new.
+
+        Args:
+            start: the offset after the batch before.
+            unlimited: whether the source's limit does not hold.
+        """
         with self.context.reporting():
             if not isinstance(start.get(self.counts), self.count):
                 reads = f"source {self._name!r} reads {self.counts}"
@@ -95,14 +97,13 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 hint = "keep the kind of the source, or use a new checkpoint."
                 raise BadFile(msg, where=self.source.where, hint=hint)
             read = self._read_to(start)
-            end = self._next(read, limit)
+            end = self._next(read, unlimited=unlimited)
             if self._waiting != self._told:
                 write_waiting(self.context.log.files, self._name, self._waiting)
                 self._told = self._waiting
             if end == read:
                 return start
-            after = {} if read is start else {"after": read}
-            return {**end, INPUT: self._name, **after}
+            return end if read is start else {**end, "after": read}
 
     def _read_to(self, start: Offset) -> Offset:
         """The offset up to which the source was read: resident batches go on after Spark's offset."""
@@ -119,9 +120,9 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             positions += [dict(self._resident[self._name])] if self._name in self._resident else []
         return max(positions, key=self.position)
 
-    def initialOffset(self) -> Offset:  # noqa: N802
+    def initial_offset(self) -> Offset:
         """The offset before the first batch."""
-        return {**self._begin(), INPUT: self._name}
+        raise NotImplementedError
 
     def commit(self, end: Offset) -> None:
         """Micro-batches up to `end` are committed; of a resident one, the driver says what is read."""
@@ -132,13 +133,10 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def forget(self, end: Offset) -> None:
         """Let go of what is needed only to read again what is before `end`."""
 
-    def _begin(self) -> Offset:
-        raise NotImplementedError
-
     def _end_here(self) -> None:
         raise NotImplementedError
 
-    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+    def _next(self, start: Offset, *, unlimited: bool) -> Offset:
         raise NotImplementedError
 
     def _files(self, start: Offset, end: Offset) -> list[File]:
@@ -166,7 +164,7 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tell = partial(self.context.log_message, logging.WARNING, "%s")
         return Wakeup([] if self.source.watched is None else [self.source.watched], tell=tell)
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[Any]:
+    def shares(self, start: Offset, end: Offset) -> Sequence[Any]:
         """The shares of the tasks between two offsets; one at least, which reports the epoch."""
         start = self._begins(start, end)
         with self.context.reporting():
@@ -174,7 +172,7 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         good = [file for file in files if file.bad is None]
         shares = split_files(good, self.source.tasks, divisible=self.source.folder.divisible) or [[]]
         bad = [file for file in files if file.bad is not None]
-        return [ReadPartition(n, parts, bad=() if n else bad) for n, parts in enumerate(shares)]
+        return [FilesShare(n, parts, bad=() if n else bad) for n, parts in enumerate(shares)]
 
     def _begins(self, start: Offset, end: Offset) -> Offset:
         """The offset after which the batch up to `end` begins."""
@@ -199,26 +197,26 @@ class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.context.log_message(logging.WARNING, "%s", with_hint(text, hint))
             write_names(self.context.log.files, "columns", self._name, dict.fromkeys(new, f"first in {path}"))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The packed rows of one share."""
+    def read(self, share: Any) -> Iterator[pa.RecordBatch]:
+        """The packed rows of one share, in a task."""
         with self.context.task(packs=True):
-            yield from self.packed(partition)
+            yield from self.packed(share)
 
-    def packed(self, partition: Any) -> Iterator[pa.RecordBatch]:
+    def packed(self, share: Any) -> Iterator[pa.RecordBatch]:
         """The packed rows of one share, in any process."""
         source, schema = self.source, self.context.plan.source(self._name).stage.outputs[0]
         folder = source.folder
-        if partition.versions is not None:
-            folder = replace(folder, versions=partition.versions)
+        if share.versions is not None:
+            folder = replace(folder, versions=share.versions)
         rows = folder.read(
-            partition.parts,
+            share.parts,
             schema,
             source.columns,
             source.condition,
             source.computed,
             unknown=self._warn_of_columns,
         )
-        yield from self.context.pack(self._name, rows, partition.value)
-        if partition.bad:
-            bad = pack_quarantined(self.context.plan, self._name, quarantined(partition.bad))
+        yield from self.context.pack(self._name, rows, share.number)
+        if share.bad:
+            bad = pack_quarantined(self.context.plan, self._name, quarantined(share.bad))
             yield from self.context.labelled(bad).to_batches()

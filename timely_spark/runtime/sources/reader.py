@@ -4,8 +4,8 @@ The offset of a folder is `{"files": k}`: batches 0 to k of the source's journal
 the journal before its offset is in Spark's log, and durably before a task reads it. So a replay reads the
 same files, and a restart continues from the journal.
 
-Each offset also has the source's name, by which `by_input` finds it among those of a batch. If resident
-batches have read more than Spark's last offset has, the next offset has `"after"`: where its batch begins.
+If resident batches have read more than Spark's last offset has, the next offset has `"after"`: where its
+batch begins.
 """
 
 from __future__ import annotations
@@ -21,12 +21,6 @@ from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-)
 
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.account import write_ignored, write_names
@@ -35,7 +29,7 @@ from timely_spark.runtime.sources.delta_log import DeltaLog, DeltaSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.kafka import KafkaSource
 from timely_spark.runtime.sources.kafka_reader import KafkaReader
-from timely_spark.runtime.sources.polling import Offset, Reader, ReadPartition
+from timely_spark.runtime.sources.polling import FilesShare, Offset, Reader
 from timely_spark.runtime.sources.replay import CapturedEpochs, ReplaySource
 from timely_spark.runtime.storage.published import Published, epoch_of
 from timely_spark.worker import pack_input
@@ -89,18 +83,16 @@ class FilesReader(Reader):
         self._list()
         self._available_now = True
 
-    def _begin(self) -> Offset:
+    def initial_offset(self) -> Offset:
+        """The offset before the first batch."""
         return {"files": -1}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """A limit if the source has one: Spark asks for everything with some triggers."""
-        if self.source.files_per_epoch is not None:
-            return ReadMaxFiles(self.source.files_per_epoch)
-        if self.source.max_bytes_per_epoch is not None:
-            return ReadMaxBytes(self.source.max_bytes_per_epoch)
-        return ReadAllAvailable()
+    @property
+    def limited(self) -> bool:
+        """Whether the source has a limit of what one batch reads."""
+        return (self.source.files_per_epoch, self.source.max_bytes_per_epoch) != (None, None)
 
-    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+    def _next(self, start: Offset, *, unlimited: bool) -> Offset:
         number = start["files"]
         if self.context.resident and self._journal.is_behind():  # another process lists in resident batches
             self._start_again()
@@ -108,7 +100,6 @@ class FilesReader(Reader):
             self._journal.batch(number)  # which is missing
         if number < self._journal.last:  # the batch was planned before a restart
             return {"files": number + 1}
-        unlimited = isinstance(limit, ReadAllAvailable)
         most_files = None if unlimited else self.source.files_per_epoch
         most_bytes = None if unlimited else self.source.max_bytes_per_epoch
         files = self._present(most_files, most_bytes)
@@ -195,10 +186,11 @@ class DeltaReader(Reader):
     def _end_here(self) -> None:
         self._target = self.source.log.newest()
 
-    def _begin(self) -> Offset:
+    def initial_offset(self) -> Offset:
+        """The offset before the first batch."""
         return {"version": (self.source.from_version or 0) - 1}
 
-    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+    def _next(self, start: Offset, *, unlimited: bool) -> Offset:
         log = self.source.log
         if self._is_first(start):
             newest = log.newest() if self._target is None else self._target
@@ -236,20 +228,21 @@ class DeltaReader(Reader):
         expected = self.context.plan.source(self._name).stage.outputs[0]
         return [file for version in versions for file in self._version(start, version, expected)]
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
+    def shares(self, start: Offset, end: Offset) -> Sequence[FilesShare]:
         """The shares of the tasks, which know the versions of files for their errors."""
         self._versions.clear()
-        shares = super().partitions(start, end)
-        for share in shares:
-            share.versions = {p.path: self._versions[p.path] for p in share.parts if p.path in self._versions}
-        return shares
+        shares, versions = super().shares(start, end), self._versions
+        return [
+            replace(share, versions={p.path: versions[p.path] for p in share.parts if p.path in versions})
+            for share in shares
+        ]
 
     def _version(self, start: Offset, version: int, expected: pa.Schema | None = None) -> list[File]:
         """The files of a version; none if it is skipped."""
         if version in self._skipped.versions:
             return []
         log: DeltaLog = self.source.log
-        if start["version"] > self._begin()["version"]:  # it can be skipped once a batch is complete
+        if start["version"] > self.initial_offset()["version"]:  # it can be skipped once a batch is complete
             log = replace(log, folder=replace(log.folder, versions={log.commit(version): version}))
             files = log.files(version, expected)
             self._versions |= {file.path: version for file in files}
@@ -302,10 +295,11 @@ class ReplayReader(Reader):
             else:
                 self.source.hold(published, self._reader, end["epoch"], end.get("since", -1))
 
-    def _begin(self) -> Offset:
+    def initial_offset(self) -> Offset:
+        """The offset before the first batch."""
         return {"epoch": -1, "epochs": 0, "complete": 0}
 
-    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+    def _next(self, start: Offset, *, unlimited: bool) -> Offset:
         if start["complete"] or (self._target is None and not self._due()):
             return start
         with self._looking():
@@ -329,7 +323,7 @@ class ReplayReader(Reader):
         end = {"epoch": last, "epochs": start["epochs"] + read, "complete": int(complete)}
         return {**end, "capture": capture, **since}
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
+    def shares(self, start: Offset, end: Offset) -> Sequence[FilesShare]:
         """The shares of the tasks: whole epochs. The first one also reports the progress."""
         start = self._begins(start, end)
         with self.context.reporting():
@@ -339,20 +333,20 @@ class ReplayReader(Reader):
             files = [file for file in files if file.path not in self._skipped.files]
         progress = None if end["complete"] else end["epoch"] + 1
         first, *others = split_files(files, self.source.tasks, divisible=False) or [[]]
-        shares = [ReadPartition(0, first, progress)]
+        shares = [FilesShare(0, first, progress)]
         for parts in others:
-            shares.append(ReadPartition(shares[-1].value + len(shares[-1].parts), parts))
+            shares.append(FilesShare(shares[-1].number + len(shares[-1].parts), parts))
         return shares
 
-    def packed(self, partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+    def packed(self, share: FilesShare) -> Iterator[pa.RecordBatch]:
         """The packed rows of the epochs, each a shard of its own, and the progress."""
         name, context, source = self._name, self.context, self.source
         schema = context.plan.source(name).stage.outputs[0]
-        for shard, part in enumerate(partition.parts, partition.value):
+        for shard, part in enumerate(share.parts, share.number):
             rows = source.read(part, schema, source.columns)
             yield from context.pack(name, rows, shard, epoch=epoch_of(part.path))
-        if partition.progress != 0:
-            to = partition.progress
+        if share.progress != 0:
+            to = share.progress
             progress = pack_input(context.plan, name, [(0, "advance" if to else "close", to, None)])
             yield from context.labelled(progress).to_batches()
 

@@ -55,7 +55,7 @@ from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
 from timely_spark.runtime.storage.manifest import FORMAT, Manifest
-from timely_spark.runtime.storage.spark_log import Offset, SparkLog, by_input
+from timely_spark.runtime.storage.spark_log import Offset, SparkLog
 from timely_spark.runtime.storage.states import State, States
 from timely_spark.state.bounds import parse_json
 from timely_spark.worker import wire
@@ -395,17 +395,13 @@ class RoundLog:
 
     def read_to(self, batch: int) -> tuple[dict[str, int], dict[str, Offset]]:
         """By Spark's own log: the last entry of each input, and the offset of each other one, in a batch."""
-        offset = self.spark.feedback(batch)
-        return {} if offset is None else offset["inputs"], by_input(self.offsets(batch))
-
-    def offsets(self, batch: int) -> list[dict[str, Any]]:
-        """The end offset of each source in a batch, by Spark's own log; {} of a source without JSON."""
-        return [parse_json(end) if end.startswith('{"') else {} for end in self.spark.ends(batch)]
+        offset = self.spark.own(batch)
+        return ({}, {}) if offset is None else (offset["inputs"], offset["sources"])
 
     def taken(self, name: str) -> int:
         """The last entry of an input that the flow has read; -1: none."""
         offsets = self.spark.offsets
-        offset = self.spark.feedback(offsets[-1]) if offsets else None
+        offset = self.spark.own(offsets[-1]) if offsets else None
         newest = self.newest()
         manifest = None if newest is None else self.read(newest)
         entries = {} if manifest is None or not offsets else manifest.entries
@@ -433,15 +429,11 @@ class RoundLog:
             raise LogDamaged(error.message, where=error.where, hint=hint) from error
 
     def at_the_end(self, batch: int) -> bool:
-        """Whether the feedback source's question began this batch, and no other source has new rows in it."""
-        now, before = self.spark.ends(batch), self.spark.ends(batch - 1)
-        if len(now) != len(before):
+        """Whether the question of the flow's source began this batch, and no source has new rows in it."""
+        new, old = self.spark.own(batch), self.spark.own(batch - 1)
+        if new is None or old is None or self.spark.ends(batch)[1:] != self.spark.ends(batch - 1)[1:]:
             return False
-        changed = [(a, b) for a, b in zip(before, now, strict=True) if a != b]
-        new, old = self.spark.feedback(batch), self.spark.feedback(batch - 1)
-        if len(changed) != 1 or now[0] == before[0] or new is None or old is None:
-            return False
-        return "asked" in new and old.get("asked") != new["asked"]
+        return "asked" in new and new == old | {"asked": new["asked"]} != old
 
     def committed(self) -> int:
         """The last batch that Spark has committed; -1: none."""

@@ -21,7 +21,7 @@ from timely_spark.runtime.storage.latencies import Latencies
 from timely_spark.show.table import counted
 
 #: The version of the round log's format.
-FORMAT = 8
+FORMAT = 9
 
 
 class Delivered(NamedTuple):

@@ -7,7 +7,7 @@ Spark writes `metadata`, `offsets/<N>` (the end of each source's input in batch 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from timely_spark.errors import LogDamaged
@@ -17,18 +17,7 @@ from timely_spark.runtime.storage.files import Files
 _VERSION = re.compile(r"v\d+")
 #: The offset of Spark's source of files.
 _LISTED = re.compile(r'{"logOffset":(-?\d+)}')
-#: In the offset of a source of this package, the name of the input.
-INPUT = "timely_input"
-
 Offset = Mapping[str, Any]
-
-
-def by_input(offsets: Iterable[Offset]) -> dict[str, Offset]:
-    """By input the offset among all of a batch: of sources of files, and of no others.
-
-    Spark lists offsets by source, and a DataFrame has any number of sources.
-    """
-    return {each[INPUT]: each for each in offsets if isinstance(each.get(INPUT), str)}
 
 
 class SparkLog:
@@ -55,21 +44,26 @@ class SparkLog:
         """The end offset of each source in a batch."""
         return _lines(self.text(batch) or "")[2:]
 
-    def feedback(self, batch: int) -> dict[str, Any] | None:
-        """The end offset of the feedback source in a batch; None if the batch lacks it, or is missing."""
+    def own(self, batch: int) -> dict[str, Any] | None:
+        """The end offset of the flow's own source in a batch; None if the batch lacks it, or is missing."""
         ends, name = self.ends(batch), f"offsets/{batch}"
         end = self._json(name, ends[0]) if ends and ends[0].startswith("{") else {}
-        if "round" not in end or "inputs" not in end:
+        if not {"round", "inputs", "sources"} <= end.keys():
             return None
-        inputs = end["inputs"]
-        if not (isinstance(inputs, dict) and all(type(n) is int for n in (end["round"], *inputs.values()))):
+        inputs, sources = end["inputs"], end["sources"]
+        if not (
+            isinstance(inputs, dict)
+            and all(type(n) is int for n in (end["round"], *inputs.values()))
+            and isinstance(sources, dict)
+            and all(isinstance(each, dict) for each in sources.values())
+        ):
             raise self._unreadable(name, f"its first source has the offset {ends[0]}")
         return end
 
     def is_of_a_flow(self) -> bool:
         """Whether a flow started the query that wrote the newest offsets."""
         try:
-            return bool(self.offsets) and self.feedback(self.offsets[-1]) is not None
+            return bool(self.offsets) and self.own(self.offsets[-1]) is not None
         except LogDamaged:
             return False
 
@@ -111,9 +105,9 @@ class SparkLog:
         if len(self.ends(batch)) != len(self.ends(batch - 1)):
             reason = f"it has {len(self.ends(batch))} sources, and {before} has {len(self.ends(batch - 1))}"
             raise self._unreadable(name, reason)
-        now, old = self.feedback(batch), self.feedback(batch - 1)
+        now, old = self.own(batch), self.own(batch - 1)
         if (now is None) != (old is None):
-            raise self._unreadable(name, f"{'it' if now is None else before} has no offset of the feedback")
+            raise self._unreadable(name, f"{'it' if now is None else before} has no offset of the flow")
         if now is None or old is None:
             return
         entries = [(now["inputs"].get(key, -1), end) for key, end in old["inputs"].items()]

@@ -1,4 +1,4 @@
-"""The feedback source over a real log: what it reads, up to where, and what it removes."""
+"""The flow's source over a real log: what it reads, up to where, and what it removes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import timely_spark as ts
 from tests.support.stepper import Begin, Stepper
 from timely_spark.errors import LogDamaged, Where
 from timely_spark.runtime.errors import LostOwnership
-from timely_spark.runtime.query import feedback
-from timely_spark.runtime.query.feedback import FeedbackReader
+from timely_spark.runtime.query import flow_reader
+from timely_spark.runtime.query.flow_reader import FlowReader
 from timely_spark.runtime.run_context import packed_sources
 from timely_spark.runtime.sources.folder import FileSource, Folder
 from timely_spark.runtime.storage.log import FIRST, RoundLog, stop_file
@@ -29,8 +29,8 @@ def two_inputs() -> ts.Dataflow:
     return flow
 
 
-def read(reader: FeedbackReader, start: Any, end: Any) -> pa.Table:
-    return pa.Table.from_batches(list(reader.readBetweenOffsets(start, end)), schema=ROWS)
+def read(reader: FlowReader, start: Any, end: Any) -> pa.Table:
+    return pa.Table.from_batches(list(reader.between(start, end)), schema=ROWS)
 
 
 def sent(table: pa.Table) -> list[tuple[str, int]]:
@@ -38,34 +38,34 @@ def sent(table: pa.Table) -> list[tuple[str, int]]:
     return sorted({(batch.source, batch.seq) for _, batch in wire.read(table, InputBatch)})
 
 
-def fresh(process: Stepper) -> FeedbackReader:
+def fresh(process: Stepper) -> FlowReader:
     """A reader as Spark makes one in another process."""
     from timely_spark.runtime.run_context import RunContext
 
-    return FeedbackReader(RunContext.from_option(process.context.to_option()))
+    return FlowReader(RunContext.from_option(process.context.to_option()))
 
 
 def test_a_flow_with_nothing_to_do_has_no_next_batch(begin: Begin) -> None:
     process = begin(two_inputs())
-    start = process.reader.initialOffset()
+    start = process.reader.initial_offset()
 
-    assert start == {"round": FIRST - 1, "inputs": {"x": -1, "y": -1}}
+    assert start == {"round": FIRST - 1, "inputs": {"x": -1, "y": -1}, "sources": {}}
     for at in (start, {**start, "after": {"x": -1}}):  # after resident batches
-        rows, end = process.reader.read(at)
+        end = process.reader.latest_offset(at)
         assert end == at
-        assert list(rows) == []
+        assert process.reader.shares(at, end) == []
 
 
 def test_what_was_sent_is_read_in_order_and_again_the_same(begin: Begin) -> None:
     process = begin(two_inputs())
-    start = process.reader.initialOffset()
+    start = process.reader.initial_offset()
     process.handles["x"].send([1])
     process.handles["x"].send([2])
     process.handles["y"].send([3])
-    rows, end = process.reader.read(start)
-    first = pa.Table.from_batches(list(rows), schema=ROWS)
+    end = process.reader.latest_offset(start)
+    first = read(process.reader, start, end)
 
-    assert end == {"round": FIRST - 1, "inputs": {"x": 1, "y": 0}}
+    assert end == {"round": FIRST - 1, "inputs": {"x": 1, "y": 0}, "sources": {}}
     assert sent(first) == [("x", 0), ("x", 1), ("y", 0)]
     assert read(process.reader, start, end).equals(first)
     assert read(fresh(process), start, end).equals(first)
@@ -74,7 +74,7 @@ def test_what_was_sent_is_read_in_order_and_again_the_same(begin: Begin) -> None
     assert sent(read(process.reader, middle, end)) == [("x", 1), ("y", 0)]
     process.handles["y"].send([4])
     assert sent(read(process.reader, start, end)) == sent(first)  # later ones are the next batch's
-    assert process.reader.read(end)[1]["inputs"] == {"x": 1, "y": 1}
+    assert process.reader.latest_offset(end)["inputs"] == {"x": 1, "y": 1}
 
 
 def test_a_batch_takes_so_many_entries_and_bytes_and_one_at_least(
@@ -83,22 +83,22 @@ def test_a_batch_takes_so_many_entries_and_bytes_and_one_at_least(
     process = begin(two_inputs())
     for n in range(7):
         process.handles["x"].send([n])
-    start = process.reader.initialOffset()
-    monkeypatch.setattr(feedback, "MAX_ENTRIES", 3)
+    start = process.reader.initial_offset()
+    monkeypatch.setattr(flow_reader, "MAX_ENTRIES", 3)
     ends = []
     at = start
     for _ in range(4):
-        at = process.reader.read(at)[1]
+        at = process.reader.latest_offset(at)
         ends.append(at["inputs"]["x"])
     assert ends == [2, 5, 6, 6]
 
-    monkeypatch.setattr(feedback, "MAX_ENTRIES", 1000)
-    size = feedback.entry_size(process.context.log, "x", 0)
+    monkeypatch.setattr(flow_reader, "MAX_ENTRIES", 1000)
+    size = flow_reader.entry_size(process.context.log, "x", 0)
     assert size is not None
-    monkeypatch.setattr(feedback, "MAX_BYTES", 2 * size)
-    assert process.reader.read(start)[1]["inputs"]["x"] == 1
-    monkeypatch.setattr(feedback, "MAX_BYTES", 1)  # larger than a batch may be: by itself
-    assert process.reader.read(start)[1]["inputs"]["x"] == 0
+    monkeypatch.setattr(flow_reader, "MAX_BYTES", 2 * size)
+    assert process.reader.latest_offset(start)["inputs"]["x"] == 1
+    monkeypatch.setattr(flow_reader, "MAX_BYTES", 1)  # larger than a batch may be: by itself
+    assert process.reader.latest_offset(start)["inputs"]["x"] == 0
 
 
 def test_what_a_round_left_is_read_by_the_next_and_nothing_of_states(begin: Begin) -> None:
@@ -107,10 +107,10 @@ def test_what_a_round_left_is_read_by_the_next_and_nothing_of_states(begin: Begi
     process.batch()
     start = process.world.offset(0)
     assert start is not None
-    rows, end = process.reader.read(start)
-    table = pa.Table.from_batches(list(rows), schema=ROWS)
+    end = process.reader.latest_offset(start)
+    table = read(process.reader, start, end)
 
-    assert end == {"round": 0, "inputs": {"x": 0, "y": -1}}
+    assert end == {"round": 0, "inputs": {"x": 0, "y": -1}, "sources": {}}
     assert set(table.column("kind").to_pylist()) <= {"message", "header", "state"}
     assert "message" in table.column("kind").to_pylist()
     assert set(table.column("worker").to_pylist()) <= set(process.context.labels)
@@ -121,9 +121,9 @@ def test_what_a_round_left_is_read_by_the_next_and_nothing_of_states(begin: Begi
     assert rows_left.num_rows  # the states
     at = process.world.offset(process.next - 1)
     for reader in (process.reader, fresh(process)):
-        reader.prepareForTriggerAvailableNow()
-        assert reader.read(at)[1] == at  # and a manifest without rows for anybody is no next batch
-        process_end = reader.read(at)[1]
+        reader.end_here()
+        assert reader.latest_offset(at) == at  # and a manifest without rows for anybody is no next batch
+        process_end = reader.latest_offset(at)
         assert process_end["round"] < process.next - 1
 
 
@@ -133,12 +133,12 @@ def test_after_a_manifest_without_rows_what_is_sent_is_read_alone(begin: Begin) 
     process.batches()
     at = process.world.offset(process.next - 1)
     assert at is not None
-    process.reader.read(at)
+    process.reader.latest_offset(at)
     process.handles["y"].send([1])
-    rows, end = process.reader.read(at)
+    end = process.reader.latest_offset(at)
 
-    assert end == {"round": at["round"], "inputs": {"x": 0, "y": 0}}
-    kinds = pa.Table.from_batches(list(rows), schema=ROWS).column("kind").to_pylist()
+    assert end == {"round": at["round"], "inputs": {"x": 0, "y": 0}, "sources": {}}
+    kinds = read(process.reader, at, end).column("kind").to_pylist()
     assert set(kinds) == {"tick", "input"}
 
 
@@ -157,17 +157,17 @@ def test_only_the_last_of_several_manifests_counts(begin: Begin) -> None:
 
 def test_a_manifest_that_is_not_there_is_named(begin: Begin) -> None:
     process = begin(two_inputs())
-    start = process.reader.initialOffset()
+    start = process.reader.initial_offset()
 
     with pytest.raises(LogDamaged):
-        process.reader.readBetweenOffsets(start, {**start, "round": 7})
+        read(process.reader, start, {**start, "round": 7})
 
 
 def test_inputs_that_the_flow_has_no_longer_stay_where_they_were(begin: Begin) -> None:
     process = begin(two_inputs())
     process.handles["x"].send([1])
-    start = {"round": FIRST - 1, "inputs": {"x": -1, "y": -1, "gone": 4}}
-    _, end = process.reader.read(start)
+    start = {"round": FIRST - 1, "inputs": {"x": -1, "y": -1, "gone": 4}, "sources": {}}
+    end = process.reader.latest_offset(start)
 
     assert end["inputs"] == {"x": 0, "y": -1, "gone": 4}
     assert sent(read(process.reader, start, end)) == [("x", 0)]
@@ -204,7 +204,7 @@ def test_a_reader_that_lost_its_checkpoint_reads_nothing_new(begin: Begin) -> No
     RoundLog(process.context.log.checkpoint).claim({"run": "another"})
 
     with pytest.raises(LostOwnership):
-        process.reader.read(process.reader.initialOffset())
+        process.reader.latest_offset(process.reader.initial_offset())
 
 
 class Clock:
@@ -245,9 +245,9 @@ class Wakeup:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The readers' clock."""
     clock = Clock()
-    monkeypatch.setattr(feedback, "time", clock)
+    monkeypatch.setattr(flow_reader, "time", clock)
     clock.wakeup = Wakeup(clock)
-    monkeypatch.setattr(feedback, "Wakeup", lambda *_, **__: clock.wakeup)
+    monkeypatch.setattr(flow_reader, "Wakeup", lambda *_, **__: clock.wakeup)
     return clock
 
 
@@ -267,11 +267,11 @@ def test_an_idle_reader_pauses_longer_and_longer_up_to_a_limit(
         flow.source("z", "k long").capture("seen")
     process = begin(flow)
     clock.wakeup.complete = complete
-    reader, start = fresh(process), process.reader.initialOffset()
+    reader, start = fresh(process), process.reader.initial_offset()
     pauses = []
     for _ in range(10):
         clock.slept, clock.wakeup.waits = 0.0, 0
-        assert reader.read(start)[1] == start
+        assert reader.latest_offset(start) == start
         pauses.append(round(clock.slept, 6))
         assert clock.wakeup.waits <= (1 if complete else 9), "each looks at all inputs"
 
@@ -286,9 +286,9 @@ def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(
 ) -> None:
     process = begin(two_inputs())
     clock.wakeup.complete = complete
-    reader, start = fresh(process), process.reader.initialOffset()
+    reader, start = fresh(process), process.reader.initial_offset()
     for _ in range(9):
-        reader.read(start)
+        reader.latest_offset(start)
     clock.slept = 0.0
 
     def send() -> None:
@@ -297,37 +297,37 @@ def test_a_pause_ends_when_something_is_sent_and_the_next_is_short(
             clock.wakeup.woken = complete  # the checkpoint's folder is watched
 
     clock.on_sleep = send
-    _, end = reader.read(start)
+    end = reader.latest_offset(start)
 
     assert end["inputs"]["x"] == 0
     assert clock.slept < 0.05  # of 0.16, or 0.64
     clock.slept = 0.0
-    reader.read(end)
+    reader.latest_offset(end)
     assert clock.slept == 0
 
 
 def test_after_a_batch_without_messages_there_is_no_pause(begin: Begin, clock: Clock) -> None:
     process = begin(two_inputs())
-    reader, start = fresh(process), process.reader.initialOffset()
+    reader, start = fresh(process), process.reader.initial_offset()
     for _ in range(8):
-        reader.read(start)
+        reader.latest_offset(start)
     process.handles["x"].send([1])
     process.batches()
     at = process.world.offset(process.next - 1)
     assert at is not None
     clock.slept = 0.0
 
-    assert reader.read(at)[1] == at
+    assert reader.latest_offset(at) == at
     assert clock.slept == 0
 
 
 def test_a_pause_ends_when_a_source_may_have_something_new(begin: Begin, clock: Clock) -> None:
     process = begin(two_inputs())
-    reader, start = fresh(process), process.reader.initialOffset()
+    reader, start = fresh(process), process.reader.initial_offset()
 
     def paused() -> float:
         clock.slept = 0.0
-        assert reader.read(start)[1] == start
+        assert reader.latest_offset(start) == start
         return clock.slept
 
     assert [round(paused(), 6) for _ in range(8)] == [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32]
@@ -357,7 +357,7 @@ def test_a_reader_is_told_of_files_and_entries(begin: Begin, tmp_path: Path) -> 
 def test_with_available_now_there_are_no_pauses(begin: Begin, clock: Clock) -> None:
     process = begin(two_inputs())
     for _ in range(8):
-        process.reader.read(process.reader.initialOffset())
+        process.reader.latest_offset(process.reader.initial_offset())
 
     assert clock.slept == 0
 
@@ -368,15 +368,15 @@ def test_an_entry_removed_while_the_query_runs_is_an_error(begin: Begin) -> None
         process.handles["x"].send([n])
     process.context.log.files.remove("inputs/x/1.arrow")
     reader = fresh(process)
-    at = reader.read(reader.initialOffset())[1]
+    at = reader.latest_offset(reader.initial_offset())
     assert at["inputs"]["x"] == 0
-    assert reader.read(at)[1] == at
-    reader._pause = feedback.LONGEST_PAUSE  # nothing has happened for a while: time to look
+    assert reader.latest_offset(at) == at
+    reader._pause = flow_reader.LONGEST_PAUSE  # nothing has happened for a while: time to look
     with pytest.raises(LogDamaged, match=r"inputs/x/1\.arrow"):
-        reader.read(at)
-    reader.prepareForTriggerAvailableNow()
+        reader.latest_offset(at)
+    reader.end_here()
     with pytest.raises(LogDamaged, match=r"inputs/x/1\.arrow"):
-        reader.read(at)
+        reader.latest_offset(at)
 
 
 def test_the_newest_manifest_removed_while_the_query_runs_is_an_error(begin: Begin) -> None:

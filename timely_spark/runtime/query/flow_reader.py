@@ -1,10 +1,10 @@
-"""The feedback source: brings messages of the last round, and entries of handles, into the next micro-batch.
+"""`FlowReader`: what a micro-batch reads: the last round's messages, entries of handles, journaled sources.
 
-Its offset is `{"round": M, "inputs": {name: k}}`: manifest M and the inputs' entries up to k have been read.
-With hot keys that the run has found, `"spread"` says how many of each step spread the batch's entries.
-A manifest without rows does not become an offset. So an idle flow runs no batches, and under `availableNow`
-the query stops at quiescence. (Spark asks AvailableNow sources to fix their end offset at the start; here the
-end moves on until no work is left, because loops create new work.)
+Its offset is `{"round": M, "inputs": {name: k}, "sources": {name: offset}}`: manifest M, the inputs' entries
+up to k, and the sources up to these offsets have been read. A manifest without rows does not become an
+offset. So an idle flow runs no batches, and under `availableNow` the query stops at quiescence. (Spark asks
+AvailableNow sources to fix their end at the start. Journaled sources do; rounds go on until no work is left,
+because loops create new work.)
 
 What resident batches read is in their manifests, not in offsets. If they have read more than the offset
 before, the next offset has `"after": {name: k}`: its batch reads the entries after k. An offset with `"wake"`
@@ -15,26 +15,26 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import SimpleDataSourceStreamReader
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles
 
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.query.rest import rest, yields
 from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.sources.polling import Offset, Reader
+from timely_spark.runtime.sources.reader import reader_of
 from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.entries import entry_size, read_entry
 from timely_spark.runtime.storage.log import FIRST
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker import pack_input
 from timely_spark.worker.epoch_columns import by_column
-
-Offset = dict[str, Any]
 
 #: One batch reads at most so many entries and bytes of one input.
 MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
@@ -46,8 +46,8 @@ SMALL_ENTRIES = 16 << 20
 SHORTEST_PAUSE, LONGEST_PAUSE, LONGEST_IF_WOKEN = 0.005, 0.16, 0.64
 
 
-class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Answers Spark's polls from the log, without listing it."""
+class FlowReader:
+    """Answers Spark's polls from the log, without listing it, and from the readers of the flow's sources."""
 
     def __init__(self, context: RunContext) -> None:
         self.context, self.log = context, context.log
@@ -57,36 +57,78 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pause = 0.0
         self._available_now = False
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Run to quiescence, without pauses."""
+    @cached_property
+    def readers(self) -> Mapping[str, Reader]:
+        """By input the readers of the sources that this package reads."""
+        return {name: reader_of(self.context, name) for name in self.context.sources}
+
+    @property
+    def limit(self) -> ReadLimit:
+        """All, or less: sources have limits of their own, and Spark asks for all with some triggers."""
+        limited = any(reader.limited for reader in self.readers.values())
+        return ReadMaxFiles(1) if limited else ReadAllAvailable()
+
+    def end_here(self) -> None:
+        """Read of sources what is there now, and run to quiescence, without pauses."""
         self._available_now = True
+        for reader in self.readers.values():
+            reader.end_here()
 
-    def initialOffset(self) -> Offset:  # noqa: N802
-        """The offset before the first manifest and all entries."""
-        return {"round": FIRST - 1, "inputs": dict.fromkeys(self.context.inputs, -1)}
+    def initial_offset(self) -> Offset:
+        """The offset before the first manifest, all entries, and all that sources have."""
+        sources = {name: reader.initial_offset() for name, reader in self.readers.items()}
+        return {"round": FIRST - 1, "inputs": dict.fromkeys(self.context.inputs, -1), "sources": sources}
 
-    def read(self, start: Offset) -> tuple[Iterator[Any], Offset]:
-        """All rows after `start`, and the offset of their end."""
+    def latest_offset(self, start: Offset, *, unlimited: bool = False) -> Offset:
+        """The end of the next batch; `start` if there is nothing to do.
+
+        Args:
+            start: the end of the batch before.
+            unlimited: whether the limits of sources do not hold.
+        """
         rest(self.context)
-        end = self._end(start)
+        end = self._end(start, unlimited=unlimited)
         if end == start:
-            end = self._question(start) if self._available_now else self._wait(start)
+            end = self._question(start) if self._available_now else self._wait(start, unlimited=unlimited)
         with self.context.reporting():
             self.log.check_owner()
-        if end == start:
-            return iter([]), start
-        self._pause = 0.0
-        return self.readBetweenOffsets(start, end), end
+        if end != start:
+            self._pause = 0.0
+        return end
 
-    def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[Any]:  # noqa: N802
-        """Exactly the rows between two offsets; also after a restart, in another process.
+    def commit(self, end: Offset) -> None:
+        """Micro-batches up to `end` are committed."""
+        for name, reader in self.readers.items():
+            if name in end["sources"]:
+                reader.commit(end["sources"][name])
+
+    def shares(self, start: Offset, end: Offset) -> list[bytes]:
+        """The shares of the tasks between two offsets; the same ones after a restart, in another process."""
+        shares: list[tuple[str | None, Any]] = []
+        if any(start[name] != end[name] for name in ("round", "inputs")):
+            shares.append((None, (start, end)))
+        for name, reader in self.readers.items():
+            before = start["sources"].get(name) or reader.initial_offset()
+            if (at := end["sources"].get(name, before)) != before:
+                shares += [(name, share) for share in reader.shares(before, at)]
+        return list(map(pickle.dumps, shares))
+
+    def read(self, share: bytes) -> Iterator[pa.RecordBatch]:
+        """The packed rows of one share, in a task."""
+        name, own = pickle.loads(share)
+        if name is not None:
+            yield from self.readers[name].read(own)
+            return
+        with self.context.task(packs=True):
+            yield from self.between(*own)
+
+    def between(self, start: Offset, end: Offset) -> Iterator[pa.RecordBatch]:
+        """Exactly the rows that the log has between two offsets.
 
         Only the manifest at `end` is read: it has all messages for the next round, and no manifest with rows
         is ever skipped.
         """
         tables = []
-        if "spread" in end:
-            self._spread(end["spread"])
         if start["round"] != end["round"] >= self.context.planned - 1:  # an earlier run continued after it
             if (rows := self.log.feedback(end["round"])) is None:
                 raise LogDamaged.no_manifest(self.log.files.root, end["round"] + 1)
@@ -96,16 +138,18 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             first = max(entries.get(name, -1) for entries in read) + 1
             if first <= last and name in self.context.inputs:  # an earlier flow may have had other inputs
                 tables.append(packed_entries(self.context, name, range(first, last + 1)))
-        batches = self.context.labelled(pa.concat_tables(tables)).to_batches() if tables else []
-        return iter(batches)  # an iterator that copy.copy can take: Spark's wrapper does
+        if tables:
+            yield from self.context.labelled(pa.concat_tables(tables)).to_batches()
 
-    def _end(self, start: Offset) -> Offset:
+    def _end(self, start: Offset, *, unlimited: bool) -> Offset:
         """The offset of everything that can be read now."""
         self._look(start["round"])
         before = {name: value for name, value in start.items() if name != "after"}
         manifest = self._manifest
         runnable = manifest is not None and manifest.runnable and self._newest > start["round"]
         end = before | {"round": self._newest if runnable else start["round"]}
+        # offsets of removed inputs and sources stay: a later flow may have them again
+        end["sources"] = start["sources"] | self._new(start["sources"], unlimited=unlimited)
         entries = {} if manifest is None else manifest.entries
         read, news, size = dict[str, int](), dict[str, int](), 0
         for name in sorted(self.context.inputs):
@@ -117,20 +161,20 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             size += entry_bytes
         if self._stays(start, size):
             return end | {"wake": self._newest}
-        # offsets of removed inputs stay: a later flow may have the inputs again
         end["inputs"] = start["inputs"] | news
         if end == before:
             return start
         after = {name: read[name] for name in news if read[name] > start["inputs"].get(name, -1)}
-        spread = {} if manifest is None else {step: len(keys) for step, keys in manifest.spread.items()}
-        return end | {name: value for name, value in (("after", after), ("spread", spread)) if value}
+        return end | ({"after": after} if after else {})
 
-    def _spread(self, numbers: Mapping[str, int]) -> None:
-        """Let the plan spread the hot keys that were found before a batch: by step the first so many."""
-        newest = self.log.newest()
-        manifest = None if newest is None else self.log.read(newest)
-        keys = {} if manifest is None else manifest.spread
-        self.context.plan.spread({step: keys.get(step, [])[:n] for step, n in numbers.items()})
+    def _new(self, start: Mapping[str, Offset], *, unlimited: bool) -> dict[str, Offset]:
+        """By source that has something new its end."""
+        ends = {}
+        for name, reader in self.readers.items():
+            before = start.get(name) or reader.initial_offset()
+            if (end := reader.latest_offset(before, unlimited=unlimited)) != before:
+                ends[name] = end
+        return ends
 
     def _look(self, least: int) -> None:
         """Look for the newest manifest; `least` was there."""
@@ -203,11 +247,11 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             self.log.check_owner()  # a later run may have removed this run's files
             raise error
 
-    def _wait(self, start: Offset) -> Offset:
-        """Pause before answering "nothing new", until an input has something; pauses grow in an idle flow.
+    def _wait(self, start: Offset, *, unlimited: bool) -> Offset:
+        """Pause before answering "nothing new", until there is something; pauses grow in an idle flow.
 
-        Spark polls its sources one after the other, so a pause also delays the flow's other sources: it
-        ends when one of them may have something new, and stays short if one is a DataFrame of Spark's.
+        Spark polls its sources one after the other, so a pause also delays the DataFrames of Spark's among
+        them: it stays short if there is one.
         """
         wakeup = self._wakeup
         until = time.monotonic() + self._pause
@@ -216,18 +260,17 @@ class FeedbackReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         longest = LONGEST_IF_WOKEN if complete and not self._has_dataframes else LONGEST_PAUSE
         self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), longest)
         while (left := until - time.monotonic()) > 0:
-            woken = wakeup.wait(min(beat, left))
-            end = self._end(start) if self.context.inputs else start
-            if woken:
+            if woken := wakeup.wait(min(beat, left)):
                 self._pause = 0.0
-            if woken or end != start:
+                for reader in self.readers.values():
+                    reader.look_again()
+            if (end := self._end(start, unlimited=unlimited)) != start or woken:
                 return end
         return start
 
     @cached_property
     def _has_dataframes(self) -> bool:
-        inputs = (source for source in self.context.plan.inputs if not source.stage.handle)
-        return any(source.name not in self.context.sources for source in inputs)
+        return any(source.stage.origin == "dataframe" for source in self.context.plan.inputs)
 
     @cached_property
     def _wakeup(self) -> Wakeup:
