@@ -47,8 +47,8 @@ def test_the_accounts_of_a_flow_are_those_of_its_sources_at_a_manifest(tmp_path:
     write_ignored(log.files, "in", {f"/in/link{n:03}": "is a link" for n in range(200)})
     replay = {"epoch": 7, "epochs": 3, "complete": 0}
     ends = {"entries": {"sent": 4}, "sources": {"in": {"files": 0}, "all": replay}}
-    inputs = [["sent", "clock", "handle"], ["frame", "clock", "source"], ["in", "clock", "source"]]
-    inputs.append(["all", "manual", "source"])
+    inputs = [["sent", "clock", "handle"], ["frame", "clock", "dataframe"], ["in", "clock", "journal"]]
+    inputs.append(["all", "manual", "journal"])
     manifest = manifest_of(**ends, read={"in": 30, "frame": 7}, late={"in": 2})
     accounts = Account.of(log, manifest, inputs)
     assert accounts == {

@@ -149,7 +149,7 @@ def test_files_that_no_batch_has_begun_to_read_are_counted_when_that_changes() -
     def waits() -> str:
         context: Any = world.reader.context
         manifest: Any = SimpleNamespace(entries={}, sources={"in": world.offsets[-1]}, read={}, late={})
-        return Account.of(context.log, manifest, [["in", "clock", "source"]])["in"].backlog
+        return Account.of(context.log, manifest, [["in", "clock", "journal"]])["in"].backlog
 
     with mock.patch.object(Files, "write_json", autospec=True, side_effect=Files.write_json) as written:
         assert not world.batch()

@@ -25,7 +25,7 @@ NONE: dict[str, Any] = {"file": None, "entry": None, "version": None, "source": 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RoundLog:
     """A checkpoint in which batch 1 is complete, and batch 2 is planned."""
-    inputs = [["sent", "clock", "handle"], ["in", "clock", "source"], ["table", "clock", "source"]]
+    inputs = [["sent", "clock", "handle"], ["in", "clock", "journal"], ["table", "clock", "journal"]]
     log = RoundLog(str(tmp_path))
     monkeypatch.setattr(RoundLog, "identity", lambda _: {"id": "x"})
     monkeypatch.setattr(RoundLog, "newest", lambda _: 1)
@@ -48,7 +48,7 @@ def test_a_file_that_is_planned_is_skipped_and_counted(
     assert "of source 'in' is skipped" in capsys.readouterr().out
     assert skip(log.checkpoint, **NONE | {"file": "other/c.csv"})
     assert Skipped.of(log.files, "in").files == {"/in/odd # 100%\\n.csv": 1, "/in/other/c.csv": 1}
-    of_files = Account.of(log, _manifest(2), [["sent", "", "handle"], ["in", "", "source"]])["in"]
+    of_files = Account.of(log, _manifest(2), [["sent", "", "handle"], ["in", "", "journal"]])["in"]
     assert (of_files.listed, of_files.entered, of_files.skipped) == (5, 3, 2)
     assert of_files.names["/in/other/c.csv"] == "was skipped"
 

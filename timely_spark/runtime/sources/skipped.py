@@ -68,8 +68,8 @@ def skip(
         raise CheckpointInUse.by(log.checkpoint, log.owner())
     try:
         inputs = log.flow(manifest)["described"]["inputs"]
-        kind = "handle" if entry is not None else "source"
-        names = [name for name, _, input_kind in inputs if input_kind == kind and source in {None, name}]
+        origin = "handle" if entry is not None else "journal"
+        names = [name for name, _, other in inputs if other == origin and source in {None, name}]
         chosen = log.chosen()
         done = manifest if chosen is None else chosen[0]
         offsets = done.sources
