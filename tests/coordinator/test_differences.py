@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow.compute as pc
@@ -100,6 +101,12 @@ def test_a_lower_bound_hides_no_other_difference_in_its_loop() -> None:
     before = flow(2, 50).compile(2).described()
     assert not compare(before, flow(2, 20).compile(2)).changed
     assert [*compare(before, flow(3, 20).compile(2)).changed] == ["grow.first"]
+
+
+def test_the_order_in_which_a_description_is_written_means_nothing() -> None:
+    plan = stream(max_iterations=9).compile(2)
+    described = json.loads(json.dumps(plan.described(), sort_keys=True))
+    assert compare(described, plan).same == described["stages"].keys()
 
 
 def named(**options: Any) -> ts.Dataflow:

@@ -76,6 +76,7 @@ def test_columns_and_conditions_are_checked() -> None:
         (("k", []), "name columns that order"),
         (("k", "k"), "name columns that order"),
         (([], "version"), "name the key columns"),
+        ((["k", "k"], "version"), "name the key columns, each once"),
         (("id", "version"), "asks for columns"),
     ]:
         with pytest.raises(SchemaError, match=of):

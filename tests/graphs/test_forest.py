@@ -14,7 +14,7 @@ import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -585,6 +585,7 @@ def test_a_rooted_forest_is_the_one_of_least_edges(
     tries=st.integers(1, 4),
     draw=st.randoms(),
 )
+@example(n=5, ends=[(0, 1), (1, 2), (2, 3), (3, 4)], most=1, tries=2, draw=random.Random(1))
 def test_a_shallow_forest_is_breadth_first_as_far_as_it_is_shallow(
     n: int, ends: list[tuple[int, int]], most: int, tries: int, draw: random.Random
 ) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from pyspark import TaskContext
 import timely_spark as ts
 from tests.runtime.test_display import Shown
 from tests.support.stepper import Begin, Stepper
+from timely_spark.coordinator import Bound, Share
 from timely_spark.errors import NotComplete, VertexError
 from timely_spark.runtime.errors import QueryFailed
 from timely_spark.runtime.handle.console import Server
@@ -31,11 +32,13 @@ from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import live
 from timely_spark.runtime.query.cut_off import CutOff
+from timely_spark.runtime.query.hosted import Hosted
 from timely_spark.runtime.query.streaming import first_attempt
 from timely_spark.runtime.storage.cancel import request
 from timely_spark.runtime.storage.cuts import record, recorded_cuts
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import stop_file
+from timely_spark.testing import Simulation
 
 
 @pytest.fixture(autouse=True)
@@ -193,6 +196,27 @@ def test_a_task_that_runs_again_ends_its_round_where_the_first_attempt_did(
     worker: Any = SimpleNamespace(stats={"steps": 7}, worker=1)
     ends = CutOff(context, 4, idle, first=first_attempt())
     assert ends(0, None, worker) == (not first), "the first attempt has no cut to look for"
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_rounds_that_run_again_in_one_process_end_where_the_first_attempt_did(
+    *, repeated: bool, begin: Begin
+) -> None:
+    flow = ts.Dataflow("down")
+    numbers = flow.input("x", "n long")
+    less = {"n": pc.subtract(pc.field("n"), 1)}
+    numbers.loop(lambda n: n.exchange("n").select(**less).where("n > 0"), name="down").capture("out")
+    simulation = Simulation(flow, workers=2, rounds_per_batch=1)
+    simulation.send("x", [9])
+    simulation.step()
+    context = begin(flow, workers=2).context
+    for worker in range(2):
+        record(context.log, 0, 1, worker, 0)
+    with closing(Hosted(context)) as hosted:
+        result, _ = hosted.run(
+            simulation.coordinator, 0, simulation.result, {}, [Bound()], share=Share(), repeated=repeated
+        )
+    assert result.stats.get("cut", 0) == repeated
 
 
 def test_why_status_and_the_line_tell_of_a_step_that_takes_long(

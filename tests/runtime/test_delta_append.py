@@ -131,9 +131,12 @@ def test_nothing_is_appended_to_a_table_that_lost_epochs(folder: str) -> None:
         sink.deliver(None, epoch, [part(epoch, word)])  # type: ignore[arg-type]
     deltalake.DeltaTable(folder).restore(1)
 
-    with pytest.raises(OutputMismatch, match="epochs"):
+    with pytest.raises(OutputMismatch, match="another writer restored"):
         sink.deliver(None, 2, [part(2, "c")])  # type: ignore[arg-type]
     assert words(folder) == ["a"]
+    deltalake.DeltaTable(folder).alter.set_table_properties({"owner": "another"}, raise_if_not_exists=False)
+    with pytest.raises(OutputMismatch, match="overwritten by another flow"):
+        sink.deliver(None, 2, [part(2, "c")])  # type: ignore[arg-type]
 
 
 def test_properties_are_those_of_the_table(folder: str) -> None:

@@ -654,7 +654,7 @@ def test_a_process_reads_the_states_of_its_own_workers_that_it_does_not_have(
     monkeypatch.setattr(blobs.Blobs, "get", lambda store, state: read.append(state) or get(store, state))
     coordinator, states = Coordinator(context.plan), {worker: b"%d" % worker for worker in range(4)}
     worker = Worker(context.plan, None, 1)
-    with closing(Hosted(context)) as hosted:
+    with closing(Hosted(context, rank=1)) as hosted:
         hosted._workers[1] = states[1], worker
         share, start = Share(1, 2), coordinator.first()
         hosted.run(coordinator, 0, start, states, [Bound()], share=share, repeated=False)

@@ -13,9 +13,11 @@ import pytest
 import timely_spark as ts
 from tests.support import engine
 from tests.support.engine import Process, World
+from timely_spark.operators.output_vertex import OutputVertex
 from timely_spark.runtime.session import refuse_wheel
 from timely_spark.runtime.sinks import delivery, delta
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
+from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import Writer
 from timely_spark.runtime.storage.blobs import Blobs
@@ -57,6 +59,18 @@ def test_records_of_a_large_epoch_are_in_the_order_of_their_payloads(tmp_path: P
     rows = pa.Table.from_batches(batches).sort_by("o")
     assert rows["n"].to_pylist() == [10 * place + row for place in range(3) for row in range(5)]
     assert len(set(rows["o"].to_pylist())) == 15
+
+
+def test_the_driver_reads_no_record_of_a_large_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = pa.schema([("n", pa.int64())])
+
+    def epoch(*rows: int) -> Delivery:
+        payload = to_bytes(pa.table({"n": pa.array(rows, pa.int64())}))
+        return Delivery(0, [payload], Blobs(Files(str(tmp_path))), OutputVertex(schema))
+
+    assert [epoch().is_empty, epoch(7).is_empty] == [True, False]
+    monkeypatch.setattr(delivery, "LARGE", 0)
+    assert [epoch().is_empty, epoch(7).is_empty] == [False, False], "nobody has looked"
 
 
 @pytest.mark.parametrize("diff", [None, "d"])

@@ -118,7 +118,8 @@ def test_rows_in_pieces_are_stored_whole(type_: pa.DataType) -> None:
         if type_ == pa.int64()
         else [pa.array(list("abcd")), pa.array(["e", None])]
     )
-    table = pa.table({"k": pa.chunked_array([[7] * 3, [7] * 3]), "v": pa.chunked_array(pieces)})
+    values = pa.chunked_array(pieces)
+    table = pa.table({"k": pa.chunked_array([[7] * 3, [7] * 3]), "v": values, "one": list("uvwxyz")})
     made = Batch.of(hashes(table, ["k"]), table, "k")
 
     again = Batch.restored(from_bytes(to_bytes(made.stored())), distinct=made.distinct)

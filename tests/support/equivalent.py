@@ -7,6 +7,9 @@ EQUIVALENT = {
     "differential/reducers.py::Extreme.numbered::change a comparison::1": "consolidated rows have no zeros",
     "differential/reducers.py::Extreme.numbered::change a comparison::2": "consolidated rows have no zeros",
     "differential/reducers.py::Extreme.numbered::change a comparison::3": "consolidated rows have no zeros",
+    "differential/arranged.py::Arrange.repartition::change a number::1": (
+        "sequence numbers need only ascend, and no change has the first one"
+    ),
     "graphs/forest.py::Forest._with_edge::forget the first condition::1": (
         "what follows finds nothing for no nodes, more slowly"
     ),
@@ -21,6 +24,9 @@ EQUIVALENT = {
     "runtime/sources/wakeup.py::Wakeup.wait::never take a value::1": "how often nothing is compared",
     "runtime/storage/files.py::Files.write_part::forget the first condition::1": (
         "no local file has the path of a remote one, whose versions are the cache's"
+    ),
+    "runtime/storage/log.py::RoundLog.prune::always take a value::1": (
+        "a file that no other batch has is not there to be removed"
     ),
     "runtime/storage/published.py::Published.compact::change a number::1": (
         "without a snapshot, every epoch comes after -2 as after -1, and no hold is before"
@@ -45,6 +51,9 @@ EQUIVALENT = {
         "the default is compared with 0 only, of times without coordinates"
     ),
     "worker/hot_keys.py::frequent::change a number::1": "any seed will do that is always the same",
+    "worker/notify.py::Notificator._capability_before::go on in a loop::1": (
+        "epochs ascend, and the later ones are left out one by one"
+    ),
     "worker/received.py::Received.__init__::never take a value::1": (
         "where a header is given, others are decoded and not used"
     ),

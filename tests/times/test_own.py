@@ -85,6 +85,11 @@ class Beyond(Moment):
         return Beyond(**vars(super().join(other).later(1)))
 
 
+class Either(Moment):
+    def join(self, other: Moment) -> Moment:
+        return other if self.less_equal(other) else self
+
+
 def times_of(kind: type[Moment]) -> Broken:
     return Broken(
         epoch=lambda n: kind(Bitemporal(n)),
@@ -97,6 +102,7 @@ def times_of(kind: type[Moment]) -> Broken:
     [
         (times_of(Outer), "are each before the other, and must be equal"),
         (times_of(Beyond), "not their least upper bound"),
+        (times_of(Either), "not their least upper bound"),
         (Broken(epoch=lambda n: Moment(Bitemporal(n + 1))), r"epoch\(0\).epoch is 1, and must be 0"),
         (Broken(epoch=lambda n: Moment(Bitemporal(n, 2 - n))), r"epoch\(0\) <= epoch\(1\) is False"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import defaultdict
@@ -20,6 +21,7 @@ from timely_spark.runtime.sources.arrivals import File, quarantined
 from timely_spark.testing import Simulation
 from timely_spark.worker import pack, pack_input, pack_quarantined, wire
 from timely_spark.worker import pack as packing
+from timely_spark.worker.epoch_columns import joined
 from timely_spark.worker.wire import InputBatch
 
 HUGE = 2**62
@@ -45,6 +47,11 @@ def said(simulation: Simulation, name: str = "out") -> list[int]:
 
 def rows(simulation: Simulation, name: str = "out") -> list[tuple[Any, ...]]:
     return [row for epoch in simulation.captured[name].rows().values() for row in epoch]
+
+
+def test_spans_of_tasks_are_joined_in_whatever_order_they_come() -> None:
+    for spans in itertools.permutations([[1, 9, 2], [2, 3, 1], [10, 11, 4], [30, 31, 1]]):
+        assert joined(spans, jump=1) == [[1, 11, 7], [30, 31, 1]]
 
 
 # -- every epoch that is passed is released --------------------------------------------------------------
@@ -444,8 +451,8 @@ def quarantining(folder: str, **more: Any) -> Simulation:
 
 def quarantine(simulation: Simulation, *paths: str) -> None:
     """A batch in which Spark's tasks have read these bad files."""
-    files = [File(1, path, 1, bad="half of it") for path in paths]
-    simulation._input.append(pack_quarantined(simulation.plan, "in", quarantined(files)))
+    if files := [File(1, path, 1, bad="half of it") for path in paths]:
+        simulation._input.append(pack_quarantined(simulation.plan, "in", quarantined(files)))
 
 
 def test_quarantined_files_are_told_in_the_epoch_of_their_batch(tmp_path: Path) -> None:

@@ -30,11 +30,14 @@ def notices() -> Iterator[list[Any]]:
         yield caught
 
 
-def growing(**options: Any) -> ts.Dataflow:
+def growing(*, scoped: bool = False, **options: Any) -> ts.Dataflow:
     """Every number leads to the next one, for ever."""
     flow = ts.Dataflow("growing")
     numbers = flow.input("x", "n long")
-    numbers.loop(lambda n: n.select(**UP), name="up", **options).capture("out")
+    if scoped:
+        numbers = numbers.enter(flow.scope.inner(name="day", time=int), at=pc.scalar(0))
+    grown = numbers.loop(lambda n: n.select(**UP), name="up", **options)
+    (grown.leave() if scoped else grown).capture("out")
     return flow
 
 
@@ -49,16 +52,18 @@ def moved(flow: ts.Dataflow, **options: Any) -> ts.Dataflow:
     return flow
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_long_loop_warns_whenever_its_iterations_have_doubled(notices: list[Any], workers: int) -> None:
-    simulation = Simulation(growing(), workers=workers, warn_after=50, rounds_per_batch=1)
+@pytest.mark.parametrize(("workers", "scoped"), [(1, False), (3, False), (1, True)])
+def test_a_long_loop_warns_whenever_its_iterations_have_doubled(
+    notices: list[Any], workers: int, *, scoped: bool
+) -> None:
+    simulation = Simulation(growing(scoped=scoped), workers=workers, warn_after=50, rounds_per_batch=1)
     simulation.send("x", [3])
     for _ in range(12):
         simulation.step()
 
     messages = [str(one.message) for one in notices]
     assert [int(text.split("iteration ")[1].split(" ")[0]) for text in messages] == [50, 100, 200, 400]
-    assert "loop 'up' (" in messages[0]
+    assert f"loop '{'day.' * scoped}up' (" in messages[0]
     assert "test_loops.py:" in messages[0]
     assert "in epoch 0; records: {'n': 53}\nHint: " in messages[0]
 

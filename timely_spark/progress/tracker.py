@@ -154,11 +154,10 @@ class Tracker:
         counted = self._implied.get(location + self.reachability.n)
         return Antichain() if counted is None else counted.frontier()
 
-    def arrived(self) -> list[int]:
+    def arrived(self) -> set[int]:
         """The locations whose `arrivals` have changed since the last call."""
         self._drain()
-        changed = sorted(self._arrived)
-        self._arrived.clear()
+        changed, self._arrived = self._arrived, set()
         return changed
 
     def oldest(self) -> int | None:

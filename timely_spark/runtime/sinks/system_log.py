@@ -83,20 +83,20 @@ def _epoch(time: Any) -> int | None:
 
 
 def _rows(manifest: Manifest, states: States) -> Iterator[Iterable[Any]]:
-    for worker, measured in sorted(states.measured.items()):
+    for worker, measured in states.measured.items():
         for kind, step, epoch, count, records, size, ns in measured:
             if kind == "call":
                 yield kind, step, worker, epoch, count, records, None, ns
             else:
                 yield kind, step, worker, epoch, count, records, size, None
-    for worker, state in sorted(states.by_worker.items()):
+    for worker, state in states.by_worker.items():
         for step, size in state.sizes.items():
             yield "state", step, worker, None, None, None, size, None
     for output, times in manifest.frontier.items():
         for time in times:
             yield "frontier", output, None, _epoch(time), None, None, None, None
     stats = manifest.stats
-    for worker, ms in sorted(states.took.items()):
+    for worker, ms in states.took.items():
         yield "worker", None, worker, None, None, None, None, int(1e6 * ms)
     flying, size = stats.get("rows_in_flight", 0), stats.get("bytes_in_flight", 0)
     yield "batch", None, None, None, stats.get("rounds"), stats.get("records", 0), None, None

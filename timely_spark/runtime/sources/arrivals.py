@@ -47,10 +47,10 @@ QUARANTINED = pa.schema(
 
 
 def quarantined(files: Iterable[File]) -> pa.Table:
-    """The rows of quarantined files."""
+    """The rows of quarantined files: there is at least one."""
     rows = [(file.path, file.size, file.modified // 1000, file.bad) for file in files]
-    columns = zip(*rows, strict=True) if rows else ((),) * len(QUARANTINED)
-    return pa.table(list(map(pa.array, columns, QUARANTINED.types)), schema=QUARANTINED)
+    columns = map(pa.array, zip(*rows, strict=True), QUARANTINED.types)
+    return pa.table(list(columns), schema=QUARANTINED)
 
 
 class Part(NamedTuple):
