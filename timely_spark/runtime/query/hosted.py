@@ -78,9 +78,14 @@ class Hosted:
     """Workers that stay in this process from batch to batch, each with the reference of its state."""
 
     context: RunContext
+    #: the process among those of its rounds
+    rank: int = 0
     _workers: dict[int, tuple[bytes | None, Worker]] = field(default_factory=dict, repr=False)
-    #: the progress of batches that begin in this process
-    _live: Live | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        # all processes know the progress of all workers, so one of them reports it
+        loops, name = bool(self.context.plan.feedbacks), f"rounds-{self.rank}"
+        self._live = Live(self.context.log, name, loops, reports=self.rank == 0)
 
     def run(
         self,
@@ -113,10 +118,6 @@ class Hosted:
         ran: dict[int, Worker] = {}
         folder = context.record
         watch = None if folder is None else lambda recorded: recorded.write(folder)
-        if self._live is None:
-            # all processes know the progress of all workers, so one of them reports it
-            loops, name = bool(context.plan.feedbacks), f"rounds-{share.rank}"
-            self._live = Live(context.log, name, loops, reports=share.rank == 0)
         with self._live.during(batch) as progress:
             for bound in bounds:
                 result, more = run_local_rounds(
@@ -143,8 +144,7 @@ class Hosted:
 
     def close(self) -> None:
         """Report no progress any more."""
-        if self._live is not None:
-            self._live.close()
+        self._live.close()
 
 
 def exchange_by_peers(

@@ -408,7 +408,7 @@ def _share(job: _Job) -> Iterator[tuple[Share, list[str]]]:
 def _run(job: _Job, coordinator: Coordinator, share: Share) -> tuple[RoundResult, pa.Table]:
     """Run the rounds of the hosted workers; returns the result with their rows, and rows of their states."""
     start = replace(job.result, rows=job.context.blobs.resolve(share.own(job.result.rows)))
-    with closing(Hosted(job.context)) as hosted:  # the next batch may run elsewhere
+    with closing(Hosted(job.context, share.rank)) as hosted:  # the next batch may run elsewhere
         result, ran = hosted.run(
             coordinator, job.batch, start, job.states, [job.bound], share=share, repeated=True
         )

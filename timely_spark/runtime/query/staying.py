@@ -216,8 +216,9 @@ def _host(stage: _Stage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
     for _ in batches:
         pass
     task = BarrierTaskContext.get()
-    rank, driver, hosted = task.partitionId(), stage.tasks, Hosted(stage.context)
+    rank, driver = task.partitionId(), stage.tasks
     with stage.context.task(), Peers(rank, driver + 1, host_of(task), stage.token, ROWS) as peers:
+        hosted = Hosted(stage.context, rank)
         stage.addresses.publish(rank, peers.address)
         peers.connect(stage.addresses.of)
         while (rows := _next(peers, driver)).num_rows:

@@ -14,7 +14,7 @@ from timely_spark.graph.quoting import identifier, literal
 from timely_spark.libraries.kafka import HEADERS
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks.delivery import spark_schema
-from timely_spark.runtime.sinks.messages import COLUMNS, has_json, messages_of, record_names
+from timely_spark.runtime.sinks.messages import COLUMNS, json_type, messages_of, record_names
 from timely_spark.runtime.sinks.sink import Output, Parts, Sink
 from timely_spark.state.hashing import hashes
 
@@ -61,11 +61,14 @@ class KafkaSink(Sink):
     options: Mapping[str, str]
     _flow: str = ""
     _zone: str = "UTC"
+    #: the type of records whose JSON the driver may write; None if Spark writes all messages
+    _type: pa.DataType | None = None
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Check that the session can write to Kafka, and that the messages are texts or bytes."""
         self._flow = f"{identity}/{output.name}"
         self._zone = session.conf.get("spark.sql.session.timeZone") or self._zone
+        self._type = json_type(output.schema, self._zone) if self.value is None else None
         where = f"topic {self.topic!r} of output {output.name!r}"
         options = {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic}
         try:
@@ -87,15 +90,14 @@ class KafkaSink(Sink):
         for part in parts:
             if part.is_empty:
                 continue
-            as_json = self.value is None and has_json(part.vertex.schema)
-            if part.is_large or not as_json or (producer := self._producer()) is None:
+            if part.is_large or self._type is None or (producer := self._producer()) is None:
                 frame = part.frame(session)
                 # in one partition a window needs no exchange
                 encoded = self._encoded(frame if part.is_large else frame.coalesce(1))
                 options = {**self.options, "kafka.bootstrap.servers": self.servers, "topic": self.topic}
                 self._messages(encoded, part.epoch).write.format("kafka").options(**options).save()
             else:
-                messages = messages_of(part.table, self.key, self._zone)
+                messages = messages_of(part.table, self.key, self._type, self._zone)
                 self._produce(producer, messages, str(part.epoch).encode())
 
     def _produce(self, producer: Producer, messages: pa.Table, epoch: bytes) -> None:

@@ -15,20 +15,20 @@ COLUMNS = ["key", "value"]
 SCHEMA = pa.schema(dict.fromkeys(COLUMNS, pa.binary()))
 
 
-def has_json(schema: pa.Schema) -> bool:
-    """Whether `messages_of` writes records of a schema as Spark does."""
-    kind = spark_type(pa.struct(schema), "UTC")
-    return kind is not None and is_json_type(kind)
+def json_type(schema: pa.Schema, zone: str) -> pa.DataType | None:
+    """Spark's type of records with times in a zone; None if `messages_of` would write them differently."""
+    kind = spark_type(pa.struct(schema), zone)
+    return kind if kind is not None and is_json_type(kind) else None
 
 
-def messages_of(table: pa.Table, key: str | None, zone: str) -> pa.Table:
-    r"""The keys and values of records: their JSON, with nulls and with times in a zone.
+def messages_of(table: pa.Table, key: str | None, kind: pa.DataType, zone: str) -> pa.Table:
+    r"""The keys and values of records of a `json_type`: their JSON, with nulls and with times in a zone.
 
     >>> table = pa.table({"id": [7, None], "it's": ['a "b"', "\n"], "x": [1e10, float("nan")]})
-    >>> messages_of(table, "id", "UTC").to_pylist()[0]
+    >>> messages_of(table, "id", json_type(table.schema, "UTC"), "UTC").to_pylist()[0]
     {'key': b'7', 'value': b'{"id":7,"it\'s":"a \\"b\\"","x":1.0E10}'}
     """
-    rows = table.to_struct_array().combine_chunks().cast(spark_type(pa.struct(table.schema), zone))
+    rows = table.to_struct_array().combine_chunks().cast(kind)
     keys = pa.nulls(len(rows), pa.string()) if key is None else cast_to_text(rows.field(key), zone)
     return pa.table([keys, json_of(rows, zone, nulls=True)], COLUMNS).cast(SCHEMA)
 

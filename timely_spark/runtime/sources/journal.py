@@ -20,7 +20,7 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.sources.arrivals import File, Values
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
-from timely_spark.runtime.storage.merged_files import MergedFiles, Span
+from timely_spark.runtime.storage.merged_files import MergedFiles, Span, current
 from timely_spark.state.bounds import parse_json
 
 _NUMBER, _TEXT = pa.int64(), pa.string()
@@ -94,7 +94,8 @@ class FileJournal:
         self._merged: list[tuple[Span, int]] = []
         #: The first batch that is not merged; the newest batch, -1: none.
         self.first, self.last = 0, -1
-        for span in self._folder.listed():
+        present = self._folder.present()
+        for span in current(present):
             if span.first != self.last + 1:
                 raise LogDamaged.no_file(files.root, self._folder.name(self.last + 1))
             self.last = span.last
@@ -105,7 +106,7 @@ class FileJournal:
             return
         if self.first <= self.last:
             self._sync()  # the process that wrote the newest one may have been killed before
-        self._folder.tidy()
+        self._folder.tidy(present)
 
     def seen(self) -> dict[str, str | None]:
         """By path all files that were ever in a batch, and their identities."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,27 +44,28 @@ class MergedFiles:
 
     def listed(self) -> list[Span]:
         """The files that have each number once, in order; lists the folder."""
-        return _current(self._present())
+        return current(self.present())
+
+    def present(self) -> list[Span]:
+        """All files, also those that a merged one has replaced; lists the folder."""
+        matches = [_NAME.fullmatch(name.rpartition("/")[2]) for name in self.files.names(self.folder)]
+        return [Span(int(match[1]), int(match[2] or match[1])) for match in matches if match]
 
     def merge(self, span: Span, table: pa.Table) -> None:
         """Write a merged file, then remove those that it replaces."""
         self.files.write_table(self.name(*span), table, durable=True)
-        self.tidy()
+        self.tidy(self.present())
 
-    def tidy(self) -> None:
-        """Remove the files that a merged one has replaced."""
-        present = self._present()
-        for span in set(present).difference(_current(present)):
+    def tidy(self, present: Iterable[Span]) -> None:
+        """Remove those of the present files that a merged one has replaced."""
+        for span in set(present).difference(current(present)):
             self.files.remove(self.name(*span))
 
-    def _present(self) -> list[Span]:
-        matches = [_NAME.fullmatch(name.rpartition("/")[2]) for name in self.files.names(self.folder)]
-        return [Span(int(match[1]), int(match[2] or match[1])) for match in matches if match]
 
-
-def _current(present: list[Span]) -> list[Span]:
-    current: list[Span] = []
+def current(present: Iterable[Span]) -> list[Span]:
+    """The files that have each number once, in order."""
+    files: list[Span] = []
     for span in sorted(present, key=lambda each: (each.first, -each.last)):
-        if not current or span.last > current[-1].last:  # else a merged file has it
-            current.append(span)
-    return current
+        if not files or span.last > files[-1].last:  # else a merged file has it
+            files.append(span)
+    return files
