@@ -46,8 +46,8 @@ def spread(
     Returns:
         The coordinator and the result to continue from; and all workers, if their states have moved.
     """
-    left = coordinator.unfinished or coordinator.unfinished_elsewhere
-    if not coordinator.to_spread or left or result.complete or len(wire.places(result.rows, Message)):
+    unfinished = coordinator.unfinished or coordinator.unfinished_elsewhere
+    if not coordinator.to_spread or unfinished or result.complete or len(wire.places(result.rows, Message)):
         return coordinator, result, ()
     try:
         moved = _Spreading(coordinator, states, blobs).migration()

@@ -92,7 +92,7 @@ def asof_join(
     checked = Checked.of(
         left.schema, right.schema, on, by=by, direction=direction, tolerance=tolerance, how=how
     )
-    listed, extra, schema = checked.by, checked.theirs, checked.schema
+    listed, extra, schema = checked.by, checked.right_columns, checked.schema
     if listed:
         key_columns("asof_join", left.schema, listed)
     others = [column for column in left.schema.names if column not in listed]

@@ -171,9 +171,9 @@ class Forest(BufferingVertex):
         keys = pa.table({"node": nodes.of(which)})
         probe, stored = self.edges.matches(keys, ["node"], nodes.hashes()[which], most=_SAMPLE)
         (other,) = nodes.numbers(stored.column("other"))
-        seen = which[probe[self._multiplicity(nodes, which[probe], other) > 0]]
-        rest, _ = pairs_of(self.edges, nodes, which[~np.isin(which, seen)])
-        return np.append(seen, rest)
+        sampled = which[probe[self._multiplicity(nodes, which[probe], other) > 0]]
+        rest, _ = pairs_of(self.edges, nodes, which[~np.isin(which, sampled)])
+        return np.append(sampled, rest)
 
     def _table(self, a: pa.Array, b: pa.Array, diff: Indices) -> pa.Table:
         return pa.table({self.ends[0]: a, self.ends[1]: b, DIFF: diff})
@@ -468,8 +468,8 @@ def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
     keep = np.flatnonzero(last)
     rank = numbers(table, "rank")[keep]
     needed = (rank != _REMOVED) | (total != 0)
-    left = table.take(keep[needed])
-    return hashed[keep[needed]], left.set_column(4, DIFF, pa.array(total[needed], left.schema.field(4).type))
+    rows = table.take(keep[needed])
+    return hashed[keep[needed]], rows.set_column(4, DIFF, pa.array(total[needed], rows.schema.field(4).type))
 
 
 @algorithm

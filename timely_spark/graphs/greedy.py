@@ -184,37 +184,37 @@ def _chosen(
     by_first = links.arrange("first")
 
     def step(chosen: Collection) -> Collection:
-        seen = chosen.join(by_first, left="node", right="first").select(node="second", choice=_CHOICE)
-        return seen.concat(waiting).reduce_batches(choose, f"{_CHOICE} long", keys="node")
+        choices = chosen.join(by_first, left="node", right="first").select(node="second", choice=_CHOICE)
+        return choices.concat(waiting).reduce_batches(choose, f"{_CHOICE} long", keys="node")
 
     nobody = waiting.where(pc.scalar(False))  # noqa: FBT003 - an expression
     return nobody.iterate(step, name=name)
 
 
-def _rows(seen: pa.Table) -> tuple[Groups, npt.NDArray[Any], Mask]:
+def _rows(table: pa.Table) -> tuple[Groups, npt.NDArray[Any], Mask]:
     """The rows by node, as they are adjacent; the choices; whether a node's are complete."""
-    choices, counts = (numbers(seen, column) for column in (_CHOICE, "count"))
-    of = adjacent(seen, ["node"])
+    choices, counts = (numbers(table, column) for column in (_CHOICE, "count"))
+    of = adjacent(table, ["node"])
     return of, choices, of.totals(np.where(choices == _WAITS, counts, -counts)) == 1  # the node's own row
 
 
-def _made(seen: pa.Table, starts: Indices, choices: npt.NDArray[Any], chosen: Mask) -> pa.Table:
-    nodes = seen.column("node").take(pa.array(starts[chosen]))
+def _made(table: pa.Table, starts: Indices, choices: npt.NDArray[Any], chosen: Mask) -> pa.Table:
+    nodes = table.column("node").take(pa.array(starts[chosen]))
     return pa.table({"node": nodes, _CHOICE: choices[chosen].astype(np.int64)})
 
 
-def _joins(seen: pa.Table) -> pa.Table:
+def _joins(table: pa.Table) -> pa.Table:
     """The nodes that can decide: out beside one that is in, and in beside none."""
-    groups, choices, complete = _rows(seen)
+    groups, choices, complete = _rows(table)
     out = np.maximum.reduceat(choices, groups.starts) == _IN
-    return _made(seen, groups.starts, np.where(out, _OUT, _IN), complete | out)
+    return _made(table, groups.starts, np.where(out, _OUT, _IN), complete | out)
 
 
-def _least_free(seen: pa.Table) -> pa.Table:
+def _least_free(table: pa.Table) -> pa.Table:
     """The least number that is not among the choices, for nodes whose neighbours have all chosen."""
-    groups, choices, complete = _rows(seen)
+    groups, choices, complete = _rows(table)
     order = np.lexsort((choices, groups.ids))
     # sorted, the row `_WAITS` comes first, and the k-th distinct choice is k - 1 as long as none is left out
     place = np.arange(len(order)) - groups.starts[groups.ids] - 1
     taken = np.add.reduceat(choices[order] == place, groups.starts) - 1
-    return _made(seen, groups.starts, taken, complete)
+    return _made(table, groups.starts, taken, complete)

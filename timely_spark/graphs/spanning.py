@@ -229,9 +229,9 @@ class _Growing:
         """Grow trees from new roots. Returns whether nothing was left to reach, and all reached vertices."""
         self.parent[roots], self.level[roots] = roots, 0
         reached = [roots]
-        left = int(np.count_nonzero(self.level == NONE))
+        unreached = int(np.count_nonzero(self.level == NONE))
         for depth in range(1, most + 1):
-            if 2 * len(reached[-1]) < left:
+            if 2 * len(reached[-1]) < unreached:
                 x, y = self._neighbours(reached[-1])
                 new = self.level[y] == NONE
                 x, y = x[new], y[new]
@@ -243,7 +243,7 @@ class _Growing:
                 return True, np.concatenate(reached)
             self.parent[y], self.level[y] = x, depth  # the last write wins
             reached.append(y[self.parent[y] == x])
-            left -= len(reached[-1])
+            unreached -= len(reached[-1])
         return False, np.concatenate(reached)
 
     def _neighbours(self, vertices: Indices) -> tuple[Indices, Indices]:

@@ -432,8 +432,8 @@ class _Ids(BufferingVertex):
         ids = (before[name].take(pa.array(oldest)).cast(pa.string()) for name in ("founder", "since"))
         after = _with_column(before, "entity", pc.binary_join_element_wise(*ids, "@").take(pa.array(group)))
         changed = pc.fill_null(pc.not_equal(before["entity"], after["entity"]), fill_value=True)
-        came = pc.is_in(before["record"], new["record"].combine_chunks())
-        self._store(before.filter(pc.and_not(changed, came)), after.filter(pc.or_(changed, came)))
+        is_new = pc.is_in(before["record"], new["record"].combine_chunks())
+        self._store(before.filter(pc.and_not(changed, is_new)), after.filter(pc.or_(changed, is_new)))
         self._send(time, before.filter(pc.and_(changed, before["entity"].is_valid())), -1)
         self._send(time, after.filter(changed), 1)
 

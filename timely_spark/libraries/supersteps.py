@@ -112,16 +112,16 @@ class Supersteps:
 
     def superstep(self, nodes: Collection, messages: Collection) -> Collection:
         """The nodes after a superstep."""
-        seen = nodes
+        wide = nodes
         for name, (how, value) in self.aggregators.items():
             total = getattr(nodes.select({name: value_of(value)}), how)(name, keys=[])
-            seen = seen.broadcast_join(total, by="node")
+            wide = wide.broadcast_join(total, by="node")
         columns = pa.schema([field for field in nodes.schema if field.name not in {"node", HALTED}])
         received = pa.schema([field for field in messages.schema if field.name != "node"])
-        if both := [name for name in received.names if name in seen.schema.names]:
+        if both := [name for name in received.names if name in wide.schema.names]:
             msg = f"pregel: {both} are columns of the messages, and of the nodes or aggregators"
             raise SchemaError(msg, where=caller(), hint="rename one.")
-        batch = pa.schema([*(field for field in seen.schema if field.name != HALTED), *received])
+        batch = pa.schema([*(field for field in wide.schema if field.name != HALTED), *received])
         if self.halt is not None and not isinstance(self.halt, pc.Expression):
             msg = f"pregel: halt={self.halt!r} is no expression"
             raise SchemaError(msg, where=caller(), hint="write pc.scalar(True), or a condition.")
@@ -137,8 +137,8 @@ class Supersteps:
             tuple(self.aggregators),
             self.halt,
         )
-        full = pa.schema([*seen.schema, *received])
-        parts = [padded(part, full, **{IS_MESSAGE: pc.scalar(part is messages)}) for part in (seen, messages)]
+        full = pa.schema([*wide.schema, *received])
+        parts = [padded(part, full, **{IS_MESSAGE: pc.scalar(part is messages)}) for part in (wide, messages)]
         return reduced("superstep", parts[0].concat(parts[1]), logic, [*nodes.schema][1:], name=None)
 
 

@@ -39,7 +39,7 @@ class Nearest:
 
     on: str
     #: the columns of the result that the right side has
-    theirs: tuple[str, ...]
+    right_columns: tuple[str, ...]
     direction: Direction
     #: the greatest distance in time
     tolerance: int
@@ -52,7 +52,7 @@ class Nearest:
         Args:
             group: the number of each left record's group.
             left: the left records.
-            there: the number of each right record's group.
+            groups: the number of each right record's group.
             right: the right records.
         """
         time, timed = _ordered(left.column(self.on))
@@ -60,14 +60,14 @@ class Nearest:
         right = right.filter(pc.is_valid(right.column(self.on)))
         # of several right records at one time the first in the order of their columns
         right = right.take(
-            pc.sort_indices(right, [(c, "ascending") for c in (_GROUP, self.on, *self.theirs)])
+            pc.sort_indices(right, [(c, "ascending") for c in (_GROUP, self.on, *self.right_columns)])
         )
         groups, (at, _) = right.column(_GROUP).to_numpy(), _ordered(right.column(self.on))
         first = changes(groups) | changes(at)
         right, groups, at = right.filter(pa.array(first)), groups[first], at[first]
         places = self._places(group, time, groups, at)
         matched = (places >= 0) & timed
-        return matched, right.select(list(self.theirs)).take(pa.array(places, mask=~matched))
+        return matched, right.select(list(self.right_columns)).take(pa.array(places, mask=~matched))
 
     def _places(self, group: Numbers, time: Times, groups: Numbers, at: Times) -> Numbers:
         """For each left record the place of its right record, -1 if it has none."""
@@ -117,7 +117,7 @@ class Checked:
 
     by: tuple[str, ...]
     #: the columns of the result that only the right side has
-    theirs: tuple[str, ...]
+    right_columns: tuple[str, ...]
     schema: pa.Schema
     nearest: Nearest
 
@@ -190,7 +190,7 @@ class AsOfJoin(BufferingVertex):
         self.state: list[Any] = [[], Arrangement(by)]
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Store the right records of a time, and send its left records with theirs."""
+        """Store the right records of a time, and send its left records with their right ones."""
         left, right = per_input(batches, self.schemas)
         right = with_keys(right, self.by)
         index = Arrangement(self.by) if self.per == "time" else self.state[1]

@@ -537,8 +537,8 @@ def add_output(
         msg = f"{operator}: release={release!r}"
         raise GraphError(msg, where=caller(), hint="give 'epoch' or 'arrival'.")
     schema = stream.schema if added is None else stream.schema.append(pa.field(added, pa.int32()))
-    stamped = kind in {"memory", "files"} or options.get("epoch")
-    epoch = [pa.field("epoch", pa.int64())] if stamped else []
+    has_epochs = kind in {"memory", "files"} or options.get("epoch")
+    epoch = [pa.field("epoch", pa.int64())] if has_epochs else []
     check_names(operator, caller(), pa.schema([*epoch, *schema]), existing=stream.schema.names)
     stage_kind = Kind.INSPECT if kind == "inspect" else Kind.OUTPUT
     called = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"

@@ -208,11 +208,11 @@ def progress_of(event: QueryProgressEvent) -> Progress | None:
 
 
 def _families(gauge: Any, counter: Any) -> Iterator[Any]:
-    seen = _seen()
+    queries = _queries()
     for metric in _METRICS:
         labels = _labels(metric)
         family = (counter if metric.counter else gauge)(f"timely_{metric.name}", metric.help, labels=labels)
-        for name, watch, progress in seen:
+        for name, watch, progress in queries:
             for value, number in metric.numbers(watch, progress).items():
                 family.add_metric([name, value][: len(labels)], number)
         yield family
@@ -247,7 +247,7 @@ def opentelemetry_metrics(provider: MeterProvider | None = None) -> None:
     for metric in _METRICS:
 
         def observe(_: metrics.CallbackOptions, metric: _Metric = metric) -> Iterable[metrics.Observation]:
-            for name, watch, progress in _seen():
+            for name, watch, progress in _queries():
                 for value, number in metric.numbers(watch, progress).items():
                     labels = dict(zip(_labels(metric), (name, value), strict=False))
                     yield metrics.Observation(number, labels)
@@ -260,7 +260,7 @@ def _labels(metric: _Metric) -> list[str]:
     return ["query"] if metric.label is None else ["query", metric.label]
 
 
-def _seen() -> list[tuple[str, LogView, Progress]]:
+def _queries() -> list[tuple[str, LogView, Progress]]:
     """The running queries, by name, and their last progress; without those that cannot be read now.
 
     The duration is that of the last micro-batch that Spark has timed.

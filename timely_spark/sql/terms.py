@@ -422,12 +422,12 @@ class Folded(OfElements):
     def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
         elements, folded = Elements(lists), self.start.array(rows)
         for place in range(int(elements.sizes.max(initial=0))):
-            left = np.flatnonzero(elements.sizes > place)
-            values = elements.values.take(pa.array(elements.offsets[left] + place))
-            before = folded.take(pa.array(left))
-            inner = rows.take(left, **dict(zip(self.names, (before, values), strict=False)))
-            others = np.setdiff1d(np.arange(rows.length), left)
-            parts = [(left, self.body.array(inner)), (others, folded.take(pa.array(others)))]
+            longer = np.flatnonzero(elements.sizes > place)
+            values = elements.values.take(pa.array(elements.offsets[longer] + place))
+            before = folded.take(pa.array(longer))
+            inner = rows.take(longer, **dict(zip(self.names, (before, values), strict=False)))
+            others = np.setdiff1d(np.arange(rows.length), longer)
+            parts = [(longer, self.body.array(inner)), (others, folded.take(pa.array(others)))]
             folded = scatter(parts, rows.length, self.type)
         return folded
 

@@ -138,8 +138,8 @@ def from_bytes(*streams: Any, validate: bool = True) -> pa.Table:
     """
     tables = [_read(stream, validate=validate) for stream in streams]
     # a cast of many small columns takes longer than one of all
-    alike = [pa.concat_tables(run) for _, run in itertools.groupby(tables, key=attrgetter("schema"))]
-    return pa.concat_tables(map(_widened, alike)) if len(alike) > 1 else _widened(alike[0])
+    runs = [pa.concat_tables(run) for _, run in itertools.groupby(tables, key=attrgetter("schema"))]
+    return pa.concat_tables(map(_widened, runs)) if len(runs) > 1 else _widened(runs[0])
 
 
 def _read(stream: Any, *, validate: bool) -> pa.Table:

@@ -87,9 +87,9 @@ class Server(ThreadingHTTPServer):
         with suppress(OSError):
             request.shutdown(socket.SHUT_WR)
             request.settimeout(_LINGER)
-            left = _UNREAD
-            while left > 0 and (data := request.recv(1 << 16)):
-                left -= len(data)
+            remaining = _UNREAD
+            while remaining > 0 and (data := request.recv(1 << 16)):
+                remaining -= len(data)
         self.close_request(request)
 
     def look(self, asked: Asked) -> Page:

@@ -381,10 +381,10 @@ class Page:
             for account in status.read.values()
             for name, reason in list(account.names.items())[:5]
         ]
-        left = f"<h3>Not read</h3>{html_table(['name', 'why'], unread)}" if unread else ""
+        not_read = f"<h3>Not read</h3>{html_table(['name', 'why'], unread)}" if unread else ""
         columns = ["output", "frontier", "last commit", "records", "line"]
         return (
-            f"<h2>Inputs</h2>{html_table(['input', 'at', 'read', 'waits', 'line'], inputs)}{left}"
+            f"<h2>Inputs</h2>{html_table(['input', 'at', 'read', 'waits', 'line'], inputs)}{not_read}"
             f"<h2>Outputs</h2>{html_table(columns, outputs)}"
         )
 

@@ -41,7 +41,7 @@ from timely_spark.runtime.handle.watch import (
     wait_in_a_thread,
 )
 from timely_spark.runtime.query.live import BatchProgress, running_batch
-from timely_spark.runtime.query.rest import at_rest, told_what_runs, yielding
+from timely_spark.runtime.query.rest import at_rest, stop_with_warning, yielding
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.storage.cancel import request
@@ -283,7 +283,7 @@ class Query:
         self._context.check_may_wait("stop()")
         with at_rest(self._query, self._context):
             stop = self._query.stop  # at its end the interpreter starts no thread
-            stop() if _ending else told_what_runs(self._context, lambda: wait_in_a_thread(stop))
+            stop() if _ending else stop_with_warning(self._context, lambda: wait_in_a_thread(stop))
         if self._lock is not None:
             self._lock.release()
         self._keep_error()

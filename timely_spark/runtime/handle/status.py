@@ -180,9 +180,9 @@ class Status:
             yield unnamed_in_words(after.summary.unnamed)
         yield f"epochs in flight  {listed(manifest.open_epochs) or 'none'}"
         unfinished = manifest.coordinator["left"]
-        left = f", work left over on workers {unfinished}" if unfinished else ""
+        queued = f", work left over on workers {unfinished}" if unfinished else ""
         messages, held, notifications = self.pending
-        yield f"pending  {messages} ({held}), {notifications}{left}"
+        yield f"pending  {messages} ({held}), {notifications}{queued}"
         yield "frontier: the least times that may still arrive"
         width = max((len(name) for name, *_ in self.steps()), default=0)
         for name, times, size in self.steps():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Seconds that `stop` waits for a micro-batch to end; that the source pauses at most; after the stop; and
 #: that `stop` waits for Spark without a word.
-PATIENCE, REST, AFTER, TOLD = 5.0, 30.0, 2.0, 1.0
+PATIENCE, REST, AFTER, QUIET = 5.0, 30.0, 2.0, 1.0
 _BEAT = 0.01
 
 
@@ -74,17 +74,17 @@ def _may_run(query: StreamingQuery) -> bool:
     return bool(query.isActive and query.status["message"] != "Waiting for next trigger")
 
 
-def told_what_runs(context: RunContext, stop: Callable[[], object]) -> None:
-    """Call what stops the query; if it takes longer than `TOLD`, log what it waits for."""
+def stop_with_warning(context: RunContext, stop: Callable[[], object]) -> None:
+    """Call what stops the query; if it takes longer than `QUIET`, log what it waits for."""
 
-    def tell() -> None:
+    def warn() -> None:
         with suppress(Exception):  # the checkpoint was removed
             newest = context.log.newest()
             running = None if newest is None else running_batch(context.log, newest)
             text = f"stop() waits for the end of {running or 'the running micro-batch'}"
             context.log_message(logging.WARNING, "%s", text)
 
-    timer = threading.Timer(TOLD, tell)
+    timer = threading.Timer(QUIET, warn)
     timer.daemon = True
     timer.start()
     try:

@@ -104,11 +104,11 @@ class Avro(Decoder):
 
 def _long(number: int) -> bytes:
     """A number that is not negative, in Avro's encoding."""
-    left, encoded = number << 1, bytearray()
-    while left > 0x7F:
-        encoded.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*encoded, left])
+    rest, encoded = number << 1, bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*encoded, rest])
 
 
 class _Types:

@@ -324,8 +324,8 @@ class _Fetch:
         self._assign()
         heard = time.monotonic()
         while self._next:
-            left = sum(self._ends[partition] - at for partition, at in self._next.items())
-            arrived = self._consumer.consume(min(_TOGETHER, left), _CALL)
+            unread = sum(self._ends[partition] - at for partition, at in self._next.items())
+            arrived = self._consumer.consume(min(_TOGETHER, unread), _CALL)
             good = [message for message in arrived if message.error() is None]
             messages = [m for m in good if m.offset() < self._ends[m.topic(), m.partition()]]
             if messages:

@@ -99,13 +99,13 @@ def _files(source: FileSource, name: str, log: Files) -> Read:
 
     last: list[int] = []
     awaited: set[str] | None = None
-    looked, seen = float("-inf"), -2
+    looked, before = float("-inf"), -2
 
     def read(offset: Offset) -> bool:
-        nonlocal awaited, looked, seen
+        nonlocal awaited, looked, before
         number, now = offset["files"], time.monotonic()
-        if (awaited is None or awaited) and (number != seen or now > looked + _LOOK):
-            looked, seen = now, number
+        if (awaited is None or awaited) and (number != before or now > looked + _LOOK):
+            looked, before = now, number
             with suppress(LogDamaged):  # the query merges batches of its journal at this moment
                 awaited = unread() if awaited is None else awaited & unread()
         return awaited is not None and not awaited and number >= last[-1]

@@ -94,15 +94,15 @@ class Wakeup:
         until = time.monotonic() + timeout
         beat = min(max(_LEAST, timeout / _PARTS), _MOST)
         while True:
-            left = max(0.0, until - time.monotonic())
-            pause = left if self.complete else min(left, beat)
+            remaining = max(0.0, until - time.monotonic())
+            pause = remaining if self.complete else min(remaining, beat)
             ready = [descriptor for descriptor, _ in self._poll.poll(1000 * pause)]
             news = self._changed()
             if self._woken in ready:
                 news = bool(os.read(self._woken, 1 << 16))  # all of a pipe
             if len(ready) > (self._woken in ready):
                 news = self._read() or news
-            if news or not left:
+            if news or not remaining:
                 return news
 
     def close(self) -> None:

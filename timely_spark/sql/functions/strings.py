@@ -471,14 +471,14 @@ def _regexp_extract(
     if not 0 <= number <= groups:
         failures.at(np.ones(length, bool), f"the pattern has no group {number}", f"it has {groups} groups.")
         return pa.repeat("", length)
-    seen = 0
+    opened = 0
 
     def named(one: re.Match[str]) -> str:
-        nonlocal seen
+        nonlocal opened
         if not one[1]:
             return one[0]
-        seen += 1
-        return f"(?P<g{seen}>"
+        opened += 1
+        return f"(?P<g{opened}>"
 
     captured = pc.extract_regex(text, f"(?P<g0>{count.sub(named, source)})")
     return pc.fill_null(captured.field(f"g{number}"), "")
