@@ -83,8 +83,11 @@ def check(made: Batch, hashed: Any, table: pa.Table) -> None:
 @given(SEEDS, st.sampled_from([*sorted(PLAIN), "unsigned", "text"]))
 def test_what_was_put_in_comes_back(seed: int, by: str) -> None:
     hashed, table = ordered(rows_of(seed), by)
-    made = Batch.of(hashed, table, by)
+    shuffled = np.random.default_rng(seed).permutation(len(hashed))
+    back = np.argsort(shuffled)
+    made = Batch.of(hashed[shuffled], table.take(pa.array(shuffled)), by, back)
     check(made, hashed, table)
+    assert made.stored().equals(Batch.of(hashed, table, by).stored(), check_metadata=True)
     again = Batch.restored(from_bytes(to_bytes(made.stored())), distinct=made.distinct)
     assert again.table.schema.equals(table.schema, check_metadata=True)
     for each in (made, again):

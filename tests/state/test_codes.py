@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from timely_spark.state import codes
-from timely_spark.state.codes import numbers_of, runs
+from timely_spark.state.codes import by_hash, numbers_of, runs
 
 FAR = 2**63 - 1
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-FAR - 1, -FAR, FAR, 2**40, -(2**40)])
@@ -32,6 +32,25 @@ def test_rows_are_sorted_as_tuples_are(few: int, rows: list[tuple[int, ...]]) ->
     each = sorted(set(rows))
     assert [rows[first] for first in found.firsts] == each
     assert found.totals(np.ones(len(rows), np.int64)).tolist() == [rows.count(row) for row in each]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), NUMBERS), min_size=1, max_size=30),
+    st.booleans(),
+)
+def test_rows_are_sorted_by_their_hash_first_also_where_hashes_begin_alike(
+    rows: list[tuple[int, int, int]], wide: bool
+) -> None:
+    hashed = np.array([first << 62 | last for first, last, _ in rows], np.uint64)
+    numbers = np.array([number if wide else number % 7 for *_, number in rows], np.int64)
+    groups = by_hash(hashed, [numbers])
+
+    keys = list(zip(hashed.tolist(), numbers.tolist(), strict=True))
+    ordered = [keys[row] for row in groups.order]
+    assert sorted(groups.order.tolist()) == [*range(len(rows))]
+    assert [hash_ for hash_, _ in ordered] == sorted(hashed.tolist())
+    assert [keys[first] for first in groups.firsts] == list(dict.fromkeys(ordered))
+    assert len(groups.starts) == len(set(keys)), "equal rows are beside each other"
 
 
 NANOSECOND = pa.array([1, 2, 1], pa.timestamp("ns"))

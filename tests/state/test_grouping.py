@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timely_spark.state.grouping import group, in_order
+from timely_spark.state.grouping import group, in_order, sort
 from timely_spark.state.hashing import hashes
 
 
@@ -79,3 +79,12 @@ def test_rows_of_groups_that_lie_in_order_are_not_moved() -> None:
     assert sorted(ordered["k"].to_pylist()) == [1, 1, 2]
     assert group(ordered, ["k"]).rows(ordered) is ordered
     assert group(table.slice(0, 0), ["k"]).rows(table.slice(0, 0)).num_rows == 0
+
+
+@given(st.lists(st.lists(st.integers(0, 2**64 - 1)), max_size=12))
+def test_runs_are_merged_to_what_a_sort_makes(runs: list[list[int]]) -> None:
+    codes = np.array([code for run in runs for code in sorted(run)], np.uint64)
+    due = sorted(codes.tolist())
+    sort(codes)
+
+    assert codes.tolist() == due

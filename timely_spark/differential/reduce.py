@@ -68,7 +68,7 @@ class Reduce(BufferingVertex):
     def _partial(self, edge: int, batch: pa.Table) -> pa.Table:
         partial = self.logic.partial(batch)
         # consolidating few rows takes longer than sending them; the working set adds them up
-        return partial if partial.num_rows < FEW else consolidate(partial)
+        return partial if partial.num_rows < FEW else consolidate(partial, self.logic.keys)
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
         """Consolidate the changes."""

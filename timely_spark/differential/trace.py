@@ -6,7 +6,7 @@ A change is a row with `DIFF`: from its time on, the record occurs so many times
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,9 @@ from timely_spark.operators.aggregate import OTHER_SUMS
 from timely_spark.state import row_times
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, Indices, abs_bound, numbers, replaced, rows_at
-from timely_spark.state.codes import numbers_of, runs
+from timely_spark.state.codes import by_hash, numbers_of, runs
 from timely_spark.state.grouping import Groups
+from timely_spark.state.hashing import exact, hashes
 from timely_spark.state.row_times import Compact, compaction, time_columns, with_time
 from timely_spark.times import PRODUCT, Timestamp
 
@@ -34,8 +35,12 @@ MOST = 1 << 62
 _LOW = (1 << 32) - 1
 
 
-def consolidate(table: pa.Table) -> pa.Table:
+def consolidate(table: pa.Table, keys: Sequence[str] = ()) -> pa.Table:
     """Add up the weights of equal rows, and drop rows whose weights are all zero; sort them by their labels.
+
+    Args:
+        table: changes.
+        keys: the columns by which the rows are found next: if this is one of integers, sort by H of it first.
 
     **Columns:** in and out: any flat ones, and `DIFF`; or several weights, whose names begin with it.
 
@@ -43,8 +48,12 @@ def consolidate(table: pa.Table) -> pa.Table:
         >>> consolidate(pa.table({"k": [1, 2, 1, 3], DIFF: [1, 1, 1, 0]})).sort_by("k").to_pydict()
         {'k': [1, 2], '__timely_diff': [2, 1]}
     """
-    labels = numbers_of(table, labels_of(table)) if table.num_rows > 1 else []
-    groups = runs(labels, table.num_rows)
+    if keys and table.num_rows > 1 and exact(table, keys):
+        labels = [column for column in labels_of(table) if column not in keys]
+        groups = by_hash(hashes(table, keys), numbers_of(table, labels))
+    else:
+        labels = labels_of(table) if table.num_rows > 1 else []
+        groups = runs(numbers_of(table, labels), table.num_rows)
     if len(groups.starts) == table.num_rows and all(numbers(table, one).all() for one in weights_of(table)):
         order = groups.order
         return table if (order[1:] > order[:-1]).all() else rows_at(table, order)

@@ -22,7 +22,7 @@ from timely_spark.differential.trace import DIFF, check_totals
 from timely_spark.state.arrangement import Arrangement, Matches
 from timely_spark.state.arrow import FEW, Hashes, Indices, numbers, rows_at
 from timely_spark.state.codes import runs
-from timely_spark.state.grouping import changes, group, ranges, run_starts
+from timely_spark.state.grouping import Groups, changes, group, ranges, run_starts
 from timely_spark.state.hashing import exact, hashes, same
 from timely_spark.state.row_times import TIME, Coordinates, by_join
 from timely_spark.times import Timestamp
@@ -51,8 +51,13 @@ class Numbering:
         #: whether equal hashes were of equal rows in all tables so far
         self._sure = True
 
-    def of(self, table: pa.Table) -> tuple[Indices, pa.Table, Hashes, Indices]:
-        """The number of each row; and the rows that were not numbered before, their hashes and numbers."""
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def of(self, table: pa.Table) -> tuple[Indices, Groups, pa.Table, Hashes, Indices]:
+        """The numbers of the distinct rows, and the groups of rows equal to these; and the rows that were not
+        numbered before, their hashes and numbers.
+        """
         table = table.select(self.columns)
         hashed = hashes(table, self.columns)
         groups = group(table, self.columns, hashed)
@@ -68,7 +73,7 @@ class Numbering:
             fresh, hashed = rows_at(table, firsts[new]), hashed[new]
         if len(new):
             self._add(fresh, hashed, numbered)
-        return ids[groups.of], fresh, hashed, numbered
+        return ids, groups, fresh, hashed, numbered
 
     def _known(self, hashed: Hashes, rows: pa.Table | None) -> Indices:
         """The numbers of rows; -1 of those without. Without `rows` equal hashes are of equal rows."""
@@ -137,10 +142,10 @@ class RowsByKey:
         self._used = 0
 
     def of(self, keys: Indices) -> Rows:
-        """The rows of some keys, ascending; the first column is the position of the key in `keys`."""
+        """The rows of some keys; the first column is the position of the key in `keys`, ascending."""
         if not self._columns or not len(keys):
             return []
-        self._grow(int(keys[-1]) + 1)
+        self._grow(int(keys.max()) + 1)
         sizes = self._size[keys]
         which = np.arange(len(keys)).repeat(sizes)
         at = ranges(self._start[keys], sizes)
@@ -150,7 +155,7 @@ class RowsByKey:
         """Replace the rows of some keys; the first column is the position of the key in `keys`, ascending."""
         if not len(keys):
             return
-        self._grow(int(keys[-1]) + 1)
+        self._grow(int(keys.max()) + 1)
         self._size[keys] = 0
         if not rows:
             return
@@ -204,7 +209,8 @@ class Values:
             return values.astype(np.int64, copy=False)
         if self._numbering is None:
             self._numbering = Numbering(columns)
-        return self._numbering.of(rows.table(columns) if isinstance(rows, Matches) else rows)[0]
+        ids, groups, *_ = self._numbering.of(rows.table(columns) if isinstance(rows, Matches) else rows)
+        return ids[groups.of]
 
     def columns(self, which: Indices) -> dict[str, Any]:
         """The values with these numbers, by column."""
@@ -274,9 +280,9 @@ class Side:
         for at in [at for at in self.later if at <= iteration]:
             del self.later[at]
 
-    def parts(self, keys: Indices, added: Rows) -> list[Rows]:
-        """Accumulated and added rows of ascending `keys`; the first column is the position in `keys`."""
-        parts = [self.accumulated.of(keys), [keys.searchsorted(added[0]), *added[1:]] if added else []]
+    def parts(self, keys: Indices, place: Indices, added: Rows) -> list[Rows]:
+        """Accumulated and added rows of `keys`; the first column is the position in `keys`: a key's `place`."""
+        parts = [self.accumulated.of(keys), [place[added[0]], *added[1:]] if added else []]
         return [part for part in parts if part and len(part[0])]
 
 
@@ -348,17 +354,19 @@ class WorkingSet:
         self.negative = None
         arrived: list[Rows] = []
         old: list[Rows] = []
-        active = np.zeros(0, np.int64)
+        affected = np.zeros(0, np.int64)
         if keys:
-            active, new, hashed, which = self.keys.of(pa.concat_tables(keys))
+            affected, groups, new, hashed, which = self.keys.of(pa.concat_tables(keys))
             if added is not None:
-                arrived.append(self.records.coded(active[: added.num_rows], added, self.logic.keys))
+                ids = affected[groups.of[: added.num_rows]]
+                arrived.append(self.records.coded(ids, added, self.logic.keys))
             if len(which):
                 arrived += self._read(self.records, new, hashed, which, at)
                 old += self._read(self.results, new, hashed, which, at)
         new_records = _together([*arrived, *self.records.due(at)])
         new_results = _together([*old, *self.results.due(at)])
-        affected = self.keys.among(active, *(rows[0] for rows in (new_records, new_results) if rows))
+        if due := [*self.records.due(at), *self.results.due(at)]:
+            affected = self.keys.among(affected, *(rows[0] for rows in due))
         if not len(affected):
             return None, []
         changed = self._changed(affected, new_records, new_results)
@@ -403,12 +411,14 @@ class WorkingSet:
 
     def _changed(self, affected: Indices, arrived: Rows, old: Rows) -> pa.Table | None:
         """The changes of the results of keys, after more records have been accumulated."""
-        rows = consolidated_rows(self.records.parts(affected, arrived))
+        place = np.empty(len(self.keys), np.int64)
+        place[affected] = np.arange(len(affected))
+        rows = consolidated_rows(self.records.parts(affected, place, arrived))
         self.records.accumulated.replace(affected, rows)
         if self._tells_negative and rows and (below := rows[2] < 0).any():
             self.negative = self._table(self.records, affected, [column[below] for column in rows])
         parts = [self._results(affected, rows)] if rows and len(rows[0]) else []
-        before = self.results.parts(affected, old)
+        before = self.results.parts(affected, place, old)
         self.results.accumulated.replace(affected, parts[0] if parts else [])
         changed = consolidated_rows([*parts, *([*rows[:2], -rows[2]] for rows in before)])
         if not changed or not len(changed[0]):

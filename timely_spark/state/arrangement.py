@@ -188,10 +188,8 @@ class Arrangement:
         if not table.num_rows:
             return
         h = self.hashes(table) if hashed is None else hashed
-        if (h[1:] < h[:-1]).any():
-            order = in_order(h)
-            h, table = h[order], table.take(pa.array(order))
-        self.recent.append(Batch.of(h, table.combine_chunks(), self._key))
+        order = in_order(h) if (h[1:] < h[:-1]).any() else None
+        self.recent.append(Batch.of(h, table.combine_chunks(), self._key, order))
         self._merge(compact)
 
     def _merge(self, compact: Compact | None) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timely_spark.state.arrow import FEW, Hashes, Indices, flat, holding
+from timely_spark.state.arrow import FEW, Hashes, Indices, flat, holding, rows_at
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.grouping import run_starts
 from timely_spark.state.hashing import exact, unmix
@@ -51,19 +51,24 @@ class Batch:
     key: str = ""
 
     @classmethod
-    def of(cls, hashed: Hashes, table: pa.Table, key: str = "") -> Batch:
-        """A batch of rows that are sorted.
+    def of(cls, hashed: Hashes, table: pa.Table, key: str = "", order: Indices | None = None) -> Batch:
+        """A batch of rows.
 
         Args:
+            hashed: of each row.
             key: the column whose H the hashes are, if there is one such column.
+            order: the rows in the order of their hashes; None if the table has them so.
         """
+        own, hashed = hashed, hashed if order is None else hashed[order]
         firsts = run_starts(hashed)
         distinct = len(firsts) == len(hashed)
         if len(hashed) < FEW:
-            return cls(hashed, distinct, table, table.schema)
-        if not (key and _is_plain(column := table.column(key)) and (unmix(hashed) == _values(column)).all()):
+            return cls(hashed, distinct, table if order is None else rows_at(table, order), table.schema)
+        if not (key and _is_plain(column := table.column(key)) and (unmix(own) == _values(column)).all()):
             key = ""
         stored, constants = _packed(table, key)
+        if order is not None:  # what is packed moves fewer bytes
+            stored = rows_at(stored, order)
         starts = None
         flat_rows = all(column.num_chunks == 1 for column in stored.columns)
         # a position takes half as many bytes as a hash

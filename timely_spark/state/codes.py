@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.state.arrow import Indices, flat
-from timely_spark.state.grouping import Groups, changes, run_starts
+from timely_spark.state.grouping import Groups, changes, run_starts, sort
 from timely_spark.state.hashing import words
 
 Codes = npt.NDArray[np.uint64]
@@ -106,6 +106,29 @@ def runs(numbers: Sequence[Indices], rows: int) -> Groups:
     return _sorted(codes, bits)
 
 
+def by_hash(hashed: Hashes, numbers: Sequence[Indices]) -> Groups:
+    """The rows grouped, and sorted, by hashes and then by several numbers: as `runs`, in one sort as a rule.
+
+    Example:
+        >>> found = by_hash(np.array([5, 2, 5, 2], np.uint64) << np.uint64(60), [np.array([8, 7, 1, 7])])
+        >>> found.order.tolist(), found.starts.tolist()
+        ([1, 3, 2, 0], [0, 2, 3])
+    """
+    codes, bits = _packed(numbers, len(hashed))
+    if bits > _WIDTH // 4:
+        codes, bits = _ranks(codes)
+    room = _WIDTH - bits - len(hashed).bit_length()
+    order = _sorted(hashed >> _U(_WIDTH - room) << _U(bits) | codes, room + bits).order
+    ordered = hashed[order]
+    if (ordered[1:] < ordered[:-1]).any():  # hashes that begin alike
+        order = order[np.argsort(ordered, kind="stable")]
+        ordered = hashed[order]
+    new = changes(ordered)
+    if bits:
+        new |= changes(codes[order])
+    return Groups(order, new.nonzero()[0])
+
+
 def adjacent(table: pa.Table, columns: Sequence[str]) -> Groups:
     """The rows grouped by columns; rows with equal values must be adjacent already.
 
@@ -154,7 +177,7 @@ def _sorted(codes: Codes, bits: int) -> Groups:
         order, ordered = np.arange(n), codes
     elif bits + low <= _WIDTH:  # sorting values is five times as fast as sorting rows by value
         ordered = codes << _U(low) | np.arange(n, dtype=_U)
-        ordered.sort()
+        sort(ordered)
         order = (ordered & _U((1 << low) - 1)).view(np.int64)
         ordered >>= _U(low)
     else:

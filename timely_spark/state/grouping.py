@@ -16,6 +16,8 @@ from timely_spark.state.arrow import FEW, Hashes, Indices, Mask, rows_at
 from timely_spark.state.hashing import exact, hashes, same
 
 _U = np.uint64
+#: so few sorted runs are merged in less time than their rows are sorted
+_RUNS = 8
 
 
 def run_starts(numbers: npt.NDArray[Any]) -> Indices:
@@ -45,6 +47,12 @@ def changes(numbers: npt.NDArray[Any]) -> Mask:
     return new
 
 
+def sort(codes: npt.NDArray[np.uint64]) -> None:
+    """Sort in place; a few sorted runs are merged."""
+    merges = np.count_nonzero(codes[1:] < codes[:-1]) < _RUNS
+    codes.sort(kind="stable" if merges else None)
+
+
 def in_order(h: Hashes, *, exactly: bool = True) -> Indices:
     """The row numbers in the order of the rows' hashes; rows with one hash keep their order.
 
@@ -64,7 +72,7 @@ def in_order(h: Hashes, *, exactly: bool = True) -> Indices:
     low = _U((1 << (rows - 1).bit_length()) - 1)
     mixed = h & ~low
     mixed |= np.arange(rows, dtype=_U)
-    mixed.sort()
+    sort(mixed)
     mixed &= low
     order = mixed.view(np.int64)
     if not exactly:
