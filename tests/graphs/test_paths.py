@@ -54,6 +54,16 @@ def test_roots_and_edges_are_inserted_and_deleted(follows, changing, workers, se
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("load", "workers"), [("whole", 1), ("after nothing", 3), ("in two epochs", 2)])
+def test_a_load_of_many_edges_changes_as_one_of_few(follows, changing, load, workers) -> None:
+    edges, *later = changing(1_000, 12_000, 4, changes=300, seed=workers, weights=range(1, 9))
+    first = {"whole": [edges], "after nothing": [[], edges], "in two epochs": [edges[::2], edges[1::2]]}[load]
+    inputs = {"edges": (f"{LONGS}, weight long", [*first, *later]), "roots": ("node long", [[(0, 1)]])}
+
+    follows(sssp, nearest, inputs, workers=workers)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "edges", "rounds"), WINDOWS)
 def test_distances_in_a_sliding_window(window, nodes, edges, rounds) -> None:
     """Differential's own test: how many nodes are at each distance, epoch by epoch."""

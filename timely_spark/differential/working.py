@@ -55,9 +55,7 @@ class Numbering:
         return int(self._starts[-1])
 
     def of(self, table: pa.Table) -> tuple[Indices, Groups, pa.Table, Hashes, Indices]:
-        """The numbers of the distinct rows, and the groups of rows equal to these; and the rows that were not
-        numbered before, their hashes and numbers.
-        """
+        """The number of each group of equal rows, and the groups; and new rows, their hashes and numbers."""
         table = table.select(self.columns)
         hashed = hashes(table, self.columns)
         groups = group(table, self.columns, hashed)
@@ -281,7 +279,7 @@ class Side:
             del self.later[at]
 
     def parts(self, keys: Indices, place: Indices, added: Rows) -> list[Rows]:
-        """Accumulated and added rows of `keys`; the first column is the position in `keys`: a key's `place`."""
+        """Accumulated and added rows of `keys`; the first column is the key's `place`, that in `keys`."""
         parts = [self.accumulated.of(keys), [place[added[0]], *added[1:]] if added else []]
         return [part for part in parts if part and len(part[0])]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.state.arrow import Indices, flat
+from timely_spark.state.arrow import Hashes, Indices, flat
 from timely_spark.state.grouping import Groups, changes, run_starts, sort
 from timely_spark.state.hashing import words
 
