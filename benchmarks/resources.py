@@ -6,14 +6,12 @@ import contextlib
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
 from benchmarks.harness import slope
-
-PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
+from timely_spark.runtime.handle.usage import DRIVER, JVM, Processes, flow_processes
 
 
 class Resources:
@@ -60,15 +58,7 @@ class Resources:
 
 def memory(root: int) -> dict[str, float]:
     """Resident memory in MB of a process, and of the JVM and its workers below it."""
-    children, names = _processes()
-    jvm = [pid for pid in _below(root, children) if names[pid] == "java"]
-    # by name: what a JVM is about to start shares its memory, and has the name of a thread of it
-    workers = {pid for one in jvm for pid in _below(one, children) if names[pid].startswith("python")}
-    return {
-        "driver": _resident(root),
-        "JVM": sum(map(_resident, jvm)),
-        "Python workers": sum(map(_resident, workers)),
-    }
+    return {kind: one.memory / 2**20 for kind, one in _kinds(root).items()}
 
 
 def processor() -> float:
@@ -78,73 +68,21 @@ def processor() -> float:
 
 def processors() -> dict[str, float]:
     """`processor` by process: `driver` (this one), `JVM`, `Python workers` (all else)."""
-    return _by_kind({process: own + ended for process, (own, ended) in _times().items()})
+    return {kind: one.seconds for kind, one in _kinds(os.getpid()).items()}
 
 
 def shares(seconds: float) -> dict[str, float]:
-    """The shares of a core that processes take from now on for so long, without those that end meanwhile."""
-    before = _times()
+    """The shares of a core that processes take from now on for so long."""
+    before = processors()
     time.sleep(seconds)
-    taken = {process: own - before.get(process, (0.0,))[0] for process, (own, _) in _times().items()}
-    return {kind: total / seconds for kind, total in _by_kind(taken).items()}
+    return {kind: (total - before[kind]) / seconds for kind, total in processors().items()}
 
 
-def _by_kind(taken: Mapping[tuple[int, str], float]) -> dict[str, float]:
-    """The sums by kind of process."""
-    kinds = {"driver": 0.0, "JVM": 0.0, "Python workers": 0.0}
-    for (_, kind), seconds in taken.items():
-        kinds[kind] += seconds
-    return kinds
-
-
-def _times() -> dict[tuple[int, str], tuple[float, float]]:
-    """Seconds of this process and of all below it, by number and kind: their own, those of ended children."""
-    (children, names), root, tick = _processes(), os.getpid(), os.sysconf("SC_CLK_TCK")
-    found = {}
-    for pid in (root, *_below(root, children)):
-        who = "driver" if pid == root else "JVM" if names[pid] == "java" else "Python workers"
-        own, ended = _ticks(pid)
-        found[pid, who] = own / tick, ended / tick
-    return found
-
-
-def _processes() -> tuple[dict[int, list[int]], dict[int, str]]:
-    """The children of each process, and the names of all."""
-    children: dict[int, list[int]] = defaultdict(list)
-    names: dict[int, str] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
-            except OSError:  # it has ended
-                continue
-            children[int(rest.split()[1])].append(int(entry.name))
-            names[int(entry.name)] = name
-    return children, names
-
-
-def _ticks(pid: int) -> tuple[int, int]:
-    """Of a process itself, and of its children that have ended."""
-    try:
-        found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0, 0
-    user, system, *ended = map(int, found[11:15])
-    return user + system, sum(ended)
-
-
-def _below(pid: int, children: Mapping[int, list[int]]) -> list[int]:
-    found = list(children.get(pid, ()))
-    for one in found:
-        found += children.get(one, ())
-    return found
-
-
-def _resident(pid: int) -> float:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-    except OSError:
-        return 0.0
+def _kinds(root: int) -> dict[str, Processes]:
+    kinds = flow_processes(root)
+    workers = sum((one for kind, one in kinds.items() if kind not in {DRIVER, JVM}), Processes())
+    none = Processes()
+    return {"driver": kinds.get(DRIVER, none), "JVM": kinds.get(JVM, none), "Python workers": workers}
 
 
 def files(*folders: Path) -> int:

@@ -250,6 +250,25 @@ def test_what_changes_is_sent_to_the_page(begin: Any, serve: Any, tmp_path: Path
     assert set(then) < set(first)  # not what is as it was
 
 
+def test_the_page_has_what_processes_take_over_time(
+    begin: Any, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(held_back(), workers=1)
+    server = serve(str(tmp_path))
+    monkeypatch.setattr(console, "_EVERY", 0.0)
+
+    lock = Lock(RoundLog(str(tmp_path)).files)
+    assert lock.acquire()
+    first, second = (server.sections(Asked(0))["usage"] for _ in range(2))
+    lock.release()
+
+    assert "driver: " in first
+    assert "memory of processes" in first
+    assert "cores" not in first  # it takes two looks
+    assert "cores" in second
+    ET.fromstring(f"<div>{second}</div>")
+
+
 def test_the_history_is_that_of_the_checkpoint(begin: Any, tmp_path: Path) -> None:
     for _ in range(2):
         process = begin(components(), workers=2, rounds=100, keep=50)

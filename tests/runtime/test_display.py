@@ -20,6 +20,7 @@ from tests.support.stepper import Begin, Stepper
 from timely_spark.runtime.handle import display
 from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.query import Query
+from timely_spark.runtime.handle.usage import DRIVER, Processes, Usage
 from timely_spark.runtime.handle.watch import LogView, Progress
 from timely_spark.runtime.query.live import BatchProgress, LoopProgress
 from timely_spark.runtime.storage.latencies import Latencies
@@ -37,6 +38,7 @@ OVERVIEW = Overview(
     held_back_by=[HOSTILE], running=RUNNING, steps=[(HOSTILE, "(5, 0)", None), ("b", "complete", 10)],
     hot_keys=[HOSTILE], negatives=[HOSTILE], recent=[], took=Latencies({"40": 3}), residency=HOSTILE,
     waiting={HOSTILE: HOSTILE}, outputs={HOSTILE: Delivered(5, 2, 0.0)},
+    usage=Usage(when=0.0, processes={DRIVER: Processes(1, 2.0, 3)}, stored=4, cached=None),
 )  # fmt: skip
 
 
@@ -103,6 +105,7 @@ def test_nothing_hostile_reaches_the_page_or_the_terminal() -> None:
     assert tags <= {"div", "b", "i", "table", "thead", "tbody", "tr", "th", "td"}
     assert "\n" not in OVERVIEW.line()
     assert "iteration 40, 1,200 changes" in OVERVIEW.line()
+    assert "driver: 2.0 s, 3 B" in OVERVIEW.html()
     assert "0, 1, 2, 3, 4, 5, 6, 7, and 12 more" in OVERVIEW.line()
 
 

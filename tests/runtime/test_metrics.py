@@ -19,6 +19,8 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 
+#: What differs from one look to the next.
+USED = {"timely_process_seconds", "timely_process_memory_bytes", "timely_stored_bytes"}
 DASHBOARD = Path(__file__).parents[2] / "conf" / "grafana.json"
 
 
@@ -95,6 +97,11 @@ def test_a_scrape_and_a_reading_say_what_the_query_says(query: ts.Query) -> None
     assert expected(query).items() <= scraped.items()
     age, later = (seen.pop(("timely_epoch_age_seconds", "measured")) for seen in (scraped, read))
     assert 0 < age < later
+    for seen in (scraped, read):
+        used = {key: seen.pop(key) for key in list(seen) if key[0] in USED}
+        assert {key[0] for key in used} == USED
+        assert used["timely_process_seconds", "driver", "measured"] > 0
+        assert used["timely_process_seconds", "JVM", "measured"] > 0
     assert scraped == read
     names = {family.name for family in families} | {f"{family.name}_total" for family in families}
     shown = set(re.findall(r"(timely_\w+)\{", DASHBOARD.read_text(encoding="utf-8")))

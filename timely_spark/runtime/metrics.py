@@ -102,6 +102,29 @@ _METRICS = (
         counter=True,
     ),
     _Metric(
+        "process_seconds",
+        "process",
+        "Processor time of the driver, the JVM, tasks and sources on its machine, which queries share.",
+        lambda w, _: {kind: one.seconds for kind, one in w.usage().processes.items()},
+        counter=True,
+    ),
+    _Metric(
+        "process_memory_bytes",
+        "process",
+        "Resident memory of these processes.",
+        lambda w, _: {kind: one.memory for kind, one in w.usage().processes.items()},
+    ),
+    _Metric(
+        "stored_bytes",
+        "place",
+        "Bytes of the files with states and messages on the driver's disk, and of these in its memory.",
+        lambda w, _: {
+            place: size
+            for place, size in (("disk", w.usage().stored), ("memory", w.usage().cached))
+            if size is not None
+        },
+    ),
+    _Metric(
         "worker_seconds",
         "worker",
         "How long each worker worked in the newest batch: their difference is the skew.",

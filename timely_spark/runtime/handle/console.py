@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,10 +18,11 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from timely_spark.errors import TimelyError
 from timely_spark.runtime.handle.assets import SCRIPT, STYLE
 from timely_spark.runtime.handle.charts import seconds_text
-from timely_spark.runtime.handle.history import History
+from timely_spark.runtime.handle.history import LAST, History
 from timely_spark.runtime.handle.page import Asked, Page
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.together import capture_links, connected_flows, together_svg
+from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.show.table import escaped
 
@@ -47,7 +49,7 @@ _SECTIONS = """<main><section id="first">{first}</section>
 <section id="say">{say}</section>
 <div class="columns"><section id="flow">{flow}</section><div><section id="step">{step}</section>
 <section id="epochs">{epochs}</section><section id="loops">{loops}</section></div></div>
-<section id="io">{io}</section><section id="sizes">{sizes}</section>
+<section id="io">{io}</section><section id="sizes">{sizes}</section><section id="usage">{usage}</section>
 <footer>Keys: n and p another flow, e open or close all boxes, Esc close a step; Tab walks through the steps.
 Times are UTC; counts are of the retained batches.</footer></main>"""
 #: Seconds to wait for what a client still sends when it is answered, and so many bytes at most.
@@ -72,6 +74,7 @@ class Server(ThreadingHTTPServer):
         self.checkpoints, self.slo = checkpoints, slo
         self.token = "" if address in _LOOPBACK else secrets.token_urlsafe(16)
         self.closing, self.streams = threading.Event(), threading.BoundedSemaphore(_STREAMS)
+        self._usages = [deque[Usage](maxlen=LAST) for _ in checkpoints]
         self._histories: dict[int, History] = {}
         self._looking = [threading.Lock() for _ in checkpoints]
         super().__init__((address, port), _Handler)
@@ -105,9 +108,9 @@ class Server(ThreadingHTTPServer):
 
     def sections(self, asked: Asked) -> dict[str, str]:
         """The sections of a page, and the list of flows."""
-        empty = dict.fromkeys(("first", "say", "flow", "step", "epochs", "loops", "io", "sizes"), "")
+        empty = dict.fromkeys(("first", "say", "flow", "step", "epochs", "loops", "io", "sizes", "usage"), "")
         try:
-            page = self.look(asked)
+            page = self._with_usages(self.look(asked))
             sections = page.sections(self._together(page))
         except TimelyError as error:
             sections = empty | {"say": f'<div class="say bad"><pre>{escaped(str(error))}</pre></div>'}
@@ -115,6 +118,14 @@ class Server(ThreadingHTTPServer):
             text = f"{self.checkpoints[asked.flow]} is damaged: {type(error).__name__}: {error}"
             sections = empty | {"say": f'<div class="say bad"><pre>{escaped(text)}</pre></div>'}
         return {"flows": self._flows(asked), **sections}
+
+    def _with_usages(self, page: Page) -> Page:
+        """The page with what its flow takes of this machine, now and at the looks before."""
+        with self._looking[page.asked.flow]:
+            usages = self._usages[page.asked.flow]
+            if not usages or time.time() - usages[-1].when >= _EVERY:
+                usages.append(page.status.usage)
+            return replace(page, usages=tuple(usages))
 
     def _together(self, page: Page) -> str:
         """The drawing of the flows that share captures with the one that is shown; empty if none does."""

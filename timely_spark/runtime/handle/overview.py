@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.handle.watch import Progress
 from timely_spark.runtime.query.live import BatchProgress
 from timely_spark.runtime.storage.latencies import Latencies
@@ -48,6 +49,7 @@ class Overview:
     #: by input what waits to be read, in words; by output what it was given, and the last epoch
     waiting: Mapping[str, str]
     outputs: Mapping[str, Delivered]
+    usage: Usage
 
     @classmethod
     def of(cls, query: Query) -> Overview:
@@ -76,6 +78,7 @@ class Overview:
             residency=watch.context.residency(manifest.not_resident),
             waiting={name: one.backlog for name, one in watch.accounts().items() if one.waiting},
             outputs=manifest.outputs,
+            usage=watch.usage(),
         )
 
     def line(self) -> str:
@@ -110,6 +113,7 @@ class Overview:
         open_ += [["epochs", self.residency]]
         open_ += [["waiting", f"{backlog} of {name}"] for name, backlog in self.waiting.items()]
         open_ += [["output", f"{name}: {one}"] for name, one in self.outputs.items()]
+        open_ += map(list, self.usage.lines())
         open_ += [["hot key", text] for text in self.hot_keys]
         open_ += [["negative records", text] for text in self.negatives]
         yield Table(["", ""], open_)

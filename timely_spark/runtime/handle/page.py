@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
 
@@ -26,6 +27,7 @@ from timely_spark.runtime.handle.charts import (
 from timely_spark.runtime.handle.history import Epoch, History, quantile
 from timely_spark.runtime.handle.overview import steps
 from timely_spark.runtime.handle.status import Status
+from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.handle.verdict import Verdict
 from timely_spark.runtime.storage.manifest import Delivered
 from timely_spark.show.drawing import Marks, short_number, sketch_svg
@@ -69,6 +71,8 @@ class Page:
     asked: Asked = Asked()
     #: the seconds within which an epoch must be answered
     slo: float | None = None
+    #: what the flow took of this machine lately, oldest first
+    usages: Sequence[Usage] = ()
 
     @cached_property
     def now(self) -> float:
@@ -113,6 +117,7 @@ class Page:
             "loops": self._loops(),
             "io": self._io(),
             "sizes": self._sizes(),
+            "usage": self._usage(),
         }
 
     def _first(self) -> str:
@@ -125,7 +130,7 @@ class Page:
         facts["newest answer"] = (
             f"epoch {last.epoch}, {seconds_text(self.now - last.ended)} ago" if last else "none yet"
         )
-        facts["epochs a second"] = self._rate(hour) or "none in the last hour"
+        facts["epochs a second"] = self._rate(hour)
         if took:
             median, p99 = quantile(took, 0.5) or 0.0, quantile(took, 0.99) or 0.0
             line = spark_line(took, f"seconds of the last {len(took)} epochs")
@@ -152,10 +157,8 @@ class Page:
         return listed([f"{name}: {times}" for name, times in shown.items()], 3)
 
     def _rate(self, done: Sequence[Epoch]) -> str:
-        if len(done) < 2:
-            return ""
-        span = done[-1].ended - done[0].began
-        return f"{len(done) / span:.2g}" if span else ""
+        span = done[-1].ended - done[0].began if len(done) > 1 else 0.0
+        return f"{len(done) / span:.2g}" if span else f"{len(done) or 'none'} in the last hour"
 
     def _say(self) -> Iterator[str]:
         verdict, status = self.verdict, self.status
@@ -418,6 +421,30 @@ class Page:
         skew = f"<h3>Time by worker</h3>{bars(workers, seconds_text)}" if len(workers) > 1 else ""
         shown = html_table(["step", "frontier", "state", "time lately"], rows)
         return f'<h2>Steps</h2>{shown}<div class="charts">{memory}<div>{skew}</div></div>'
+
+    def _usage(self) -> str:
+        """The processes on this machine, and the files that are in memory."""
+        if not self.usages:
+            return ""
+        cores: dict[str, list[Point]] = {}
+        memory: dict[str, list[Point]] = {}
+        files: dict[str, list[Point]] = {}
+        for before, one in pairwise([self.usages[0], *self.usages]):
+            for kind, processes in one.processes.items():
+                memory.setdefault(kind, []).append((one.when, processes.memory))
+                if one.when > before.when and kind in before.processes:
+                    taken = max(0.0, processes.seconds - before.processes[kind].seconds)
+                    cores.setdefault(kind, []).append((one.when, taken / (one.when - before.when)))
+            for name, size in (("on disk", one.stored), ("in memory", one.cached)):
+                if size is not None:
+                    files.setdefault(name, []).append((one.when, size))
+        shown = html_table(["", ""], list(self.usages[-1].lines()))
+        charts = [
+            line_chart("cores", cores, x="time", x_text=clock, y=lambda value: f"{value:.2g}"),
+            line_chart("memory of processes", memory, x="time", x_text=clock, y=bytes_text),
+            line_chart("files of states and messages", files, x="time", x_text=clock, y=bytes_text),
+        ]
+        return f'<h2>This machine</h2>{shown}<div class="charts">{"".join(charts)}</div>'
 
 
 #: The largest state whose records are shown.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -13,6 +14,7 @@ from timely_spark.coordinator.lacking import lacking_in_words
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.handle.inspection import Round, inspect
 from timely_spark.runtime.handle.overview import steps
+from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.handle.why import Why
 from timely_spark.runtime.query.live import BatchProgress, running_batch
 from timely_spark.runtime.sources.account import Account
@@ -24,6 +26,8 @@ from timely_spark.show.table import counted, listed
 
 #: What to do after a failure.
 AGAIN = "start the flow again on this checkpoint, when that is mended: it continues where it was"
+#: What a start waits for at first.
+STARTS = "no batch is done yet: the first one also starts Spark's Python processes"
 #: So many names that are not read are shown of each input.
 _NAMES = 5
 
@@ -109,6 +113,7 @@ class Status:
             "lacking": manifest.coordinator.get("lacking", {}),
             "unnamed": after.summary.unnamed,
             "state_bytes": manifest.state_bytes,
+            "usage": asdict(self.usage),
             "why": self.why and asdict(self.why),
         }
         return json.dumps(shown, indent=1)
@@ -142,6 +147,12 @@ class Status:
         return f"each epoch is a micro-batch: {no_longer}" if no_longer else self.owner.get("residency", "")
 
     @property
+    def usage(self) -> Usage:
+        """What the flow takes of this machine now."""
+        here = self.running and self.owner.get("host") == platform.node()
+        return Usage.of(self.after.log.files, self.owner["pid"] if here else None)
+
+    @property
     def workers(self) -> int:
         """The number of workers."""
         return int(self.after.description["described"]["workers"])
@@ -164,7 +175,8 @@ class Status:
         if self.now is not None and self.why is None:
             yield str(self.now)
         rounds = counted(manifest.rounds, "round")
-        yield f"  after batch {manifest.batch}, {rounds}{', complete' * manifest.complete}"
+        done = f"after batch {manifest.batch}, {rounds}{', complete' * manifest.complete}"
+        yield f"  {done if manifest.batch >= 0 else STARTS}"
         yield from [f"  {manifest.took}"] * bool(manifest.latencies)
         inputs = [f"{name}: {_at(at)} ({where})" for name, (at, where) in after.inputs.items()]
         yield f"inputs  {listed(inputs) or 'none'}"
@@ -183,6 +195,7 @@ class Status:
         queued = f", work left over on workers {unfinished}" if unfinished else ""
         messages, held, notifications = self.pending
         yield f"pending  {messages} ({held}), {notifications}{queued}"
+        yield from (f"{name}  {text}" for name, text in self.usage.lines())
         yield "frontier: the least times that may still arrive"
         width = max((len(name) for name, *_ in self.steps()), default=0)
         for name, times, size in self.steps():

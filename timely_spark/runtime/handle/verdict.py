@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from timely_spark.errors import split_hint
 from timely_spark.runtime.handle.charts import seconds_text
 from timely_spark.runtime.handle.history import History, quantile
-from timely_spark.runtime.handle.status import AGAIN, Status
+from timely_spark.runtime.handle.status import AGAIN, STARTS, Status
 from timely_spark.show.table import counted
 from timely_spark.times.refined import time_text
 
@@ -50,7 +50,10 @@ class Verdict:
             return cls("bad", late, says, do)
         too_late = slo is not None and late > slo
         if not too_late and not (late and status.running is False):
-            return cls("rest" if status.running is False else "good", late)
+            starts = status.running and status.after.manifest.batch < 0
+            return cls(
+                "rest" if status.running is False else "good", late, f"So far {STARTS}." * bool(starts)
+            )
         why, do = next(_reasons(status, waiting))
         asked = f", {seconds_text(slo)} are asked for" if slo is not None and too_late else ""
         says = f"The oldest epoch has waited {seconds_text(late)} for its answer{asked}: {why}."

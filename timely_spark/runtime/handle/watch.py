@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -22,6 +23,7 @@ from timely_spark.coordinator import Coordinator
 from timely_spark.errors import LogDamaged
 from timely_spark.graph import find
 from timely_spark.runtime.handle.history import History, PastBatch
+from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.storage.deliveries import Deliveries
@@ -33,6 +35,8 @@ from timely_spark.worker.convergence import Convergence, Iterations
 
 #: Seconds between two looks at the log while waiting: the most, the least, and parts of the time so far.
 BEAT, FIRST_BEAT, _PARTS = 0.01, 0.001, 8
+#: Seconds for which a `Usage` is not taken again.
+_RECENT = 1.0
 #: Seconds after which a second interrupt ends a call of the JVM.
 HANGS = 1.0
 
@@ -161,6 +165,7 @@ class LogView:
     def __init__(self, context: RunContext) -> None:
         self.context, self.log = context, context.log
         self._newest: Manifest | None = None
+        self._usage: Usage | None = None
         #: After `close`, the contents of the log.
         self._last: _Retained | None = None
         #: Held while the log is read, so that the log is not deleted meanwhile.
@@ -211,6 +216,13 @@ class LogView:
     def sketch(self) -> Sketch:
         """The flow to look at."""
         return Sketch.of(self.context.plan)
+
+    def usage(self) -> Usage:
+        """What the flow takes of this machine, at most `_RECENT` seconds ago."""
+        with self._reading:
+            if self._usage is None or time.time() - self._usage.when >= _RECENT:
+                self._usage = Usage.of(self.log.files, os.getpid() if self._last is None else None)
+            return self._usage
 
     def accounts(self) -> Mapping[str, Account]:
         """By input what became of all that it was given."""
