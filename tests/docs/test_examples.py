@@ -154,12 +154,17 @@ def _run(program: str, name: str, folder: Path) -> str:
     return output.getvalue()
 
 
-COMMANDS = re.compile(r"\$ |make |pip |python -m |\.venv/bin/python |spark-submit |\(cd ")
+COMMANDS = re.compile(r"\$ |make |mkdir |printf |pip |python -m |\.venv/bin/python |spark-submit |\(cd ")
 #: Of an output that a page only tells of, as of a run over hours: its first line, and a test of such a text.
 TOLD = {
     "epoch 3 is held back by": ("tests/spark/test_durable.py", "is held back by"),
     "views read each other: large (bank/tables.sql:3), which reads groups (bank/groups.py:5), which reads "
     "large (bank/tables.sql:3)": ("tests/test_pipeline.py", "read each other: "),
+    "step 'bands' (people.py:17) failed, in of (people.py:10), "
+    "with {'id': 6, 'name': None, 'phone': '311'}:": (
+        "tests/worker/test_round.py",
+        ".*AttributeError",
+    ),
     "reach: continues with 3 workers instead of 2": ("tests/spark/test_restore.py", "continues with"),
     "hops.min at epoch 3, iterations 9985 to 10000: the same every 2": (
         "tests/runtime/test_changing.py",
