@@ -118,8 +118,8 @@ def _in_files(folder: str) -> tuple[int, int | None]:
     """The bytes of a folder's files, and of their pages that are in memory; None means unknown."""
     stored, cached = 0, 0
     # of files that a user may not write, the kernel says that all is in memory
-    told = os.name == "posix" and os.access(folder, os.W_OK)
-    mincore = getattr(ctypes.CDLL(None), "mincore", None) if told else None
+    writable = os.name == "posix" and os.access(folder, os.W_OK)
+    mincore = getattr(ctypes.CDLL(None), "mincore", None) if writable else None
     with suppress(FileNotFoundError):  # no state is as large as a file
         for entry in os.scandir(folder):
             with suppress(OSError):  # removed meanwhile
