@@ -166,12 +166,14 @@ SUBQUERIES = [
     "SELECT t.a, s.e FROM t, LATERAL (SELECT max(e) AS e FROM u WHERE u.a = t.a) s",
     "SELECT t.a, s.e FROM t, LATERAL (SELECT e FROM u WHERE u.a = t.a) s",
     "SELECT t.a, s.e FROM t LEFT JOIN LATERAL (SELECT e FROM u WHERE u.a = t.a) s ON true",
+    "SELECT t.a, s.e FROM t LEFT JOIN LATERAL (SELECT e FROM u WHERE e > 2) s ON true",
     "SELECT t.a, s.e FROM t, LATERAL (SELECT e FROM u WHERE u.a = t.a ORDER BY e DESC, b, c LIMIT 1) s",
     "SELECT a FROM t WHERE a = (SELECT e FROM u WHERE u.a = t.a ORDER BY e LIMIT 1)",
     (
         "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.a UNION ALL SELECT 1 FROM edges"
         " WHERE src = t.a)"
     ),
+    "SELECT a FROM t WHERE EXISTS ((SELECT b FROM u WHERE u.a = t.a) EXCEPT (SELECT w FROM edges))",
 ]
 WINDOWS = [
     "SELECT sum(b) OVER (w ORDER BY b), sum(b) OVER v FROM t WINDOW w AS (PARTITION BY a), v AS (w)",

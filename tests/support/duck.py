@@ -30,7 +30,7 @@ def value(kind, of: random.Random):
         return of.choice(["", "a", "b", "ab", "é"])
     if kind == "double":
         return of.choice([0.0, 0.5, -1.25, 3.0, 7.75])
-    return of.randint(-1, 4)
+    return of.randint(-3, 4)
 
 
 def history(seed: int, *, epochs: int = 3, rows: int = 7, tables=TABLES):

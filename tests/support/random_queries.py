@@ -1,7 +1,7 @@
 """Random queries from a grammar, compared with DuckDB at each epoch.
 
 `python -m tests.support.random_queries --cases N` checks so many, `--seed S` the one of a seed. A query that
-fails is printed with its seed.
+fails is printed with its seed. What either system refuses for a reason listed here is counted, and left out.
 """
 
 from __future__ import annotations
@@ -12,17 +12,56 @@ import re
 import sys
 import traceback
 import warnings
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 
-from tests.support.duck import compare, history
+import duckdb
+
+import timely_spark as ts
+from tests.support.duck import TABLES, at, compare, connection, history
+from timely_spark.errors import SqlError
+
+Columns = list[tuple[str, str]]
 
 #: by table its columns, by their types
-COLUMNS = {
-    "t": {"a": "int", "b": "int", "c": "text", "d": "double"},
-    "u": {"a": "int", "b": "int", "c": "text", "e": "int"},
-    "edges": {"src": "int", "dst": "int", "w": "int"},
+COLUMNS: dict[str, Columns] = {
+    "t": [("a", "int"), ("b", "int"), ("c", "text"), ("d", "double")],
+    "u": [("a", "int"), ("b", "int"), ("c", "text"), ("e", "int")],
+    "edges": [("src", "int"), ("dst", "int"), ("w", "int")],
 }
-#: so many queries are in one flow
+KINDS = ["int", "int", "int", "text", "double", "decimal", "date", "bool"]
+LITERALS = {
+    "int": ["0", "1", "3", "-2"],
+    "text": ["'a'", "''", "'b'"],
+    "double": ["CAST(0.5 AS double)", "CAST(3.0 AS double)"],  # numbers with a point would be decimals
+    "decimal": ["CAST(1.25 AS decimal(6, 2))", "CAST(-1 AS decimal(6, 2))"],
+    "date": ["DATE '2024-02-29'", "DATE '2024-03-02'"],
+    "bool": ["true", "false"],
+}
+#: a value of a number, by type
+DERIVED = {
+    "int": "{}",
+    "text": "CASE WHEN {} > 1 THEN 'a' ELSE 'b' END",
+    "double": "CAST({} AS double)",
+    "decimal": "CAST({} AS decimal(6, 2))",
+    "date": "(DATE '2024-02-28' + CAST({} AS int))",
+    "bool": "({} > 1)",
+}
+#: expressions by type; `{x}` has the same type, `{y}` is a condition
+EVERY = ["coalesce({x}, {x})", "CASE WHEN {y} THEN {x} ELSE {x} END", "nullif({x}, {x})"]
+OWN = {
+    "int": ["({x} + {x})", "({x} - {x})", "({x} * 2)", "abs({x})", "greatest({x}, {x})", "length({text})"],
+    "text": ["upper({x})", "({x} || {x})", "substring({x}, 1, 1)"],
+    "double": ["({x} + {x})", "({x} * CAST(2 AS double))", "CAST({int} AS double)"],
+    "decimal": ["({x} + {x})", "CAST({int} AS decimal(6, 2))", "({int} * CAST(0.5 AS decimal(2, 1)))"],
+    "date": ["least({x}, {x})", "(DATE '2024-02-28' + CAST({int} AS int))"],
+    "bool": ["({y})", "({y})", "({x} AND {x})"],
+}
+#: what is refused, and why it may be
+REFUSED = re.compile(r"JOIN of a correlated subquery|of a query around a recursion")
+#: queries in one flow
 TOGETHER = 6
 
 
@@ -31,173 +70,235 @@ class Grammar:
     """Draws queries whose answers are the same in both systems."""
 
     of: random.Random
-    #: the columns that can be named: name and type
-    scope: list[tuple[str, str]] = field(default_factory=list)
-    aliases: int = 0
+    #: for the names of tables
+    numbers: Iterator[int] = field(default_factory=count)
+    #: the tables, those of `WITH` too
+    tables: Mapping[str, Columns] = field(default_factory=lambda: COLUMNS)
+    #: the columns of the queries around this one
+    outer: Columns = field(default_factory=list)
+    #: the columns that can be named
+    scope: Columns = field(default_factory=list)
+
+    def maybe(self, share: float, text: str) -> str:
+        """A text, or nothing."""
+        return text if self.of.random() < share else ""
+
+    def beside(self) -> Grammar:
+        """A grammar for a query that reads no columns of this one."""
+        return replace(self, scope=[])
+
+    def inside(self) -> Grammar:
+        """A grammar for a subquery, which reads this one's columns; those of USING may be others there."""
+        return replace(self, outer=[*(one for one in self.scope if "." in one[0]), *self.outer], scope=[])
 
     # -- expressions -----------------------------------------------------------------------------------------
 
     def column(self, kind: str) -> str | None:
         """A column of a type; None if there is none."""
-        found = [name for name, of in self.scope if of == kind]
-        return self.of.choice(found) if found else None
+        names = [name for name, of in self.scope if of == kind]
+        return self.of.choice(names) if names else None
 
     def value(self, kind: str, depth: int = 2) -> str:
         """An expression of a type."""
-        named = self.column(kind)
         if depth <= 0 or self.of.random() < 0.4:
-            literals = {"int": ["0", "1", "3", "-2"], "text": ["'a'", "''", "'b'"], "double": ["0.5", "3.0"]}
-            return (
-                named
-                if named and self.of.random() < 0.8
-                else self.literal(self.of.choice(literals[kind]), kind)
-            )
-        x = lambda: self.value(kind, depth - 1)  # noqa: E731 - drawn again each time
-        y = lambda: self.condition(depth - 1)  # noqa: E731
-        text, number = self.value("text", depth - 1), self.value("int", depth - 1)
-        shared = ["coalesce({x}, {x})", "CASE WHEN {y} THEN {x} ELSE {x} END", "nullif({x}, {x})"]
-        own = {
-            "int": [
-                "({x} + {x})",
-                "({x} - {x})",
-                "({x} * 2)",
-                "abs({x})",
-                "greatest({x}, {x})",
-                "length({text})",
-            ],
-            "text": ["upper({x})", "({x} || {x})", "substring({x}, 1, 1)"],
-            "double": ["({x} + {x})", "({x} * CAST(2 AS double))", "CAST({number} AS double)"],
-        }
-        made = self.of.choice([*shared, *own[kind]])
-        parts = {"{x}": x, "{y}": y, "{text}": lambda: text, "{number}": lambda: number}
-        return re.sub(r"\{\w+\}", lambda hole: parts[hole[0]](), made)
+            if self.of.random() < 0.2:
+                return self.of.choice(LITERALS[kind])
+            return self.column(kind) or DERIVED[kind].format(self.column("int") or 2)
+        if kind == "int" and depth > 1 and self.of.random() < 0.1:
+            return self.scalar()
+        holes = {"{x}": kind, "{int}": "int", "{text}": "text"}
 
-    def literal(self, text: str, kind: str) -> str:
-        """A literal of a type: numbers with a point would be decimals."""
-        return f"CAST({text} AS double)" if kind == "double" else text
+        def drawn(hole: re.Match[str]) -> str:
+            return self.condition(depth - 1) if hole[0] == "{y}" else self.value(holes[hole[0]], depth - 1)
+
+        return re.sub(r"\{\w+\}", drawn, self.of.choice([*EVERY, *OWN[kind]]))
 
     def condition(self, depth: int = 2) -> str:
         """A condition."""
-        kind = self.of.choice(["int", "int", "text", "double"])
-        x = lambda: self.value(kind, depth - 1)  # noqa: E731 - drawn again each time
+        kind = self.of.choice(KINDS)
+
+        def x() -> str:
+            return self.value(kind, depth - 1)
+
+        def y() -> str:
+            return self.condition(depth - 1)
+
         choices = [
             lambda: f"{x()} {self.of.choice(['=', '<', '>=', '<>', 'IS DISTINCT FROM'])} {x()}",
-            lambda: f"{x()} IS {self.of.choice(['', 'NOT '])}NULL",
-            lambda: f"{x()} {self.of.choice(['', 'NOT '])}IN ({x()}, {x()})",
+            lambda: f"{x()} IS {self.maybe(0.5, 'NOT ')}NULL",
+            lambda: f"{x()} {self.maybe(0.5, 'NOT ')}IN ({x()}, {x()}{self.maybe(0.2, ', NULL')})",
             lambda: f"{x()} BETWEEN {x()} AND {x()}",
         ]
         if depth > 0:
-            y = lambda: self.condition(depth - 1)  # noqa: E731
             choices += [lambda: f"({y()} AND {y()})", lambda: f"({y()} OR {y()})", lambda: f"NOT ({y()})"]
         if depth > 1:
             choices += [self.exists, self.among]
         return self.of.choice(choices)()
 
+    # -- subqueries ------------------------------------------------------------------------------------------
+
+    def where(self, depth: int, share: float = 0.6) -> str:
+        """A condition of rows, which may read columns of the queries around."""
+        pairs = [(a, b) for a, one in self.scope for b, other in self.outer if one == other]
+        parts = []
+        if pairs and self.of.random() < 0.8:
+            sign = self.of.choice(["=", "=", "=", "<", "<>", "IS NOT DISTINCT FROM"])
+            parts.append(f" {sign} ".join(self.of.choice(pairs)))
+        if self.of.random() < share:
+            parts.append(self.condition(depth))
+        return f" WHERE {' AND '.join(parts)}" if parts else ""
+
     def exists(self) -> str:
-        """A correlated test of a subquery."""
-        inner, table, alias = self.inner()
-        outer = self.column("int") or "1"
-        key = self.of.choice([n for n, k in COLUMNS[table].items() if k == "int"])
-        more = f" AND {inner.condition(0)}" if self.of.random() < 0.5 else ""
-        negated = self.of.choice(["", "NOT "])
-        return f"{negated}EXISTS (SELECT 1 FROM {table} {alias} WHERE {alias}.{key} = {outer}{more})"
+        """A test whether a subquery has rows."""
+        sides = []
+        for _ in range(self.of.choice([1, 1, 1, 2])):
+            inner = self.inside()
+            text = f"FROM {inner.joined(0, [0, 0, 1])}{inner.where(self.of.choice([0, 1, 2]), 0.4)}"
+            key = inner.column("int")
+            if key and self.of.random() < 0.2:
+                sides.append(f"SELECT {key} {text} GROUP BY {key} HAVING count(*) > 1")
+            else:
+                sides.append(f"SELECT {key or 1} {text}{inner.maybe(0.1, ' LIMIT 1')}")
+        if len(sides) > 1:
+            sides = [f"({one})" for one in sides]
+        between = self.of.choice([" UNION ALL ", " INTERSECT ", " EXCEPT "])
+        return f"{self.maybe(0.5, 'NOT ')}EXISTS ({between.join(sides)})"
 
     def among(self) -> str:
         """`IN` of a subquery."""
-        inner, table, alias = self.inner()
-        key = self.of.choice([n for n, k in COLUMNS[table].items() if k == "int"])
-        where = f" WHERE {inner.condition(0)}" if self.of.random() < 0.6 else ""
-        negated = self.of.choice(["", "NOT "])
-        return f"{self.value('int', 1)} {negated}IN (SELECT {alias}.{key} FROM {table} {alias}{where})"
+        kind = self.of.choice(KINDS)
+        query = self.inside().rows([kind], 0)
+        return f"{self.value(kind, 1)} {self.maybe(0.5, 'NOT ')}IN ({query})"
 
     def scalar(self) -> str:
-        """A correlated aggregate."""
-        inner, table, alias = self.inner()
-        function = self.of.choice(
-            ["count(*)", f"max({inner.value('int', 1)})", f"sum({inner.value('int', 1)})"]
-        )
-        key = self.of.choice([n for n, k in COLUMNS[table].items() if k == "int"])
-        return f"(SELECT {function} FROM {table} {alias} WHERE {alias}.{key} = {self.column('int') or '1'})"
+        """A subquery that is a number."""
+        inner = self.inside()
+        text = f"FROM {inner.joined(0, [0, 0, 1])}{inner.where(self.of.choice([0, 1, 2]), 0.4)}"
+        if self.of.random() < 0.25:
+            value = inner.value("int", 1)
+            end = self.of.choice(["", " DESC", " NULLS LAST"])
+            return f"(SELECT {value} AS x {text} ORDER BY x{end} LIMIT 1{inner.maybe(0.3, ' OFFSET 1')})"
+        (call,) = inner.aggregates(["int"])
+        more = inner.maybe(0.3, f" + {self.column('int') or 1}")
+        return f"(SELECT {call}{more} {text}{inner.maybe(0.2, ' HAVING count(*) > 1')})"
 
-    def inner(self) -> tuple[Grammar, str, str]:
-        """A grammar for a subquery over one table."""
-        table, alias = self.of.choice([*COLUMNS]), self.alias()
-        made = Grammar(
-            self.of, [(f"{alias}.{name}", kind) for name, kind in COLUMNS[table].items()], self.aliases
-        )
-        return made, table, alias
+    # -- FROM ------------------------------------------------------------------------------------------------
 
     def alias(self) -> str:
         """A new name for a table."""
-        self.aliases += 1
-        return f"q{self.aliases}_{self.of.randrange(1000)}"
+        return f"q{next(self.numbers)}"
 
-    # -- queries ---------------------------------------------------------------------------------------------
-
-    def source(self, depth: int) -> tuple[str, list[tuple[str, str]]]:
+    def source(self, depth: int) -> tuple[str, Columns]:
         """A table or subquery of `FROM`, and its columns."""
         alias = self.alias()
         if depth > 0 and self.of.random() < 0.35:
-            text, kinds = Grammar(self.of, [], self.aliases).query(depth - 1)
+            text, kinds = self.beside().query(depth - 1)
             names = [f"x{n}" for n in range(len(kinds))]
-            return f"({text}) AS {alias}({', '.join(names)})", [
-                (f"{alias}.{name}", kind) for name, kind in zip(names, kinds, strict=True)
-            ]
-        table = self.of.choice([*COLUMNS])
-        return f"{table} AS {alias}", [(f"{alias}.{name}", kind) for name, kind in COLUMNS[table].items()]
+            columns = list(zip(names, kinds, strict=True))
+            text = f"({text}) AS {alias}({', '.join(names)})"
+        else:
+            table = self.of.choice([*self.tables])
+            columns, text = self.tables[table], f"{table} AS {alias}"
+        return text, [(f"{alias}.{name}", kind) for name, kind in columns]
 
-    def joined(self, depth: int) -> str:
+    def joined(self, depth: int, more: Sequence[int] = (0, 0, 1, 1, 2)) -> str:
         """The tables of `FROM`, whose columns can then be named."""
+        if self.of.random() < 0.1:
+            return self.merged()
         text, self.scope = self.source(depth)
-        for _ in range(self.of.choice([0, 0, 1, 1, 2])):
-            more, columns = self.source(depth - 1)
+        for _ in range(self.of.choice(more)):
+            other, columns = self.source(depth - 1)
             kind = self.of.choice(["JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"])
-            pairs = [(a, b) for a, of in self.scope for b, other in columns if of == other == "int"]
+            pairs = [(a, b) for a, one in self.scope for b, of in columns if one == of]
             self.scope = [*self.scope, *columns]
             if not pairs:
-                text += f" CROSS JOIN {more}"
+                text += f" CROSS JOIN {other}"
                 continue
-            a, b = self.of.choice(pairs)
+            signs = ["="] * 7 + ["<", "IS NOT DISTINCT FROM"]
+            on = f" {self.of.choice(signs)} ".join(self.of.choice(pairs))
             draw = self.of.random()
-            extra = (
-                f" AND {self.condition(0)}" if draw < 0.3 else f" AND {self.among()}" if draw < 0.4 else ""
-            )
-            text += f" {kind} {more} ON {a} = {b}{extra}"
+            on += f" AND {self.condition(1)}" if draw < 0.3 else f" AND {self.among()}" if draw < 0.4 else ""
+            text += f" {kind} {other} ON {on}"
         if self.column("int") and self.of.random() < 0.15:
             text += self.lateral()
         return text
 
+    def merged(self) -> str:
+        """Two tables joined by columns of the same names."""
+        left, right = self.alias(), self.alias()
+        names = self.of.choice([["a"], ["b", "a"], ["a", "c"]])
+        self.scope = [(name, kind) for name, kind in COLUMNS["t"] if name in names]
+        for table, alias in (("t", left), ("u", right)):
+            self.scope += [(f"{alias}.{n}", kind) for n, kind in COLUMNS[table] if n not in names]
+        kind = self.of.choice(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"])
+        return f"t AS {left} {kind} u AS {right} USING ({', '.join(names)})"
+
     def lateral(self) -> str:
         """A subquery that reads the tables before it."""
-        inner, table, alias = self.inner()
-        key = self.of.choice([n for n, k in COLUMNS[table].items() if k == "int"])
-        names = [f"{alias}.{name}" for name in COLUMNS[table]]
-        chosen, where = inner.value("int", 1), f"{alias}.{key} = {self.column('int')}"
-        end = self.of.choice(["", f" ORDER BY {', '.join(names)} LIMIT 2"])
-        item = self.of.choice([chosen, f"{chosen} + {self.column('int')}"]) if end else f"max({chosen})"
-        outside = self.alias()
+        inner, outside = self.inside(), self.alias()
+        text, inner.scope = inner.source(0)
+        where = inner.where(0, 0.3)
+        if self.of.random() < 0.5:
+            names = ", ".join(name for name, _ in inner.scope)
+            item, end = inner.value("int", 1), f" ORDER BY {names} LIMIT 2"
+            item += self.maybe(0.5, f" + {self.column('int')}")
+        else:
+            (item,), end = inner.aggregates(["int"]), ""
         self.scope = [*self.scope, (f"{outside}.x", "int")]
-        text = f"SELECT {item} AS x FROM {table} {alias} WHERE {where}{end}"
-        return f" CROSS JOIN LATERAL ({text}) AS {outside}"
+        join = self.of.choice(["CROSS JOIN LATERAL ({}) AS {}", "LEFT JOIN LATERAL ({}) AS {} ON true"])
+        return " " + join.format(f"SELECT {item} AS x FROM {text}{where}{end}", outside)
+
+    # -- queries ---------------------------------------------------------------------------------------------
 
     def query(self, depth: int = 2) -> tuple[str, list[str]]:
         """A query, and the types of its columns."""
         draw = self.of.random()
-        if depth > 0 and draw < 0.15:
-            kinds = [self.of.choice(["int", "text"]) for _ in range(self.of.choice([1, 2]))]
-            word = self.of.choice(
-                ["UNION", "UNION ALL", "INTERSECT", "EXCEPT", "EXCEPT ALL", "INTERSECT ALL"]
-            )
-            sides = [Grammar(self.of, [], self.aliases).block(depth - 1, kinds) for _ in range(2)]
-            return f"{sides[0]} {word} {sides[1]}", kinds
-        if draw < 0.45:
-            return self.grouped(depth)
-        if depth > 0 and draw < 0.55:
+        if depth > 0 and draw < 0.12:
+            return self.named(depth)
+        if depth > 0 and draw < 0.22:
             return self.starred(depth)
-        if depth > 0 and draw < 0.62:
+        if depth > 0 and draw < 0.3:
             return self.limited(depth)
-        kinds = [self.of.choice(["int", "int", "text", "double"]) for _ in range(self.of.choice([1, 2, 3]))]
-        return self.block(depth, kinds), kinds
+        if draw < 0.55:
+            return self.grouped(depth)
+        kinds = [self.of.choice(KINDS) for _ in range(self.of.choice([1, 2, 3]))]
+        return self.rows(kinds, depth), kinds
+
+    def rows(self, kinds: list[str], depth: int) -> str:
+        """A query of given types: a block, or several that are compared."""
+        words = ["UNION", "UNION ALL", "INTERSECT", "EXCEPT", "EXCEPT ALL", "INTERSECT ALL"]
+        text = self.beside().block(depth, kinds)
+        for _ in range(self.of.choice([0, 0, 0, 0, 1, 2])):
+            text = f"({text}) {self.of.choice(words)} ({self.beside().block(depth - 1, kinds)})"
+        return text
+
+    def named(self, depth: int) -> tuple[str, list[str]]:
+        """A query with one of `WITH`, which may read itself."""
+        name = f"r{next(self.numbers)}"
+        draw = self.of.random()
+        if draw < 0.4:
+            text, kinds = self.beside().query(depth - 1)
+            head = "WITH"
+        else:
+            kinds = ["int", "int"]
+            step = replace(self, tables={name: [("x0", "int"), ("x1", "int")]}, outer=[], scope=[])
+            source, step.scope = step.source(0)
+            step.tables = self.tables
+            other, columns = step.source(0)
+            on = f"{step.of.choice(step.scope)[0]} = {step.of.choice([c for c, k in columns if k == 'int'])}"
+            levels = step.scope[1][0]
+            step.scope = [*step.scope, *columns]
+            text = f"SELECT src, {'0' if draw < 0.6 else 'dst'} FROM edges"
+            # a set of columns that are there has an end, and a number of levels has one
+            items = f"{step.column('int')}, " + (f"{levels} + 1" if draw < 0.6 else str(step.column("int")))
+            word, end = ("UNION ALL", f" AND {levels} < 2") if draw < 0.6 else ("UNION", "")
+            more = step.maybe(0.4, f" AND {step.condition(1)}")
+            text += f" {word} SELECT {items} FROM {source} JOIN {other} ON {on} WHERE true{end}{more}"
+            head = "WITH RECURSIVE"
+        names = [f"x{n}" for n in range(len(kinds))]
+        made = replace(self, tables={**self.tables, name: list(zip(names, kinds, strict=True))}, scope=[])
+        body, result = made.query(depth - 1)
+        return f"{head} {name}({', '.join(names)}) AS ({text}) {body}", result
 
     def starred(self, depth: int) -> tuple[str, list[str]]:
         """All columns of tables that conditions join, in any order."""
@@ -205,7 +306,7 @@ class Grammar:
         self.scope = [one for _, columns in sources for one in columns]
         conditions = [self.condition(1)]
         for (_, a), (_, b) in [self.of.sample(sources, 2) for _ in range(self.of.choice([1, 2, 3]))]:
-            pairs = [(x, y) for x, kind in a for y, other in b if kind == other == "int"]
+            pairs = [(x, y) for x, kind in a for y, other in b if kind == other]
             conditions += [" = ".join(self.of.choice(pairs))] if pairs else []
         self.of.shuffle(conditions)
         text = f"SELECT * FROM {', '.join(one for one, _ in sources)} WHERE {' AND '.join(conditions)}"
@@ -213,58 +314,95 @@ class Grammar:
 
     def limited(self, depth: int) -> tuple[str, list[str]]:
         """The first rows by all columns: rows that tie are equal."""
-        text, kinds = Grammar(self.of, [], self.aliases).query(depth - 1)
+        text, kinds = self.beside().query(depth - 1)
         names = [f"x{n}" for n in range(len(kinds))]
-        order = ", ".join(f"{one}{self.of.choice(['', ' DESC'])}" for one in names)
-        limit = self.of.choice(["LIMIT 3", "LIMIT 2 OFFSET 1", "OFFSET 2"])
+        ends = ["", " DESC", " NULLS LAST", " DESC NULLS FIRST"]
+        order = ", ".join(f"{one}{self.of.choice(ends)}" for one in names)
+        limit = self.of.choice(["LIMIT 3", "LIMIT 2 OFFSET 1", "OFFSET 2", "LIMIT 0"])
         return f"SELECT * FROM ({text}) AS q({', '.join(names)}) ORDER BY {order} {limit}", kinds
 
     def block(self, depth: int, kinds: list[str]) -> str:
         """A block without aggregates, of given types."""
         source = self.joined(depth)
         items = [self.value(kind) for kind in kinds]
-        if "int" in kinds and self.of.random() < 0.25:
-            items[kinds.index("int")] = self.of.choice([self.scalar, self.windowed])()
-        distinct = "DISTINCT " if self.of.random() < 0.2 else ""
-        where = f" WHERE {self.condition()}" if self.of.random() < 0.6 else ""
-        return f"SELECT {distinct}{', '.join(items)} FROM {source}{where}"
+        qualify = ""
+        if "int" in kinds and self.of.random() < 0.3:
+            items[kinds.index("int")] = self.of.choice([self.scalar, self.windowed, self.windowed])()
+        elif self.of.random() < 0.1:
+            qualify = f" QUALIFY {self.windowed()} > 1"
+        return (
+            f"SELECT {self.maybe(0.2, 'DISTINCT ')}{', '.join(items)} FROM {source}{self.where(2)}{qualify}"
+        )
 
     def windowed(self) -> str:
         """A function of a window whose answer does not depend on ties."""
+        ends = ["", " DESC", " NULLS LAST", " DESC NULLS FIRST"]
+        kind, number = self.of.choice(KINDS), self.value("int", 1)
         partition = (
-            f"PARTITION BY {self.column('int')} " if self.column("int") and self.of.random() < 0.7 else ""
+            f"PARTITION BY {self.column(kind)} " if self.column(kind) and self.of.random() < 0.7 else ""
         )
-        order = f"ORDER BY {self.value('int', 1)}"
-        choice = self.of.choice(["rank()", "dense_rank()", "sum", "count", "max"])
+        choice = self.of.choice(["rank()", "dense_rank()", "sum", "count", "max", "min", "rows", "rows"])
+        if choice == "rows":  # all columns order them: rows that tie are equal
+            order = ", ".join(f"{name}{self.of.choice(ends)}" for name, _ in self.scope)
+            bounds = ["2 PRECEDING", "1 PRECEDING", "CURRENT ROW", "1 FOLLOWING", "3 FOLLOWING"]
+            low, high = sorted(self.of.sample(range(5), 2))
+            frame = f" ROWS BETWEEN {bounds[low]} AND {bounds[high]}"
+            calls = ["row_number()", "lag(@)", "lead(@, 2, 7)", "ntile(2)"]
+            framed = ["sum(@)", "first_value(@)", "last_value(@)", "nth_value(@, 2)", "min(@)", "count(@)"]
+            call = self.of.choice([*calls, *(f"{one}#" for one in framed)])
+            over = f" OVER ({partition}ORDER BY {order}{frame if '#' in call else ''})"
+            return call.replace("#", "").replace("@", number) + over
+        order = f"ORDER BY {self.value('int', 1)}{self.of.choice(ends)}"
         if choice.endswith("()"):
             return f"{choice} OVER ({partition}{order})"
-        frame = self.of.choice(["", " RANGE BETWEEN 1 PRECEDING AND 1 FOLLOWING", " RANGE 2 PRECEDING"])
-        return f"{choice}({self.value('int', 1)}) OVER ({partition}{order}{frame})"
+        frames = ["1 PRECEDING AND 1 FOLLOWING", "2 PRECEDING AND CURRENT ROW", "1 FOLLOWING AND 3 FOLLOWING",
+                  "3 PRECEDING AND 1 PRECEDING", "CURRENT ROW AND UNBOUNDED FOLLOWING"]  # fmt: skip
+        frame = self.maybe(0.7, f" RANGE BETWEEN {self.of.choice(frames)}")
+        return f"{choice}({number}) OVER ({partition}{order}{frame})"
+
+    def aggregates(self, kinds: Sequence[str]) -> list[str]:
+        """Aggregates of given types."""
+
+        def one(kind: str) -> str:
+            x, extra = self.value(kind, 1), self.maybe(0.3, f" FILTER (WHERE {self.condition(1)})")
+            any_kind = self.value(self.of.choice(KINDS), 1)
+            counts = ["count(*)", f"count({any_kind})", f"count(DISTINCT {any_kind})"]
+            calls = {
+                "int": [*counts, f"sum({x})", f"sum(DISTINCT {x})", f"min({x})", f"max({x})"],
+                "bool": [f"bool_and({x})", f"bool_or({x})"],
+                "decimal": [f"sum({x})", f"max({x})"],
+                "double": [f"avg({self.value('int', 1)})", f"sum({x})", f"min({x})"],
+            }
+            return self.of.choice(calls.get(kind, [f"min({x})", f"max({x})"])) + extra
+
+        return [one(kind) for kind in kinds]
 
     def grouped(self, depth: int) -> tuple[str, list[str]]:
         """A block with groups."""
         source = self.joined(depth)
-        kinds = [self.of.choice(["int", "text"]) for _ in range(self.of.choice([0, 1, 2]))]
-        keys = list(dict.fromkeys(self.column(kind) or self.value(kind, 1) for kind in kinds))
-        kinds = [dict(self.scope).get(key, "int") for key in keys]
-        if any(key not in dict(self.scope) for key in keys):
-            keys, kinds = [], []
-        x = lambda: self.value("int", 1)  # noqa: E731 - drawn again each time
-        aggregates = [
-            self.of.choice(
-                ["count(*)", f"count({x()})", f"sum({x()})", f"min({x()})", f"max({x()})",
-                 f"count(DISTINCT {x()})", f"sum({x()}) FILTER (WHERE {self.condition(1)})"]
-            )
-            for _ in range(self.of.choice([1, 2]))
-        ]  # fmt: skip
-        where = f" WHERE {self.condition()}" if self.of.random() < 0.5 else ""
-        text = f"SELECT {', '.join([*keys, *aggregates])} FROM {source}{where}"
+        drawn = [self.of.choice(KINDS) for _ in range(self.of.choice([0, 1, 1, 2]))]
+        keys = {self.column(kind) or self.value(kind, 1): kind for kind in drawn}
+        keys = {key: kind for key, kind in keys.items() if key in dict(self.scope)}
+        where, kinds = self.where(2), [self.of.choice(KINDS) for _ in range(self.of.choice([1, 2]))]
+        items = [*keys, *self.aggregates(kinds)]
+        if self.of.random() < 0.15:
+            (call,) = self.aggregates(["int"])
+            items.append(self.of.choice([f"rank() OVER (ORDER BY {call})", f"sum({call}) OVER ()"]))
+            kinds = [*kinds, "int"]
+        listed, sets = ", ".join(keys), ""
         if keys:
-            listed, sets = ", ".join(keys), self.of.choice(["", "", "", "ROLLUP", "CUBE"])
-            text += f" GROUP BY {sets}({listed})" if sets else f" GROUP BY {listed}"
-            # of no rows DuckDB has a total of grouping sets, and Spark has none
-            text += " HAVING count(*) > 0" if sets else self.of.choice(["", "", " HAVING count(*) > 1"])
-        return text, [*kinds, *["int"] * len(aggregates)]
+            sets = self.of.choice(["", "", "", "ROLLUP", "CUBE", "GROUPING SETS"])
+            inside = self.of.choice([f"({listed}), ()", f"({listed}), ({next(iter(keys))})", f"({listed})"])
+            where += f" GROUP BY {sets} ({inside if sets == 'GROUPING SETS' else listed})"
+            if sets and self.of.random() < 0.5:
+                items, kinds = [*items, f"grouping({next(iter(keys))})"], [*kinds, "int"]
+        (call,) = self.aggregates(["int"])
+        having = ["count(*) > 1", f"{call} >= 0", f"{call} IS NULL"]
+        if keys:
+            having += [replace(self, scope=list(keys.items())).exists()]
+        # of no rows DuckDB has a total of grouping sets, and Spark has none
+        where += " HAVING count(*) > 0" if sets else self.maybe(0.4, f" HAVING {self.of.choice(having)}")
+        return f"SELECT {', '.join(items)} FROM {source}{where}", [*keys.values(), *kinds]
 
 
 def draw(seed: int) -> str:
@@ -272,20 +410,45 @@ def draw(seed: int) -> str:
     return Grammar(random.Random(seed)).query()[0]
 
 
-def check(seed: int, many: int = TOGETHER) -> None:
-    """Check so many queries from a seed on, over one random history."""
+def why_refused(query: str, changes: Mapping[str, list[list[tuple]]]) -> str | None:
+    """Why a query is refused, by reasons that are known; None if both systems have an answer."""
+    flow = ts.Dataflow("bound")
+    tables = {name: flow.input(name, ddl).collection() for name, ddl in TABLES.items()}
+    try:
+        ts.sql(query, **tables)
+    except SqlError as error:
+        if (known := REFUSED.search(str(error))) is None:
+            raise
+        return known[0]
+    with connection({name: (ddl, at(changes[name], 0)) for name, ddl in TABLES.items()}) as duck:
+        try:
+            duck.execute(query)
+        except duckdb.Error as error:
+            return f"DuckDB: {str(error).partition(chr(10))[0]}"
+    return None
+
+
+def check(seed: int, many: int = TOGETHER) -> Counter[str]:
+    """Check so many queries from a seed on, over one random history; how many were refused, by the reason.
+
+    The last epoch deletes all rows.
+    """
+    changes = history(seed, epochs=3, rows=6)
+    for one in changes.values():
+        one.append([(*row, -1) for row in at(one, len(one) - 1)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        compare([draw(one) for one in range(seed, seed + many)], history(seed, epochs=3, rows=6), seed=seed)
+        queries = {query: why_refused(query, changes) for query in map(draw, range(seed, seed + many))}
+        compare([query for query, why in queries.items() if why is None], changes, seed=seed)
+    return Counter(why for why in queries.values() if why is not None)
 
 
-def fails(seed: int, many: int) -> str | None:
-    """Why queries fail; None if they do not."""
+def fails(seed: int, many: int) -> Counter[str] | str:
+    """Why queries fail; how many were refused if they do not."""
     try:
-        check(seed, many)
+        return check(seed, many)
     except Exception:  # noqa: BLE001 - of any kind
         return traceback.format_exc(limit=-2)
-    return None
 
 
 def main() -> int:
@@ -296,16 +459,18 @@ def main() -> int:
     given = parser.parse_args()
     if given.seed is not None:
         print(draw(given.seed))
-        check(given.seed, 1)
+        print(dict(check(given.seed, 1)))
         return 0
-    first, failed = random.randrange(10**6), 0
+    first, failed, refused = random.randrange(10**6), 0, Counter[str]()
     for seed in range(first, first + given.cases, TOGETHER):
-        if fails(seed, TOGETHER) is not None:
-            for one in range(seed, seed + TOGETHER):
-                if (why := fails(one, 1)) is not None:
-                    failed += 1
-                    print(f"seed {one}\n{why}", flush=True)
-    print(f"{given.cases} queries from seed {first}, {failed} failed")
+        if isinstance(reasons := fails(seed, TOGETHER), Counter):
+            refused += reasons
+            continue
+        for one in range(seed, seed + TOGETHER):
+            if isinstance(why := fails(one, 1), str):
+                failed += 1
+                print(f"seed {one}\n{draw(one)}\n{why}", flush=True)
+    print(f"{given.cases} queries from seed {first}, {failed} failed, refused: {dict(refused)}")
     return int(failed > 0)
 
 

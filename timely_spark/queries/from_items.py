@@ -40,6 +40,9 @@ class FromItems(Subqueries):
         def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem: ...  # noqa: D102
         def of_domain(self, domain: Domain) -> FromItem: ...  # noqa: D102
         def joined(self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]) -> Any: ...  # noqa: D102
+        def _outer(
+            self, how: str, left: FromItem, right: FromItem, *conditions: Sequence[Any]
+        ) -> FromItem: ...
 
     def source(self, node: Any) -> FromItem:
         """A table, view or subquery, with new names for its columns."""
@@ -209,10 +212,8 @@ class FromItems(Subqueries):
         ]
         right = Projection(answer.relation, tuple(columns))
         how: Any = "left" if side == "LEFT" else "inner"
-        if how == "left" and not keys:
-            raise self.binder.refuse(
-                node, "LEFT JOIN LATERAL that reads no table before it", "write LEFT JOIN."
-            )
+        if how == "left" and not keys:  # it reads no table before it
+            return self._outer(how, left, FromItem(right, source.entries, []), [], [])
         relation = RelationJoin(
             self.relation, right, how, tuple(keys), tuple(right_keys), null_safe=bool(keys)
         )

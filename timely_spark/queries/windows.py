@@ -105,36 +105,40 @@ class Partitions:
         return low, np.maximum(low, high)
 
     @cached_property
-    def values(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Numbers by which rows are ordered, ascending in each partition; and which rows have one."""
+    def values(self) -> tuple[npt.NDArray[Any], Longs]:
+        """Numbers by which rows are ordered, ascending, and where others stand: 0 for a number."""
         (by,) = self.order
         column = flat(self.table.column(by.column))
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
         values = as_number(column)
-        values = -values if by.descending else values
-        limits: Any = (np.finfo if values.dtype == np.float64 else np.iinfo)(values.dtype)
-        return np.where(valid, values, limits.min if by.nulls_first else limits.max), valid
+        outside = np.where(np.isnan(values), -1 if by.descending else 1, 0)
+        if by.descending:
+            values = -values if values.dtype == np.float64 else ~values  # no integer overflows
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        return values, np.where(valid, outside, -2 if by.nulls_first else 2)
 
     def near(self, distance: float, *, behind: bool) -> Longs:
         """For each row the first row of its partition at a distance or more; or the row behind the last."""
-        values, valid = self.values
-        if values.dtype == np.float64:
-            wanted = values + distance
-        else:  # without overflow, and never as far as null is
-            limits = np.iinfo(np.int64)
-            room = limits.max - 1 - values if distance > 0 else limits.min + 1 - values
-            far = values + np.where(abs(distance) > abs(room), room, distance) if distance else values
-            wanted = np.where(valid, far, values)
+        values, outside = self.values
+        wanted = values + distance if values.dtype == np.float64 else _added(values, int(distance))
         groups = np.cumsum(changes(numbers(self.table, GROUP)))
         asked = np.repeat([False, True], self.rows)
         flag = asked if behind else ~asked
-        order = np.lexsort([flag, np.concatenate([values, wanted]), np.concatenate([groups, groups])])
+        by_number = np.concatenate([values, wanted])
+        order = np.lexsort([flag, by_number, np.tile(outside, 2), np.tile(groups, 2)])
         before = np.cumsum(order < self.rows)
         places = np.empty(self.rows, np.int64)
         requested = order >= self.rows
         places[order[requested] - self.rows] = before[requested]
-        peers = self.peers_end if behind else self.first_peer
-        return np.where(valid, places, peers)
+        return np.where(outside == 0, places, self.peers_end if behind else self.first_peer)
+
+
+def _added(values: Longs, distance: int) -> Longs:
+    """Values and a distance; the least or greatest long where the sum is none."""
+    limits = np.iinfo(np.int64)
+    distance = max(min(distance, limits.max), -limits.max)
+    if distance > 0:
+        return np.where(values > limits.max - distance, limits.max, values + distance)
+    return np.where(values < limits.min - distance, limits.min, values + distance)
 
 
 def as_number(column: pa.Array) -> npt.NDArray[Any]:

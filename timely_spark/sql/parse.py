@@ -98,13 +98,20 @@ def dialect() -> Any:
         except Exception:  # noqa: BLE001 - other functions that want other arguments
             return False
 
+    def exists(arguments: list[Any]) -> Any:
+        """A test of a query, also of one in parentheses; else the function of an array."""
+        if len(arguments) == 1 and isinstance(arguments[0], exp.Query | exp.Values):
+            return exp.Exists(this=arguments[0])
+        return exp.Anonymous(this="exists", expressions=arguments)
+
     names = {
         # sqlglot drops the third argument of percentile
         "FUNCTIONS": {
             name: build
             for name, build in SparkParser.FUNCTIONS.items()
             if of_rows(build) and name != "PERCENTILE"
-        },
+        }
+        | {"EXISTS": exists},
         "FUNCTION_PARSERS": _chosen(SparkParser.FUNCTION_PARSERS, _OWN_SYNTAX),
         "NO_PAREN_FUNCTION_PARSERS": _chosen(SparkParser.NO_PAREN_FUNCTION_PARSERS, {"ANY", "CASE", "IF"}),
     }
