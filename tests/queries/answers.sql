@@ -639,3 +639,17 @@ SELECT count(a, b) OVER (), count(a, b) FILTER (WHERE e > 5) OVER () FROM u
 SELECT percentile(DISTINCT a, 0.5), median(DISTINCT a), percentile(a, 0.5), count(a) FROM u
 ----
 1.5 1.5 2.0 3
+
+-- ORDER BY: a name is that of the result first, if one column of it has the name
+
+SELECT -b AS b FROM t WHERE b > 0 ORDER BY b + 0 LIMIT 1
+----
+-3
+
+SELECT b AS x, 2 AS b, 3 AS b FROM t WHERE b > 1 ORDER BY b LIMIT 1
+----
+2 2 3
+
+SELECT a AS k, max(-b) AS a FROM t WHERE a > 0 GROUP BY a ORDER BY a + 0 LIMIT 1
+----
+2 -3

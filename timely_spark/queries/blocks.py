@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +60,9 @@ class Block(Aggregating):
                 raise self.binder.refuse(_first(node.args[clause]), f"{shown} is not supported", hint)
         self.read_sources()
         items = self._items()
-        self._aliases = {alias.lower(): tree for alias, tree in items if alias is not None}
+        aliases = [(alias.lower(), tree) for alias, tree in items if alias is not None]
+        times = Counter(alias for alias, _ in aliases)
+        self._aliases = {alias: tree for alias, tree in aliases if times[alias] == 1}
         if self.window is not None:
             self._aliases.setdefault("window", self.window)
         aggregate_records = self.aggregate(items)
@@ -270,8 +273,23 @@ class Block(Aggregating):
     def _order_of(
         self, order: Any, items: Sequence[tuple[str | None, Any]], trees: Sequence[Any]
     ) -> list[Any]:
-        """For each `ORDER BY` the number of the selected expression that it is, or a tree."""
+        """For each `ORDER BY` the number of the selected expression that it is, or a tree.
+
+        A name is that of a selected expression, if there is one such, also where a column has it.
+        """
         from sqlglot import exp
+
+        names = [(alias or _name_of(expression)).lower() for alias, expression in items]
+        outputs = {name: n for n, name in enumerate(names) if names.count(name) == 1}
+
+        def output(node: Any) -> Any:
+            """A tree with selected expressions for their names; aggregates and windows read columns."""
+            own = isinstance(node, exp.Column) and not node.table and not self._is_variable(node)
+            if own and node.name.lower() in outputs:
+                return exp.Paren(this=trees[outputs[node.name.lower()]].copy())
+            if isinstance(node, exp.Window) or calls.is_aggregate(node) or self.is_subquery(node):
+                return node
+            return self._rebuilt(node, output)
 
         entries: list[Any] = []
         for one in orders_of(order, len(items)):
@@ -283,13 +301,10 @@ class Block(Aggregating):
                         one, f"ORDER BY {ordered.this}", f"there are {len(items)} columns."
                     )
             elif isinstance(ordered, exp.Column) and not ordered.table:
-                aliases = [
-                    n for n, (alias, _) in enumerate(items) if (alias or "").lower() == ordered.name.lower()
-                ]
-                place = aliases[0] if aliases else None
+                place = outputs.get(ordered.name.lower())
             tree = None
             if place is None:
-                tree = self.rewritten(ordered)
+                tree = self.rewritten(output(ordered))
                 same = [n for n, each in enumerate(trees) if each == tree]
                 place = same[0] if same else None
             entries.append((place, tree, one))

@@ -27,6 +27,8 @@ WRITES = re.compile(r"(?i)\b(insert|update|delete|merge|describe|summarize|expla
 TOTALS = re.compile(r"(?i)\b(rollup|cube|grouping\s+sets)\b")
 #: queries in one flow
 TOGETHER = 12
+#: of a table: larger ones are left out, and their queries refused
+MOST_ROWS = 20_000
 
 
 def alike(value: Any) -> Any:
@@ -55,12 +57,14 @@ class DuckFile(Cases):
             self.duck.execute(text)
 
     def read_tables(self) -> None:
-        """All tables of DuckDB's, and the rows of its views."""
+        """The tables of DuckDB's, and the rows of its views."""
         self.tables = {"one row": self.tables["one row"]}
         listed = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'main'"
         for (name,) in self.duck.execute(listed).fetchall():
             with suppress(duckdb.Error, pa.ArrowException):
-                self.tables[name] = kept(self.duck.table(f'"{name}"').to_arrow_table())
+                table = self.duck.table(f'"{name}"').to_arrow_table()
+                if table.num_rows <= MOST_ROWS:
+                    self.tables[name] = kept(table)
 
     def queries(self, texts: Sequence[str]) -> None:
         """Compare queries over the tables of now."""
@@ -85,7 +89,12 @@ class DuckFile(Cases):
         if self.dialect is None:
             return text
         with suppress(sqlglot.errors.SqlglotError):
-            return sqlglot.transpile(text, read=self.dialect, write="spark", pretty=True)[0]
+            tree = sqlglot.parse_one(text, read=self.dialect)
+            for one in list(tree.find_all(exp.GenerateSeries)):  # sqlglot has no such table in Spark
+                if isinstance(one.parent, exp.Table):
+                    end = one.args["end"] if one.args.get("is_end_exclusive") else one.args["end"] + 1
+                    one.replace(exp.Anonymous(this="range", expressions=[one.args["start"], end]))
+            return tree.sql("spark", pretty=True)
         return text
 
     def difference(self, answer: Counter[Any], made: Any, table: pa.Table) -> str | None:
