@@ -64,6 +64,7 @@ JOINS = [
     "SELECT t.a, t.b, u.b FROM t FULL JOIN u ON t.b = u.b AND u.a NOT IN (SELECT src FROM edges WHERE w > 1)",
     "SELECT t.a, u.b FROM t LEFT JOIN u ON t.a = u.a WHERE t.b = 2",
     "SELECT t.a FROM t JOIN u ON t.c = u.c AND t.d > u.e",
+    "SELECT t.a, u.b FROM t LEFT JOIN (u JOIN edges ON u.a = src AND u.b IN (SELECT b FROM t)) ON t.a = u.a",
     "SELECT t.a, u.b FROM t JOIN u ON (t.a = u.a AND t.b > 0) OR (t.a = u.a AND u.b > 2)",
     (
         "SELECT a.src, b.dst, c.dst FROM edges a JOIN edges b ON a.dst = b.src JOIN edges c ON b.dst ="
@@ -80,6 +81,10 @@ SEMI = [
     (
         "SELECT a, b FROM t LEFT ANTI JOIN u ON t.a = u.a AND t.b < u.b",
         "SELECT a, b FROM t ANTI JOIN u ON t.a = u.a AND t.b < u.b",
+    ),
+    (
+        "SELECT (SELECT sum(e) FROM u LEFT ANTI JOIN (SELECT a FROM u WHERE b = t.b) x ON u.a < x.a) FROM t",
+        "SELECT (SELECT sum(e) FROM u ANTI JOIN (SELECT a FROM u WHERE b = t.b) x ON u.a < x.a) FROM t",
     ),
     ("SELECT a FROM t LEFT ANTI JOIN u ON t.b < u.b", "SELECT a FROM t ANTI JOIN u ON t.b < u.b"),
     ("SELECT a, b FROM t EXCEPT SELECT a, b FROM u", None),
@@ -173,6 +178,14 @@ SUBQUERIES = [
         "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.a UNION ALL SELECT 1 FROM edges"
         " WHERE src = t.a)"
     ),
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u FULL JOIN edges ON u.a = src WHERE w = t.b)",
+    "SELECT a, (SELECT count(*) FROM u RIGHT JOIN edges ON u.a = src AND u.b = t.b) FROM t",
+    "SELECT a, (SELECT count(*) FROM edges LEFT JOIN (SELECT * FROM u WHERE b = t.b) x ON a = src) FROM t",
+    (
+        "SELECT a, (SELECT max(w) FROM (SELECT * FROM u WHERE u.a = t.a) x FULL JOIN (SELECT * FROM edges"
+        " WHERE src = t.b) y ON x.b = dst AND x.e IN (SELECT e FROM u WHERE u.a = t.b)) FROM t"
+    ),
+    "SELECT a, (SELECT sum(w) FROM edges JOIN (u FULL JOIN t x ON e = x.a AND u.b = t.b) ON e = w) FROM t",
     "SELECT a FROM t WHERE EXISTS ((SELECT b FROM u WHERE u.a = t.a) EXCEPT (SELECT w FROM edges))",
 ]
 WINDOWS = [

@@ -60,7 +60,7 @@ OWN = {
     "bool": ["({y})", "({y})", "({x} AND {x})"],
 }
 #: what is refused, and why it may be
-REFUSED = re.compile(r"JOIN of a correlated subquery|of a query around a recursion")
+REFUSED = re.compile(r"of a query around a recursion")
 #: queries in one flow
 TOGETHER = 6
 
@@ -190,6 +190,8 @@ class Grammar:
 
     def source(self, depth: int) -> tuple[str, Columns]:
         """A table or subquery of `FROM`, and its columns."""
+        if depth > 0 and self.of.random() < 0.1:
+            return self.in_parentheses()
         alias = self.alias()
         if depth > 0 and self.of.random() < 0.35:
             text, kinds = self.beside().query(depth - 1)
@@ -200,6 +202,13 @@ class Grammar:
             table = self.of.choice([*self.tables])
             columns, text = self.tables[table], f"{table} AS {alias}"
         return text, [(f"{alias}.{name}", kind) for name, kind in columns]
+
+    def in_parentheses(self) -> tuple[str, Columns]:
+        """Two tables joined in parentheses."""
+        inner = self.beside()
+        text = inner.joined(0, [1])
+        unique = [(name, kind) for name, kind in inner.scope if "." in name]
+        return f"({text})", unique
 
     def joined(self, depth: int, more: Sequence[int] = (0, 0, 1, 1, 2)) -> str:
         """The tables of `FROM`, whose columns can then be named."""

@@ -40,6 +40,8 @@ class FromItems(Subqueries):
         def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem: ...  # noqa: D102
         def of_domain(self, domain: Domain) -> FromItem: ...  # noqa: D102
         def joined(self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]) -> Any: ...  # noqa: D102
+        def asked(self, source: FromItem, conditions: Sequence[Any]) -> FromItem: ...  # noqa: D102
+        def outer_join(self, how: str, left: FromItem, right: FromItem) -> FromItem: ...  # noqa: D102
         def _outer(
             self, how: str, left: FromItem, right: FromItem, *conditions: Sequence[Any]
         ) -> FromItem: ...
@@ -130,17 +132,31 @@ class FromItems(Subqueries):
         finally:
             self.views = outer
 
+    def _joined_inside(self, first: Any, parts: list[FromItem]) -> FromItem:
+        """The joins behind a first source, and before it the domain, if they read its columns."""
+        item = self.source(first)
+        parts, early, later = [item] if item.outer else [*parts, item], list[Any](), list[Any]()
+        joins = [*(first.args.get("joins") or ())]
+        for one in joins:
+            (parts, early), later = self.joined(one, parts, early, later)
+            joins += one.this.args.get("joins") or ()
+        item = self.asked(self.connected(parts, early), later)
+        for one in first.args.get("laterals") or ():
+            item = self.lateral_view(one, item)
+        return item
+
     def _in_parentheses(self, node: Any) -> FromItem:
         """Joins in parentheses, which may have a name."""
-        inner = node.this
-        parts, early = [self.source(inner)], list[Any]()
-        joins = [*(inner.args.get("joins") or ())]
-        for one in joins:
-            (parts, early), _ = self.joined(one, parts, early, [])
-            joins += one.this.args.get("joins") or ()
-        item = self.connected(parts, early)
-        for one in inner.args.get("laterals") or ():
-            item = self.lateral_view(one, item)
+        before, self.asked_by_on = self.asked_by_on, []
+        try:
+            item = self._joined_inside(node.this, [])
+        except Correlated:
+            if self.domain is None:
+                raise
+            self.asked_by_on = []
+            item = self._joined_inside(node.this, [self.of_domain(self.domain)])
+        finally:
+            self.asked_by_on = before
         if not node.alias:
             return item
         renamed = [one.name for one in node.args["alias"].columns]
@@ -213,7 +229,7 @@ class FromItems(Subqueries):
         right = Projection(answer.relation, tuple(columns))
         how: Any = "left" if side == "LEFT" else "inner"
         if how == "left" and not keys:  # it reads no table before it
-            return self._outer(how, left, FromItem(right, source.entries, []), [], [])
+            return self.outer_join(how, left, FromItem(right, source.entries, []))
         relation = RelationJoin(
             self.relation, right, how, tuple(keys), tuple(right_keys), null_safe=bool(keys)
         )

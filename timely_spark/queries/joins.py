@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -176,9 +176,6 @@ class Joins(FromItems):
             raise self.binder.refuse(
                 node.this, f"{side} {kind} JOIN", "write INNER, LEFT, RIGHT, FULL, SEMI or ANTI."
             )
-        if other.outer:
-            hint = "write LEFT JOIN LATERAL, or the pair in a subquery of FROM."
-            raise self.binder.refuse(node.this, f"{side} {kind} JOIN of a correlated subquery", hint)
         parts, early, later = self._before_join(side, parts, early, later)
         item = self._beside(node, self.connected(parts, early), other, on, using)
         return ([item], []), later
@@ -201,7 +198,7 @@ class Joins(FromItems):
         asked = [one for one in conditions if calls.has_query(one)]
         resolved = [self._resolved(one, [left, other]) for one in conditions if one not in asked]
         how = kind.lower() if kind in {"SEMI", "ANTI"} else side.lower()
-        item = self._outer(how, left, other, resolved, asked)
+        item = self.outer_join(how, left, other, resolved, asked)
         if using and how in {"left", "right", "full"}:
             item = self._merged(item, using, how)
         return item
@@ -219,7 +216,7 @@ class Joins(FromItems):
         """What an outer join follows: conditions that decide which left rows there are come before it."""
         if side in {"RIGHT", "FULL"}:
             if self.asked_by_on:
-                parts, early = [self._asked(self.connected(parts, early), self.asked_by_on)], []
+                parts, early = [self.asked(self.connected(parts, early), self.asked_by_on)], []
                 later = [one for one in later if one not in self.asked_by_on]
                 self.asked_by_on = []
             return parts, early, later
@@ -422,8 +419,13 @@ class Joins(FromItems):
     def _moved(self, entries: Sequence[NamedColumn]) -> list[NamedColumn]:
         return [replace(one, column=self.final_name(one.column)) for one in entries]
 
-    def _outer(
-        self, how: str, left: FromItem, right: FromItem, conditions: Sequence[Any], asked: Sequence[Any]
+    def outer_join(
+        self,
+        how: str,
+        left: FromItem,
+        right: FromItem,
+        conditions: Sequence[Any] = (),
+        asked: Sequence[Any] = (),
     ) -> FromItem:
         """A join that keeps rows without a match, or only says which have one.
 
@@ -432,8 +434,15 @@ class Joins(FromItems):
             asked: those with subqueries.
         """
         if how == "right":
-            item = self._outer("left", right, left, conditions, asked)
+            item = self.outer_join("left", right, left, conditions, asked)
             return FromItem(item.relation, [*left.entries, *right.entries], item.outer)
+        domain: list[tuple[str, str]] = []
+        if right.outer or (
+            left.outer and how == "full"
+        ):  # rows without a match are so in a row of the domain
+            left, right = self._with_domain(left), self._with_domain(right)
+            both_sides = zip(left.outer, right.outer, strict=True)
+            domain = [(self.final_name(a.column), self.final_name(b.column)) for (_, a), (_, b) in both_sides]
         # a condition of a side whose rows may be dropped is said of it before
         sides = {"left": (right,), "anti": (right,), "semi": (left, right)}.get(how, ())
         for side in sides:
@@ -444,59 +453,75 @@ class Joins(FromItems):
             else:
                 left = self._where(side, ready)
         pairs = self._keys(left, right, conditions)
-        copies = how in {"left", "full"}
+        copies = how in {"left", "full"} or bool(domain)
         left_rows, right_rows, keys, _ = self._key_columns(
             left.relation, right.relation, pairs, copies=copies
         )
         done = [one for one, _, _ in pairs] if len(keys) == len(pairs) else []
         residual = [one for one in conditions if one not in done]
         names = tuple(a for a, _ in keys), tuple(b for _, b in keys)
-        both = FromItem(left_rows, [*left.entries, *right.entries], [*left.outer, *right.outer])
+        both = FromItem(left_rows, [*left.entries, *right.entries], left.outer)
         columns = [*left.relation.schema.names, *right.relation.schema.names]
         kind: Any = how
         if how in {"semi", "anti"}:
             relation: Relation = RelationJoin(left_rows, right_rows, kind, names[0], names[1])
-            if residual or asked:
-                pairs_of = self._all_pairs(both, right_rows, keys, residual, asked)
+            if residual or asked or domain:
+                pairs_of = self._all_pairs(both, right_rows, keys, domain, (residual, asked))
                 matched = _only(pairs_of, left.relation.schema.names)
                 relation = Matched(left.relation, matched, present=how == "semi")
             return FromItem(_only(relation, left.relation.schema.names), left.entries, left.outer)
-        if keys and not residual and not asked:
+        if keys and not residual and not asked and not domain:
             relation = _only(RelationJoin(left_rows, right_rows, kind, names[0], names[1]), columns)
         else:
-            pairs_of = _only(self._all_pairs(both, right_rows, keys, residual, asked), columns)
-            relation = self._by_matches(how, left.relation, right.relation, pairs_of)
+            pairs_of = _only(self._all_pairs(both, right_rows, keys, domain, (residual, asked)), columns)
+            relation = self._by_matches(how, left.relation, right.relation, pairs_of, dict(domain))
         return FromItem(relation, both.entries, both.outer)
+
+    def _with_domain(self, side: FromItem) -> FromItem:
+        """A side of a join for each row of the domain."""
+        if side.outer or self.domain is None:
+            return side
+        return replace(self.connected([self.of_domain(self.domain), side], []), entries=side.entries)
 
     def _all_pairs(
         self,
         both: FromItem,
         right_input: Relation,
         keys: Sequence[tuple[str, str]],
-        residual: Sequence[Any],
-        asked: Sequence[Any],
+        domain: Sequence[tuple[str, str]],
+        conditions: tuple[Sequence[Any], Sequence[Any]],
     ) -> Relation:
         """The pairs of two sides for which conditions hold.
 
         Args:
             both: the left side's relation, with the names of both sides.
             right_input: the right side.
-            asked: the conditions with subqueries, which read the pairs.
+            domain: the columns of both sides that are of the domain, of which null equals null.
+            conditions: further ones, and those with subqueries, which read the pairs.
         """
+        residual, asked = conditions
+        for _, key in keys if domain else ():
+            right_input = Selection(right_input, self._valid(key, right_input))
+        by = [*keys, *domain]
         # the conditions may read the right keys, which a join drops
-        copies = [(b, self.fresh.name("key")) for _, b in keys]
+        copies = [(b, self.fresh.name("key")) for _, b in by]
         own = [(one, one) for one in right_input.schema.names]
         right = (
             Projection(right_input, (*own, *((new, old) for old, new in copies))) if copies else right_input
         )
         relation: Relation = RelationJoin(
-            both.relation, right, "inner", tuple(a for a, _ in keys), tuple(new for _, new in copies)
+            both.relation,
+            right,
+            "inner",
+            tuple(a for a, _ in by),
+            tuple(new for _, new in copies),
+            null_safe=bool(domain),
         )
         for one in residual:
             relation = self._filtered(relation, one)
-        return self._asked(replace(both, relation=relation), asked).relation
+        return self.asked(replace(both, relation=relation), asked).relation
 
-    def _asked(self, source: FromItem, conditions: Sequence[Any]) -> FromItem:
+    def asked(self, source: FromItem, conditions: Sequence[Any]) -> FromItem:
         """The rows of a source for which conditions with subqueries hold."""
         before = self.relation, self.names
         self.take(source)
@@ -505,15 +530,22 @@ class Joins(FromItems):
         relation, (self.relation, self.names) = self.relation, before
         return replace(source, relation=relation)
 
-    def _by_matches(self, how: str, left: Relation, right: Relation, pairs: Relation) -> Relation:
-        """An outer join with further conditions: its pairs, and the rows that are in none."""
+    def _by_matches(
+        self, how: str, left: Relation, right: Relation, pairs: Relation, domain: Mapping[str, str]
+    ) -> Relation:
+        """An outer join with further conditions: its pairs, and the rows that are in none.
+
+        Args:
+            domain: by a column of the left side that is of the domain the right side's.
+        """
         parts: list[Relation] = [pairs]
         sides = [(left, right)] if how == "left" else [(left, right), (right, left)]
         for one, other in sides:
             alone = Matched(one, _only(pairs, one.schema.names), present=False)
             nulls = {f.name: self.binder.null(f.type, alone.schema) for f in other.schema}
+            others: dict[str, Any] = {**nulls, **(domain if other is left else {})}
             parts.append(
-                Projection(alone, tuple((name, nulls.get(name, name)) for name in pairs.schema.names))
+                Projection(alone, tuple((name, others.get(name, name)) for name in pairs.schema.names))
             )
         return Concat(tuple(parts))
 
