@@ -100,12 +100,14 @@ def _present(which: Indices, changes: pa.Table, epoch: int) -> tuple[Indices, pa
     if not changes.num_rows:
         return which, changes
     past = epochs_of(changes) <= epoch
-    total = consolidate(replaced(changes, EPOCH, which).filter(pa.array(past)))
-    counts = np.maximum(numbers(total, DIFF), 0)
-    order = np.argsort(epochs_of(total), kind="stable")
-    order = np.repeat(order, counts[order])
-    records = total.take(pa.array(order))
-    return epochs_of(records), records.drop_columns([EPOCH, DIFF])
+    of = replaced(changes, EPOCH, which)
+    total = consolidate(of if past.all() else of.filter(pa.array(past)))
+    counts, at = np.maximum(numbers(total, DIFF), 0), epochs_of(total)
+    if not ((counts == 1).all() and (at[1:] >= at[:-1]).all()):
+        order = np.argsort(at, kind="stable")
+        order = np.repeat(order, counts[order])
+        total, at = total.take(pa.array(order)), at[order]
+    return at, total.drop_columns([EPOCH, DIFF])
 
 
 @dataclass
@@ -204,6 +206,8 @@ def _cast(name: str, question: pa.Table, records: pa.Schema, on: Sequence[str]) 
     """The question with the key columns in the collection's types."""
     for key in on:
         at, kind = question.schema.get_field_index(key), records.field(key)
+        if question.schema.field(at).type == kind.type:
+            continue
         converted = as_table(question.select([key]), pa.schema([kind]), of=f"ask({name!r}) ({caller()})")
         question = question.set_column(at, kind, converted.column(0))
     return question
@@ -212,12 +216,18 @@ def _cast(name: str, question: pa.Table, records: pa.Schema, on: Sequence[str]) 
 def _joined(question: pa.Table, which: Indices, records: pa.Table, schema: pa.Schema) -> pa.Table:
     """The question's rows, each with its records, or with nulls if it has none."""
     counts = np.bincount(which, minlength=question.num_rows)
+    if (counts == 1).all():
+        return _with_columns(question, records, schema)
     rows = np.repeat(np.arange(question.num_rows), np.maximum(counts, 1))
     record = np.full(len(rows), -1)
     record[counts[rows] > 0] = np.arange(len(which))
     taken = (records if records.num_rows else schema.empty_table()).take(pa.array(record, mask=record < 0))
-    joined = question.take(pa.array(rows))
+    return _with_columns(question.take(pa.array(rows)), taken, schema)
+
+
+def _with_columns(rows: pa.Table, records: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with the columns of the collection that they lack."""
     for field_ in schema:
-        if field_.name not in question.schema.names:
-            joined = joined.append_column(field_, taken.column(field_.name))
-    return joined
+        if field_.name not in rows.schema.names:
+            rows = rows.append_column(field_, records.column(field_.name))
+    return rows
