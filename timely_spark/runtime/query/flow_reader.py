@@ -88,8 +88,10 @@ class FlowReader:
         """
         rest(self.context)
         end = self._end(start, unlimited=unlimited)
-        if end == start:
-            end = self._question(start) if self._available_now else self._wait(start, unlimited=unlimited)
+        if end == start and self._available_now:
+            end = self._question(start)
+        elif end == start and self._wait(start):
+            end = self._end(start, unlimited=unlimited)
         with self.context.reporting():
             self.log.check_owner()
         if end != start:
@@ -150,11 +152,8 @@ class FlowReader:
         end = before | {"round": self._newest if runnable else start["round"]}
         # offsets of removed inputs and sources stay: a later flow may have them again
         end["sources"] = start["sources"] | self._new(start["sources"], unlimited=unlimited)
-        entries = {} if manifest is None else manifest.entries
-        read, news, size = dict[str, int](), dict[str, int](), 0
-        for name in sorted(self.context.inputs):
-            own = self.context.read_entries.get(name, -1)
-            read[name] = max(start["inputs"].get(name, -1), entries.get(name, -1), own)
+        read, news, size = self._last_read(start), dict[str, int](), 0
+        for name in sorted(read):
             last, entry_bytes = self._last(name, read[name])
             if last > read[name] or name not in start["inputs"]:
                 news[name] = last
@@ -166,6 +165,12 @@ class FlowReader:
             return start
         after = {name: read[name] for name in news if read[name] > start["inputs"].get(name, -1)}
         return end | ({"after": after} if after else {})
+
+    def _last_read(self, start: Offset) -> dict[str, int]:
+        """By input with entries the last one that was read."""
+        resident = {} if self._manifest is None else self._manifest.entries
+        read = start["inputs"], resident, self.context.read_entries
+        return {name: max(entries.get(name, -1) for entries in read) for name in self.context.inputs}
 
     def _new(self, start: Mapping[str, Offset], *, unlimited: bool) -> dict[str, Offset]:
         """By source that has something new its end."""
@@ -247,8 +252,8 @@ class FlowReader:
             self.log.check_owner()  # a later run may have removed this run's files
             raise error
 
-    def _wait(self, start: Offset, *, unlimited: bool) -> Offset:
-        """Pause before answering "nothing new", until there is something; pauses grow in an idle flow.
+    def _wait(self, start: Offset) -> bool:
+        """Pause before answering "nothing new", unless something may be new; pauses grow in an idle flow.
 
         Spark polls its sources one after the other, so a pause also delays the DataFrames of Spark's among
         them: it stays short if there is one.
@@ -259,14 +264,16 @@ class FlowReader:
         beat = self._pause if complete else max(0.002, self._pause / 8)
         longest = LONGEST_IF_WOKEN if complete and not self._has_dataframes else LONGEST_PAUSE
         self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), longest)
+        next_entries = {name: last + 1 for name, last in self._last_read(start).items()}
         while (left := until - time.monotonic()) > 0:
-            if woken := wakeup.wait(min(beat, left)):
+            if wakeup.wait(min(beat, left)):
                 self._pause = 0.0
                 for reader in self.readers.values():
                     reader.look_again()
-            if (end := self._end(start, unlimited=unlimited)) != start or woken:
-                return end
-        return start
+                return True
+            if any(entry_size(self.log, *entry) is not None for entry in next_entries.items()):
+                return True
+        return False
 
     @cached_property
     def _has_dataframes(self) -> bool:
