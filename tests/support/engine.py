@@ -345,7 +345,7 @@ class Process:
         self.driver.process = self
         self.reader = FlowReader(RunContext.from_option(self.context.to_option()))
         if not resident:
-            self.reader.end_here()
+            self.reader._available_now = True  # without pauses; what arrives later is read, too
         offsets, commits = world.files.numbers("offsets"), world.files.numbers("commits")
         self.next = offsets[-1] + bool(commits and commits[-1] == offsets[-1]) if offsets else 0
 
