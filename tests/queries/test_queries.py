@@ -64,6 +64,11 @@ JOINS = [
     "SELECT t.a, t.b, u.b FROM t FULL JOIN u ON t.b = u.b AND u.a NOT IN (SELECT src FROM edges WHERE w > 1)",
     "SELECT t.a, u.b FROM t LEFT JOIN u ON t.a = u.a WHERE t.b = 2",
     "SELECT t.a FROM t JOIN u ON t.c = u.c AND t.d > u.e",
+    "SELECT t.a, w FROM t LEFT JOIN u ON t.a = u.a RIGHT JOIN edges ON t.b = src WHERE (t.b > 0) IS NOT NULL",
+    (
+        "SELECT t.a, w FROM t LEFT JOIN u ON t.a = u.a FULL JOIN edges ON t.b = src LEFT JOIN u x ON w = x.a"
+        " WHERE t.b > 0"
+    ),
     "SELECT t.a, u.b FROM t LEFT JOIN (u JOIN edges ON u.a = src AND u.b IN (SELECT b FROM t)) ON t.a = u.a",
     "SELECT t.a, u.b FROM t JOIN u ON (t.a = u.a AND t.b > 0) OR (t.a = u.a AND u.b > 2)",
     (

@@ -115,6 +115,23 @@ SAME = [
              SELECT node FROM roots UNION SELECT dst FROM near JOIN edges ON near.node = edges.src)
            SELECT * FROM near""",
     ),
+    (  # subqueries of other tables, which are asked for rows of the recursion
+        """WITH RECURSIVE near(node) AS (
+             SELECT node FROM roots
+             UNION SELECT dst FROM near JOIN edges ON near.node = edges.src
+             WHERE NOT EXISTS (SELECT 1 FROM roots r WHERE r.node = dst + 1)
+               AND (SELECT count(*) FROM edges e WHERE e.src = near.node) < 3)
+           SELECT * FROM near""",
+        None,
+    ),
+    (
+        """WITH RECURSIVE hops(node, n) AS (
+             SELECT node, 0 FROM roots
+             UNION ALL SELECT (SELECT max(dst) FROM edges WHERE src = node), n + 1 FROM hops
+             WHERE n < 3 AND EXISTS (SELECT 1 FROM edges WHERE src = node AND w > n - 2))
+           SELECT node, n, count(*) FROM hops GROUP BY node, n""",
+        None,
+    ),
     (  # a query that reads the result twice, and one that recurses over it
         """WITH RECURSIVE near(node) AS (
              SELECT node FROM roots UNION SELECT dst FROM near JOIN edges ON near.node = edges.src),

@@ -100,8 +100,13 @@ class Joins(FromItems):
         )
         laterals = [*(first.this.args.get("laterals") or ())] if first is not None else []
         for one in joins:
-            (parts, early), later = self.joined(one, parts, early, later)
             joins += one.this.args.get("joins") or ()
+        # behind a join that makes rows without a left side, WHERE is of its result
+        last = max((n for n, one in enumerate(joins) if _side(one) in {"RIGHT", "FULL"}), default=-1)
+        held, later = (later, []) if last >= 0 else ([], later)
+        for number, one in enumerate(joins):
+            (parts, early), later = self.joined(one, parts, early, later)
+            later += held if number == last else []
         for one in [*laterals, *(node.args.get("laterals") or ())]:
             parts = [self.lateral_view(one, self.connected(parts, early))]
             early = []
@@ -143,7 +148,7 @@ class Joins(FromItems):
         """The parts with one more, or joined with it; the conditions that wait, and those of `WHERE`."""
         from sqlglot import exp
 
-        side, kind = (node.side or "").upper(), (node.kind or "").upper()
+        side, kind = _side(node), (node.kind or "").upper()
         if (node.method or "").upper() == "ASOF" or kind in {"ASOF", "APPLY", "STRAIGHT_JOIN", "ARRAY"}:
             raise self.binder.refuse(node.this, f"{kind or node.method} JOIN", "use Collection.asof_join.")
         right = node.this
@@ -191,7 +196,7 @@ class Joins(FromItems):
 
     def _beside(self, node: Any, left: FromItem, other: FromItem, on: Any, using: Sequence[str]) -> FromItem:
         """An outer, semi or anti join."""
-        side, kind = (node.side or "").upper(), (node.kind or "").upper()
+        side, kind = _side(node), (node.kind or "").upper()
         conditions = (
             conjuncts(on) if on is not None else [self._using(node, name, [left], other) for name in using]
         )
@@ -548,6 +553,11 @@ class Joins(FromItems):
                 Projection(alone, tuple((name, others.get(name, name)) for name in pairs.schema.names))
             )
         return Concat(tuple(parts))
+
+
+def _side(join: Any) -> str:
+    """`LEFT`, `RIGHT` or `FULL`; nothing of inner joins."""
+    return str(join.side or "").upper()
 
 
 def _only(relation: Relation, names: Sequence[str]) -> Relation:

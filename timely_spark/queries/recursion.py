@@ -22,6 +22,7 @@ from timely_spark.queries.relations import (
     Concat,
     ConstantRows,
     Distinct,
+    DomainRows,
     Matched,
     Named,
     Projection,
@@ -533,9 +534,14 @@ def takes_back(one: Relation, number: int) -> str | None:
 
 
 def _reads(relation: Relation, loop: str, answers: dict[Relation, bool]) -> bool:
+    """Whether a relation reads a loop's names, but as the rows that a subquery is asked for.
+
+    Each of them is joined with its own answer, so a subquery over other tables is like a function of a row.
+    """
     if relation not in answers:
         direct = isinstance(relation, Named) and relation.loop == loop
-        answers[relation] = direct or any(_reads(one, loop, answers) for one in relation.inputs)
+        inputs = () if isinstance(relation, DomainRows) else relation.inputs
+        answers[relation] = direct or any(_reads(one, loop, answers) for one in inputs)
     return answers[relation]
 
 
@@ -549,7 +555,7 @@ def _paths(relation: Relation, loop: str) -> Iterator[tuple[Relation, int]]:
     """The operators over a loop's names, each with the number of the input that reads them."""
     answers: dict[Relation, bool] = {}
     for one in relation.walk():
-        for number, each in enumerate(one.inputs):
+        for number, each in enumerate(() if isinstance(one, DomainRows) else one.inputs):
             if _reads(each, loop, answers):
                 yield one, number
 

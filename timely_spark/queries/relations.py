@@ -376,6 +376,11 @@ class Distinct(Relation):
 
 
 @dataclass(frozen=True, eq=False)
+class DomainRows(Distinct):
+    """The rows for which a subquery has an answer each: they are joined with it, each with its own."""
+
+
+@dataclass(frozen=True, eq=False)
 class Concat(Relation):
     """`UNION ALL`: the rows of all inputs, which have the same columns."""
 

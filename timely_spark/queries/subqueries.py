@@ -22,6 +22,7 @@ from timely_spark.queries.names import BlockNames
 from timely_spark.queries.relations import (
     Aggregation,
     Distinct,
+    DomainRows,
     Projection,
     Relation,
     RelationJoin,
@@ -77,7 +78,7 @@ class Subqueries(BlockNames):
             name = fresh.name(f"outer_{entry.name}")
             columns.append((name, self.final_name(entry.column)))
             entries.append((depth, replace(entry, column=name)))
-        return Domain(Distinct(Projection(self.relation, tuple(columns))), tuple(entries))
+        return Domain(DomainRows(Projection(self.relation, tuple(columns))), tuple(entries))
 
     # -- conditions that keep or drop rows -------------------------------------------------------------------
 
@@ -196,7 +197,7 @@ class Subqueries(BlockNames):
         """Aggregates of an answer, for each row of its domain."""
         always: Relation = UNIT
         if keys:
-            always = Distinct(Projection(self.relation, tuple(dict.fromkeys((one, one) for one in keys))))
+            always = DomainRows(Projection(self.relation, tuple(dict.fromkeys((one, one) for one in keys))))
         return Aggregation(answer.relation, answer.outer, calls, always)
 
     def _joined_with(
@@ -275,7 +276,7 @@ class Subqueries(BlockNames):
 
         fresh = Fresh()
         asked = [(fresh.name(f"ours_{one}"), one) for one in dict.fromkeys((*keys, *left_keys))]
-        ours = Distinct(Projection(self.relation, tuple(asked)))
+        ours = DomainRows(Projection(self.relation, tuple(asked)))
         renamed = [(fresh.name(f"theirs_{one}"), one) for one in dict.fromkeys((*outer, *right_keys))]
         other = Distinct(Projection(answer, tuple(renamed)))
         new, old = {column: name for name, column in asked}, {column: name for name, column in renamed}
