@@ -117,6 +117,7 @@ REFUSED = [
     ("SELECT srcc FROM edges", "no column srcc", "did you mean src?"),
     ("SELECT src FROM edge", "no table edge", "did you mean edges?"),
     ("SELECT src FROM edges a, edges b", "src is ambiguous", "write one of a.src, b.src"),
+    ("SELECT 1 FROM edges a, edges b GROUP BY 1 HAVING src > 1", "src is ambiguous", "write one of a.src"),
     ("SELECT src, count(*) FROM edges", "src is neither in GROUP BY", "any_value(src)"),
     ("SELECT src FROM edges WHERE count(*) > 1", "where no aggregate may be", "HAVING"),
     ("SELECT src FROM edges WHERE src", "is bigint, not boolean", "write a condition"),

@@ -11,7 +11,7 @@ import pyarrow as pa
 from timely_spark.errors import SqlError
 from timely_spark.queries.binder import UNIT, Binder, Domain, Views, column_node
 from timely_spark.queries.relations import Projection, Relation
-from timely_spark.queries.scopes import Ambiguous, Fresh, VisibleColumns
+from timely_spark.queries.scopes import Ambiguous, Fresh, NamedColumn, VisibleColumns
 from timely_spark.queries.time_windows import with_time_windows
 from timely_spark.sql.binder import near
 from timely_spark.sql.types import name_of
@@ -95,13 +95,7 @@ class BlockNames(ABC):
             if names is self.names and self.computed is not None and column not in self.relation.schema.names:
                 raise self._unknown(node, parts, names)
             return column_node(column, node)
-        try:
-            match = names.find(parts)
-        except Ambiguous as error:
-            tables = ", ".join(f"{one.table}.{one.name}" for one in error.entries)
-            raise self.binder.refuse(
-                node, f"{'.'.join(parts)} is ambiguous", f"write one of {tables}."
-            ) from None
+        match = self._found(node, parts, names)
         if match is None:
             if (alias := self._aliases.get(parts[0].lower())) is not None:
                 aliased: exp.Expression = self._of_alias(node, alias, names)
@@ -115,6 +109,18 @@ class BlockNames(ABC):
             tree = exp.Dot(this=tree, expression=exp.to_identifier(part))
         return tree
 
+    def _found(
+        self, node: Any, parts: Sequence[str], names: VisibleColumns
+    ) -> tuple[NamedColumn, int] | None:
+        """The column of a name, and how many of its parts name it."""
+        try:
+            return names.find(parts)
+        except Ambiguous as error:
+            tables = ", ".join(f"{one.table}.{one.name}" for one in error.entries)
+            raise self.binder.refuse(
+                node, f"{'.'.join(parts)} is ambiguous", f"write one of {tables}."
+            ) from None
+
     def _of_alias(self, node: Any, alias: Any, names: VisibleColumns) -> Any:
         """The expression of another column of the result, as Spark lets names of its aliases be used."""
         name = node.parts[0].name.lower()
@@ -127,7 +133,7 @@ class BlockNames(ABC):
     def _unknown(self, node: Any, parts: Sequence[str], names: VisibleColumns) -> SqlError:
         candidates = list(names.all_known())
         text = ".".join(parts)
-        if self._before is not None and names is self.names and self._before.find(parts) is not None:
+        if self._before is not None and names is self.names and self._found(node, parts, self._before):
             hint = f"add it to GROUP BY, or write an aggregate, such as any_value({text})."
             return self.binder.refuse(node, f"{text} is neither in GROUP BY nor in an aggregate", hint)
         listed = list(
