@@ -23,6 +23,8 @@ _U = np.uint64
 _WIDTH = 64
 #: fewer rows are sorted by one number after the other: to pack takes as long as to sort so many
 _FEW = 1 << 8
+#: so many bits of a hash are mostly different where hashes are
+_BEGIN = 24
 
 
 def numbers_of(table: pa.Table, columns: Sequence[str]) -> list[Indices]:
@@ -114,18 +116,18 @@ def by_hash(hashed: Hashes, numbers: Sequence[Indices]) -> Groups:
         >>> found.order.tolist(), found.starts.tolist()
         ([1, 3, 2, 0], [0, 2, 3])
     """
+    low = len(hashed).bit_length()
     codes, bits = _packed(numbers, len(hashed))
-    if bits > _WIDTH // 4:
+    if bits + low > _WIDTH - _BEGIN:
         codes, bits = _ranks(codes)
-    room = _WIDTH - bits - len(hashed).bit_length()
-    order = _sorted(hashed >> _U(_WIDTH - room) << _U(bits) | codes, room + bits).order
-    ordered = hashed[order]
+    room = _WIDTH - bits - low
+    groups = _sorted(hashed >> _U(_WIDTH - room) << _U(bits) | codes, room + bits)
+    order, ordered = groups.order, hashed[groups.order]
+    new = changes(ordered)
+    new[groups.starts] = True
     if (ordered[1:] < ordered[:-1]).any():  # hashes that begin alike
         order = order[np.argsort(ordered, kind="stable")]
-        ordered = hashed[order]
-    new = changes(ordered)
-    if bits:
-        new |= changes(codes[order])
+        new = changes(hashed[order]) | changes(codes[order])
     return Groups(order, new.nonzero()[0])
 
 

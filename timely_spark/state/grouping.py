@@ -130,6 +130,8 @@ class Groups:
 
     def totals(self, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The sum of each group's weights."""
+        if len(self.starts) < len(weights) and (weights == weights[0]).all():
+            return np.asarray(self.sizes * weights[0])
         each = weights[self.order]
         if len(self.starts) == len(self.order):
             return each
