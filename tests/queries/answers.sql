@@ -653,3 +653,9 @@ SELECT b AS x, 2 AS b, 3 AS b FROM t WHERE b > 1 ORDER BY b LIMIT 1
 SELECT a AS k, max(-b) AS a FROM t WHERE a > 0 GROUP BY a ORDER BY a + 0 LIMIT 1
 ----
 2 -3
+
+-- VALUES with names
+
+WITH v AS (VALUES (1, 'x'), (2, 'y') AS t(n, m)) SELECT m, n FROM v WHERE n > 1
+----
+y 2

@@ -172,10 +172,15 @@ class Binder:
         for kind, column in zip(kinds, zip(*rows, strict=True), strict=True):
             cast = [self.bound(cast_to(value, kind), one).evaluate(table) for value in column]
             columns.append([frozen(value[0].as_py()) for value in cast])
-        names = [f"col{n}" for n in range(1, len(kinds) + 1)]
+        names = tuple(f"col{n}" for n in range(1, len(kinds) + 1))
         schema = pa.schema(list(zip(names, kinds, strict=True)))
         relation: Relation = ConstantRows(schema, tuple(zip(*columns, strict=True)))
-        answer = BoundQuery(relation, tuple(names), tuple(names))
+        alias = named_rows(node).args.get("alias")
+        listed = tuple(one.name for one in alias.columns) if alias is not None else ()
+        if listed and len(listed) != len(names):
+            problem = f"{len(listed)} names for {len(names)} columns"
+            raise self.refuse(alias.columns[0], problem, "name each column.")
+        answer = BoundQuery(relation, listed or names, names)
         return answer if domain is None else self.with_domain(answer, domain)
 
     def with_domain(self, answer: BoundQuery, domain: Domain) -> BoundQuery:
@@ -303,6 +308,23 @@ class Binder:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise self.refuse(node, f"{what} is {value!r}", "write a whole number.")
         return value
+
+
+def named_rows(node: Any) -> Any:
+    """`VALUES 1, 2 AS t(a)`, of which sqlglot takes the name for that of the last value."""
+    from sqlglot import exp
+
+    value = [*node.expressions[-1].iter_expressions()][-1]
+    if node.alias or not isinstance(value, exp.Alias) or len(node.expressions[-1].expressions) > 1:
+        return node
+    rows = node.copy()
+    rows.set(
+        "alias",
+        exp.TableAlias(
+            this=value.args["alias"], columns=(node.args.get("alias") or exp.TableAlias()).columns
+        ),
+    )
+    return rows
 
 
 def frozen(value: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.queries import calls
-from timely_spark.queries.binder import UNIT, BoundQuery, Domain, Views, column_node
+from timely_spark.queries.binder import UNIT, BoundQuery, Domain, Views, column_node, named_rows
 from timely_spark.queries.generators import (
     GENERATORS,
     Generated,
@@ -76,7 +76,7 @@ class FromItems(Subqueries):
         elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
             return self._in_parentheses(node)
         elif isinstance(node, exp.Subquery | exp.Values | exp.Query):
-            return self.derived(_named_rows(node) if isinstance(node, exp.Values) else node)
+            return self.derived(named_rows(node) if isinstance(node, exp.Values) else node)
         elif isinstance(node, exp.Table) and is_generator(node.this):
             return self._generated_in_from(node)
         elif isinstance(node, exp.Table) and _is_range(node.this):
@@ -286,23 +286,6 @@ def exp_alias(names: Sequence[str]) -> Any:
 
     columns = [exp.to_identifier(one) for one in names]
     return exp.Table(alias=exp.TableAlias(columns=columns))
-
-
-def _named_rows(node: Any) -> Any:
-    """`VALUES 1, 2 AS t(a)`, of which sqlglot takes the name for that of the last value."""
-    from sqlglot import exp
-
-    value = [*node.expressions[-1].iter_expressions()][-1]
-    if node.alias or not isinstance(value, exp.Alias) or len(node.expressions[-1].expressions) > 1:
-        return node
-    rows = node.copy()
-    rows.set(
-        "alias",
-        exp.TableAlias(
-            this=value.args["alias"], columns=(node.args.get("alias") or exp.TableAlias()).columns
-        ),
-    )
-    return rows
 
 
 def _is_range(node: Any) -> bool:
