@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pickle
+import random
 import subprocess
 import sys
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
 from timely_spark.errors import ExpressionError, SqlError
 from timely_spark.sql import bind
+from timely_spark.sql.binder import SPECIAL
+from timely_spark.sql.registry import FUNCTIONS
 
 ROWS = pa.table(
     {
@@ -61,6 +65,33 @@ def test_a_mistake_shows_its_place(text: str, line: int, column: int, says: str)
         in message
     )
     assert __file__ in message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", range(5))
+def test_a_function_refuses_arguments_that_do_not_fit(count: int) -> None:
+    """Of any number and type: whatever is refused is so in words."""
+    of = random.Random(count)
+    values = ["a", "s", "p", "1.5", "NULL", "true", "array(1)", "map('a', 1)", "DATE '2024-01-01'", "x -> x"]
+    for name in sorted({*FUNCTIONS, *SPECIAL}):
+        for _ in range(3):
+            with suppress(SqlError):
+                bind(f"{name}({', '.join(of.choice(values) for _ in range(count))})", ROWS.schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("coalesce()", "coalesce has 0 arguments"),
+        ("transform(array(a))", "it takes 2"),
+        ("aggregate(array(a), 0)", "it takes 3 to 4"),
+        ("bigint(a, a)", "it takes 1"),
+        ("map_concat()", "map_concat"),
+    ],
+)
+def test_a_number_of_arguments_that_does_not_fit_is_told(text: str, says: str) -> None:
+    with pytest.raises(SqlError, match=says):
+        bind(text, ROWS.schema)
 
 
 def test_an_expression_without_a_value_says_which() -> None:

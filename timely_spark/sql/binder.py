@@ -43,11 +43,29 @@ def syntax(names: str) -> Callable[[Form], Form]:
     return enter
 
 
-def special(names: str) -> Callable[[Form], Form]:
-    """Enter how calls of functions are bound that are more than a kernel."""
+def special(names: str, least: int = 0, most: int | None = None) -> Callable[[Form], Form]:
+    """Enter how calls of functions are bound that are more than a kernel.
+
+    Args:
+        least: so many arguments they have at least.
+        most: and at most; None if there is no limit.
+    """
 
     def enter(form: Form) -> Form:
-        SPECIAL.update(dict.fromkeys(names.split(), form))
+        def counted(binder: ExpressionBinder, node: Any) -> Term:
+            number = len(node.expressions)
+            if number < least or (most is not None and number > most):
+                wanted = (
+                    f"{least}"
+                    if most == least
+                    else f"{least} or more"
+                    if most is None
+                    else f"{least} to {most}"
+                )
+                raise binder.refuse(node, f"{node.name} has {number} arguments", f"it takes {wanted}.")
+            return form(binder, node)
+
+        SPECIAL.update(dict.fromkeys(names.split(), counted))
         return form
 
     return enter

@@ -249,40 +249,41 @@ def _chosen(
     return terms.Case(otherwise.type, tuple(conditions), tuple(results), otherwise)
 
 
-@special("nvl2")
+@special("nvl2", 3, 3)
 def _nvl2(binder: ExpressionBinder, node: Any) -> Term:
-    subject, value, default = _arguments(binder, node, 3)
+    subject, value, default = binder.many(node.expressions)
     return _chosen(binder, node, [binder.call(node, "isnotnull", subject)], [value], default)
 
 
-@special("nullif")
+@special("nullif", 2, 2)
 def _nullif(binder: ExpressionBinder, node: Any) -> Term:
-    left, right = _arguments(binder, node, 2)
+    left, right = binder.many(node.expressions)
     return _chosen(binder, node, [binder.call(node, "=", left, right)], [binder.null], left)
 
 
-@special("nanvl")
+@special("nanvl", 2, 2)
 def _nanvl(binder: ExpressionBinder, node: Any) -> Term:
-    left, right = _arguments(binder, node, 2)
+    left, right = binder.many(node.expressions)
     kind = pa.float32() if left.type == right.type == pa.float32() else pa.float64()
     left, right = binder.cast(left, kind, node), binder.cast(right, kind, node)
     return _chosen(binder, node, [binder.call(node, "isnan", left)], [right], left)
 
 
-@special("nullifzero")
+@special("nullifzero", 1, 1)
 def _nullifzero(binder: ExpressionBinder, node: Any) -> Term:
-    (operand,) = _arguments(binder, node, 1)
+    (operand,) = binder.many(node.expressions)
     zero = binder.constant(pa.scalar(0, pa.int32()))
     return _chosen(binder, node, [binder.call(node, "=", operand, zero)], [binder.null], operand)
 
 
-@special("zeroifnull")
+@special("zeroifnull", 1, 1)
 def _zeroifnull(binder: ExpressionBinder, node: Any) -> Term:
-    (operand,) = _arguments(binder, node, 1)
+    (operand,) = binder.many(node.expressions)
     return _first(binder, node, [operand, binder.constant(pa.scalar(0, pa.int32()))])
 
 
-@special("coalesce ifnull nvl")
+@special("coalesce", 1)
+@special("ifnull nvl", 2, 2)
 def _coalesce(binder: ExpressionBinder, node: Any) -> Term:
     return _first(binder, node, binder.many(node.expressions))
 
@@ -292,26 +293,18 @@ def _first(binder: ExpressionBinder, node: Any, values: Sequence[Term]) -> Term:
     return terms.Coalesce(choices[0].type, tuple(choices))
 
 
-@special("equal_null")
+@special("equal_null", 2, 2)
 def _equal_null(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.call(node, "<=>", *_arguments(binder, node, 2))
+    return binder.call(node, "<=>", *binder.many(node.expressions))
 
 
-@special("decode")
+@special("decode", 2)
 def _decode(binder: ExpressionBinder, node: Any) -> Term:
     subject, *rest = binder.many(node.expressions)
     if len(rest) == 1:
         return binder.call(node, "$decode", subject, *rest)
     conditions = [binder.call(node, "<=>", subject, one) for one in rest[: len(rest) // 2 * 2 : 2]]
     return _chosen(binder, node, conditions, rest[1::2], rest[-1] if len(rest) % 2 else binder.null)
-
-
-def _arguments(binder: ExpressionBinder, node: Any, count: int) -> list[Term]:
-    """The arguments of a function that has a number of them."""
-    if len(node.expressions) != count:
-        problem = f"{node.name} has {len(node.expressions)} arguments"
-        raise binder.refuse(node, problem, f"it takes {count}.")
-    return binder.many(node.expressions)
 
 
 @syntax("Between")
@@ -389,12 +382,13 @@ _CASTS = {
 }
 
 
-@special(f"{' '.join(_CASTS)} decimal timestamp to_date to_timestamp to_timestamp_ltz to_timestamp_ntz")
+@special(f"{' '.join(_CASTS)} decimal timestamp", 1, 1)
+@special("to_date to_timestamp to_timestamp_ltz to_timestamp_ntz", 1, 2)
 def _cast_call(binder: ExpressionBinder, node: Any) -> Term:
     name = node.name.lower()
     if len(node.expressions) == 2 and name.startswith("to_"):
         return binder.call(node, f"${name}", *node.expressions)
-    (operand,) = _arguments(binder, node, 1)
+    (operand,) = binder.many(node.expressions)
     kinds = {
         "decimal": pa.decimal128(10, 0),
         "to_date": pa.date32(),
@@ -404,12 +398,12 @@ def _cast_call(binder: ExpressionBinder, node: Any) -> Term:
     return binder.cast(operand, kind, node)
 
 
-@special("try_to_date try_to_timestamp")
+@special("try_to_date try_to_timestamp", 1, 2)
 def _try_cast_call(binder: ExpressionBinder, node: Any) -> Term:
     name = node.name.lower()
     if len(node.expressions) == 2:
         return binder.call(node, f"${name}", *node.expressions)
-    (operand,) = _arguments(binder, node, 1)
+    (operand,) = binder.many(node.expressions)
     kind = pa.date32() if name == "try_to_date" else types.timestamp(binder.zone)
     return binder.cast(operand, kind, node, "try_cast")
 
@@ -425,9 +419,9 @@ def _unix_timestamp(binder: ExpressionBinder, node: Any) -> Term:
     return binder.called(node, "$unix_seconds", [operand])  # which rounds towards 1970
 
 
-@special("from_json")
+@special("from_json", 2, 2)
 def _from_json(binder: ExpressionBinder, node: Any) -> Term:
-    text, schema = _arguments(binder, node, 2)
+    text, schema = binder.many(node.expressions)
     ddl = schema.value.as_py() if isinstance(schema, terms.Constant) and schema.type == pa.string() else ""
     kind = literals.type_of_text(ddl, binder.zone)
     if kind is None or not pa.types.is_nested(kind) or not is_json_type(kind):
@@ -438,16 +432,16 @@ def _from_json(binder: ExpressionBinder, node: Any) -> Term:
     return terms.FunctionCall(kind, "$from_json", arguments, binder.zone, binder.sql(node))
 
 
-@special("typeof")
+@special("typeof", 1, 1)
 def _typeof(binder: ExpressionBinder, node: Any) -> Term:
-    (operand,) = _arguments(binder, node, 1)
+    (operand,) = binder.many(node.expressions)
     return binder.constant(pa.scalar(name_of(operand.type)))
 
 
 _ROUNDINGS = {"round": "round", "bround": "bround", "ceil": "ceil", "ceiling": "ceil", "floor": "floor"}
 
 
-@special(" ".join(_ROUNDINGS))
+@special(" ".join(_ROUNDINGS), 1, 2)
 def _round(binder: ExpressionBinder, node: Any) -> Term:
     name, (operand, *rest) = _ROUNDINGS[node.name.lower()], binder.many(node.expressions)
     if not is_number(operand.type):
@@ -495,7 +489,7 @@ def _position(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "$locate", node.args["substr"], node.this, node.args.get("position"))
 
 
-@special("locate position")
+@special("locate position", 2, 3)
 def _locate(binder: ExpressionBinder, node: Any) -> Term:
     part, text, *start = binder.many(node.expressions)
     place = binder.call(node, "$locate", part, text, *start)
@@ -512,7 +506,7 @@ def _overlay(binder: ExpressionBinder, node: Any) -> Term:
     )
 
 
-@special("concat_ws")
+@special("concat_ws", 1)
 def _concat_ws(binder: ExpressionBinder, node: Any) -> Term:
     separator, *parts = binder.many(node.expressions)
     texts = types.array_of(pa.string())

@@ -111,21 +111,21 @@ def _of_array(binder: ExpressionBinder, node: Any) -> tuple[Term, pa.DataType]:
     return array, array.type.value_type
 
 
-@special("transform")
+@special("transform", 2, 2)
 def _transform(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     names, body = _lambda(binder, node.expressions[1], [kind, pa.int32()])
     return terms.Transformed(types.array_of(body.type), array, names, body)
 
 
-@special("filter")
+@special("filter", 2, 2)
 def _filter(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     names, body = _lambda(binder, node.expressions[1], [kind, pa.int32()])
     return terms.Filtered(array.type, array, names, binder.cast(body, pa.bool_(), node))
 
 
-@special("exists forall")
+@special("exists forall", 2, 2)
 def _exists(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     names, body = _lambda(binder, node.expressions[1], [kind])
@@ -133,7 +133,7 @@ def _exists(binder: ExpressionBinder, node: Any) -> Term:
     return terms.Quantified(pa.bool_(), array, names, binder.cast(body, pa.bool_(), node), every)
 
 
-@special("aggregate reduce")
+@special("aggregate reduce", 3, 4)
 def _aggregate(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     start = binder.bind(node.expressions[1])
@@ -152,7 +152,7 @@ def _of_map(binder: ExpressionBinder, node: Any) -> Term:
     return operand
 
 
-@special("map_filter transform_keys transform_values")
+@special("map_filter transform_keys transform_values", 2, 2)
 def _map_function(binder: ExpressionBinder, node: Any) -> Term:
     operand, name = _of_map(binder, node), node.name.lower()
     names, body = _lambda(binder, node.expressions[1], [operand.type.key_type, operand.type.item_type])
@@ -164,7 +164,7 @@ def _map_function(binder: ExpressionBinder, node: Any) -> Term:
     return binder.called(node, "map_from_arrays", [pairs, binder.called(node, "map_values", [operand])])
 
 
-@special("zip_with")
+@special("zip_with", 3, 3)
 def _zip_with(binder: ExpressionBinder, node: Any) -> Term:
     arrays = [binder.bind(one) for one in node.expressions[:2]]
     if not all(types.is_array(one.type) for one in arrays):

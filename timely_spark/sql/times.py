@@ -30,7 +30,7 @@ def _extract(binder: ExpressionBinder, node: Any) -> Term:
     return _part(binder, node, node.this.name, binder.bind(node.expression))
 
 
-@special("date_part datepart")
+@special("date_part datepart", 2, 2)
 def _date_part(binder: ExpressionBinder, node: Any) -> Term:
     return _part(
         binder,

@@ -25,7 +25,7 @@ def _numeric(decimal: Callable[[pa.DataType, pa.DataType], pa.DataType]) -> Call
     """The types of an operator of numbers; `decimal` is the type of its result for decimals."""
 
     def typed(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
-        kind = common(*kinds)
+        kind = common(*kinds) if len(kinds) == 2 else None
         if kind in {pa.null(), pa.string()}:
             kind = pa.float64()
         if kind is None or not is_number(kind):

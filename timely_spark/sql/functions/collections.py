@@ -419,7 +419,7 @@ def _map_from_entries(a: pa.Array, *, result: pa.DataType, failures: Failures) -
     return _made_map(keys, items, x.sizes, result, failures)
 
 
-@spark_function("map_concat", "map<K, V>... -> map<K, V>")
+@spark_function("map_concat", "map<K, V>, map<K, V>... -> map<K, V>")
 def _map_concat(*maps: Value, length: int, result: pa.DataType, failures: Failures) -> Any:
     pairs = [as_array(one, length).cast(types.entries_of(result)) for one in maps]
     x = Elements(_array_concat(*pairs, length=length, result=types.entries_of(result)))
