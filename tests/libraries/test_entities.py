@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from timely_spark.libraries.entities import CHANGE, _regrouped
 from timely_spark.testing import run
 
 THRESHOLD, STEP, LARGEST = 0.5, 0.1, 4
@@ -211,3 +212,16 @@ def test_the_id_of_a_record_may_be_least_or_greatest() -> None:
 
     assert ts.snapshot(out["ids"], at=0)["entity"].to_pylist() == [f"{least}@0"] * 2
     assert ts.snapshot(out["ids"], at=1).equals(pa.table({"record": [greatest], "entity": [f"{least}@0"]}))
+
+
+def test_no_row_lacks_a_group_by_which_workers_share_the_rows() -> None:
+    columns = [("group", pa.string()), ("record", pa.int64()), ("to", pa.string()), ("founder", pa.int64())]
+    changes = pa.table({"record": [1, 2, 2, 3], "group": ["x", "x", "y", "y"], CHANGE: [1, -1, 1, -1]})
+
+    rows = _regrouped(pa.schema(columns), None, changes).to_pylist()
+
+    assert {row["record"]: (row["group"], row["to"], row["founder"]) for row in rows} == {
+        1: ("x", "x", 1),  # it comes
+        2: ("x", "y", None),  # it moves
+        3: ("y", None, None),  # it goes
+    }

@@ -356,9 +356,14 @@ def stable_ids(
 
 
 def _regrouped(messages: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
-    """For each record that changes its group, the old one (null: it came) and the new one (null: it went)."""
+    """For each record that changes its group, the old one and the new one, which is null if the record goes.
+
+    A record that comes has the new one twice, because all rows without a group would be one worker's. It is
+    its own founder.
+    """
     records, before, after = _before_and_after(changes, "group")
-    return _filled(messages, record=records, group=before, to=after)
+    founder = pc.if_else(pc.is_null(before), records, pa.scalar(None, records.type))
+    return _filled(messages, record=records, group=pc.coalesce(before, after), to=after, founder=founder)
 
 
 def _filled(schema: pa.Schema, **columns: Any) -> pa.Table:
@@ -395,10 +400,9 @@ class _Ids(BufferingVertex):
             self._come(time, batch)
 
     def _leave(self, time: Timestamp, batch: pa.Table) -> None:
-        """Records leave their groups: columns group (null: it came), record, to (null: it went)."""
-        new, leaving = (
-            batch.filter(chosen) for chosen in (batch["group"].is_null(), batch["group"].is_valid())
-        )
+        """Records leave their groups: see `_regrouped`."""
+        is_new = batch["founder"].is_valid()
+        new, leaving = batch.filter(is_new), batch.filter(pc.invert(is_new))
         groups = leaving["group"].unique()
         before, oldest, group = self._members(groups)
         at = pc.index_in(before["record"], leaving["record"])
