@@ -72,6 +72,8 @@ def test_functions_and_queries_read_each_other(folder: Path) -> None:
     expected = ts.testing.run(flow, {"transfers": rows})
     assert {name: made[name].rows() for name in plain} == {name: expected[name].rows() for name in plain}
     assert expected["sizes"].rows()[1]
+    assert flow.compile(1).unnamed != ()
+    assert piped.compile(1).unnamed == ()  # a step is named after its view
 
 
 def parts(transfers: ts.Collection) -> ts.Collection:

@@ -357,7 +357,8 @@ class _Built:
         if self.spark is None and "spark" in one.arguments:
             msg = f"view {one.name} ({one.where}) needs a session"
             raise GraphError(msg, hint=_NO_SESSION)
-        result = _call(one, [arguments[name] for name in one.arguments], self._options(one), name=one.name)
+        read = (arguments[name] for name in one.arguments)
+        result = _call(one, self._options(one), *read, name=one.name)
         if not isinstance(result, Collection | Stream):
             msg = f"view {one.name} ({one.where}) returned {type(result).__name__}"
             raise GraphError(msg, hint="return a collection, or a stream.")
@@ -455,6 +456,6 @@ def _saved(files: Files) -> list[dict[str, Any]]:
     return parts
 
 
-@composed  # which names the steps
-def _call(view: FunctionView, arguments: Sequence[Any], options: Mapping[str, Any], *, name: str) -> Any:  # noqa: ARG001
+@composed  # which names the steps, in the flow of an argument
+def _call(view: FunctionView, options: Mapping[str, Any], *arguments: Any, name: str) -> Any:  # noqa: ARG001
     return view.function(*arguments, **options)

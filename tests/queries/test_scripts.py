@@ -47,6 +47,14 @@ def test_views_of_a_script_read_those_before_them_and_share_what_they_read():
     assert made["of m"].rows() == {0: [(3, 1)], 1: [(None, 1), (3, -1)]}
 
 
+def test_the_steps_of_a_query_are_named_after_it():
+    for name, unnamed in (("degrees", 0), (None, 1)):
+        edges = collection()
+        degrees = ts.sql("SELECT src, count(*) AS n FROM edges GROUP BY src", name=name, edges=edges)
+        degrees.changes().capture("out")
+        assert len(edges.index.flow.compile(1).unnamed) == unnamed
+
+
 def test_several_joins_of_one_table_share_an_arrangement():
     query = "SELECT a.src FROM edges a JOIN edges b ON a.dst = b.src JOIN edges c ON b.dst = c.src"
     edges = collection()

@@ -91,7 +91,8 @@ def build_all(
     relations = relations_of(answers)
     builder = Builder(tables)
     builder.expect(*relations)
-    return [_named(builder, one, name=name) for one, name in zip(relations, names, strict=True)]
+    table = next(iter(tables.values()), None)
+    return [_named(table, builder, one, name=name) for one, name in zip(relations, names, strict=True)]
 
 
 def relations_of(answers: Sequence[BoundQuery]) -> list[Relation]:
@@ -118,6 +119,6 @@ def planned(text: str, tables: Mapping[str, Collection]) -> tuple[Relation, list
     return relations_of([view.query])[0], binder.notes
 
 
-@composed  # which names the steps
-def _named(building: Builder, relation: Relation, *, name: str | None) -> Collection:  # noqa: ARG001
+@composed  # which names the steps, in the flow of the first argument
+def _named(table: Any, building: Builder, relation: Relation, *, name: str | None) -> Collection:  # noqa: ARG001
     return building.collection(relation)
