@@ -53,6 +53,9 @@ def test_the_steps_of_a_query_are_named_after_it():
         degrees = ts.sql("SELECT src, count(*) AS n FROM edges GROUP BY src", name=name, edges=edges)
         degrees.changes().capture("out")
         assert len(edges.index.flow.compile(1).unnamed) == unnamed
+    for wrong in (3, "", "a/b"):
+        with pytest.raises(GraphError, match=r"step name .*test_scripts.py.*\nHint: use letters"):
+            ts.sql("SELECT src FROM edges", name=wrong, edges=collection())
 
 
 def test_several_joins_of_one_table_share_an_arrangement():
