@@ -67,7 +67,7 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str) and value != "" and not any("\ud800" <= one <= "\udfff" for one in value)
 
 
-def check_name(text: Any, where: Where) -> None:
+def check_step_name(text: Any, where: Where) -> None:
     """Refuse what is not a name of a step."""
     if not is_text(text) or set(text) & set("./\\\0\n"):
         msg = f"step name {text!r} is no text, is empty, or has one of . / \\ in it"
@@ -131,7 +131,7 @@ class Names:
             self.owner = before
 
     def _given(self, outer: Name | None, text: Any, where: Where) -> Name:
-        check_name(text, where)
+        check_step_name(text, where)
         full = _inside(outer, text)
         if (other := self.every.get(full)) is not None:
             if other.given:

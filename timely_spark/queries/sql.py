@@ -11,7 +11,7 @@ from timely_spark.authors import check_collection
 from timely_spark.differential.collections import Collection
 from timely_spark.errors import GraphError
 from timely_spark.graph import caller, locate_errors
-from timely_spark.graph.naming import check_name
+from timely_spark.graph.naming import check_step_name
 from timely_spark.streams import Stream
 
 
@@ -53,7 +53,7 @@ def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -
         msg = "sql: the query has no tables"
         raise GraphError(msg, where=caller(), hint="give each by its name: ts.sql(query, edges=edges).")
     if name is not None:
-        check_name(name, caller())
+        check_step_name(name, caller())
     from timely_spark.queries.scripts import bound, build_all, table_view
 
     collections = {table_name: as_collection(table) for table_name, table in tables.items()}
