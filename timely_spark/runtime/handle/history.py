@@ -144,13 +144,13 @@ class History:
 
     def moved(self) -> Counter[int]:
         """By channel the records."""
-        return sum((Counter(batch.moved) for batch in self.batches), Counter())
+        return _sums(batch.moved for batch in self.batches)
 
-    def spent(self) -> dict[str, float]:
+    def spent(self) -> Mapping[str, float]:
         """By step the seconds."""
         return _sums(batch.spent for batch in self.batches)
 
-    def took(self) -> dict[int, float]:
+    def took(self) -> Mapping[int, float]:
         """By worker the milliseconds."""
         return _sums(batch.took for batch in self.batches)
 
@@ -180,9 +180,8 @@ def quantile(values: Iterable[float], part: float) -> float | None:
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else None
 
 
-def _sums(parts: Iterable[Mapping[Any, float]]) -> dict[Any, float]:
-    total: dict[Any, float] = defaultdict(float)
+def _sums(parts: Iterable[Mapping[Any, Any]]) -> Counter[Any]:
+    total: Counter[Any] = Counter()
     for part in parts:
-        for name, value in part.items():
-            total[name] += value
-    return dict(total)
+        total.update(part)
+    return total

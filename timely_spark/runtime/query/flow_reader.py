@@ -183,10 +183,12 @@ class FlowReader:
 
     def _look(self, least: int) -> None:
         """Look for the newest manifest; `least` was there."""
-        seen = max(self._newest, least)
-        newest = self.log.newest(seen)
-        if (newest is None or newest < seen) and not self.log.has(seen):  # the newest is never pruned
-            self._raise_damaged(LogDamaged.no_manifest(self.log.files.root, seen))
+        least = max(self._newest, least)
+        newest = self.log.newest(least)
+        if (newest is None or newest < least) and not self.log.has(least):  # the newest is never pruned
+            with self.context.reporting():
+                self.log.check_owner()  # a later run may have removed this run's files
+                raise LogDamaged.no_manifest(self.log.files.root, least)
         if newest is not None and (newest != self._newest or self._manifest is None):
             # a batch has run: the answer to the first poll after a batch has no pause
             self._newest, self._pause = newest, 0.0
@@ -217,9 +219,8 @@ class FlowReader:
         batch reads the same log. If the batch has rows, the question is asked again later.
         """
         columns = [source.name for source in self.context.plan.inputs if by_column(source.epochs)]
-        if not columns or start.get("asked") == self._newest:
-            return start
-        if (manifest := self._manifest) is None:
+        manifest = self._manifest
+        if manifest is None or not columns or start.get("asked") == self._newest:
             return start
         stand, begun = manifest.coordinator["inputs"], manifest.coordinator["begun"]
         if any(stand[name] is not None and stand[name] <= begun for name in columns):
@@ -247,11 +248,6 @@ class FlowReader:
                 self.log.check_owner()  # a later run may have removed this run's files
                 read_entry(self.log, name, number)
 
-    def _raise_damaged(self, error: LogDamaged) -> None:
-        with self.context.reporting():
-            self.log.check_owner()  # a later run may have removed this run's files
-            raise error
-
     def _wait(self, start: Offset) -> bool:
         """Pause before answering "nothing new", unless something may be new; pauses grow in an idle flow.
 
@@ -265,8 +261,8 @@ class FlowReader:
         longest = LONGEST_IF_WOKEN if complete and not self._has_dataframes else LONGEST_PAUSE
         self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), longest)
         next_entries = {name: last + 1 for name, last in self._last_read(start).items()}
-        while (left := until - time.monotonic()) > 0:
-            if wakeup.wait(min(beat, left)):
+        while (remaining := until - time.monotonic()) > 0:
+            if wakeup.wait(min(beat, remaining)):
                 self._pause = 0.0
                 for reader in self.readers.values():
                     reader.look_again()

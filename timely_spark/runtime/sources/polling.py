@@ -27,7 +27,7 @@ Offset = dict[str, Any]
 #: Looking for new input takes at most one part in so many of the time, if nothing tells of any.
 _IDLE = 10
 #: (source, column) that this process has warned about.
-_told_columns: set[tuple[str, str]] = set()
+_warned_columns: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Reader:
         #: The newest manifest that was seen, and the offsets in it.
         self._newest: int | None = None
         self._resident: Mapping[str, Offset] = {}
-        #: How much was there at the last look that no batch has begun to read; what was told of that last.
+        #: How much was there at the last look that no batch has begun to read; and as last written.
         self._waiting = 0
-        self._told: int | None = None
+        self._written: int | None = None
 
     @property
     def _name(self) -> str:
@@ -98,9 +98,9 @@ class Reader:
                 raise BadFile(msg, where=self.source.where, hint=hint)
             read = self._read_to(start)
             end = self._next(read, unlimited=unlimited)
-            if self._waiting != self._told:
+            if self._waiting != self._written:
                 write_waiting(self.context.log.files, self._name, self._waiting)
-                self._told = self._waiting
+                self._written = self._waiting
             if end == read:
                 return start
             return end if read is start else {**end, "after": read}
@@ -189,9 +189,9 @@ class Reader:
 
     def _warn_of_columns(self, path: str, names: list[str]) -> None:
         """Warn, once in a process, of columns that are new in a file and are not read."""
-        new = [name for name in names if (self._name, name) not in _told_columns]
+        new = [name for name in names if (self._name, name) not in _warned_columns]
         if new:
-            _told_columns.update((self._name, name) for name in new)
+            _warned_columns.update((self._name, name) for name in new)
             text = f"source {self._name!r}: columns {new} of {path} are not read: it was built without them."
             hint = "an input of another name, with them in files(schema=...), reads them from the start."
             self.context.log_message(logging.WARNING, "%s", with_hint(text, hint))

@@ -35,7 +35,7 @@ from timely_spark.runtime.storage.published import Published, epoch_of
 from timely_spark.worker import pack_input
 
 #: The log has so many names of one listing.
-_TOLD = 10
+_LOGGED = 10
 #: One batch replays at most so many bytes of files, but one epoch at least.
 _REPLAYED = 64 << 20
 
@@ -52,11 +52,11 @@ class Ignored:
         if ignored == self._last:
             return
         new = sorted(ignored.keys() - self._last.keys())
-        for name in new[:_TOLD]:
+        for name in new[:_LOGGED]:
             self._context.log_message(logging.WARNING, "source %r: %s %s", self._source, name, ignored[name])
-        if len(new) > _TOLD:
+        if len(new) > _LOGGED:
             text = "source %r: %d more names are not read; python -m timely_spark status has some"
-            self._context.log_message(logging.WARNING, text, self._source, len(new) - _TOLD)
+            self._context.log_message(logging.WARNING, text, self._source, len(new) - _LOGGED)
         write_ignored(self._context.log.files, self._source, ignored)
         self._last = ignored
 
