@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from timely_spark.errors import SchemaError, values_of
 from timely_spark.graph import describe, find
-from timely_spark.show.table import Table, epochs_table, escaped
+from timely_spark.show.table import Table, counted, epochs_table, escaped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,10 +109,8 @@ class Captured:
 
     def _table(self) -> Table:
         total = sum(table.num_rows for table in self.epochs.values())
-        counts = [
-            f"{n} {what}{'s' * (n != 1)}" for n, what in ((len(self.epochs), "epoch"), (total, "record"))
-        ]
-        title = f"Captured: {', '.join(counts)} ({describe(self.schema)})"
+        counts = f"{counted(len(self.epochs), 'epoch')}, {counted(total, 'record')}"
+        title = f"Captured: {counts} ({describe(self.schema)})"
         return epochs_table(title, self.schema, self.epochs)
 
 

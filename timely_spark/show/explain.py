@@ -14,6 +14,7 @@ from timely_spark.compiler.summary import unnamed_in_words
 from timely_spark.graph import Edge, LoopContext, Partition, Stage, columns_of
 from timely_spark.graph.stage import closure, edges_into
 from timely_spark.show.sketch import CALL, LOOP, Expand, Sketch, Step, label_of, way_of
+from timely_spark.show.table import counted
 from timely_spark.times.refined import time_text
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def explain(flow: Dataflow, workers: int = 2, *, expand: Expand = False) -> str:
     shown = _Shown(sketch, boxes, loops)
     return "\n".join(
         [
-            f"Flow {plan.name!r} on {workers} worker{'s' * (workers > 1)}",
+            f"Flow {plan.name!r} on {counted(workers, 'worker')}",
             "",
             "Steps: in topological order, loops indented",
             *_steps(plan, written, shown),
@@ -200,7 +201,7 @@ def _box(
     costs = sum(c.exchange is not None and c.source is not None for c in channels if c not in from_outside)
     waits = sum(node.waits for node in inside)
     parts = [f"{len(inside)} vert{'ices' if len(inside) > 1 else 'ex'}"]
-    parts += [f"{costs} exchange{'s' * (costs > 1)} between them"] * bool(costs)
+    parts += [f"{counted(costs, 'exchange')} between them"] * bool(costs)
     number = "" if len(inside) == 1 else f"{waits} "
     parts += [f"{number}wait{'s' * (waits == 1)} until a time is complete"] * bool(waits)
     yield f"{_INDENT}{box.name}  {box.label.partition(':')[0]}, {', '.join(parts)}"

@@ -137,10 +137,11 @@ def cell(value: Any) -> str:
 def counted(number: int, noun: str) -> str:
     """A number of things.
 
-    >>> counted(1, "message"), counted(1200, "message")
-    ('1 message', '1,200 messages')
+    >>> counted(1, "message"), counted(1200, "message"), counted(2, "entry")
+    ('1 message', '1,200 messages', '2 entries')
     """
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def listed(parts: Sequence[Any], most: int | None = None) -> str:

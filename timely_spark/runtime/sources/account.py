@@ -72,11 +72,10 @@ class Account:
     @property
     def backlog(self) -> str:
         """What waits, in words; empty if nothing does."""
-        unit = self.unit or "version"
-        return f"{self.waiting:,} {_plural(unit, self.waiting)}" if self.waiting else ""
+        return counted(self.waiting, self.unit or "version") if self.waiting else ""
 
     def __str__(self) -> str:
-        parts = [f"{self.entered:,} {_plural(self.unit, self.entered)}"] if self.unit is not None else []
+        parts = [counted(self.entered, self.unit)] if self.unit is not None else []
         parts += [counted(self.rows, "record")] if self.unit != "message" else []
         counts = {
             "late": self.late,
@@ -86,10 +85,6 @@ class Account:
         }
         parts += [f"{count:,} {what}" for what, count in counts.items() if count]
         return ", ".join([*parts, *[f"{self.backlog} waiting"] * bool(self.waiting)])
-
-
-def _plural(unit: str, number: int) -> str:
-    return unit if number == 1 else f"{unit.removesuffix('y')}ies" if unit == "entry" else f"{unit}s"
 
 
 def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[str, Any]:
