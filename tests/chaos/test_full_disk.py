@@ -31,7 +31,7 @@ from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.stores import Local
 
 ERRNOS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT, errno.EACCES]
-WRITES, READS = ["write", "sync", "remove"], ["read", "opened", "names", "size"]
+WRITES, READS = ["write", "sync", "remove"], ["read", "mapped", "names", "size"]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 
-from timely_spark.errors import LogDamaged, StorageFailed, TimelyError
+from timely_spark.errors import LogDamaged, StorageFailed
 from timely_spark.runtime.errors import BadLocation
 from timely_spark.runtime.storage.cache import Cache, Stamp, stamp
 from timely_spark.runtime.storage.checksums import Intact, checksum, sealed, unsealed
@@ -169,9 +169,6 @@ class Files:
             raise LogDamaged.escapes(self.root, name)
         return f"{self._top}/{name}"
 
-    def _folder(self, folder: str) -> str:
-        return self._top if folder == "." else self.path(folder)
-
     def write(
         self, name: str, content: bytes | pa.Buffer, *, durable: bool = False, new: bool = False
     ) -> None:
@@ -180,15 +177,13 @@ class Files:
         Raises:
             FileExistsError: the file exists, and `new` is true.
         """
-        path = self.path(name)
         with self._owned(name):
-            self._store.write(path, pa.py_buffer(content), durable=durable, new=new)
+            self._store.write(self.path(name), pa.py_buffer(content), durable=durable, new=new)
 
     def sync(self, name: str) -> None:
         """Wait until a file that was written is on the disk, as `write` with `durable` does."""
-        path = self.path(name)
         with self._owned(name, "synced to the disk"):
-            self._store.sync(path)
+            self._store.sync(self.path(name))
 
     def write_part(self, name: str, content: bytes, *, crc32: int) -> None:
         """Write an immutable file, which is one `part`; this process need not verify its checksum."""
@@ -199,22 +194,19 @@ class Files:
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if there is no such file."""
-        content = self._content(name)
+        content = self._content(name, self._store.read)
         return None if content is None else content.to_pybytes()
 
-    def _content(self, name: str) -> pa.Buffer | None:
-        path = self.path(name)
-        try:
-            return self._store.read(path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._not_read(name, error) from error
-
-    def _not_read(self, name: str, error: OSError) -> TimelyError:
-        if error.errno in _OF_THE_FILE or error.errno is None:
-            return LogDamaged.unreadable(self.root, name, error)
-        return StorageFailed.of(f"{self.root}/{name}", error, "read")
+    def _content(self, name: str, read: Callable[[str], pa.Buffer]) -> pa.Buffer | None:
+        with self._owned(name, "read"):
+            try:
+                return read(self.path(name))
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno in _OF_THE_FILE or error.errno is None:
+                    raise LogDamaged.unreadable(self.root, name, error) from error
+                raise
 
     @contextmanager
     def _owned(self, name: str, verb: str = "written") -> Iterator[None]:
@@ -233,19 +225,12 @@ class Files:
 
         A remote file is fetched once per machine (see `cache.Cache`), and not checked for existence again.
         """
-        path = self.path(name)
-        if self.local:
-            try:
-                with self._store.opened(path) as file:
-                    return file.read_buffer()
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                raise self._not_read(name, error) from error
-        key, cache = self._key(path), Cache.of_this_user()
+        if isinstance(self._store, Local):
+            return self._content(name, self._store.mapped)
+        key, cache = self._key(self.path(name)), Cache.of_this_user()
         if (copy := cache.get(key)) is not None:
             return copy
-        content = self._content(name)
+        content = self._content(name, self._store.read)
         return None if content is None else cache.put(key, content)
 
     def part(
@@ -290,9 +275,8 @@ class Files:
 
     def size(self, name: str) -> int | None:
         """The size in bytes; None if there is no such file."""
-        path = self.path(name)
         with self._owned(name, "looked up"):
-            return self._store.size(path)
+            return self._store.size(self.path(name))
 
     def existing(self, name: str, content: T | None) -> T:
         """The content of a file that must exist."""
@@ -345,7 +329,7 @@ class Files:
         return table
 
     def _unsealed(self, name: str) -> pa.Buffer | None:
-        content = self._content(name)
+        content = self._content(name, self._store.read)
         return None if content is None else unsealed(self.root, name, content)
 
     def parsed(self, name: str, text: bytes) -> dict[str, Any]:
@@ -378,9 +362,8 @@ class Files:
         return [above + name for name in self._names(folder)]
 
     def _names(self, folder: str) -> list[str]:
-        path = self._folder(folder)
         with self._owned(folder, "listed"):
-            return self._store.names(path)
+            return self._store.names(self._top if folder == "." else self.path(folder))
 
     def drop(self, folder: str) -> None:
         """Remove an empty folder, on file systems that have empty folders."""
@@ -388,6 +371,5 @@ class Files:
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
-        path = self.path(name)
         with self._owned(name, "removed"):
-            self._store.remove(path)
+            self._store.remove(self.path(name))

@@ -56,15 +56,14 @@ class Local:
             os.close(handle)
         _sync(os.path.dirname(path))
 
-    def opened(self, path: str) -> pa.NativeFile:
-        """The file, memory-mapped."""
+    def mapped(self, path: str) -> pa.Buffer:
+        """The content, memory-mapped."""
         _check_regular(path)
         try:
-            return pa.memory_map(path)
-        except FileNotFoundError:
-            raise
+            with pa.memory_map(path) as file:
+                return file.read_buffer()
         except OSError:  # a mount without memory mapping
-            return pa.OSFile(path)
+            return self.read(path)
 
     def read(self, path: str) -> pa.Buffer:
         """The content, copied, because truncation of a mapped file would kill the process."""
@@ -213,13 +212,9 @@ class Remote:
     def sync(self, path: str) -> None:
         """Do nothing: an object is durable when its upload has ended."""
 
-    def opened(self, path: str) -> pa.NativeFile:
-        """The opened file."""
-        return self.system.open_input_file(path)
-
     def read(self, path: str) -> pa.Buffer:
         """The content of a file."""
-        with self.opened(path) as file:
+        with self.system.open_input_file(path) as file:
             return file.read_buffer()
 
     def size(self, path: str) -> int | None:
