@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import datetime, timezone
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -342,3 +343,31 @@ def test_semi_and_anti_may_share_columns_with_the_other_side() -> None:
 
     made = run(flow, {"l": [[(1, 1), (2, 2)]], "r": [[(1, 5)]]}, workers=2)
     assert (made["anti"].rows(), made["semi"].rows()) == ({0: [(2, 2)]}, {0: [(1, 1, 1)]})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("right_side", "workers"), [("stored", 1), ("arranged", 3)])
+def test_collections_of_many_records_join_as_those_of_few(right_side: str, workers: int) -> None:
+    draw, flow = np.random.default_rng(workers), ts.Dataflow("many")
+    first, second = (flow.input(name, f"k long, {name} long, diff long") for name in ("a", "b"))
+    left, right = first.collection(diff="diff"), second.collection(diff="diff")
+    left.join(right.arrange("k") if right_side == "arranged" else right, on="k").changes().capture("out")
+    records = {name: draw.integers(0, (900, 9), (12_000, 2)).tolist() for name in ("a", "b")}
+    epochs = {
+        name: [
+            [(*row, 1) for row in rows[:8_000]],
+            [*((*row, -1) for row in rows[:4_000]), *((*row, 1) for row in rows[8_000:])],
+        ]
+        for name, rows in records.items()
+    }
+    out = run(flow, epochs, workers=workers)["out"].rows()
+
+    totals: Counter[tuple[int, ...]] = Counter()
+    for epoch, (low, high) in enumerate([(0, 8_000), (4_000, 12_000)]):
+        for *pair, diff in out[epoch]:
+            totals[tuple(pair)] += diff
+        by_key = defaultdict(list)
+        for key, value in records["b"][low:high]:
+            by_key[key].append(value)
+        pairs = ((key, a, b) for key, a in records["a"][low:high] for b in by_key[key])
+        assert {pair: n for pair, n in totals.items() if n} == Counter(pairs), f"epoch {epoch}"

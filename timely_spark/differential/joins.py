@@ -72,6 +72,10 @@ class JoinChanges(Join):
         """Consolidate the changes."""
         return consolidate(batch)
 
+    def stores(self, edge: int) -> bool:
+        """Whether the changes of a side are stored here."""
+        return edge != self.shared
+
     def stored(self, side: int, time: Timestamp) -> Arrangement:
         """The trace of a side."""
         if side == self.shared:
@@ -81,7 +85,7 @@ class JoinChanges(Join):
 
     def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Add changes to the trace of their side, unless it is shared."""
-        if edge == self.shared:
+        if not self.stores(edge):
             return
         since = self._context.compaction_frontier()
         received = 0

@@ -25,9 +25,10 @@ from timely_spark.graph import (
 from timely_spark.operators.expire import Per, check_per, checked_expire, latest, options_text
 from timely_spark.operators.retractions import check_no_retractions, retractions_in
 from timely_spark.state.arrangement import Arrangement, Matches
-from timely_spark.state.arrow import Indices, Mask, numbers, rows_at
+from timely_spark.state.arrow import FEW, Indices, Mask, numbers, rows_at
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.grouping import group
+from timely_spark.state.hashing import exact
 from timely_spark.state.repartition import repartition
 from timely_spark.state.row_times import EPOCH, TIME, RowTimes, compaction, epochs_of, with_time
 from timely_spark.streams import Stream, check_same_scope
@@ -69,10 +70,16 @@ class Join(Vertex):
             batch = with_keys(batch, self.on[edge])
         if not batch.num_rows:
             return
+        if batch.num_rows >= FEW and self.stores(edge) and exact(batch, self.on[edge]):
+            batch = group(batch, self.on[edge]).rows(batch)  # sorted once, to look up and to store
         matches = self.stored(1 - edge, time).find(batch, self.on[edge])
         if len(matches):
             self.send_pairs(edge, time, batch, matches)
         self.store(edge, time, batch)
+
+    def stores(self, edge: int) -> bool:
+        """Whether the rows of a side are stored here."""
+        return True
 
     def stored(self, side: int, time: Timestamp) -> Arrangement:
         """The rows of a side, with their times."""

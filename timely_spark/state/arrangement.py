@@ -307,11 +307,12 @@ class Arrangement:
         keys = (*self.keys, *self.within)[: len(on)]
         rest = self._rest(on)
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
-        # searching in sorted order walks each batch once, from end to end
+        # searching in sorted order walks each batch once, from end to end; small ones are in the cache
         lanes, parts = len(self.lanes) > 1, self._parts(before)
         # of a batch with far fewer hashes than are asked for, these are searched among them
         few = {id(part) for part in parts if not rest and _FEWER * len(part.hashes) < len(h) >= FEW}
-        by_hash = in_order(h, exactly=lanes or bool(few)) if len(h) >= FEW or lanes else None
+        sorts = lanes or (len(h) >= FEW and any(len(part) >= FEW for part in parts))
+        by_hash = in_order(h, exactly=lanes or bool(few)) if sorts else None
         ordered = h if by_hash is None else h[by_hash]
         rows: list[Indices] = []
         pairs: list[tuple[Batch, Indices]] = []
