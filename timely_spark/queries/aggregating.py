@@ -222,8 +222,8 @@ class Aggregating(Joins):
         return self.known_key(self.final(self.plain(node, self.names)))
 
     def known_key(self, tree: Any) -> Any:
-        """The key of GROUP BY that a tree is, up to the order of operands; else the tree."""
-        if not any(type(one).__name__ in _COMMUTATIVE for one in tree.walk()):
+        """The key of GROUP BY that a tree is, up to the order of operands and parentheses; else the tree."""
+        if not any(type(one).__name__ in {"Paren", *_COMMUTATIVE} for one in tree.walk()):
             return tree
         return self.keys_by_form.setdefault(canonical(tree), tree)
 
@@ -386,7 +386,8 @@ _COMMUTATIVE = {"Add", "Mul", "And", "Or", "EQ", "NullSafeEQ", "BitwiseAnd", "Bi
 
 
 def canonical(tree: Any) -> Any:
-    """A tree in which the operands of `a + b + c`, and the like, have one order."""
+    """A tree in which the operands of `a + b + c`, and the like, have one order, without parentheses."""
+    from sqlglot import exp
 
     def ordered(node: Any) -> Any:
         if type(node).__name__ not in _COMMUTATIVE:
@@ -395,7 +396,10 @@ def canonical(tree: Any) -> Any:
         operands = sorted((node.left, node.right) if alone else node.flatten(), key=lambda one: one.sql())
         return reduce(lambda a, b: type(node)(this=a, expression=b), operands)
 
-    return tree.copy().transform(ordered, copy=False)
+    bare = tree.copy().unnest()
+    for one in list(bare.find_all(exp.Paren)):
+        one.replace(one.this)
+    return bare.transform(ordered, copy=False)
 
 
 def _prefixes(parts: Sequence[list[Any]]) -> list[list[Any]]:
