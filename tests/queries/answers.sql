@@ -659,3 +659,9 @@ SELECT a AS k, max(-b) AS a FROM t WHERE a > 0 GROUP BY a ORDER BY a + 0 LIMIT 1
 WITH v AS (VALUES (1, 'x'), (2, 'y') AS t(n, m)) SELECT m, n FROM v WHERE n > 1
 ----
 y 2
+
+-- a key of GROUP BY is found whatever its parentheses, and the order of operands inside
+
+SELECT 1 + (b + a) * 2 AS x FROM t WHERE a > 1 GROUP BY ((a + b) * 2)
+----
+11

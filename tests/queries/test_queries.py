@@ -118,7 +118,7 @@ GROUPS = [
     "SELECT a FROM t GROUP BY a HAVING sum(b) > 2 AND min(c) IS NOT NULL",
     "SELECT a + 1 AS x, count(*) FROM t GROUP BY a + 1",
     "SELECT a % 2 AS p, sum(b + 1) AS s FROM t GROUP BY p",
-    "SELECT a > 1, ((a + b) * 2), 1 + (b + a) * 2 FROM t GROUP BY (a > 1), ((a + b) * 2)",
+    "SELECT a > 1, ((a + b) * 2), 1 + (a + b) * 2 FROM t GROUP BY ((a > 1)), ((a + b) * 2)",
     "SELECT a, c, count(*) FROM t GROUP BY 1, 2",
     "SELECT sum(b) * 2 + count(*) AS x, a + 1 AS y FROM t GROUP BY a",
     "SELECT a, count(DISTINCT b) AS n, sum(DISTINCT b) AS s, avg(DISTINCT b) AS m FROM t GROUP BY a",

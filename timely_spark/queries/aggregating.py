@@ -223,9 +223,8 @@ class Aggregating(Joins):
 
     def known_key(self, tree: Any) -> Any:
         """The key of GROUP BY that a tree is, up to the order of operands and parentheses; else the tree."""
-        if not any(type(one).__name__ in {"Paren", *_COMMUTATIVE} for one in tree.walk()):
-            return tree
-        return self.keys_by_form.setdefault(canonical(tree), tree)
+        other = any(type(one).__name__ in {"Paren", *_COMMUTATIVE} for one in tree.walk())
+        return self.keys_by_form.setdefault(canonical(tree) if other else tree, tree)
 
     def _call_key(self, node: Any) -> Any:
         """The key by which two aggregates are one: the same tree over the same columns."""
@@ -390,16 +389,17 @@ def canonical(tree: Any) -> Any:
     from sqlglot import exp
 
     def ordered(node: Any) -> Any:
-        if type(node).__name__ not in _COMMUTATIVE:
-            return node
         alone = type(node).__name__ in {"EQ", "NullSafeEQ"}
         operands = sorted((node.left, node.right) if alone else node.flatten(), key=lambda one: one.sql())
         return reduce(lambda a, b: type(node)(this=a, expression=b), operands)
 
-    bare = tree.copy().unnest()
-    for one in list(bare.find_all(exp.Paren)):
+    bare = exp.Paren(this=tree.copy())
+    for one in list(bare.this.find_all(exp.Paren)):
         one.replace(one.this)
-    return bare.transform(ordered, copy=False)
+    for one in reversed(list(bare.this.walk(bfs=True))):  # inner ones first
+        if type(one).__name__ in _COMMUTATIVE:
+            one.replace(ordered(one))
+    return bare.this
 
 
 def _prefixes(parts: Sequence[list[Any]]) -> list[list[Any]]:
