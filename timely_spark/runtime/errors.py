@@ -51,7 +51,7 @@ class OtherFlow(TimelyError, ValueError):
     def none_at(cls, checkpoint: str) -> OtherFlow:
         """There is no checkpoint of a flow."""
         msg = f"{checkpoint} holds no checkpoint of a flow."
-        return cls(msg, hint="give the directory of start(checkpoint=...).")
+        return cls(msg, hint="give the directory of start(checkpoint=...); the first start makes it.")
 
 
 class LostOwnership(TimelyError, RuntimeError):
