@@ -134,6 +134,8 @@ class Reduce(BufferingVertex):
         They cost no look at the key's records.
         """
         keys, irrelevant = list(self.logic.keys), np.zeros(arrived.num_rows, np.bool_)
+        if not len(self._records):
+            return irrelevant
         groups = group(arrived, keys)
         each = arrived.select(keys).take(pa.array(groups.firsts))
         many = self._records.at_most(each, keys) > _MANY
