@@ -665,3 +665,20 @@ y 2
 SELECT 1 + (b + a) * 2 AS x FROM t WHERE a > 1 GROUP BY ((a + b) * 2)
 ----
 11
+
+-- a name is that of a column of the tables, then of another column of the result, and then of a query around
+
+SELECT a FROM t WHERE (12, 13) IN (SELECT max(b + 9) AS a, a + 1 FROM u WHERE u.b = 3)
+----
+1
+1
+2
+NULL
+
+SELECT a FROM t WHERE EXISTS (SELECT max(e) AS b FROM u WHERE u.a = t.a GROUP BY u.a HAVING b > 6)
+----
+2
+
+SELECT a AS k, b AS k FROM t WHERE a = 2 GROUP BY b, k
+----
+2 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,9 +59,8 @@ class Block(Aggregating):
                 raise self.binder.refuse(_first(node.args[clause]), f"{shown} is not supported", hint)
         self.read_sources()
         items = self._items()
-        aliases = [(alias.lower(), tree) for alias, tree in items if alias is not None]
-        times = Counter(alias for alias, _ in aliases)
-        self._aliases = {alias: tree for alias, tree in aliases if times[alias] == 1}
+        # of equal ones the first, as in Spark
+        self._aliases = {alias.lower(): tree for alias, tree in reversed(items) if alias is not None}
         if self.window is not None:
             self._aliases.setdefault("window", self.window)
         aggregate_records = self.aggregate(items)

@@ -95,9 +95,11 @@ class BlockNames(ABC):
             if names is self.names and self.computed is not None and column not in self.relation.schema.names:
                 raise self._unknown(node, parts, names)
             return column_node(column, node)
-        match = self._found(node, parts, names)
+        alias = self._aliases.get(parts[0].lower())
+        # another column of the result comes before those of the blocks around
+        match = None if alias is not None and not names.has(parts) else self._found(node, parts, names)
         if match is None:
-            if (alias := self._aliases.get(parts[0].lower())) is not None:
+            if alias is not None:
                 aliased: exp.Expression = self._of_alias(node, alias, names)
                 for part in parts[1:]:
                     aliased = exp.Dot(this=aliased, expression=exp.to_identifier(part))

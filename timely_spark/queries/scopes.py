@@ -71,6 +71,13 @@ class VisibleColumns:
             names, depth = names.around, depth + 1
         return None
 
+    def has(self, parts: Sequence[str]) -> bool:
+        """Whether a column of the block itself, or several, have a name."""
+        try:
+            return _among(self.entries, parts) is not None
+        except Ambiguous:
+            return True
+
     def all_known(self) -> Iterator[NamedColumn]:
         """The columns of the block and of those around it."""
         yield from self.entries
