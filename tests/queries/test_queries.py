@@ -133,6 +133,7 @@ GROUPS = [
     "SELECT t.a, count(u.a) FROM t LEFT JOIN u ON t.a = u.a GROUP BY t.a",
     "SELECT DISTINCT count(*) AS n FROM t GROUP BY a",
     "SELECT c FROM t GROUP BY c",
+    "SELECT count(*), max(a) FROM t WHERE a > 100 GROUP BY ()",
     "SELECT a, b, count(*) FROM t GROUP BY GROUPING SETS ((a), (a, b))",
     "SELECT a, c, count(*), sum(b) FROM t GROUP BY ROLLUP (a, c) HAVING count(*) > 0",
     "SELECT a, c, max(b) FROM t GROUP BY CUBE (a, c) HAVING count(*) > 0",

@@ -95,7 +95,7 @@ class Aggregating(Joins):
                 relation, listed, sets, dict(zip(by, keys, strict=True)), columns
             )
         always = None
-        if group is None or (group.args.get("all") and not by):
+        if not by and (group is None or not self._has_sets(group)):
             always = UNIT if self.domain is None else self.domain.relation
         if not specs:
             # only keys are asked for
