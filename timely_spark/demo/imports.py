@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import warnings
 from collections import Counter, deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
+
+from timely_spark.graph.stage import closure
 
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -50,18 +52,16 @@ def _absolute(module: str | None, level: int, package: str) -> str:
     return ".".join([*above, *([module] if module else [])])
 
 
-def _statements(tree: ast.AST, *, top_level: bool) -> Iterator[ast.AST]:
+def _statements(tree: ast.AST, *, top_level: bool) -> Iterable[ast.AST]:
     if not top_level:
-        yield from ast.walk(tree)
-        return
-    todo = [tree]
-    while todo:
-        node = todo.pop()
-        yield node
+        return ast.walk(tree)
+
+    def executed(node: ast.AST) -> Iterable[ast.AST]:
         if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
-            todo += node.orelse
-        elif not isinstance(node, _LATER):
-            todo += ast.iter_child_nodes(node)
+            return node.orelse
+        return () if isinstance(node, _LATER) else ast.iter_child_nodes(node)
+
+    return closure([tree], executed)
 
 
 def meant(name: str, modules: Container[str]) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from timely_spark.graph.stage import closure
 from timely_spark.show.drawing import Marks, sketch_svg
 from timely_spark.show.sketch import REGION, Arrow, Enclosure, Sketch, Step
 
@@ -40,11 +41,8 @@ def connected_flows(flow: int, links: Sequence[Link]) -> list[int]:
     >>> connected_flows(0, [Link(0, "out", 1, "in"), Link(2, "out", 1, "more"), Link(3, "out", 4, "in")])
     [0, 1, 2]
     """
-    connected = {flow}
     ends = [{link.source, link.target} for link in links]
-    while more := {end for pair in ends if pair & connected for end in pair} - connected:
-        connected |= more
-    return sorted(connected)
+    return sorted(closure([flow], lambda one: {end for pair in ends if one in pair for end in pair}))
 
 
 def together_svg(parts: Mapping[int, tuple[Sketch, Marks]], links: Sequence[Link]) -> str:
