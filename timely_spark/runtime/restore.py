@@ -77,11 +77,7 @@ def _migrated(
     log: RoundLog, plan: Plan, manifest: Manifest, rows: pa.Table, blobs: Blobs, *, empty: bool
 ) -> Migration:
     before = log.flow(manifest)["described"]
-    old_states = States.of(rows).by_worker
-    states = [
-        blobs.get(old_states[worker].reference) if worker in old_states else None
-        for worker in range(before["workers"])
-    ]
+    states = States.of(rows).encoded(blobs, before["workers"])
     messages = blobs.resolve(wire.only(rows, Message))
     return migrate(before, plan, manifest.coordinator, states, messages, blobs, empty=empty)
 

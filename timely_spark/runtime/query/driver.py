@@ -225,11 +225,8 @@ class Driver:
         """Spread the hot keys that the batch has found; the states that have moved are written."""
         if not coordinator.to_spread:
             return coordinator, result
-        blobs, before = self.context.blobs, states.by_worker
-        encoded = [
-            blobs.get(before[at].reference) if at in before else None
-            for at in range(coordinator.plan.workers)
-        ]
+        blobs = self.context.blobs
+        encoded = states.encoded(blobs, coordinator.plan.workers)
         coordinator, result, workers = spread(coordinator, result, encoded, blobs)
         self._rounds.write(coordinator.batch, dict(enumerate(workers)), states)
         return coordinator, result

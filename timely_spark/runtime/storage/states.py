@@ -92,6 +92,11 @@ class States:
             total.update(state.sizes)
         return total
 
+    def encoded(self, blobs: Blobs, workers: int) -> list[pa.Buffer | None]:
+        """The state of each worker; None if it never ran."""
+        states = map(self.by_worker.get, range(workers))
+        return [None if state is None else blobs.get(state.reference) for state in states]
+
     def rows(self) -> pa.Table:
         """Rows for the manifest."""
         return wire.table(sorted(self.by_worker.items(), key=itemgetter(0)))
