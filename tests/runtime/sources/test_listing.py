@@ -48,7 +48,7 @@ class Reading:
 
     def restart(self) -> None:
         self.journal = FileJournal(self.files, "in")
-        self.unread = Unread(self.journal.seen())
+        self.unread = Unread(self.journal.identities())
 
     def look(self) -> tuple[list[str], dict[str, str]]:
         files, ignored = self.folder.listing()

@@ -55,7 +55,7 @@ class InputHandle:
         self._lock = RLock()
         self._target: Buffer | Journal = Buffer()
         #: The newest manifest that was seen.
-        self._seen: int | None = None
+        self._newest: int | None = None
 
     # -- the user's verbs ------------------------------------------------------------------------------------
     def send(self, records: Any, *, epoch: int | None = None) -> None:
@@ -126,8 +126,8 @@ class InputHandle:
         self._recover()
         if self.epochs == "manual" or self._log is None:
             return self._epoch
-        self._seen = self._log.newest(self._seen)
-        return (FIRST if self._seen is None else self._seen) + 1
+        self._newest = self._log.newest(self._newest)
+        return (FIRST if self._newest is None else self._newest) + 1
 
     @property
     def is_closed(self) -> bool:
@@ -160,7 +160,7 @@ class InputHandle:
     def bind(self, journal: Journal, query: Running | None = None, *, forgotten: bool = False) -> None:
         """Write to a journal from now on; it is `forgotten` if its checkpoint is deleted with the query."""
         journal.query, journal.forgotten = query, forgotten
-        self._target, self._seen = journal, None
+        self._target, self._newest = journal, None
 
     def unbinding(self) -> Callable[[], None]:
         """A function that undoes the next `bind`."""

@@ -82,12 +82,12 @@ class Unread:
     A file that arrives late is read although its modification time is older than that of others.
 
     Args:
-        seen: by path the files that were read, and their `File.identity`.
+        read: by path the files that were read, and their `File.identity`.
     """
 
-    def __init__(self, seen: Mapping[str, str | None]) -> None:
-        self._seen = dict(seen)
-        self._identities = {*seen.values()} - {None}
+    def __init__(self, read: Mapping[str, str | None]) -> None:
+        self._read = dict(read)
+        self._identities = {*read.values()} - {None}
         self._waiting: list[File] = []
 
     def __len__(self) -> int:
@@ -103,12 +103,12 @@ class Unread:
         for another file, whose time is another one if it has fractions of a second.
         """
         arrived = sorted(files, key=lambda file: file[:2])
-        links = {file.id: file.path for file in reversed(arrived) if file.path in self._seen}
+        links = {file.id: file.path for file in reversed(arrived) if file.path in self._read}
         ignored: dict[str, str] = {}
         for file in arrived:
             identity = file.identity
-            if file.path in self._seen:
-                if identity is not None and self._seen[file.path] not in {None, identity}:
+            if file.path in self._read:
+                if identity is not None and self._read[file.path] not in {None, identity}:
                     ignored[file.path] = "has changed since it was listed; a file is read once"
             elif not file.size:
                 continue
@@ -117,7 +117,7 @@ class Unread:
             elif identity is not None and identity in self._identities and file.modified % 10**9:
                 ignored[file.path] = "was read under another name"
             else:
-                self._seen[file.path] = identity
+                self._read[file.path] = identity
                 self._identities.add(identity)
                 links[file.id] = file.path
                 heapq.heappush(self._waiting, file)

@@ -108,8 +108,8 @@ class FileJournal:
             self._sync()  # the process that wrote the newest one may have been killed before
         self._folder.tidy(present)
 
-    def seen(self) -> dict[str, str | None]:
-        """By path all files that were ever in a batch, and their identities."""
+    def identities(self) -> dict[str, str | None]:
+        """By path the identities of all files that were ever in a batch."""
         files: dict[str, str | None] = {}
         for place, (merged, _) in enumerate(self._merged):
             table = self._folder.table(*merged)

@@ -37,13 +37,13 @@ def walk(top: str) -> tuple[list[FoundFile], dict[str, str]]:
     Raises:
         OSError: a folder cannot be listed.
     """
-    folders_seen = _Walk(top)
-    while folders_seen.folders or folders_seen.links:
-        if folders_seen.folders:
-            folders_seen.enter(*folders_seen.folders.popleft())
+    tree = _Walk(top)
+    while tree.folders or tree.links:
+        if tree.folders:
+            tree.enter(*tree.folders.popleft())
         else:
-            folders_seen.follow(folders_seen.links.popleft())
-    return list(folders_seen.files.values()), folders_seen.ignored
+            tree.follow(tree.links.popleft())
+    return list(tree.files.values()), tree.ignored
 
 
 class _Walk:

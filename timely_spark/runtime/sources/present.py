@@ -92,7 +92,7 @@ def _files(source: FileSource, name: str, log: Files) -> Read:
 
     def unread() -> set[str]:
         journal = FileJournal(log, name, watches=True)
-        waiting = Unread(journal.seen())
+        waiting = Unread(journal.identities())
         waiting.enter(source.folder.files())
         last.append(journal.last)
         return {file.path for file in waiting.next()}

@@ -73,7 +73,7 @@ class FilesReader(Reader):
 
     @cached_property
     def _unread(self) -> Unread:
-        return Unread(self._journal.seen())
+        return Unread(self._journal.identities())
 
     @cached_property
     def _ignored(self) -> Ignored:
