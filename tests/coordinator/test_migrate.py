@@ -394,9 +394,9 @@ def test_sources_that_this_package_reads_come_and_go_and_one_of_another_origin_i
     back.send("a", [1])
     back.run()
     assert back.captured["a-out"].rows()[old.batch] == [(1, 4)]
-    for frames in (True, False):
+    for frames, kind in ((True, ["clock", "dataframe"]), (False, ["manual", "handle"])):
         text = refused(old, two("a", frames=frames))
-        assert "its origin was 'journal', is " + repr("dataframe" if frames else "handle") in text
+        assert f"its epochs and origin were ['clock', 'journal'], are {kind}" in text
 
 
 def test_handles_are_added_and_removed_and_a_new_one_begins_at_the_oldest_epoch() -> None:

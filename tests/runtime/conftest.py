@@ -1,4 +1,4 @@
-"""What the tests of the driver, of the feedback source and of the storage ask for."""
+"""What the tests of the driver, of the flow's source and of the storage ask for."""
 
 from __future__ import annotations
 

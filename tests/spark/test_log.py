@@ -206,7 +206,7 @@ def test_sparks_offsets_tell_what_was_taken(log: RoundLog) -> None:
     Files(log.checkpoint).write("offsets/4", b'v1\n{"batchWatermarkMs":0}\n' + line + b"\n5\n")
 
     assert log.read_to(4) == ({"x": 7}, {"in": {"files": 2}})
-    assert log.spark.own(5) is None
+    assert log.spark.flow_offset(5) is None
     assert log.planned() == 4
 
 

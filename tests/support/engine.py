@@ -53,6 +53,7 @@ from timely_spark.runtime.restore import check
 from timely_spark.runtime.run_context import RunContext, labels, packed, packed_sources
 from timely_spark.runtime.sinks.outputs import outputs_of
 from timely_spark.runtime.sources.account import Account
+from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage import blobs, deliveries
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.files import Files
@@ -61,6 +62,7 @@ from timely_spark.runtime.storage.states import States
 from timely_spark.state import codec
 from timely_spark.testing import Captured, Simulation, run
 from timely_spark.worker import ROWS, hot_keys, vertex_snapshot, wire
+from timely_spark.worker.epoch_columns import by_column
 from timely_spark.worker.wire import Message
 
 
@@ -326,7 +328,7 @@ class Process:
             checkpoint=log.checkpoint,
             **packed(plan),
             labels=labels(plan.workers, flow["partitions"]),
-            inputs=tuple(self.handles),
+            inputs=(*self.handles, *(each.name for each in plan.inputs if by_column(each.epochs))),
             name=plan.name,
             run=self.name,
             keep=world.keep,
@@ -335,7 +337,9 @@ class Process:
             commit_every=world.draw.choice([0.0, 1e9]),
         )
         bound = {
-            name: world.flow.frames[name].bind(log.checkpoint, needed(plan, name), 2) for name in world.feeds
+            name: source.bind(log.checkpoint, needed(plan, name), 2)
+            for name, source in world.flow.frames.items()
+            if isinstance(source, JournaledSource)
         }
         context = replace(context, packed_sources=packed_sources(bound))
         self.context, epochs = start._claimed(context)

@@ -2,7 +2,7 @@
 
 The one table of points. A point counts each time it is reached, in whatever process of a run; an order says
 at which count of which point whom to kill. `install` wraps; Spark's Python workers and the process of the
-feedback source get there by `sitecustomize`. The package itself knows nothing of all this.
+flow's source get there by `sitecustomize`. The package itself knows nothing of all this.
 """
 
 from __future__ import annotations

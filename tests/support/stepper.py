@@ -17,6 +17,8 @@ class Stepper(engine.Process):
     def poll(self) -> dict[str, Any] | None:
         """Ask for the next batch's end, and write it to Spark's offset log; None: there is nothing to do."""
         start = self.world.offset(self.next - 1) or self.reader.initial_offset()
+        for reader in self.reader.readers.values():
+            reader.look_again()
         end = self.reader.latest_offset(start)
         if end == start:
             return None

@@ -12,7 +12,7 @@ writes nothing: a flow that is refused leaves the checkpoint unchanged.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.compiler.partitioning import ANYWHERE, BROADCAST
-from timely_spark.compiler.plan import Channel, Node, Plan
+from timely_spark.compiler.plan import Channel, Node, Plan, PlanInput
 from timely_spark.coordinator.contents import contents_in_words, has_state, pointstamps_of
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.differences import SHOWN, compare, lowered_bounds, with_bounds
@@ -44,6 +44,7 @@ from timely_spark.state.exchange import partitioned
 from timely_spark.times import Timestamp
 from timely_spark.worker import wire
 from timely_spark.worker.context import errors_of
+from timely_spark.worker.epoch_columns import by_column
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.round import FORMAT, Worker
 from timely_spark.worker.vertex_snapshot import changed
@@ -67,6 +68,8 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
     blobs: BlobStore | None = None,
     *,
     empty: bool = False,
+    planned: Collection[str] = (),
+    closed: Collection[str] = (),
 ) -> Migration:
     """Continue another plan's checkpoint with a new plan.
 
@@ -76,8 +79,11 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
         states: the `Worker.checkpoint` of each old worker, None if it never ran.
         messages: the messages in flight, of schema `ROWS`. They are queued at their workers.
         empty: whether new steps that need the past may start empty.
+        planned: inputs of which a batch that has begun, and will run again, has records.
+        closed: inputs that were closed for good, perhaps in an earlier flow.
     """
-    return Migrator(before, plan, snapshot, states, messages, blobs, empty=empty).migration()
+    more: Any = {"empty": empty, "planned": planned, "closed": closed}
+    return Migrator(before, plan, snapshot, states, messages, blobs, **more).migration()
 
 
 #: the encoded state of a worker without contents
@@ -98,8 +104,11 @@ class Migrator:
         blobs: BlobStore | None,
         *,
         empty: bool,
+        planned: Collection[str] = (),
+        closed: Collection[str] = (),
     ) -> None:
         self.plan, self.snapshot, self.blobs, self.empty = plan, snapshot, blobs, empty
+        self.planned, self.closed = planned, closed
         self.new_plan, self.differences = plan.described(), compare(before, plan)
         self.old_plan = with_bounds(before, self.new_plan)
         self.bounded = lowered_bounds(before, self.new_plan)
@@ -309,27 +318,41 @@ class Migrator:
                 f"its DataFrame sources (name, epochs) are {frames[1]}, in this order; they were {frames[0]}",
                 "keep DataFrame sources and their order, by which Spark's log of offsets identifies them",
             )
-        old_epochs, epochs = self.snapshot["inputs"], {}
-        oldest = min((epoch for epoch in old_epochs.values() if epoch is not None), default=self.open_epoch)
-        origins = {name: origin for name, _, origin in self.old_plan["inputs"]}
+        for name in sorted({*self.planned} - {*self.plan.sources}):
+            self._problem(f"input {name!r} is removed, and a batch that runs again has its records", _QUIESCE)
+        kinds = {name: kind for name, *kind in self.old_plan["inputs"]}
+        epochs: dict[str, Any] = {}
         for source in self.plan.inputs:
-            name = source.name
-            if name not in origins:
-                epochs[name] = self.snapshot["batch"] + 1 if source.epochs == "clock" else oldest
-                if epochs[name] and source.epochs == "manual" and not source.stage.handle:
-                    text = f"{self._shown(name)}, a replay, is new: its first epochs are complete here"
-                    self._problem(text, "replay it in a flow with a new checkpoint")
-                continue
-            epochs[name] = old_epochs[name]
-            what = ""
-            if (origin := source.stage.origin) != origins[name]:
-                what = f"its origin was {origins[name]!r}, is {origin!r}"
-            elif name in self.differences.changed and source.stage.handle:
-                what = self._changes(name)
-            if what:
-                text = f"{self._shown(name)}, an input, has changed: {what}"
-                self._problem(text, "give the new input another name")
+            if (kind := kinds.get(source.name)) is None:
+                epochs[source.name] = self._begins(source)
+            else:
+                epochs[source.name] = self.snapshot["inputs"][source.name]
+                self._check_input(source, kind)
         return epochs
+
+    def _begins(self, source: PlanInput) -> int | None:
+        """The epoch at which a new input begins; None: an earlier flow has closed it."""
+        if source.name in self.closed:
+            return None
+        if source.epochs == "clock":
+            return int(self.snapshot["batch"]) + 1
+        open_epochs = [epoch for epoch in self.snapshot["inputs"].values() if epoch is not None]
+        oldest = min(open_epochs, default=self.open_epoch)
+        if oldest and source.epochs == "manual" and not source.stage.handle:
+            text = f"{self._shown(source.name)}, a replay, is new: its first epochs are complete here"
+            self._problem(text, "replay it in a flow with a new checkpoint")
+        return oldest
+
+    def _check_input(self, source: PlanInput, old: list[str]) -> None:
+        """Check that an input has the epochs and the origin that it had, and a handle its columns."""
+        what, kind = "", [source.epochs, source.stage.origin]
+        if kind != old:
+            what = f"its epochs and origin were {old}, are {kind}"
+        elif source.name in self.differences.changed and source.stage.handle:
+            what = self._changes(source.name)
+        if what:
+            text = f"{self._shown(source.name)}, an input, has changed: {what}"
+            self._problem(text, "give the new input another name")
 
     @cached_property
     def open_epoch(self) -> int:
@@ -572,7 +595,12 @@ class Migrator:
             "opened": snapshot["opened"],
             "begun": snapshot["begun"],
             "loops": snapshot["loops"],
-            "unseen": [name for name in snapshot["unseen"] if name in inputs],
+            "unseen": [
+                source.name
+                for source in self.plan.inputs
+                if by_column(source.epochs)
+                and (source.name in snapshot["unseen"] or source.name not in snapshot["inputs"])
+            ],
             "after": {name: at for name, at in snapshot["after"].items() if name in inputs},
             "refused": {name: count for name, count in snapshot["refused"].items() if name in inputs},
             "late": {name: count for name, count in snapshot["late"].items() if name in inputs},

@@ -6,7 +6,6 @@ import random
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +16,8 @@ import pytest
 
 import timely_spark as ts
 from tests.support import engine
-from tests.support.stepper import Stepper
 from timely_spark.errors import BadArgument, GraphError, TimelyError
 from timely_spark.runtime.errors import BadFile, OutputMismatch, TableTaken
-from timely_spark.runtime.query.flow_reader import FlowReader
-from timely_spark.runtime.run_context import packed_sources
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.outputs import outputs_of
 from timely_spark.runtime.sources import reader
@@ -278,17 +274,6 @@ def test_epochs_that_are_gone_and_another_capture_are_told(polls: Any, tmp_path:
 # -- the runtime, without a JVM ------------------------------------------------------------------------------
 
 
-def reading(begin: Any, flow: ts.Dataflow) -> Stepper:
-    """A process whose reader has the flow's source, bound for two tasks."""
-    process = begin(flow, workers=3)
-    source: Any = flow.frames["edges"]
-    bound = replace(source, columns=tuple(source.schema().names), tasks=2)
-    context = replace(process.context, packed_sources=packed_sources({"edges": bound}))
-    process.reader = FlowReader(context)
-    process.reader.end_here()
-    return process
-
-
 def test_the_runtime_captures_exactly_once_and_replays_on_other_workers(begin: Any, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     flow = capturing(shared)
@@ -322,7 +307,7 @@ def test_the_runtime_replays(begin: Any, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     first = Simulation(capturing(shared), workers=2)
     flow = replaying(shared)
-    process = reading(begin, flow)
+    process = begin(flow, workers=3)
     for epoch, rows in enumerate(EDGES):
         if rows:
             first.send("edges", rows)
@@ -330,10 +315,10 @@ def test_the_runtime_replays(begin: Any, tmp_path: Path) -> None:
         first.run()
         if epoch % 2:
             process.batches()
-            process = reading(begin, flow)
+            process = begin(flow, workers=3)
     first.close("edges")
     first.run()
-    process = reading(begin, flow)
+    process = begin(flow, workers=3)
     process.batches()
 
     newest, _ = process.context.log.newest_before(process.next)

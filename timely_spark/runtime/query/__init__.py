@@ -1,3 +1,3 @@
-"""The one streaming query: its operator, its feedback source, and the driver behind foreachBatch."""
+"""The one streaming query: its operator, its source, and the driver behind foreachBatch."""
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class FlowReader:
     def shares(self, start: Offset, end: Offset) -> list[bytes]:
         """The shares of the tasks between two offsets; the same ones after a restart, in another process."""
         shares: list[tuple[str | None, Any]] = []
-        if any(start[name] != end[name] for name in ("round", "inputs")):
+        if (start["round"], start["inputs"]) != (end["round"], end["inputs"]):
             shares.append((None, (start, end)))
         for name, reader in self.readers.items():
             before = start["sources"].get(name) or reader.initial_offset()
@@ -173,11 +173,12 @@ class FlowReader:
         return {name: max(entries.get(name, -1) for entries in read) for name in self.context.inputs}
 
     def _new(self, start: Mapping[str, Offset], *, unlimited: bool) -> dict[str, Offset]:
-        """By source that has something new its end."""
+        """By source that has something new, or is new, its end."""
         ends = {}
         for name, reader in self.readers.items():
             before = start.get(name) or reader.initial_offset()
-            if (end := reader.latest_offset(before, unlimited=unlimited)) != before:
+            end = reader.latest_offset(before, unlimited=unlimited)
+            if end != before or name not in start:
                 ends[name] = end
         return ends
 
@@ -214,7 +215,7 @@ class FlowReader:
     def _question(self, start: Offset) -> Offset:
         """With availableNow and an epoch column: an offset that finds out whether the sources are exhausted.
 
-        Only Spark knows whether they are. The new offset makes Spark run a batch. If that batch has no rows
+        Of DataFrames only Spark knows. The new offset makes Spark run a batch. If that batch has no rows
         of any source, by Spark's offset log, the driver ends the epochs that have begun; a replay of the
         batch reads the same log. If the batch has rows, the question is asked again later.
         """

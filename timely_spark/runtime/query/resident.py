@@ -1,6 +1,6 @@
 """`ResidentInputs`: what a flow's own inputs have, read by the driver while a micro-batch stays resident.
 
-These are the inputs with a journal: entries of handles, files, Delta tables, captures. They have the same
+These are the inputs with a journal: entries of handles, files, tables, topics, captures. They have the same
 readers between micro-batches, so a batch reads the same rows in either process.
 """
 

@@ -45,7 +45,7 @@ class MessagesShare:
 
 
 class KafkaReader(Reader):
-    """Answers Spark's polls by asking the brokers where partitions end."""
+    """Finds what is new by asking the brokers where partitions end."""
 
     counts, count = "offsets", dict
     source: KafkaSource

@@ -50,7 +50,7 @@ class FilesShare:
 
 
 class Reader:
-    """Reads the files between two offsets in tasks; each subclass lists those of one kind of source."""
+    """Finds what is new, and reads what is between two offsets; each subclass is for one kind of source."""
 
     #: The number in an offset by which the kinds of sources differ.
     counts: ClassVar[str]
@@ -91,11 +91,7 @@ class Reader:
             unlimited: whether the source's limit does not hold.
         """
         with self.context.reporting():
-            if not isinstance(start.get(self.counts), self.count):
-                reads = f"source {self._name!r} reads {self.counts}"
-                msg = f"{reads}, but its position in the checkpoint is {start!r}"
-                hint = "keep the kind of the source, or use a new checkpoint."
-                raise BadFile(msg, where=self.source.where, hint=hint)
+            self._check_kind(start)
             read = self._read_to(start)
             end = self._next(read, unlimited=unlimited)
             if self._waiting != self._written:
@@ -104,6 +100,14 @@ class Reader:
             if end == read:
                 return start
             return end if read is start else {**end, "after": read}
+
+    def _check_kind(self, offset: Offset) -> None:
+        """Check that an offset in the checkpoint is one of this kind of source."""
+        if not isinstance(offset.get(self.counts), self.count):
+            reads = f"source {self._name!r} reads {self.counts}"
+            msg = f"{reads}, but its position in the checkpoint is {offset!r}"
+            hint = "keep the kind of the source, or use a new checkpoint."
+            raise BadFile(msg, where=self.source.where, hint=hint)
 
     def _read_to(self, start: Offset) -> Offset:
         """The offset up to which the source was read: resident batches go on after Spark's offset."""
@@ -176,6 +180,8 @@ class Reader:
 
     def _begins(self, start: Offset, end: Offset) -> Offset:
         """The offset after which the batch up to `end` begins."""
+        with self.context.reporting():
+            self._check_kind(end)
         own = self.context.read_offsets.get(self._name, start)
         return min(end, max(start, end.get("after", start), dict(own), key=self.position), key=self.position)
 

@@ -62,7 +62,7 @@ class Ignored:
 
 
 class FilesReader(Reader):
-    """Answers Spark's polls by listing a folder."""
+    """Finds what is new by listing a folder."""
 
     counts = "files"
     _available_now = False
@@ -164,7 +164,7 @@ class FilesReader(Reader):
 
 
 class DeltaReader(Reader):
-    """Answers Spark's polls by looking for the next version of a Delta table that has rows.
+    """Finds what is new by looking for the next version of a Delta table that has rows.
 
     Its offset is `{"version": v, "commit": id}`: the versions up to v have been read, which was that commit.
     The table's own log is the journal.
@@ -251,7 +251,7 @@ class DeltaReader(Reader):
 
 
 class ReplayReader(Reader):
-    """Answers Spark's polls by listing the folder of a capture.
+    """Finds what is new by listing the folder of a capture.
 
     Its offset is `{"epoch": e, "epochs": n, "complete": 0 or 1, "capture": id}`: the n epochs up to e have
     been read. The folder is its own journal: an epoch never changes its records, and epochs appear in order.

@@ -225,6 +225,13 @@ def read_entry(log: RoundLog, name: str, number: int) -> Entry:
     return Entry(head["kind"], head["epoch"], table.replace_schema_metadata(None), head.get("id", ""))
 
 
+def is_closed(log: RoundLog, name: str, number: int) -> bool:
+    """Whether an input is closed after an entry."""
+    file = _file(name, number)
+    with log.reading_entry(name, number):
+        return bool(log.files.head(file, log.files.existing(file, log.files.schema(file)))["closed"])
+
+
 def skip_entry(log: RoundLog, name: str, number: int) -> None:
     """Replace an entry, perhaps a damaged or missing one, by one that says nothing; the old file is kept."""
     file, before = _file(name, number), _file(name, number - 1)

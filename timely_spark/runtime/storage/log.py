@@ -395,13 +395,13 @@ class RoundLog:
 
     def read_to(self, batch: int) -> tuple[dict[str, int], dict[str, Offset]]:
         """By Spark's own log: the last entry of each input, and the offset of each other one, in a batch."""
-        offset = self.spark.own(batch)
+        offset = self.spark.flow_offset(batch)
         return ({}, {}) if offset is None else (offset["inputs"], offset["sources"])
 
     def taken(self, name: str) -> int:
         """The last entry of an input that the flow has read; -1: none."""
         offsets = self.spark.offsets
-        offset = self.spark.own(offsets[-1]) if offsets else None
+        offset = self.spark.flow_offset(offsets[-1]) if offsets else None
         newest = self.newest()
         manifest = None if newest is None else self.read(newest)
         entries = {} if manifest is None or not offsets else manifest.entries
@@ -430,7 +430,7 @@ class RoundLog:
 
     def at_the_end(self, batch: int) -> bool:
         """Whether the question of the flow's source began this batch, and no source has new rows in it."""
-        new, old = self.spark.own(batch), self.spark.own(batch - 1)
+        new, old = self.spark.flow_offset(batch), self.spark.flow_offset(batch - 1)
         if new is None or old is None or self.spark.ends(batch)[1:] != self.spark.ends(batch - 1)[1:]:
             return False
         return "asked" in new and new == old | {"asked": new["asked"]} != old

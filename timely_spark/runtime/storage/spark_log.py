@@ -44,7 +44,7 @@ class SparkLog:
         """The end offset of each source in a batch."""
         return _lines(self.text(batch) or "")[2:]
 
-    def own(self, batch: int) -> dict[str, Any] | None:
+    def flow_offset(self, batch: int) -> dict[str, Any] | None:
         """The end offset of the flow's own source in a batch; None if the batch lacks it, or is missing."""
         ends, name = self.ends(batch), f"offsets/{batch}"
         end = self._json(name, ends[0]) if ends and ends[0].startswith("{") else {}
@@ -63,7 +63,7 @@ class SparkLog:
     def is_of_a_flow(self) -> bool:
         """Whether a flow started the query that wrote the newest offsets."""
         try:
-            return bool(self.offsets) and self.own(self.offsets[-1]) is not None
+            return bool(self.offsets) and self.flow_offset(self.offsets[-1]) is not None
         except LogDamaged:
             return False
 
@@ -105,13 +105,12 @@ class SparkLog:
         if len(self.ends(batch)) != len(self.ends(batch - 1)):
             reason = f"it has {len(self.ends(batch))} sources, and {before} has {len(self.ends(batch - 1))}"
             raise self._unreadable(name, reason)
-        now, old = self.own(batch), self.own(batch - 1)
+        now, old = self.flow_offset(batch), self.flow_offset(batch - 1)
         if (now is None) != (old is None):
             raise self._unreadable(name, f"{'it' if now is None else before} has no offset of the flow")
         if now is None or old is None:
             return
-        entries = [(now["inputs"].get(key, -1), end) for key, end in old["inputs"].items()]
-        if any(new < end for new, end in [(now["round"], old["round"]), *entries]):
+        if any(_is_behind(now[part], old[part]) for part in ("round", "inputs", "sources")):
             raise self._unreadable(name, f"it is older than {before}")
 
     def _check_listed(self, source: int, end: str) -> None:
@@ -152,6 +151,16 @@ class SparkLog:
 
     def _unreadable(self, name: str, reason: object) -> LogDamaged:
         return LogDamaged.unreadable(self.files.root, name, reason)
+
+
+def _is_behind(now: Any, old: Any) -> bool:
+    """Whether a number in an offset is less than in the one before, is missing, or is no number."""
+    if isinstance(old, dict):
+        pairs = ((now.get(key), end) for key, end in old.items() if key != "after")
+        return not isinstance(now, dict) or any(_is_behind(*pair) for pair in pairs)
+    if isinstance(old, list):
+        return not isinstance(now, list) or len(now) < len(old) or any(map(_is_behind, now, old))
+    return isinstance(old, int) and (type(now) is not int or now < old)
 
 
 def _lines(text: str) -> list[str]:
