@@ -18,7 +18,7 @@ import pytest
 
 import timely_spark as ts
 from tests.support.turns import in_turn
-from timely_spark.coordinator.migrate import FlowChanged, migrate
+from timely_spark.coordinator.migrate import FlowChanged, Migrator
 from timely_spark.differential import CollectionVariable
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.group_by import Grouped
@@ -388,14 +388,14 @@ def in_mid_epoch(case: Case) -> Simulation:
 
 
 def gone_on(old: Simulation, flow: ts.Dataflow, workers: int) -> Simulation:
-    made = migrate(
+    made = Migrator(
         plain(old.plan.described()),
         flow.compile(workers),
         plain(old.coordinator.encode()),
         old.states,
         pa.concat_tables(old.waiting),
         empty=True,
-    )
+    ).migration()
     new = Simulation(flow, workers=workers)
     new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
     new.states = [worker.checkpoint("moved") for worker in made.workers]

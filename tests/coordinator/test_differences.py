@@ -12,7 +12,7 @@ import timely_spark as ts
 from tests.support.turns import in_turn
 from tests.worker.test_loops import answers
 from timely_spark.coordinator.differences import compare
-from timely_spark.coordinator.migrate import FlowChanged, migrate
+from timely_spark.coordinator.migrate import FlowChanged, Migrator
 from timely_spark.testing import Simulation
 
 UP = {"n": pc.add(pc.field("n"), 1)}
@@ -44,7 +44,9 @@ def begun(flow: ts.Dataflow, batches: int) -> Simulation:
 def moved(old: Simulation, flow: ts.Dataflow, workers: int = 2) -> Simulation:
     """The flow, going on from where another one stood."""
     plan = flow.compile(workers)
-    made = migrate(old.plan.described(), plan, old.coordinator.encode(), old.states, old.result.rows)
+    made = Migrator(
+        old.plan.described(), plan, old.coordinator.encode(), old.states, old.result.rows
+    ).migration()
     assert set(made.bounded) == {"loop"}
     new = Simulation(plan)
     new.coordinator, new.result, new.waiting = made.coordinator, made.result, [made.result.rows]
@@ -128,7 +130,7 @@ def test_a_higher_bound_is_accepted_with_named_steps_and_nothing_in_flight(wider
     old, plan = begun(named(max_iterations=50, on_limit="return"), 3), named(**wider).compile(2)
     rest = lambda: (old.coordinator.encode(), old.states, old.result.rows)  # noqa: E731
     with pytest.raises(FlowChanged, match=r"step 'grow\S*' \(.*test_differences\.py:\d+\).*\nHint: "):
-        migrate(old.plan.described(), plan, *rest())
+        Migrator(old.plan.described(), plan, *rest()).migration()
     old.run()
-    made = migrate(old.plan.described(), plan, *rest())
+    made = Migrator(old.plan.described(), plan, *rest()).migration()
     assert (made.added, made.removed) == ((), {})

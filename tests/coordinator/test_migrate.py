@@ -14,7 +14,7 @@ import pytest
 import timely_spark as ts
 from timely_spark.coordinator.differences import compare
 from timely_spark.coordinator.lacking import lacking_by_output
-from timely_spark.coordinator.migrate import FlowChanged, migrate
+from timely_spark.coordinator.migrate import FlowChanged, Migrator
 from timely_spark.coordinator.migration import Migration
 from timely_spark.errors import VertexError
 from timely_spark.testing import Simulation
@@ -28,14 +28,14 @@ def plain(value: Any) -> Any:
 
 
 def moved(old: Simulation, flow: ts.Dataflow, workers: int, *, empty: bool = False) -> Migration:
-    return migrate(
+    return Migrator(
         plain(old.plan.described()),
         flow.compile(workers),
         plain(old.coordinator.encode()),
         old.states,
         pa.concat_tables(old.waiting),
         empty=empty,
-    )
+    ).migration()
 
 
 def go_on(

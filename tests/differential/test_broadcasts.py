@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from timely_spark.coordinator.migrate import migrate
+from timely_spark.coordinator.migrate import Migrator
 from timely_spark.errors import SchemaError
 from timely_spark.testing import Simulation, run
 
@@ -80,7 +80,9 @@ def test_every_new_worker_gets_a_copy(workers: int) -> None:
     snapshot, before = (
         json.loads(json.dumps(one)) for one in (simulation.coordinator.encode(), simulation.plan.described())
     )
-    made = migrate(before, plan, snapshot, simulation.states, pa.concat_tables(simulation.waiting))
+    made = Migrator(
+        before, plan, snapshot, simulation.states, pa.concat_tables(simulation.waiting)
+    ).migration()
     simulation.plan, simulation.coordinator, simulation.result = plan, made.coordinator, made.result
     simulation.states = [worker.checkpoint(f"moved-{n}") for n, worker in enumerate(made.workers)]
     simulation.waiting = [made.result.rows]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from tests.support.turns import in_turn
-from timely_spark.coordinator.migrate import FlowChanged, migrate
+from timely_spark.coordinator.migrate import FlowChanged, Migrator
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import forest as module
@@ -336,14 +336,14 @@ def test_a_checkpoint_with_edges_dealt_out_by_pairs_is_refused() -> None:
     old = json.loads(json.dumps(simulation.plan.described()).replace(" in blocks", ""))
 
     with pytest.raises(FlowChanged, match=r"partitioned was \['by a, b'\], is \['by a, b in blocks'\]"):
-        migrate(
+        Migrator(
             old,
             graph_flow().compile(3),
             json.loads(json.dumps(simulation.coordinator.encode())),
             simulation.states,
             pa.concat_tables(simulation.waiting),
             simulation.blobs,
-        )
+        ).migration()
 
 
 @pytest.mark.slow
@@ -381,7 +381,7 @@ def rescaled(simulation: Simulation, workers: int, flow: ts.Dataflow | None = No
         json.loads(json.dumps(x)) for x in (simulation.plan.described(), simulation.coordinator.encode())
     ]
     messages = pa.concat_tables(simulation.waiting)
-    made = migrate(plain[0], plan, plain[1], simulation.states, messages, simulation.blobs)
+    made = Migrator(plain[0], plan, plain[1], simulation.states, messages, simulation.blobs).migration()
     simulation.states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(made.workers)]
     simulation.plan, simulation.coordinator, simulation.result = plan, made.coordinator, made.result
     simulation.waiting = [made.result.rows]

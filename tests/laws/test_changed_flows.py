@@ -16,7 +16,7 @@ import pytest
 
 import timely_spark as ts
 from tests.support.rescaling import plain
-from timely_spark.coordinator.migrate import FlowChanged, migrate
+from timely_spark.coordinator.migrate import FlowChanged, Migrator
 from timely_spark.coordinator.migration import Migration
 from timely_spark.testing import Simulation
 
@@ -60,7 +60,7 @@ def moved(
 ) -> tuple[Simulation, Migration]:
     waiting = pa.concat_tables(old.waiting)
     before, snapshot = plain(old.plan.described()), plain(old.coordinator.encode())
-    made = migrate(before, flow.compile(workers), snapshot, old.states, waiting)
+    made = Migrator(before, flow.compile(workers), snapshot, old.states, waiting).migration()
     new = Simulation(flow, workers=workers)
     new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
     new.states = [worker.checkpoint("moved") for worker in made.workers]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from timely_spark.coordinator.migrate import migrate
+from timely_spark.coordinator.migrate import Migrator
 from timely_spark.errors import CapabilityError, GraphError, StateError, VertexError
 from timely_spark.graph import Partition
 from timely_spark.operators import pipe
@@ -118,7 +118,9 @@ def move(simulation: Simulation, made: ts.Dataflow, workers: int) -> None:
     described, snapshot = (
         json.loads(json.dumps(x)) for x in (old.plan.described(), old.coordinator.encode())
     )
-    migration = migrate(described, plan, snapshot, old.states, pa.concat_tables(old.waiting), old.blobs)
+    migration = Migrator(
+        described, plan, snapshot, old.states, pa.concat_tables(old.waiting), old.blobs
+    ).migration()
     old.plan, old.coordinator, old.result = plan, migration.coordinator, migration.result
     old.states = [worker.checkpoint() for worker in migration.workers]
     old.waiting = [migration.result.rows]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.coordinator.migrate import migrate
+from timely_spark.coordinator.migrate import Migrator
 from timely_spark.errors import StateError, VertexError
 from timely_spark.state.codec import Codec, pack_parts
 from timely_spark.state.frozen import reachable
@@ -197,7 +197,9 @@ def rescaled(simulation: Simulation, workers: int) -> None:
         json.loads(json.dumps(x)) for x in (simulation.plan.described(), simulation.coordinator.encode())
     )
     messages = pa.concat_tables(simulation.waiting)
-    moved = migrate(description, plan, coordinator, simulation.states, messages, simulation.blobs)
+    moved = Migrator(
+        description, plan, coordinator, simulation.states, messages, simulation.blobs
+    ).migration()
     simulation.states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(moved.workers)]
     simulation.plan, simulation.coordinator, simulation.result = plan, moved.coordinator, moved.result
     simulation.waiting = [moved.result.rows]

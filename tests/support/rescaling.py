@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 import timely_spark as ts
 from tests.support.turns import in_turn
-from timely_spark.coordinator.migrate import migrate
+from timely_spark.coordinator.migrate import Migrator
 from timely_spark.coordinator.migration import Migration
 from timely_spark.state.codec import unpack_parts
 from timely_spark.testing import Simulation
@@ -37,7 +37,7 @@ def move(simulation: Simulation, flow: ts.Dataflow, workers: int) -> Migration:
     plan = flow.compile(workers)
     before, messages = plain(simulation.plan.described()), pa.concat_tables(simulation.waiting)
     snapshot = plain(simulation.coordinator.encode())
-    made = migrate(before, plan, snapshot, simulation.states, messages, simulation.blobs)
+    made = Migrator(before, plan, snapshot, simulation.states, messages, simulation.blobs).migration()
     states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(made.workers)]
     counted = {key: n for key, n in made.coordinator.tracker.active.items() if n}
     assert counted == recount(made, states)

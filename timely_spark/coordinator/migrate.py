@@ -59,19 +59,13 @@ class FlowChanged(TimelyError, ValueError):
     """
 
 
-def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them optional
-    before: Mapping[str, Any],
-    plan: Plan,
-    snapshot: Mapping[str, Any],
-    states: Sequence[Any | None],
-    messages: pa.Table,
-    blobs: BlobStore | None = None,
-    *,
-    empty: bool = False,
-    planned: Collection[str] = (),
-    closed: Collection[str] = (),
-) -> Migration:
-    """Continue another plan's checkpoint with a new plan.
+#: the encoded state of a worker without contents
+_EMPTY: Mapping[str, Any] = {"format": FORMAT, "vertices": {}, "queue": [], "batches": [], "pending": []}
+_QUIESCE = 'first run the old flow to its end, by start(trigger="available_now"), so nothing is in flight'
+
+
+class Migrator:
+    """Continues another plan's checkpoint, by `migration`, or raises an error with all reasons against it.
 
     Args:
         before: the old plan's `described`.
@@ -82,28 +76,17 @@ def migrate(  # noqa: PLR0917 - all of a checkpoint's parts, none of them option
         planned: inputs of which a batch that has begun, and will run again, has records.
         closed: inputs that were closed for good, perhaps in an earlier flow.
     """
-    more: Any = {"empty": empty, "planned": planned, "closed": closed}
-    return Migrator(before, plan, snapshot, states, messages, blobs, **more).migration()
 
-
-#: the encoded state of a worker without contents
-_EMPTY: Mapping[str, Any] = {"format": FORMAT, "vertices": {}, "queue": [], "batches": [], "pending": []}
-_QUIESCE = 'first run the old flow to its end, by start(trigger="available_now"), so nothing is in flight'
-
-
-class Migrator:
-    """One migration: `migration` makes it, or raises an error with all reasons against it."""
-
-    def __init__(  # noqa: PLR0917
+    def __init__(  # noqa: PLR0917 - all of a checkpoint's parts, none of them optional
         self,
         before: Mapping[str, Any],
         plan: Plan,
         snapshot: Mapping[str, Any],
         states: Sequence[Any | None],
         messages: pa.Table,
-        blobs: BlobStore | None,
+        blobs: BlobStore | None = None,
         *,
-        empty: bool,
+        empty: bool = False,
         planned: Collection[str] = (),
         closed: Collection[str] = (),
     ) -> None:
@@ -305,8 +288,7 @@ class Migrator:
         Spark identifies DataFrames by their order, so they must be the same; other inputs may come and go.
         """
         for noun, part in (("name", "flow"), ("kind of time", "times")):
-            old, new = self.old_plan[part], self.new_plan[part]
-            if old != new:
+            if (old := self.old_plan[part]) != (new := self.new_plan[part]):
                 self._problem(f"its {noun} is {new!r}, the checkpoint's is {old!r}")
         self._refuse()  # the name of another flow says enough
         frames = [
@@ -321,14 +303,11 @@ class Migrator:
         for name in sorted({*self.planned} - {*self.plan.sources}):
             self._problem(f"input {name!r} is removed, and a batch that runs again has its records", _QUIESCE)
         kinds = {name: kind for name, *kind in self.old_plan["inputs"]}
-        epochs: dict[str, Any] = {}
         for source in self.plan.inputs:
-            if (kind := kinds.get(source.name)) is None:
-                epochs[source.name] = self._begins(source)
-            else:
-                epochs[source.name] = self.snapshot["inputs"][source.name]
-                self._check_input(source, kind)
-        return epochs
+            if source.name in kinds:
+                self._check_input(source, kinds[source.name])
+        old = self.snapshot["inputs"]
+        return {s.name: old[s.name] if s.name in kinds else self._begins(s) for s in self.plan.inputs}
 
     def _begins(self, source: PlanInput) -> int | None:
         """The epoch at which a new input begins; None: an earlier flow has closed it."""
@@ -345,14 +324,14 @@ class Migrator:
 
     def _check_input(self, source: PlanInput, old: list[str]) -> None:
         """Check that an input has the epochs and the origin that it had, and a handle its columns."""
-        what, kind = "", [source.epochs, source.stage.origin]
-        if kind != old:
+        if (kind := [source.epochs, source.stage.origin]) != old:
             what = f"its epochs and origin were {old}, are {kind}"
         elif source.name in self.differences.changed and source.stage.handle:
             what = self._changes(source.name)
-        if what:
-            text = f"{self._shown(source.name)}, an input, has changed: {what}"
-            self._problem(text, "give the new input another name")
+        else:
+            return
+        text = f"{self._shown(source.name)}, an input, has changed: {what}"
+        self._problem(text, "give the new input another name")
 
     @cached_property
     def open_epoch(self) -> int:
@@ -584,6 +563,7 @@ class Migrator:
         begun = sorted(
             {epoch for name in old_outputs for epoch in snapshot["unreleased"][name] if epoch > done}
         )
+        unseen = {*snapshot["unseen"], *inputs.keys() - snapshot["inputs"].keys()}
         encoded = {
             "batch": snapshot["batch"],
             "tracker": tracker.encode(),
@@ -595,12 +575,7 @@ class Migrator:
             "opened": snapshot["opened"],
             "begun": snapshot["begun"],
             "loops": snapshot["loops"],
-            "unseen": [
-                source.name
-                for source in self.plan.inputs
-                if by_column(source.epochs)
-                and (source.name in snapshot["unseen"] or source.name not in snapshot["inputs"])
-            ],
+            "unseen": [s.name for s in self.plan.inputs if by_column(s.epochs) and s.name in unseen],
             "after": {name: at for name, at in snapshot["after"].items() if name in inputs},
             "refused": {name: count for name, count in snapshot["refused"].items() if name in inputs},
             "late": {name: count for name, count in snapshot["late"].items() if name in inputs},

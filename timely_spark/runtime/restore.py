@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from timely_spark.compiler import Plan
 from timely_spark.coordinator.lacking import lacking_by_output
-from timely_spark.coordinator.migrate import migrate
+from timely_spark.coordinator.migrate import Migrator
 from timely_spark.coordinator.migration import Migration
 from timely_spark.runtime.query.driver import progress_fields
 from timely_spark.runtime.run_context import RunContext
@@ -82,7 +82,7 @@ def _migrated(
     states = States.of(rows).encoded(blobs, before["workers"])
     messages = blobs.resolve(wire.only(rows, Message))
     more: Any = {"planned": _planned(log, manifest), "closed": _closed(log, plan, manifest), "empty": empty}
-    return migrate(before, plan, manifest.coordinator, states, messages, blobs, **more)
+    return Migrator(before, plan, manifest.coordinator, states, messages, blobs, **more).migration()
 
 
 def _planned(log: RoundLog, manifest: Manifest) -> list[str]:
