@@ -159,9 +159,11 @@ class Grammar:
             if key and self.of.random() < 0.2:
                 sides.append(f"SELECT {key} {text} GROUP BY {key} HAVING count(*) > 1")
             else:
-                sides.append(f"SELECT {key or 1} {text}{inner.maybe(0.1, ' LIMIT 1')}")
+                sides.append(f"SELECT {key or 1} {text}")
         if len(sides) > 1:
             sides = [f"({one})" for one in sides]
+        else:  # of several any row could be the first
+            sides[0] += self.maybe(0.1, " LIMIT 1")
         between = self.of.choice([" UNION ALL ", " INTERSECT ", " EXCEPT "])
         return f"{self.maybe(0.5, 'NOT ')}EXISTS ({between.join(sides)})"
 
