@@ -89,3 +89,24 @@ def test_an_iteration_without_a_limit_gets_a_share_of_the_memory(
         assert others == "1,073,741,824 bytes are allowed"
     else:
         assert plan.epoch_limit == limit
+
+
+def test_while_a_micro_batch_stays_threads_take_short_turns() -> None:
+    before = sys.getswitchinterval()
+    first, second = process.short_turns(), process.short_turns()  # of two flows in one session
+    first.__enter__()
+    assert sys.getswitchinterval() == pytest.approx(0.001)
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert sys.getswitchinterval() == pytest.approx(0.001)
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == pytest.approx(before)
+    try:
+        for own, inside in ((0.0037, 0.001), (0.0002, 0.0002)):  # shorter ones of the program's stay
+            sys.setswitchinterval(own)
+            for _ in range(100):
+                with process.short_turns():
+                    assert sys.getswitchinterval() == pytest.approx(inside, abs=2e-6)
+            assert sys.getswitchinterval() == pytest.approx(own, abs=2e-6)
+    finally:
+        sys.setswitchinterval(before)

@@ -1,6 +1,7 @@
-"""Memory of the Python processes in which Spark runs tasks: its settings, and how much a step may send.
+"""Settings of the Python processes that run a flow: memory of tasks, and turns of the driver's threads.
 
-Spark forks these processes, uses each for one task after the other, and ends it after a minute of idleness.
+Spark forks the processes of tasks, uses each for one task after the other, and ends it after a minute of
+idleness.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +30,36 @@ _SPARE = 256 << 20
 _MEMORY_SHARE, _OTHERS_SHARE = 16, 2
 #: Where a container's limit of memory is.
 _CONTAINERS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+#: Seconds after which a thread that computes lets another one run, while a micro-batch stays.
+_TURN = 0.001
+#: Half of its unit: the interpreter cuts off what is less than a microsecond.
+_HALF = 5e-7
+_turns = threading.Lock()
+#: the interpreter's own setting, for each body of `short_turns` that runs
+_before: list[float] = []
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """While the body runs, a thread that computes lets others run after a millisecond.
+
+    By Python's default it is five. The driver shares its interpreter with the program that sends and asks,
+    with subscribers, and with threads that write. A change that goes from one to the other waits for each.
+    """
+    with _turns:
+        before = _before[0] if _before else sys.getswitchinterval()
+        _before.append(before)
+        if before > _TURN:
+            sys.setswitchinterval(_TURN)
+    try:
+        yield
+    finally:
+        with _turns:
+            _before.pop()
+            if before > _TURN and not _before:
+                sys.setswitchinterval(before + _HALF)
 
 
 class _Heap(ctypes.Structure):

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from timely_spark.coordinator.loops import notices_to_log
 from timely_spark.coordinator.spreading import spread
 from timely_spark.errors import RAISED, TimelyError, VertexError
 from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.process import short_turns
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
 from timely_spark.runtime.query.rest import yields
 from timely_spark.runtime.query.rounds import Rounds, description
@@ -76,7 +77,8 @@ class Driver:
         """Finish one micro-batch."""
         last, self._last = self._last, None  # after an error the coordinator may be half a round on
         started = time.perf_counter()
-        with self.context.reporting(), self.context.finishing(), self._rounds.staying():
+        turns = short_turns() if self.context.resident else nullcontext()
+        with self.context.reporting(), self.context.finishing(), self._rounds.staying(), turns:
             session = batch_df.sparkSession
             self._describe(session, micro_batch, None if last is None else last.manifest)
             # the one action: a second would run the stateful stage again
