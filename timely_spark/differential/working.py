@@ -361,9 +361,9 @@ class WorkingSet:
             if len(which):
                 arrived += self._read(self.records, new, hashed, which, at)
                 old += self._read(self.results, new, hashed, which, at)
-        new_records = _together([*arrived, *self.records.due(at)])
-        new_results = _together([*old, *self.results.due(at)])
-        if due := [*self.records.due(at), *self.results.due(at)]:
+        due_records, due_results = self.records.due(at), self.results.due(at)
+        new_records, new_results = _together([*arrived, *due_records]), _together([*old, *due_results])
+        if due := [*due_records, *due_results]:
             affected = self.keys.among(affected, *(rows[0] for rows in due))
         if not len(affected):
             return None, []

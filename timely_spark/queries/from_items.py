@@ -42,9 +42,6 @@ class FromItems(Subqueries):
         def joined(self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]) -> Any: ...  # noqa: D102
         def asked(self, source: FromItem, conditions: Sequence[Any]) -> FromItem: ...  # noqa: D102
         def outer_join(self, how: str, left: FromItem, right: FromItem) -> FromItem: ...  # noqa: D102
-        def _outer(
-            self, how: str, left: FromItem, right: FromItem, *conditions: Sequence[Any]
-        ) -> FromItem: ...
 
     def source(self, node: Any) -> FromItem:
         """A table, view or subquery, with new names for its columns."""

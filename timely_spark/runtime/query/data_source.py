@@ -11,8 +11,7 @@ from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from timely_spark.runtime.query.flow_reader import FlowReader
-
-Offset = dict[str, Any]
+    from timely_spark.runtime.sources.polling import Offset
 
 
 def timely_source(path: Sequence[str]) -> type[DataSource]:

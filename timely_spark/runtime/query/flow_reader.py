@@ -28,7 +28,7 @@ from timely_spark.errors import LogDamaged
 from timely_spark.runtime.query.rest import rest, yields
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.polling import Offset, Reader
-from timely_spark.runtime.sources.reader import reader_of
+from timely_spark.runtime.sources.reader import readers_of
 from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.entries import entry_size, read_entry
 from timely_spark.runtime.storage.log import FIRST
@@ -60,7 +60,7 @@ class FlowReader:
     @cached_property
     def readers(self) -> Mapping[str, Reader]:
         """By input the readers of the sources that this package reads."""
-        return {name: reader_of(self.context, name) for name in self.context.sources}
+        return readers_of(self.context)
 
     @property
     def limit(self) -> ReadLimit:

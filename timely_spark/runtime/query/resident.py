@@ -19,7 +19,7 @@ from timely_spark.errors import LogDamaged
 from timely_spark.runtime.query.flow_reader import MAX_ENTRIES, SMALL_ENTRIES, packed_entries, wakeup_of
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.polling import Reader
-from timely_spark.runtime.sources.reader import reader_of
+from timely_spark.runtime.sources.reader import readers_of
 from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.entries import entry_size
 from timely_spark.runtime.storage.manifest import Manifest
@@ -56,7 +56,7 @@ class ResidentInputs:
 
     @cached_property
     def _readers(self) -> dict[str, Reader]:
-        return {name: reader_of(self.context, name) for name in self.context.sources}
+        return readers_of(self.context)
 
     @cached_property
     def _wakeup(self) -> Wakeup:

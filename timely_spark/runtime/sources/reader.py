@@ -351,12 +351,14 @@ class ReplayReader(Reader):
             yield from context.labelled(progress).to_batches()
 
 
-def reader_of(context: RunContext, name: str) -> Reader:
-    """The reader of an input, for any process."""
-    source = context.sources[name]
+def readers_of(context: RunContext) -> dict[str, Reader]:
+    """By input the readers of the sources that this package reads, for any process."""
     kinds: dict[type[Any], type[Reader]] = {
         DeltaSource: DeltaReader,
         KafkaSource: KafkaReader,
         ReplaySource: ReplayReader,
     }
-    return kinds.get(type(source), FilesReader)(context, source)
+    return {
+        name: kinds.get(type(source), FilesReader)(context, source)
+        for name, source in context.sources.items()
+    }

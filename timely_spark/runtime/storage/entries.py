@@ -115,14 +115,14 @@ class Journal:
         self.position = Position(sent=self.first)
         if epochs == "manual":
             head = {"stands": 0, "closed": epoch is None, "last": -1}
-            head |= self._head(numbers[-1]) if numbers else {}
+            head |= _head(self.log, self.name, numbers[-1]) if numbers else {}
             self.position = Position(
                 max(int(head["stands"]), epoch or 0), bool(head["closed"]), self.first, int(head["last"])
             )
         #: When entries were sent (seconds of the monotonic clock), and the position behind them.
         self._sends: deque[tuple[float, Position]] = deque([(-math.inf, self.position)], maxlen=_SENDS)
         self._buffer = buffer
-        written = {self._head(number)["id"] for number in range(self._begun(), self.first)}
+        written = {_head(self.log, self.name, number)["id"] for number in range(self._begun(), self.first)}
         self._unwritten = [entry for entry in buffer.entries if entry.id not in written]
         self._check(self._unwritten)
 
@@ -194,12 +194,7 @@ class Journal:
     def _is_written(self, entry: Entry) -> bool:
         number = self.position.sent
         exists = entry_size(self.log, self.name, number) is not None
-        return exists and bool(self._head(number)["id"] == entry.id)
-
-    def _head(self, number: int) -> dict[str, Any]:
-        files, name = self.log.files, _file(self.name, number)
-        with self.log.reading_entry(self.name, number):
-            return {"id": None} | files.head(name, files.existing(name, files.schema(name)))
+        return exists and bool(_head(self.log, self.name, number)["id"] == entry.id)
 
 
 def close_source(log: RoundLog, name: str) -> None:
@@ -227,9 +222,14 @@ def read_entry(log: RoundLog, name: str, number: int) -> Entry:
 
 def is_closed(log: RoundLog, name: str, number: int) -> bool:
     """Whether an input is closed after an entry."""
+    return bool(_head(log, name, number)["closed"])
+
+
+def _head(log: RoundLog, name: str, number: int) -> dict[str, Any]:
+    """What an entry says besides its records."""
     file = _file(name, number)
     with log.reading_entry(name, number):
-        return bool(log.files.head(file, log.files.existing(file, log.files.schema(file)))["closed"])
+        return {"id": None} | log.files.head(file, log.files.existing(file, log.files.schema(file)))
 
 
 def skip_entry(log: RoundLog, name: str, number: int) -> None:
