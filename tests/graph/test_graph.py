@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import BadArgument, GraphError, SchemaError
 from timely_spark.graph import LogicalGraph, caller
+from timely_spark.graph.caller import PACKAGE
 
 
 def line() -> int:
@@ -27,6 +33,25 @@ def test_a_step_remembers_the_users_line() -> None:
 
     assert (where.file, where.line) == (__file__, here)
     assert caller().file == __file__
+
+
+def test_a_program_whose_path_begins_as_the_package_s_is_the_user_s() -> None:
+    file = f"{PACKAGE.removesuffix(os.sep)}_jobs/flow.py"
+    program = compile("\nflow = ts.Dataflow('')", file, "exec")
+    with pytest.raises(BadArgument, match=re.escape(f"({file}:2)")):
+        exec(program, {"__name__": "flow", "ts": ts})
+
+
+@pytest.mark.slow
+def test_a_package_that_is_found_by_a_link_is_not_the_user_s_program(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(Path(ts.__file__).resolve().parents[1])
+    program = tmp_path / "program.py"
+    program.write_text("import timely_spark as ts\nts.Dataflow('')")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "link")}
+    done = subprocess.run(
+        [sys.executable, str(program)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert f"({program}:2)" in done.stderr
 
 
 def test_names_are_derived_stable_and_given_once() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import FrameType
 
 from timely_spark.errors import Where
 
-PACKAGE = str(Path(__file__).resolve().parents[1])
+#: The folder of the package, as code objects name it: links are not followed.
+PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def caller() -> Where:
