@@ -387,12 +387,10 @@ class VertexError(TimelyError, RuntimeError):
                 f", with {texts['rows']}" if texts.get("rows") else "",
             ]
         )
-        hint = (
-            ""
-            if "Hint:" in texts["cause"]
-            else "\nHint: correct the cause and start again; this error's `trace` has the traceback."
-        )
-        return f"step {texts['step']!r} ({texts['where']}) failed{at}: {texts['cause']}{hint}"
+        text = f"step {texts['step']!r} ({texts['where']}) failed{at}: {texts['cause']}"
+        if "Hint:" in texts["cause"]:
+            return text
+        return with_hint(text, "correct the cause and start again; this error's `trace` has the traceback.")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return VertexError.decode, (self.encode(), self._context)
@@ -429,8 +427,7 @@ class LimitReached(VertexError):
             f"loop {loop!r} ({where}) ended at its limit after {iteration} iterations of epoch {epoch}; "
             f"{step!r} would go on with {rows}"
         )
-        parts = {"kind": cls.condition, "step": step, "cause": cause, "trace": "", "loop": loop}
-        return cls.decode({**parts, "epoch": str(epoch)})
+        return cls._made(step, cause, loop, epoch)
 
     @classmethod
     def grown(
@@ -450,8 +447,7 @@ class LimitReached(VertexError):
             f"loop {loop!r} ({where}) has grown too large: {step!r} hands {size} to iteration {iteration} of "
             f"epoch {epoch}, and {limit}; {evidence}"
         )
-        parts = {"kind": cls.condition, "step": step, "cause": cause, "trace": "", "loop": loop}
-        return cls.decode({**parts, "epoch": str(epoch), "grown": "yes"})
+        return cls._made(step, cause, loop, epoch, grown="yes")
 
     @classmethod
     def large(
@@ -459,8 +455,12 @@ class LimitReached(VertexError):
     ) -> LimitReached:
         """The error of a step that sends too much at one time."""
         cause = f"step {step!r} ({where}) sends {size} at {at}, and {limit}; {evidence}"
-        parts = {"kind": cls.condition, "step": step, "cause": cause, "trace": "", "loop": ""}
-        return cls.decode({**parts, "epoch": str(epoch), "grown": "yes"})
+        return cls._made(step, cause, "", epoch, grown="yes")
+
+    @classmethod
+    def _made(cls, step: str, cause: str, loop: str, epoch: int, **more: str) -> LimitReached:
+        parts = {"kind": cls.condition, "step": step, "cause": cause, "trace": "", "loop": loop}
+        return cls.decode({**parts, "epoch": str(epoch), **more})
 
     @classmethod
     def text_of(cls, parts: Mapping[str, str | None], context: str) -> str:
@@ -559,6 +559,11 @@ def values_of(column: Any) -> list[Any]:
             texts = (str(column.slice(i, 1)) for i in range(len(column)))
             return [" ".join(text.split()) for text in texts]
         return [None if value != value else value for value in column.to_numpy(zero_copy_only=False)]  # noqa: PLR0124 - NaT
+
+
+def row_texts(table: Any) -> list[str]:
+    """The records of an Arrow table as texts, to compare them: nested ones have no hash; NaN is itself."""
+    return [str(row) for row in zip(*map(values_of, table.columns), strict=True)]
 
 
 def _items(pairs: Iterable[tuple[str, object]]) -> str:

@@ -266,4 +266,7 @@ def test_a_result_with_nan_is_the_same() -> None:
     flow = ts.Dataflow("nan")
     x = flow.input("x", "n long").collection()
     x.map(lambda row: (row.n, float("nan")), "n long, f double").changes().capture("out")
-    assert len(run(flow, {"x": [[1]]})["out"].rows()[0]) == 1
+    far = pa.table({"f": [float("nan")], "day": pa.array([3_000_000], pa.date32())})  # no date of Python's
+    x.map_batches(lambda _: far, "f double, day date").changes().capture("far")
+    result = run(flow, {"x": [[1]]})
+    assert [len(result[name].rows()[0]) for name in ("out", "far")] == [1, 1]

@@ -18,7 +18,7 @@ from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.loops import with_warn_after
 from timely_spark.errors import BadArgument, GraphError, LimitReached, TimelyError, VertexError
 from timely_spark.testing import LoopWarning, Simulation, run
-from timely_spark.worker import loops
+from timely_spark.worker import Worker, loops, pack
 from timely_spark.worker.loops import LoopCounts
 
 UP = {"n": pc.add(pc.field("n"), 1)}
@@ -402,6 +402,23 @@ def test_an_iteration_beyond_its_limit_ends_the_epoch_with_the_evidence(limit: A
     assert f"{told} are allowed" in str(caught.value)
     assert "sampled records 1 differ: {'n': 7}" in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_records_of_lists_are_compared_too() -> None:
+    flow = ts.Dataflow("lists")
+    flow.input("x", "n array<long>").loop(lambda n: n.concat(n, name="both"), name="hops").capture("out")
+    with pytest.raises(LimitReached, match=r"sampled records 1 differ: \{'n': \[7\]\}"):
+        run(flow, {"x": [[([7],)]]}, epoch_limit=1000)
+
+
+def test_a_worker_forgets_what_feedback_carried_in_complete_epochs() -> None:
+    plan = growing(max_iterations=3).compile()
+    coordinator, worker = Coordinator(plan), Worker(plan, None, 0)
+    result = coordinator.first()
+    for epoch in range(20):
+        rows = pa.concat_tables([result.rows, pack(plan, "x", pa.table({"n": [epoch]}), shard=0)])
+        result = coordinator.apply_round(epoch, worker.step(epoch, rows, result.header))
+    assert worker.iterations._carried.keys() == {("up", 19)}
 
 
 @pytest.mark.slow

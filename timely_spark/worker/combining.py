@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Channel, Plan
-from timely_spark.errors import RAISED, SchemaError, VertexError, excerpt, values_of
+from timely_spark.errors import RAISED, SchemaError, VertexError, excerpt, row_texts
 from timely_spark.graph import Partition, Vertex, as_table, describe
 from timely_spark.state.exchange import destinations, split
 
@@ -72,15 +72,14 @@ def _check_law(
 
     together, none = _parts(result, table, by), table.slice(0, 0)
     for index, part in split(table, to, _PARTS).items():
-        combined, separate = together.get(index, none), parts(part).get(index, none)
+        both, separate = together.get(index, none), parts(part).get(index, none)
         if _same_records(separate, part, part, by):
             others = table.filter(pa.array(to != index))
             separate = parts(pa.concat_tables([table, others])).get(index, none)
-        if not any(_same_records(one, combined, part, by) for one in (separate, part)):
+        if not any(_same_records(one, both, part, by) for one in (separate, part)):
             msg = (
                 f"combine mixes records that are partitioned apart ({by}): together they give "
-                f"{list(_rows(combined) - _rows(separate))[:3]}, "
-                f"and apart {list(_rows(separate) - _rows(combined))[:3]}"
+                f"{_more(both, separate)}, and apart {_more(separate, both)}"
             )
             raise SchemaError(msg, hint=_HINT)
 
@@ -125,15 +124,12 @@ def _near(one: Floats, other: Floats, summands: Floats) -> bool:
 
 def _ordered(table: pa.Table, floats: list[str]) -> tuple[list[str], list[Floats]]:
     """The records in one order: the other columns as texts, and the columns of floats."""
-    texts = _texts(table.drop_columns(floats)) or [""] * table.num_rows
+    texts = row_texts(table.drop_columns(floats)) or [""] * table.num_rows
     numbers = [table[name].to_numpy() for name in floats]
     order = np.lexsort((*reversed(numbers), np.array(texts, dtype=str)))
     return [texts[place] for place in order], [column[order] for column in numbers]
 
 
-def _texts(table: pa.Table) -> list[str]:
-    return [str(row) for row in zip(*map(values_of, table.columns), strict=True)]
-
-
-def _rows(table: pa.Table) -> Counter[str]:
-    return Counter(_texts(table))
+def _more(one: pa.Table, other: pa.Table) -> list[str]:
+    """Some of the rows that a table has more often than another one."""
+    return list(Counter(row_texts(one)) - Counter(row_texts(other)))[:3]

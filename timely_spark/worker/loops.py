@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Channel, Node, Plan
-from timely_spark.errors import LimitReached, excerpt, values_of
+from timely_spark.errors import LimitReached, excerpt, row_texts
 from timely_spark.graph import Kind, LoopContext
 from timely_spark.state.arrow import data_bytes
 from timely_spark.times import Times, Timestamp
@@ -106,8 +106,10 @@ class LoopState:
         #: by vertex the last time of which a notification asked again, and how often since the last report
         self._again: dict[int, tuple[Timestamp, int]] = {}
 
-    def begin(self, bounds: Mapping[str, int]) -> None:
-        """Begin a round with these bounds."""
+    def begin(self, bounds: Mapping[str, int], oldest: int) -> None:
+        """Begin a round with these bounds; epochs before the oldest are complete."""
+        self._carried = {key: sums for key, sums in self._carried.items() if key[1] >= oldest}
+        self._marks = {key: mark for key, mark in self._marks.items() if key[1] >= oldest}
         #: by loop the highest counter
         self.reached: dict[str, int] = {}
         #: by loop and epoch, the counter of a loop with very many iterations, and sample records
@@ -175,11 +177,7 @@ class LoopState:
             return
         iteration, key = 1 + _counter(loop, time), (loop.name, time.epoch)
         self.convergence.add(*key, iteration, batch.num_rows)
-        at, records, size = self._carried.get(key, (iteration, 0, 0))
-        if at != iteration:
-            records = size = 0
-        records, size = records + batch.num_rows, size + data_bytes(batch)
-        self._carried[key] = iteration, records, size
+        records, size = _added(self._carried, key, iteration, batch)
         if (too_many := self.plan.epoch_limit.exceeded(records, size)) is not None:
             raise LimitReached.grown(
                 loop.name, loop.where, node.name, epoch=time.epoch, iteration=iteration,
@@ -197,11 +195,7 @@ class LoopState:
         """
         if channel.index in self._feedbacks:
             return
-        at, records, size = self._sent.get(channel.index, (time, 0, 0))
-        if at != time:
-            records = size = 0
-        records, size = records + batch.num_rows, size + data_bytes(batch)
-        self._sent[channel.index] = time, records, size
+        records, size = _added(self._sent, channel.index, time, batch)
         if (too_many := self.plan.epoch_limit.exceeded(records, size, feedback=False)) is not None:
             raise LimitReached.large(
                 node.name, node.stage.where, epoch=time.epoch, at=str(time),
@@ -251,6 +245,14 @@ class LoopState:
         return LoopCounts(self.reached, far, dropped, self.convergence.encode(), grown, again)
 
 
+def _added(totals: dict[Any, tuple[Any, int, int]], key: Any, at: Any, batch: pa.Table) -> tuple[int, int]:
+    """Add a batch to the records and bytes of a key's time, which is the last one; returns the sums."""
+    last, *before = totals.get(key, (at, 0, 0))
+    records, size = before if last == at else (0, 0)
+    totals[key] = at, records + batch.num_rows, size + data_bytes(batch)
+    return totals[key][1:]
+
+
 def most_often(batch: pa.Table) -> int:
     """The highest multiplicity of a collection's records; 0 for a stream."""
     if DIFF not in batch.schema.names:
@@ -274,7 +276,7 @@ def repeats(batch: pa.Table) -> str | None:
         return f"a record comes {often} times: {excerpt(batch.slice(max(at, 0), 1))}"
     step = max(1, batch.num_rows // SAMPLE)
     sample = batch.take(pa.array(range(0, batch.num_rows, step)[:SAMPLE]))
-    differ = len(set(zip(*map(values_of, sample.columns), strict=True)))
+    differ = len({*row_texts(sample)})
     if 2 * differ > sample.num_rows:
         return None
     return f"of {sample.num_rows} sampled records {differ} differ: {excerpt(sample)}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Channel, Plan, PlanInput
-from timely_spark.errors import RAISED, SchemaError, VertexError, excerpt
+from timely_spark.errors import RAISED, SchemaError, VertexError, excerpt, row_texts
 from timely_spark.graph import Partition, Stage, Stateless
 from timely_spark.state.arrow import to_bytes
 from timely_spark.state.exchange import partitioned
@@ -244,7 +244,7 @@ def _calls(vertex: Stateless) -> bool:
 def _check_same(results: tuple[pa.Table, ...], again: tuple[pa.Table, ...]) -> None:
     """Check that two results are the same; NaN is itself."""
     for one, other in zip(results, again, strict=True):
-        if one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist()):
+        if one.equals(other) or row_texts(one) == row_texts(other):
             continue
         msg = f"of the same records it gives {excerpt(one)}, then {excerpt(other)}"
         hint = (

@@ -157,7 +157,7 @@ class Worker:
         blockers = Blockers(self.plan, self.header, received.frontiers, received.data_epochs)
         self.pending.begin(blockers.changed(self.blockers))
         self.blockers = blockers
-        self.iterations.begin(self.header.bounds)
+        self.iterations.begin(self.header.bounds, self.header.oldest)
         for batch in received.batches():
             self.enqueue(*batch)
         self.run()
