@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.orders import Moment, Moments, Phased
 from timely_spark.errors import CapabilityError, GraphError, VertexError
 from timely_spark.testing import Simulation, run
 
@@ -152,6 +153,28 @@ def test_an_inner_call_has_the_capability_of_its_message_alone() -> None:
     with pytest.raises(VertexError, match="sends at") as failed:
         run(flow, {"x": [[1]]})
     assert CapabilityError.__name__ in str(failed.value)
+
+
+class Sized(Moment):
+    """A time that is false outside of loops."""
+
+    def __len__(self) -> int:
+        return len(self.counters)
+
+
+class Twice(ts.Vertex):
+    """Sends its input twice; the second vertex gets it inside."""
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.send_by(0, time, batch)
+        self.send_by(0, time, batch)
+
+
+def test_a_capability_of_a_time_that_is_false_outlasts_an_inner_call() -> None:
+    flow = ts.Dataflow("sized", times=Moments(Phased, Sized))
+    x = flow.vertex(Twice(), flow.input("x", "n long"), "n long")
+    flow.vertex(type("Inner", (Twice,), {"reentrancy": 1})(), x, "n long").capture("out")
+    assert run(flow, {"x": [[1]]})["out"].rows() == {0: [(1,)] * 4}
 
 
 @pytest.mark.parametrize("given", [-1, 61, 1.5, "many"])

@@ -132,7 +132,8 @@ class Moment:
         return self.outer.before(other.outer) and mine.less_equal(its)
 
     def join(self, other: Moment) -> Moment:
-        return Moment(self.outer.joined(other.outer), tuple(map(max, self.counters, other.counters)))
+        counters = tuple(map(max, self.counters, other.counters))
+        return replace(self, outer=self.outer.joined(other.outer), counters=counters)
 
     def order_key(self) -> tuple[Any, ...]:
         texts = isinstance(self.outer, Versioned | Tupled)
@@ -176,13 +177,14 @@ class Moments:
     """A kind of time."""
 
     outer: Any
+    moment: type[Moment] = Moment
 
     def epoch(self, n: int) -> Moment:
-        return Moment(self.outer(n))
+        return self.moment(self.outer(n))
 
     def decode(self, data: Sequence[Any]) -> Moment:
         outer, *counters = data
-        return Moment(self.outer(*outer), tuple(counters))
+        return self.moment(self.outer(*outer), tuple(counters))
 
     def identity(self, depth: int) -> Way:
         return Way(PRODUCT.identity(depth))

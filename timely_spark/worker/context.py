@@ -88,7 +88,8 @@ class CallContext:
     ) -> None:
         """Call a vertex of `node`, which may send at `capability`, due to messages of `inputs`, or later."""
         # only what may send may be interrupted by a call that its message makes
-        outer = (self.node, self.invocation, self.capability, self.inputs) if self.capability else None
+        may_send = self.capability is not None
+        outer = (self.node, self.invocation, self.capability, self.inputs) if may_send else None
         self.node, self.invocation, self.capability = node, invocation, capability
         self.inputs = inputs if node.ports else (None,)
         try:
@@ -156,9 +157,9 @@ class CallContext:
     def _check_summaries(self, edge: int, time: Timestamp) -> None:
         """Check that the inputs which gave the capability reach an output at a time as early."""
         summaries = self.node.stage.summaries or ()
-        paths = [summaries[i][edge] for i in self.inputs if i is not None]
         if None in self.inputs:
             return
+        paths = [summaries[i][edge] for i in self.inputs if i is not None]
         least = [path.results_in(self.capability) for path in paths if path is not None]
         if any(from_ is not None and from_.less_equal(time) for from_ in least):
             return
@@ -286,20 +287,10 @@ class ReplayContext(CallContext):
         """The epoch that the log has: a lower bound."""
         return self.invocation.since
 
-    def send(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Do nothing: the batch was sent before."""
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """It was done, or counted, before."""
 
-    def notify(self, time: Timestamp, capability: Timestamp | None) -> None:
-        """Do nothing: the notification was requested before."""
-
-    def late(self, rows: int) -> None:
-        """Do nothing: the records were counted before."""
-
-    def negative(self, time: Timestamp, records: pa.Table) -> None:
-        """Do nothing: the records were counted before."""
-
-    def output(self, time: Timestamp, batch: pa.Table) -> None:
-        """Do nothing: the batch was output before."""
+    send = notify = late = negative = output = _nothing
 
 
 def _fit(node: Node, batch: Any, declared: pa.Schema) -> pa.Table:
