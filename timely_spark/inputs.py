@@ -84,15 +84,15 @@ class Inputs:
             GraphError: the DataFrame is not streaming, or the kinds of epoch are mixed.
         """
         value: Any = frame
-        if hasattr(value, "isStreaming"):
-            if not value.isStreaming:
-                msg = f"source {name!r}: the DataFrame is not streaming"
-                raise GraphError(msg, where=caller(), hint="read it with spark.readStream.")
-            self.frames[name] = value
-            schema = frame_schema(name, value, caller())
-        else:
-            schema = as_schema(value)
-        return self._source(name, schema, epoch, max_jump, origin="dataframe")
+        if not hasattr(value, "isStreaming"):
+            return self._source(name, as_schema(value), epoch, max_jump, origin="dataframe")
+        if not value.isStreaming:
+            msg = f"source {name!r}: the DataFrame is not streaming"
+            raise GraphError(msg, where=caller(), hint="read it with spark.readStream.")
+        schema = frame_schema(name, value, caller())
+        source = self._source(name, schema, epoch, max_jump, origin="dataframe")
+        self.frames[name] = value
+        return source
 
     @locate_errors
     def files(

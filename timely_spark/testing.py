@@ -55,7 +55,7 @@ from timely_spark.coordinator.loops import check_endless, notices_to_log, with_w
 from timely_spark.coordinator.spreading import spread
 from timely_spark.crashes import Crash, Crashes, SimulatedBatch, results_by_step
 from timely_spark.dataflow import Dataflow
-from timely_spark.errors import BadArgument, TimelyError, values_of
+from timely_spark.errors import BadArgument, TimelyError, row_texts
 from timely_spark.graph import Kind, as_table, caller, integer, refuse
 from timely_spark.graph.arguments import check_schedule, most_epochs
 from timely_spark.operators.lattice import broken_lattice
@@ -428,9 +428,7 @@ class Simulation:
                 self._delivered[node.name, epoch, batch] = table
             return
         self.redelivered += 1
-        before, now = (
-            Counter(map(str, zip(*map(values_of, one.columns), strict=True))) for one in (old, table)
-        )
+        before, now = (Counter(row_texts(one)) for one in (old, table))
         if before != now:
             msg = (
                 f"output {node.name!r} ({node.stage.where}): after a crash, epoch {epoch} was delivered "
@@ -516,7 +514,7 @@ def run(
         epoch_limit=epoch_limit, on_negative=on_negative, given_epochs=True,
     )  # fmt: skip
     plan = simulation.plan
-    epochs = most_epochs(inputs)
+    epochs = most_epochs(inputs, plan.source)
     batches: list[tuple[int, int]] = []
     for epoch in range(epochs):
         for names in simulation.schedule.together([*inputs]):

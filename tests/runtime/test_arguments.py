@@ -112,6 +112,18 @@ def test_a_column_of_an_unsupported_type_is_named_with_its_source() -> None:
         made.source("s", Frame())  # type: ignore[arg-type]
 
 
+def test_a_source_that_is_refused_leaves_no_frame_for_the_next_of_its_name() -> None:
+    class Frame:
+        isStreaming = True  # noqa: N815 - Spark's name
+        schema = StructType([StructField("n", LongType())])
+
+    made = ts.Dataflow("again")
+    with pytest.raises(SchemaError, match="nothing"):
+        made.source("s", Frame(), epoch="nothing")  # type: ignore[arg-type]
+    made.source("s", "n long")
+    assert made.frames == {}
+
+
 def test_an_unknown_input_is_named_with_the_existing_ones() -> None:
     unknown = (
         r"(?s)flow 'small' has no input 'number' \(.*test_arguments\.py:\d+\)\nHint: did you mean 'numbers'"
@@ -120,6 +132,8 @@ def test_an_unknown_input_is_named_with_the_existing_ones() -> None:
         flow().handle("number")
     with pytest.raises(UnknownName, match=unknown):
         ts.testing.run(flow(), {"number": [[1]]})
+    with pytest.raises(UnknownName, match=unknown):
+        ts.testing.run(flow(), {"number": []})
     with pytest.raises(UnknownName, match=unknown):
         ts.testing.Simulation(flow()).send("number", [1])
     with pytest.raises(UnknownName, match=unknown):

@@ -289,16 +289,19 @@ def frame_schema(source: str, frame: Any, where: Where) -> pa.Schema:
     return as_schema(pa.schema(fields))
 
 
-def most_epochs(inputs: Any) -> int:
+def most_epochs(inputs: Any, source: Callable[[Any], object]) -> int:
     """The number of epochs of the longest input; each input lists its records of epoch 0, 1, ....
 
-    >>> most_epochs({"x": [[1], [2, 3]], "y": [[]]})
+    `source` looks an input up by its name, and raises an error if there is none.
+
+    >>> most_epochs({"x": [[1], [2, 3]], "y": [[]]}, "xy".index)
     2
     """
     hint = '{"x": [[1, 2], [3]]}: records 1 and 2 in epoch 0, and 3 in epoch 1.'
     if not isinstance(inputs, Mapping):
         refuse(inputs, what="inputs", expected="a mapping", hint=hint)
     for name, epochs in inputs.items():
+        source(name)
         if not isinstance(epochs, Sequence) or isinstance(epochs, str | bytes):
             expected, what = "a list with the records of each epoch", f"inputs[{name!r}]"
             refuse(epochs, what=what, expected=expected, hint=hint)
