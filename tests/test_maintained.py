@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import timely_spark as ts
 
 pytestmark = pytest.mark.spark
+NO_FRAME = {"frame": None, "algorithm": None}
 
 
 def arrive(folder: Path, *edges: tuple[int, int, int]) -> None:
@@ -99,6 +100,20 @@ def test_a_query_in_sql_is_kept_and_takes_deletions(
         ts.maintain(sql="SELECT x FROM edges", tables={"edges": frame}, table=table, checkpoint=checkpoint)
 
 
+def test_a_query_counts_rows_by_the_column_of_differences_where_there_is_one(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[ts.Dataflow] = []
+    monkeypatch.setattr(ts.Dataflow, "start", lambda self, *_, **__: started.append(self))
+    frame = spark.readStream.format("rate").load()
+    tables = {"x": frame.selectExpr("value a", "value change"), "y": frame.selectExpr("value a")}
+    query = "SELECT a FROM x UNION ALL SELECT a FROM y"
+    ts.maintain(sql=query, tables=tables, table="/nowhere", checkpoint="/nowhere", diff="change")
+
+    made = ts.testing.run(started[0], {"x": [[(1, 1), (2, 2)], [(1, -1)]], "y": [[5]]})
+    assert made["table"].rows() == {0: [(1, 1), (2, 2), (5, 1)], 1: [(1, -1)]}
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -109,6 +124,10 @@ def test_a_query_in_sql_is_kept_and_takes_deletions(
         ({"diff": "weight"}, "weight"),
         ({"keys": ["nobody"]}, "nobody"),
         ({"workers": 0}, "workers"),
+        ({"sql": "SELECT 1"}, "frame, algorithm beside sql"),
+        ({"tables": {}}, "tables without sql"),
+        ({**NO_FRAME, "sql": "SELECT src FROM t", "trigger_": "once"}, "trigger_ beside sql"),
+        ({**NO_FRAME, "sql": "SELECT src FROM t", "diff": "change"}, "a column of t was expected"),
     ],
 )
 def test_mistakes_are_told_before_anything_starts(
@@ -116,6 +135,8 @@ def test_mistakes_are_told_before_anything_starts(
 ) -> None:
     frame = spark.readStream.format("rate").load().selectExpr("value src", "value + 1 dst")
     given = {"frame": frame, "algorithm": ts.graphs.connected_components, "table": "/nowhere"} | wrong
+    if given["frame"] is None:
+        given["tables"] = {"t": frame}
 
     with pytest.raises(ts.TimelyError, match=rf"(?s){says}.*test_maintained.py.*Hint: "):
         ts.maintain(**given, checkpoint=checkpoint)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.dataflow import Dataflow, Trigger
 from timely_spark.differential import Collection
 from timely_spark.differential.collections import check_collection
-from timely_spark.graph import locate_errors, refuse
+from timely_spark.errors import BadArgument
+from timely_spark.graph import caller, locate_errors, refuse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,6 +47,7 @@ def maintain(
         checkpoint: the directory from which the query continues after a stop.
         diff: the integer column that says how many more times a record is there, -1: it is deleted. By
             default ``diff``, if the DataFrame has a column of that name; else all records are insertions.
+            Tables of a query without the column have insertions only.
         keys: columns that are unique in the result, by which the table is updated; by default all.
         workers: as for `Dataflow.start`, as is `trigger`.
         name: the query's name, by default that of the algorithm.
@@ -69,50 +71,61 @@ def maintain(
         ... )
 
     Raises:
-        BadArgument: `frame` is no DataFrame, or `algorithm` no function.
+        BadArgument: `frame` is no DataFrame, or `algorithm` no function; or `sql` is given with them,
+            or `tables` without it.
         GraphError: the DataFrame is not streaming, or the algorithm gives no collection.
         TimelyError: another error of the algorithm, of `Stream.to_delta` or of `Dataflow.start`.
     """
     if not table:
-        refuse(
-            table, what="table", expected="a table", hint="say which table is kept: table='main.graph.near'."
-        )
-    if sql is not None:
-        return _of_query(sql, tables or {}, table, keys, (checkpoint, workers, trigger, name))
-    source: Any = frame
-    if not hasattr(source, "isStreaming"):
-        refuse(source, what="frame", expected="a DataFrame", hint="read it with spark.readStream.")
-    function: Any = algorithm
-    if not callable(function):
-        hint = "give a function of a collection, for example ts.graphs.connected_components."
-        refuse(function, what="algorithm", expected="a function", hint=hint)
-    flow = Dataflow(str(getattr(function, "__name__", "maintain")) if name is None else name)
-    records = _records(flow, "input", source, diff)
-    for argument, value in arguments.items():
-        if hasattr(value, "isStreaming"):
-            arguments[argument] = _records(flow, argument, value, diff if diff in value.columns else None)
-    result = function(records, **arguments)
-    check_collection("maintain", result)
-    keys = keys or result.schema.names
-    result.changes().to_delta(table, keys=keys, diff="diff", name="table")
+        hint = "say which table is kept: table='main.graph.near'."
+        refuse(table, what="table", expected="a table", hint=hint)
+    others = {"tables": tables} if sql is None else {"frame": frame, "algorithm": algorithm} | arguments
+    if unused := [argument for argument, value in others.items() if value is not None]:
+        msg = f"maintain: {', '.join(unused)} {'without' if sql is None else 'beside'} sql"
+        hint = "give sql= and tables=, or a DataFrame and an algorithm with its arguments."
+        raise BadArgument(msg, where=caller(), hint=hint)
+    if sql is None:
+        flow, result = _of_algorithm(frame, algorithm, diff, name, arguments)
+    else:
+        flow, result = _of_query(sql, tables or {}, diff, name)
+    result.changes().to_delta(table, keys=keys or result.schema.names, diff="diff", name="table")
+    source: Any = next(iter(flow.frames.values()))
     return flow.start(source.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)
 
 
+def _of_algorithm(
+    frame: Any, algorithm: Any, diff: str | None, name: str | None, arguments: dict[str, Any]
+) -> tuple[Dataflow, Collection]:
+    if not hasattr(frame, "isStreaming"):
+        refuse(frame, what="frame", expected="a DataFrame", hint="read it with spark.readStream.")
+    if not callable(algorithm):
+        hint = "give a function of a collection, for example ts.graphs.connected_components."
+        refuse(algorithm, what="algorithm", expected="a function", hint=hint)
+    flow = Dataflow(str(getattr(algorithm, "__name__", "maintain")) if name is None else name)
+    records = _records(flow, "input", frame, diff)
+    for argument, value in arguments.items():
+        if hasattr(value, "isStreaming"):
+            arguments[argument] = _records(flow, argument, value, diff if diff in value.columns else None)
+    result = algorithm(records, **arguments)
+    check_collection("maintain", result)
+    return flow, result
+
+
 def _of_query(
-    query: str, frames: Mapping[str, DataFrame], table: str, keys: Any, options: tuple[Any, ...]
-) -> Query:
-    checkpoint, workers, trigger, name = options
+    query: str, frames: Mapping[str, DataFrame], diff: str | None, name: str | None
+) -> tuple[Dataflow, Collection]:
     if not frames or not all(hasattr(one, "isStreaming") for one in frames.values()):
         hint = "give streaming DataFrames by name: tables={'edges': spark.readStream.table('main.edges')}."
         refuse(frames, what="tables", expected="DataFrames", hint=hint)
+    counted = [table for table, one in frames.items() if diff in one.columns]
+    if diff is not None and not counted:
+        hint = "name an integer column of the differences, or leave diff out."
+        refuse(diff, what="diff", expected=f"a column of {', '.join(frames)}", hint=hint)
     flow = Dataflow("query" if name is None else name)
-    views = flow.sql(
-        f"CREATE VIEW result AS {query}", **{view: flow.source(view, one) for view, one in frames.items()}
-    )
-    result = views["result"]
-    result.changes().to_delta(table, keys=keys or result.schema.names, diff="diff", name="table")
-    session = next(iter(frames.values())).sparkSession
-    return flow.start(session, checkpoint=checkpoint, workers=workers, trigger=trigger)
+    streams = {table: flow.source(table, one) for table, one in frames.items()}
+    collections = {table: streams[table].collection(diff=diff) for table in counted}
+    views = flow.sql(f"CREATE VIEW result AS {query}", **streams | collections)
+    return flow, views["result"]
 
 
 def _records(flow: Dataflow, name: str, frame: DataFrame, diff: str | None) -> Collection:
