@@ -11,6 +11,7 @@ import timely_spark as ts
 from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
 from timely_spark.pipeline import read_pipeline
+from timely_spark.sql_file import columns_ddl, read_statements
 
 TABLES = """
 CREATE MATERIALIZED VIEW sizes LOCATION '/out/sizes' AS SELECT part, count(*) AS n FROM Parts GROUP BY part;
@@ -189,3 +190,19 @@ def test_a_query_in_a_flow_of_its_own_reads_what_a_function_reads_elsewhere(fold
 def test_sql_that_keeps_nothing_is_refused() -> None:
     with pytest.raises(ts.TimelyError, match="the text keeps nothing"):
         read_sql("CREATE VIEW a AS SELECT 1")
+
+
+def test_a_column_of_messages_may_have_any_name() -> None:
+    (table,) = read_statements("CREATE TABLE t (`a b` BIGINT, `c``d` STRING) USING kafka", {})
+    assert columns_ddl(table.tree) == "`a b` BIGINT, `c``d` STRING"
+    assert table.schema.names == ["a b", "c`d"]
+
+
+def test_a_folder_may_be_called_by_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "2024").mkdir()
+    monkeypatch.chdir(tmp_path)
+    flow, _ = read_sql(
+        "CREATE TABLE t (n BIGINT) USING csv OPTIONS (files_per_epoch 2) LOCATION '2024';"
+        "CREATE MATERIALIZED VIEW v LOCATION 'out' AS SELECT DISTINCT n FROM t"
+    ).flow()
+    assert flow.frames["t"].files_per_epoch == 2

@@ -27,7 +27,7 @@ from timely_spark.queries.unique import unique_columns
 from timely_spark.runtime.sources.folder import Folder
 from timely_spark.runtime.storage.files import Files
 from timely_spark.sql.binder import near
-from timely_spark.sql_file import FILES, SqlView, TableSource, in_file, read_statements
+from timely_spark.sql_file import FILES, NUMBERS, SqlView, TableSource, columns_ddl, in_file, read_statements
 from timely_spark.streams import Stream
 from timely_spark.views import FunctionView, views_of_file
 
@@ -176,7 +176,8 @@ class Pipeline:
         saved = (files and files.json(PARTS)) or {"sizes": {}}
         if "sizes" not in saved:
             return _UNKNOWN
-        sizes = {one.name: saved["sizes"].get(one.name, _size(one)) for one in self.tables}
+        measured: Mapping[str, float] = saved["sizes"]
+        sizes = {one.name: measured[one.name] if one.name in measured else _size(one) for one in self.tables}
         return {name: size for name, size in sizes.items() if size is not None}
 
     def _parts(
@@ -375,7 +376,8 @@ class _Built:
         if self.planned is None and table.schema is not None:
             return self.flow.source(table.name, table.schema)
         options: dict[str, Any] = {
-            name: int(value) if value.isdecimal() else value for name, value in table.options.items()
+            name: int(value) if name in NUMBERS and value.isdecimal() else value
+            for name, value in table.options.items()
         }
         if table.format in FILES:
             schema = table.schema
@@ -398,10 +400,8 @@ class _Built:
 
         options = {"startingOffsets": "earliest", **table.options}
         frame = self.spark.readStream.format("kafka").options(**options).load()
-        ddl = ", ".join(
-            f"{one.this.name} {one.args['kind'].sql(dialect='spark')}" for one in table.tree.this.expressions
-        )
-        return frame.select(from_json(col("value").cast("string"), ddl).alias("row")).select("row.*")
+        row = from_json(col("value").cast("string"), columns_ddl(table.tree))
+        return frame.select(row.alias("row")).select("row.*")
 
 
 def read_pipeline(path: str | os.PathLike[str], parameters: Mapping[str, str]) -> Pipeline:

@@ -10,14 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.errors import SqlError, Where
-from timely_spark.graph import as_schema
+from timely_spark.graph import as_schema, identifier
 from timely_spark.queries.binder import Binder
 from timely_spark.queries.scripts import statements
 from timely_spark.sql import parse
 
 #: the formats of files
 FILES: Any = ("parquet", "csv", "json", "arrow")
-#: options of tables, by format
+#: options of tables that are numbers; and options by format
+NUMBERS = frozenset({"files_per_epoch", "from_version", "versions_per_epoch"})
 _OPTIONS = {
     **dict.fromkeys(FILES, ("files_per_epoch", "on_bad_file", "path")),
     "delta": ("from_time", "from_version", "path", "versions_per_epoch"),
@@ -158,12 +159,18 @@ def _table(binder: Binder, tree: Any, file: str) -> TableSource:
         if unknown := sorted(properties.keys() - {*_OPTIONS[kind]}):
             hint = f"the options of {kind} are {', '.join(_OPTIONS[kind])}."
             raise binder.refuse(tree.this, f"{_name(tree)} has options {', '.join(unknown)}", hint)
-    columns = tree.this.expressions if type(tree.this).__name__ == "Schema" else []
-    if kind == "kafka" and not columns:
+    ddl = columns_ddl(tree)
+    if kind == "kafka" and not ddl:
         raise binder.refuse(tree.this, f"{_name(tree)} has no columns", "list them: their messages are JSON.")
-    ddl = ", ".join(f"`{one.this.name}` {one.args['kind'].sql(dialect='spark')}" for one in columns)
-    schema = as_schema(ddl) if columns else None
-    return TableSource(_name(tree), tree, binder, file, kind, schema, properties)
+    return TableSource(_name(tree), tree, binder, file, kind, as_schema(ddl) if ddl else None, properties)
+
+
+def columns_ddl(tree: Any) -> str:
+    """The columns of a `CREATE TABLE` in Spark's DDL; empty if it declares none."""
+    columns = tree.this.expressions if type(tree.this).__name__ == "Schema" else []
+    return ", ".join(
+        f"{identifier(one.this.name)} {one.args['kind'].sql(dialect='spark')}" for one in columns
+    )
 
 
 def _output(binder: Binder, tree: Any, properties: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
