@@ -38,8 +38,8 @@ class Schedule:
     def __init__(self, plan: Plan, seed: Any, *, rounds: int | None, budget: Budget | None) -> None:
         self.most_rounds, self.given_budget = rounds, budget
         self.rare = seed is not None
-        #: the seed of all draws
         seed = int(seed) if is_integer(seed, None, None) else seed
+        #: the seed of all draws
         self.seed = _default_seed(plan) if seed is None else seed
         self.random = random.Random(self.seed)
         self._pairs_inputs = bool(plan.pairing)

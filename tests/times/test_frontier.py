@@ -66,8 +66,6 @@ def test_timely_docs_of_mutable_antichain() -> None:
 
     assert counted.update_iter([(Time(1), -1), (Time(2), 7)]) == [(Time(1), -1), (Time(2), 1)]
     assert counted.frontier() == Antichain(at(2))
-    assert counted.less_equal(Time(2))
-    assert not counted.less_than(Time(2))
 
 
 def test_counts_that_cancel_take_no_memory() -> None:

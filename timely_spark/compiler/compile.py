@@ -290,7 +290,6 @@ class _Compiler:
             exchanged=self.exchanged,
             elided=self.elided,
             ends={(number[s], port): ways for (s, port), ways in self.ends.items() if s in number},
-            fused=frozenset(s.index for s in graph.stages if s not in self.vertices and not s.is_source),
         )
 
     def _channels_from(self, start: Stage, port: int) -> tuple[int, ...]:

@@ -192,7 +192,6 @@ class Plan:
     #: by edge: the exchanges, and required partitionings for which the exchange is elided
     exchanged: dict[int, Partition]
     elided: dict[int, Partition]
-    fused: frozenset[int]
     budget: Any = None
     #: warn when a loop has so many iterations in one epoch; None means never
     warn_after: int | None = 10_000

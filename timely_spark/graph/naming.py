@@ -29,15 +29,11 @@ class Name:
     stable: bool
     #: the text from which it is derived, before a number was appended
     root: str = ""
-    #: the text with the names of the loops around it
-    full: str = ""
 
-    def __post_init__(self) -> None:
-        self.update()
-
-    def update(self) -> None:
-        """Recompute `full`."""
-        self.full = _inside(self.outer, self.text)
+    @property
+    def full(self) -> str:
+        """The text with the names of the loops around it."""
+        return _inside(self.outer, self.text)
 
     @property
     def is_stable(self) -> bool:
@@ -63,7 +59,7 @@ class Owner:
 
 
 def is_text(value: Any) -> bool:
-    """Whether a name is a text with characters, all of which UTF-8 has: lone surrogates it has not."""
+    """Whether a value is a text, not empty, that UTF-8 can encode: without lone surrogates."""
     return isinstance(value, str) and value != "" and not any("\ud800" <= one <= "\udfff" for one in value)
 
 
@@ -157,8 +153,6 @@ class Names:
 
     def _give_way(self, name: Name) -> None:
         name.text = self._free(name.outer, name.root)
-        for one in self.every.values():  # a loop precedes its steps
-            one.update()
         self.every = {one.full: one for one in self.every.values()}
 
 

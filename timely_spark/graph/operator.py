@@ -13,14 +13,13 @@ from timely_spark.graph.locate_errors import located_method
 
 Operator = TypeVar("Operator", bound=Callable[..., Any])
 
-
 _SECTION = re.compile(r"\n\n(?=(?:Args|\*\*Columns|Example|Raises):)")
 
 
 def operator(owner: type, *, also: str | None = None) -> Callable[[Operator], Operator]:
-    """Decorate a function: it becomes a method of the class `owner`, whose instance is its first argument.
+    """Decorate a function: it becomes a method of the class `owner`. Its first argument is the instance.
 
-    From the method of the same name of the class `of._explained_by` it has what its own docstring lacks.
+    If `owner._explained_by` has a method of this name, the docstring gets from there what it lacks.
 
     Type checkers read the methods in `timely_spark/methods.pyi`, which `make methods` writes.
 

@@ -18,7 +18,7 @@ _SUGGESTIONS = {
         "aggregate": "agg",
         "group_by(...).aggregate(...), or reduce": "reducebykey",
         "distinct(), then count or aggregate": "countdistinct",
-        "select, which computes columns: select('*', new='n * 100')": ("withcolumn withcolumns"),
+        "select, which computes columns: select('*', new='n * 100')": "withcolumn withcolumns",
         "select(new='old')": "withcolumnrenamed rename",
         "select(new='old'); steps have name=...": "alias",
         "select, with the columns to keep": "drop",

@@ -142,7 +142,7 @@ class Tracker:
     # -- frontiers -------------------------------------------------------------------------------------------
 
     def frontier(self, location: int) -> Antichain[Any]:
-        """The least times of pointstamps that are at a location or could result there; empty: complete."""
+        """The least times of pointstamps that are at a location or could result there; empty if complete."""
         self._drain()
         n = self.reachability.n
         layers = (self._implied.get(node) for node in (location, location + n, location + 2 * n))
@@ -167,10 +167,6 @@ class Tracker:
     def less_equal(self, location: int, time: Timestamp) -> bool:
         """Whether the frontier of a location has an element ``<= time``."""
         return self.frontier(location).less_equal(time)
-
-    def less_than(self, location: int, time: Timestamp) -> bool:
-        """Whether the frontier of a location has an element ``< time``."""
-        return self.frontier(location).less_than(time)
 
     def count(self, location: int, time: Timestamp) -> int:
         """The count of a pointstamp; with `Reachability.n` added to its location, that of open inputs."""

@@ -34,7 +34,7 @@ class Step:
     name: str
     #: the name in its scope
     title: str
-    #: the operator and its arguments; of a box the call and how much it is
+    #: the operator and its arguments; of a box the call, and how many steps and loops it has
     label: str
     where: str
     #: a value of `Kind`; or `CALL`
@@ -216,17 +216,16 @@ class Sketch:
 
     def loop(self, name: str) -> str:
         """A loop's name for people: one without a name of its own has that of the call that made it."""
-        frame = self.frames.get(f"{LOOP}:{name}")
-        around = next((step.frames for step in self.steps if f"{LOOP}:{name}" in step.frames), ())
-        call = next((self.frames[key] for key in around if self.frames[key].kind == CALL), None)
-        if frame is None or call is None or f"{name}.".startswith(f"{call.name}."):
+        call = self._call_of(f"{LOOP}:{name}")
+        if call is None or f"{name}.".startswith(f"{call.name}."):
             return name
-        loops = [key for key in self.frames if key.startswith(f"{LOOP}:") and self._call_of(key) == call.key]
+        loops = [key for key in self.frames if key.startswith(f"{LOOP}:") and self._call_of(key) == call]
         return call.name if len(loops) == 1 else f"{call.name}: {name}"
 
-    def _call_of(self, key: str) -> str | None:
+    def _call_of(self, key: str) -> Enclosure | None:
+        """The call around a frame."""
         around = next((step.frames for step in self.steps if key in step.frames), ())
-        return next((each for each in around if self.frames[each].kind == CALL), None)
+        return next((self.frames[each] for each in around if self.frames[each].kind == CALL), None)
 
     def _opened(self, expand: Expand) -> set[str]:
         if isinstance(expand, bool):

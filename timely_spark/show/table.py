@@ -50,8 +50,8 @@ class Table:
             )
             for row in cells * bool(widths)
         ]
-        around = [printable(self.title)] * bool(self.title), [f"  ({self.note})"] * bool(self.note)
-        return "\n".join([*around[0], *(f"  {line}".rstrip() for line in lines), *around[1]])
+        title, note = [printable(self.title)] * bool(self.title), [f"  ({self.note})"] * bool(self.note)
+        return "\n".join([*title, *(f"  {line}".rstrip() for line in lines), *note])
 
     def html(self) -> str:
         """The table as one HTML element, which is also well-formed XML."""

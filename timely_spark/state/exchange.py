@@ -113,9 +113,9 @@ def split(table: pa.Table, to: Hashes, workers: int) -> dict[int, pa.Table]:
     # numpy sorts 16-bit integers stably by counting
     order = np.argsort(to.astype(np.uint16) if workers <= 1 << 16 else to, kind="stable")
     bounds = np.searchsorted(to[order], np.arange(workers + 1, dtype=_U))
-    partitioned = table.take(order)
+    rows = table.take(order)
     return {
-        w: partitioned.slice(bounds[w], bounds[w + 1] - bounds[w])
+        w: rows.slice(bounds[w], bounds[w + 1] - bounds[w])
         for w in range(workers)
         if bounds[w] < bounds[w + 1]
     }

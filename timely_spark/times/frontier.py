@@ -195,14 +195,6 @@ class MutableAntichain(Generic[T]):
         """The counts that are not zero."""
         return MappingProxyType(self._counts)
 
-    def less_equal(self, time: T) -> bool:
-        """Whether some element of the frontier is ``<= time``."""
-        return self._frontier.less_equal(time)
-
-    def less_than(self, time: T) -> bool:
-        """Whether some element of the frontier is ``< time``."""
-        return self._frontier.less_than(time)
-
     def __len__(self) -> int:
         """The number of counts that are not zero."""
         return len(self._counts)
