@@ -180,7 +180,7 @@ def _order(value: Any) -> tuple[Any, ...]:
 
 
 def renumbered(epochs: dict[int, pa.Table], batches: Sequence[tuple[int, int]]) -> dict[int, pa.Table]:
-    """Number epochs by the inputs given: by the clock they are batch ids, of which loops use some too.
+    """Number epochs by the inputs given: by the clock they are batch ids, some of which only loops use.
 
     Args:
         batches: the batches that read input, each with the epoch of this input.

@@ -281,14 +281,14 @@ class Dataflow(Inputs, Suggests):
                 property ``timely_spark.lacks`` of Delta tables say so.
             resident: whether a micro-batch stays: the driver goes on with what handles, files, Delta tables
                 and captures have next, epoch after epoch in milliseconds, and Spark commits twice a minute.
-                None: wherever it is possible on one machine (`status` of the query says why not). True: on a
-                cluster, too, where tasks stay and hold one of Spark's slots each.
-                False: each epoch is a micro-batch. Ownership, exactly-once outputs and restarts are the same.
+                None means wherever it is possible on one machine (`status` of the query says why not); True
+                also on a cluster, where tasks stay and hold one of Spark's slots each; False nowhere: each
+                epoch is a micro-batch. Ownership, exactly-once outputs and restarts are the same.
             commit_every: while a micro-batch stays, the least time between two commits of one output to a
                 Delta table or a folder of files, which then have the epochs since the last one; by default
                 0.25 seconds. 0: each epoch. Other outputs have each epoch at once.
             max_staleness: of a flow that reads Spark DataFrames, too, how long these may wait while a
-                micro-batch stays. None: not at all; then it does not stay.
+                micro-batch stays. None means not at all; then no micro-batch stays.
 
         Returns:
             The query, with the methods of Spark's `StreamingQuery` and those of time.

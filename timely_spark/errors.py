@@ -528,7 +528,7 @@ def without_stack(error: BaseException) -> str:
 
 
 def excerpt(table: Any) -> str:
-    """Some records of an Arrow table as text, without reserved columns; empty: there are no others.
+    """Some records of an Arrow table as text, without reserved columns; empty if there are no others.
 
     >>> import pyarrow as pa
     >>> excerpt(pa.table({"n": [1, 2, 3, 4], "__timely_diff": [1] * 4}))
@@ -578,7 +578,7 @@ def _fields(record: Any) -> str:
 
 
 def user_line(error: BaseException) -> str:
-    """The line of the user's function in which an exception was raised; empty: no such function."""
+    """The line of the user's function in which an exception was raised; empty if there was none."""
     frames = list(traceback.walk_tb(error.__traceback__))
     ours = [place for place, (frame, _) in enumerate(frames) if _module(frame) == __name__.partition(".")[0]]
     for frame, line in frames[ours[-1] + 1 if ours else 0 :]:

@@ -55,7 +55,7 @@ class TableSource(Statement):
 class SqlView(Statement):
     """A `CREATE VIEW`, or a `CREATE MATERIALIZED VIEW`."""
 
-    #: the Delta table that keeps it, and its keys, if any are given; None: it is not kept
+    #: the Delta table that keeps it, and its keys, if any are given; None if nothing keeps it
     output: tuple[str, tuple[str, ...]] | None
 
     @property

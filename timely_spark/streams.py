@@ -128,7 +128,7 @@ class Stream(StreamMethods):
         Args:
             operator: the operator's label.
             epochs: why the times must also be epochs, which those of a flow with its own kind of time are
-                not; empty: they need not.
+                not; empty if they may be any.
 
         Raises:
             GraphError: it is not.

@@ -23,7 +23,7 @@ class FunctionView:
     """A table or view that a function makes."""
 
     function: Callable[..., Any]
-    #: the Delta table that keeps it, and its keys; None: it is not kept
+    #: the Delta table that keeps it, and its keys; None if nothing keeps it
     output: tuple[str, tuple[str, ...]] | None
     where: Where
 

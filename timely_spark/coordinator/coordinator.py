@@ -61,7 +61,7 @@ class Coordinator:
         self.tracker = Tracker(plan.reach)
         self.batch = -1
         self._index()
-        #: the epoch of each input; None: closed. With clock epochs, the next batch.
+        #: the epoch of each input, with clock epochs the next batch; None if the input is closed
         self.inputs: dict[str, int | None] = {source.name: 0 for source in plan.inputs}
         self._forget_workers()
         #: per sink the epochs that have begun and were not released; and the last released epoch
@@ -89,7 +89,7 @@ class Coordinator:
         #: by step H of the hot keys that are spread, and of those that will be, as the run has found them
         self.spread: dict[str, list[int]] = {}
         self.to_spread: dict[str, list[int]] = {}
-        #: why none is spread; empty: they are
+        #: why no hot key is spread; empty if they are
         self.not_spread = ""
         plan.spread(self.spread)
         #: records that have become negative since the flow began, by step, and the warning of the first
@@ -126,7 +126,7 @@ class Coordinator:
         self._positions: object = None
         #: the changes of counts in the present round, if the plan is measured
         self._counted: list[CountChange] = []
-        #: since then, the pairs whose notifications have changed, and the vertices whose arrivals have
+        #: changes since then: pairs with other notifications, and vertices with other arrivals
         self._requested: set[tuple[int, int]] = set()
         self._arrived: set[int] = set()
 

@@ -36,9 +36,9 @@ class Differences:
     changed: Mapping[str, Mapping[str, tuple[Any, Any]]]
     #: whether hot keys differ: then the records of some steps are on other workers
     hot_keys: bool
-    #: steps in both flows of which all steps before them are the same, too; whatever the names of those are
+    #: steps in both flows that are the same, as are all steps before them, whatever those are called
     same: frozenset[str]
-    #: of these, the steps that are the only ones of their kind in each flow: no other step has got their name
+    #: those among them that are the only steps of their kind in each flow: no other step has got their name
     certain: frozenset[str]
     #: whether there is another difference than these
     flow: bool

@@ -27,7 +27,7 @@ def behind(plan: Plan, stages: Iterable[Stage]) -> set[Stage]:
 
 
 def new_steps(plan: Plan, continuing: Collection[str], read: Collection[str]) -> list[Stage]:
-    """The steps with a vertex that do not continue, and that inputs reach whose records were `read`."""
+    """The steps with a vertex that do not continue, behind inputs that have `read` records."""
     fed = behind(plan, (source.stage for source in plan.inputs if source.name in read))
     new = [
         stage

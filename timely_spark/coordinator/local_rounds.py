@@ -153,9 +153,9 @@ def run_local_rounds(
     Args:
         result: the result of the batch's rounds so far; or `RoundResult.of_input`.
         states: the `checkpoint` of each worker that has one.
-        batch: the batch; None: the coordinator's.
-        workers: workers of earlier batches whose state has not changed since; new ones are added.
-        share: the workers that this process hosts; None: all.
+        batch: the batch, by default the coordinator's.
+        workers: workers as earlier batches left them; new ones are added.
+        share: the workers that this process hosts, by default all.
         watch: called after each worker's round.
         report: called with the result so far after each round, and whenever a worker reaches another
             iteration of a loop, with that worker; it only looks.

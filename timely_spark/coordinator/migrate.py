@@ -73,7 +73,7 @@ class Migrator:
         states: the `Worker.checkpoint` of each old worker, None if it never ran.
         messages: the messages in flight, of schema `ROWS`. They are queued at their workers.
         empty: whether new steps that need the past may start empty.
-        planned: inputs of which a batch that has begun, and will run again, has records.
+        planned: inputs with records in a batch that has begun and will run again.
         closed: inputs that were closed for good, perhaps in an earlier flow.
     """
 
@@ -111,7 +111,7 @@ class Migrator:
         self.contents = self._contents()
         #: vertices that keep their contents
         self.continuing = set(before["nodes"]) & set(plan.by_name) - set(self.differences.changed)
-        #: of these, those whose state is repartitioned if `rescaled`
+        #: continuing vertices with state that is repartitioned if `rescaled`
         self.moving = self.continuing
         #: new and changed steps that records of before the restart would have reached
         self.new = new_steps(
@@ -310,7 +310,7 @@ class Migrator:
         return {s.name: old[s.name] if s.name in kinds else self._begins(s) for s in self.plan.inputs}
 
     def _begins(self, source: PlanInput) -> int | None:
-        """The epoch at which a new input begins; None: an earlier flow has closed it."""
+        """The epoch at which a new input begins; None if an earlier flow has closed it."""
         if source.name in self.closed:
             return None
         if source.epochs == "clock":

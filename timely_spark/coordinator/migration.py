@@ -28,7 +28,7 @@ class Migration:
     removed: Mapping[str, Sequence[str]]
     #: the old and the new number of workers
     worker_counts: tuple[int, int]
-    #: steps that keep their state, and whose records come by other steps than before
+    #: steps that keep their state, and get their records from other steps than before
     fed_otherwise: tuple[str, ...]
     #: whether hot keys differ
     hot_keys: bool

@@ -14,8 +14,8 @@ from timely_spark.worker.epoch_columns import Refused
 from timely_spark.worker.wire import Header, SinkRows
 
 CountChange: TypeAlias = tuple[int | None, int, Any, int, int]
-"""A change of a pointstamp's count: the worker that reported it (None: an input, or other processes), the
-location (see `Plan.places`), the encoded time, the change, and the count afterwards."""
+"""A change of a pointstamp's count: the worker that reported it (None if an input or another process did),
+the location (see `Plan.places`), the encoded time, the change, and the count afterwards."""
 
 #: stats that describe the state after a round; the others count work, and are summed
 _OPEN = frozenset({"rows_in_flight", "bytes_in_flight", "pending_notifications", "left"})
@@ -55,7 +55,7 @@ class RoundResult:
     outputs: pa.Table
     #: (sink, epoch) pairs that have become complete, by epoch
     released: list[tuple[str, int]]
-    #: the frontier of each output and probe; empty: complete
+    #: the frontier of each output and probe; empty if it is complete
     frontier: dict[str, list[Any]]
     #: whether all inputs are closed and no worker has anything left to do
     complete: bool

@@ -1,4 +1,4 @@
-"""Schemas: parsing, checks of columns, and conversion of records to Arrow tables."""
+"""Schemas: parsing, and checks of columns."""
 
 from __future__ import annotations
 

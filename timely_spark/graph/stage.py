@@ -90,7 +90,7 @@ class Skew:
     hot: tuple[int, ...] | FoundKeys
     #: the keys as text
     shown: str
-    #: the columns by whose H records of hot keys are partitioned; none: every worker gets a copy of each
+    #: records of hot keys are partitioned by H of these columns; if none, every worker gets a copy of each
     spread: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class Partition:
     broadcast: bool = False
     #: the only workers that get records; None means all
     workers: tuple[int, ...] | None = None
-    #: a user's H, of integers, as text; empty: the hash of the columns
+    #: a user's H, of integers, as text; empty if H is the hash of the columns
     computed: str = ""
     #: of two columns of one kind: pairs with one value, in either column, are on few of the workers
     blocks: bool = False

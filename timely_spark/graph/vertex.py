@@ -46,7 +46,7 @@ class Context(Protocol):
         """Tell of records whose multiplicity, the last column, became negative at a complete time."""
 
     def feeds(self, edge: int) -> Vertex | None:
-        """The vertex on this worker whose output is input `edge`, unchanged and not exchanged; else None.
+        """The vertex on this worker that alone feeds input `edge`, unchanged; None if there is none.
 
         Its state may be read, and may be ahead of the batches that have arrived from it.
         """
@@ -202,7 +202,7 @@ class Vertex:
     """Whether the vertex calls `compaction_frontier` without waiting: then the coordinator sends it."""
 
     pickles: str = ""
-    """Why other values than those of `checkpoint` may be pickled into the state; empty: they are refused.
+    """Why other values than those of `checkpoint` may be pickled into the state; they are refused if empty.
 
     Unpickling runs code: with write access to the checkpoint anybody could then run code in the workers.
 

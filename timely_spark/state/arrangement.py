@@ -233,7 +233,7 @@ class Arrangement:
                         self.lanes[at + side].append(part.between(low, high))
 
     def expire(self, before: int) -> None:
-        """Drop rows whose `EPOCH` is before an epoch, from batches where they are half or more.
+        """Drop the rows before an epoch, by `EPOCH`, from batches where they are half or more.
 
         So at most half of the stored rows have expired, and dropping a row costs as much as inserting it
         (amortised), however large the state is.

@@ -45,7 +45,7 @@ def numbers(table: pa.Table, column: str) -> npt.NDArray[Any]:
 
 
 def as_numbers(column: pa.ChunkedArray) -> npt.NDArray[Any] | None:
-    """A column of numbers as an array, in place; None: it has nulls, or several pieces, or no numbers."""
+    """A column of numbers as an array, in place; None if it has nulls, several pieces, or other values."""
     if column.type.id not in _NUMBERS or column.num_chunks != 1 or column.null_count:
         return None
     values: npt.NDArray[Any] = column.chunk(0).to_numpy()

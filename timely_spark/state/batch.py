@@ -21,7 +21,7 @@ from timely_spark.state.row_times import EPOCH
 _HASH, _ROWS = "__timely_hash", "__timely_rows"
 #: metadata of a stored batch
 _SCHEMA, _CONSTANTS, _KEY = b"timely_schema", b"timely_constants", b"timely_key"
-#: rows of a batch whose hashes are stored once each; Arrow's lists have no more
+#: the most rows of a batch that stores each hash once; Arrow's lists have no more
 _MOST = (1 << 31) - 1
 
 

@@ -147,7 +147,7 @@ class Codec:
         """Encode a value.
 
         Args:
-            pickles: why values of other types may be pickled; empty: they may not.
+            pickles: why values of other types may be pickled; they may not if it is empty.
             vertex: the class of the vertex that has the value in its state.
         """
         self._pickles, self._vertex = pickles, vertex

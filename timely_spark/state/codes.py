@@ -1,7 +1,7 @@
 """Dictionary codes: integers for the values of columns, packed into one, so that one sort groups the rows.
 
-Equal values of a column have equal codes, within one table only. As in `keys`, null equals null, NaN equals
-NaN, and -0.0 equals 0.0.
+Equal values of a column have equal codes, within one table only. As in `hashing`, null equals null, NaN
+equals NaN, and -0.0 equals 0.0.
 """
 
 from __future__ import annotations

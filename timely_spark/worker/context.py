@@ -235,7 +235,7 @@ class CallContext:
         self.round.negatives.append(negatives)
 
     def feeds(self, edge: int) -> Vertex | None:
-        """This worker's vertex whose output is an input's only source, unchanged; None if no vertex is."""
+        """The vertex on this worker that alone feeds an input, unchanged; None if there is no such vertex."""
         plan = self.round.plan
         first, *others = plan.into[self.node.index, edge]
         if others or first.source is None or first.exchange is not None or first.through:

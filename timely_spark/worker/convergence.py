@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-#: The most numbers of a loop in an epoch; and the most loops and epochs, of which the last are kept.
+#: The most numbers of a loop in an epoch; and how many pairs of a loop and an epoch are kept, the last ones.
 POINTS, PAIRS = 128, 32
 
 

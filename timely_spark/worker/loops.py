@@ -103,7 +103,7 @@ class LoopState:
         self._carried: dict[tuple[str, int], tuple[int, int, int]] = {}
         #: by loop and epoch the records of the last notice of growth, as a power of four
         self._marks: dict[tuple[str, int], int] = {}
-        #: by vertex the last time of which a notification asked again, and how often since the last report
+        #: by vertex the time for which its notifications ask again, and how often since the last report
         self._again: dict[int, tuple[Timestamp, int]] = {}
 
     def begin(self, bounds: Mapping[str, int], oldest: int) -> None:
