@@ -429,6 +429,9 @@ REFUSED: dict[str, Callable[[ts.Stream, ts.Stream], Any]] = {
     "asof_join": lambda x, y: x.asof_join(y, "v", by="k"),
     "aggregate of min": lambda x, _: x.group_by("k").aggregate(least=("min", "v")),
     "aggregate without signs": lambda x, _: x.select("k").group_by("k").count(),
+    "upserts": lambda x, _: x.upserts("k", "v"),
+    "collection": lambda x, _: x.select("k").collection(),
+    "collection of another column": lambda x, _: x.select("k", "v").collection(diff="v"),
     "distinct of a join without signs": lambda x, y: x.join(y, on="k").select("k", "w").distinct(),
 }
 

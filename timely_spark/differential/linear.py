@@ -29,6 +29,7 @@ from timely_spark.graph import (
     never_fails,
     operator,
 )
+from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import (
     check_function,
     computed,
@@ -182,7 +183,8 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
     Raises:
         SchemaError: `diff` is not an integer column; there is no other column; one has a reserved name; or an
             integer column is called ``diff`` and not given as `diff`.
-        GraphError: the flow's times are not in product order.
+        GraphError: the flow's times are not in product order; or the stream has retractions (of
+            `Stream.expire`), and `diff` is not the column of their signs.
     """
     if own := [column for column in stream.schema.names if column.startswith("__timely_") and column != diff]:
         msg = f"collection: {stream.name!r} has {own}, names that are reserved"
@@ -197,6 +199,7 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
         hint = "give diff='diff' for changes of a collection; else rename it: select(..., change='diff')."
         raise SchemaError(msg, where=caller(), hint=hint)
     check_product_order("collection", stream.scope)
+    check_no_retractions("collection", stream, diff=diff)
     return Collection(changed_by(stream, diff, name=name))
 
 

@@ -14,6 +14,7 @@ from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Expression, caller, check_columns, composed, names, operator
 from timely_spark.operators.group_map import StatefulMap
+from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import computed, key_columns
 from timely_spark.operators.sql import expression
 from timely_spark.operators.top_k import First
@@ -94,12 +95,13 @@ def upserts(
         {0: [(1, 'Rome', 1), (2, 'Bonn', 1)], 1: [(1, 'Oslo', 1), (1, 'Rome', -1), (2, 'Bonn', -1)]}
 
     Raises:
-        GraphError: the stream is in a loop, or the flow has times of its own kind.
+        GraphError: the stream is in a loop, or has retractions; or the flow has times of its own kind.
         SchemaError: a column is missing or nested; there are no keys, or no columns to order by; one of
             these is a key; or `apply_as_deletes` is no condition on the stream's columns.
     """
     keys, order = key_columns("upserts", stream.schema, keys), names("upserts", sequence_by)
     stream.check_outside("upserts", epochs="states follow one another by epochs")
+    check_no_retractions("upserts", stream)
     columns = stream.schema.names
     check_columns("upserts", stream.schema, [*order, *columns], keys=True)
     if not order or set(order) & set(keys):
