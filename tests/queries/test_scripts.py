@@ -66,6 +66,26 @@ def test_several_joins_of_one_table_share_an_arrangement():
     assert [one.operator for one in edges.stream.flow.graph.stages].count("arrange") == 1
 
 
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        ("(SELECT dst, w + 1 AS x FROM edges)", (4, 6)),  # computed
+        ("(SELECT dst, w AS `left x` FROM edges)", (3, 5)),  # the name that the left side's `x` gets
+    ],
+)
+def test_a_shared_arrangement_may_have_any_columns(read, expected):
+    flow = ts.Dataflow("shared")
+    edges, pairs = flow.input("edges", EDGES).collection(), flow.input("pairs", "x long, y long").collection()
+    query = (
+        "SELECT a.* EXCEPT (dst), b.* EXCEPT (dst) FROM pairs p "
+        f"JOIN {read} a ON p.x = a.dst JOIN {read} b ON p.y = b.dst"
+    )
+    ts.sql(query, edges=edges, pairs=pairs).changes().capture("out")
+    assert [one.operator for one in flow.graph.stages].count("arrange") == 1
+    made = ts.testing.run(flow, {"edges": [[(1, 2, 3), (1, 4, 5)]], "pairs": [[(2, 4)]]})
+    assert made["out"].rows() == {0: [(*expected, 1)]}
+
+
 def test_exchanges_are_named_and_those_that_are_elided():
     query = (
         "SELECT a.src, m FROM edges a JOIN (SELECT src, max(dst) AS m FROM edges GROUP BY src) b USING (src)"
@@ -111,6 +131,13 @@ def test_files_are_read_by_conditions_of_a_view(tmp_path):
             "WITH RECURSIVE r AS (SELECT src FROM edges UNION SELECT src + 1 FROM r) SELECT * FROM r",
             {"src"},
         ),
+        (  # `b` has each row of `a`, which are not unique
+            (
+                "WITH RECURSIVE a(x) AS (SELECT src FROM edges UNION ALL SELECT x + 1 FROM b WHERE x < 2), "
+                "b(x) AS (SELECT x FROM a WHERE x < 2) SELECT x FROM b"
+            ),
+            None,
+        ),
     ],
 )
 def test_the_columns_that_tell_rows_apart_are_seen_from_the_query(query, unique):
@@ -136,6 +163,8 @@ REFUSED = [
     ("SELECT src FROM edges LATERAL VIEW explode(src) AS x", "explode of bigint", "array or a map"),
     ("SELECT explode(array(src), array(dst)) FROM edges", "explode of 2 arguments", "one array"),
     ("SELECT * FROM range(1000000)", "range of 1,000,000 rows", "table"),
+    ("SELECT * FROM range(-5, 9223372036854775807)", "range of 9,223,372,036,854,775,812 rows", "table"),
+    ("SELECT * FROM range(1, 5, 0)", "step 0", "step"),
     ("SELECT * EXCEPT (weight) FROM edges", "EXCEPT of weight, which the star has not", "of the star"),
     ("SELECT * EXCEPT (w, src, dst) FROM edges", "EXCEPT of all columns", "leave one"),
     ("SELECT mode(src) FROM edges", "mode is not kept up to date", "reduce_batches"),
@@ -190,6 +219,9 @@ def test_what_is_refused_shows_its_place_and_what_to_write(query, problem, hint)
 def test_a_query_without_tables_is_refused():
     with pytest.raises(GraphError, match="the query has no tables"):
         ts.sql("SELECT 1")
+    for read in (ts.sql, ts.explain_sql):
+        with pytest.raises(SqlError, match="0 statements"):
+            read(" ", edges=collection())
 
 
 def test_a_scalar_subquery_with_several_rows_is_an_error_of_the_epoch():

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from timely_spark.errors import SqlError
-from timely_spark.queries.columns import Computed
 from timely_spark.queries.relations import (
     Compared,
     Concat,
@@ -22,7 +21,7 @@ from timely_spark.queries.relations import (
 )
 from timely_spark.queries.scopes import Fresh, NamedColumn, VisibleColumns
 from timely_spark.queries.sorting import Order
-from timely_spark.sql import bind, parse, types
+from timely_spark.sql import BoundExpression, bind, parse, types
 from timely_spark.sql.types import name_of
 from timely_spark.sql.users import USER_FUNCTIONS
 
@@ -76,7 +75,7 @@ class View:
 
     @property
     def query(self) -> BoundQuery:
-        """Bind it as a query."""
+        """The view as a query."""
         return BoundQuery(self.relation, self.names, self.columns)
 
 
@@ -110,11 +109,11 @@ class Binder:
             node = node.parent
         return parse.mistake(self.text, start or 0, problem, hint=hint)
 
-    def bound(self, node: exp.Expression, schema: pa.Schema) -> Computed:
+    def bound(self, node: exp.Expression, schema: pa.Schema) -> BoundExpression:
         """An expression whose names are columns of a relation."""
         return bind(node, schema, functions=self.functions, zone=self.zone, text=self.text)
 
-    def column(self, node: exp.Expression, schema: pa.Schema) -> str | Computed:
+    def column(self, node: exp.Expression, schema: pa.Schema) -> str | BoundExpression:
         """An expression, or the column that it is."""
         from sqlglot import exp
 
@@ -122,13 +121,13 @@ class Binder:
             return str(node.name)
         return self.bound(node, schema)
 
-    def cast(self, name: str, to: pa.DataType, schema: pa.Schema) -> str | Computed:
+    def cast(self, name: str, to: pa.DataType, schema: pa.Schema) -> str | BoundExpression:
         """A column as another type."""
         if schema.field(name).type == to:
             return name
         return self.bound(cast_to(column_node(name), to), schema)
 
-    def null(self, kind: pa.DataType, schema: pa.Schema) -> Computed:
+    def null(self, kind: pa.DataType, schema: pa.Schema) -> BoundExpression:
         """Null of a type."""
         from sqlglot import exp
 
@@ -175,23 +174,26 @@ class Binder:
         names = tuple(f"col{n}" for n in range(1, len(kinds) + 1))
         schema = pa.schema(list(zip(names, kinds, strict=True)))
         relation: Relation = ConstantRows(schema, tuple(zip(*columns, strict=True)))
-        alias = named_rows(node).args.get("alias")
-        listed = tuple(one.name for one in alias.columns) if alias is not None else ()
-        if listed and len(listed) != len(names):
-            problem = f"{len(listed)} names for {len(names)} columns"
-            raise self.refuse(alias.columns[0], problem, "name each column.")
-        answer = BoundQuery(relation, listed or names, names)
+        listed = self.names_given(named_rows(node).args.get("alias"), len(names))
+        answer = BoundQuery(relation, tuple(listed) or names, names)
         return answer if domain is None else self.with_domain(answer, domain)
 
     def with_domain(self, answer: BoundQuery, domain: Domain) -> BoundQuery:
         """A query that reads nothing of its domain, for each row of it."""
-        fresh = Fresh()
-        for name in answer.relation.schema.names:
-            fresh.name(name)
+        fresh = Fresh(answer.relation.schema.names)
         names = [(fresh.name(entry.column), entry.column) for _, entry in domain.entries]
         domain_rows = Projection(domain.relation, tuple(names))
         relation = RelationJoin(answer.relation, domain_rows, "inner", (), ())
         return replace(answer, relation=relation, outer=tuple(new for new, _ in names))
+
+    def names_given(self, alias: Any, columns: int) -> list[str]:
+        """The names that an alias such as `t(a, b)` gives so many columns; empty if it gives none."""
+        names = [one.name for one in alias.columns] if alias is not None else []
+        if names and len(names) != columns:
+            raise self.refuse(
+                alias.columns[0], f"{len(names)} names for {columns} columns", "name each column."
+            )
+        return names
 
     # -- set operations --------------------------------------------------------------------------------------
 

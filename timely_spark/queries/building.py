@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.joins import join_null_safe
 from timely_spark.queries.relations import Named, Projection, Recursion, Relation, RelationJoin
+from timely_spark.queries.scopes import Fresh
 from timely_spark.streams import Scope, Stream
 
 
@@ -99,16 +100,13 @@ class Builder:
             self._arranged[base, keys] = self.collection(base).arrange(list(keys))
         shared = self._arranged[base, keys]
         # the arrangement has the names of the table, which the left side may have, too
-        left_names = {f"left {name}": name for name in left.schema.names}
-        renamed = left.select(left_names)
-        pairs = renamed.join(shared, left=[f"left {name}" for name in join.left_keys], right=list(keys))
-        new: dict[str, Any] = {n: n for n in base.schema.names}
-        if isinstance(join.right, Projection):
-            new = dict(join.right.columns)
-        result = {
-            name: f"left {name}" if f"left {name}" in left_names else new[name] for name in join.schema.names
-        }
-        return pairs.select(result)
+        fresh = Fresh(base.schema.names)
+        new: dict[str, Any] = {name: fresh.name(f"left {name}") for name in left.schema.names}
+        renamed = left.select({own: name for name, own in new.items()})
+        pairs = renamed.join(shared, left=[new[name] for name in join.left_keys], right=list(keys))
+        if isinstance(join.right, Projection) and base is not join.right:
+            new = dict(join.right.columns) | new
+        return pairs.select({name: new.get(name, name) for name in join.schema.names})
 
     # -- loops -----------------------------------------------------------------------------------------------
 
@@ -149,7 +147,7 @@ def _any_name(one: Recursion) -> Recursion:
 
 def _base(relation: Relation, keys: tuple[str, ...]) -> tuple[Relation, tuple[str, ...]]:
     """The relation that another one only renames, and the other's names of the keys."""
-    if isinstance(relation, Projection) and all(isinstance(column, str) for _, column in relation.columns):
+    if isinstance(relation, Projection) and relation.renames:
         names: Any = dict(relation.columns)
         if len(set(names.values())) == len(names):
             return relation.input, tuple(names[key] for key in keys)

@@ -188,14 +188,12 @@ def parts_of(binder: Binder, node: Any, kind: pa.DataType) -> list[tuple[str, pa
 def rows_of_range(binder: Binder, node: Any) -> ConstantRows:
     """The rows of `range(end)` and `range(start, end, step)`."""
     bounds = [binder.constant(one, "range") for one in node.expressions]
-    if not 1 <= len(bounds) <= 4 or not all(isinstance(one, int) for one in bounds):
-        raise binder.refuse(
-            node, "range of other than whole numbers", "write range(end) or range(start, end)."
-        )
-    start, end, step, *_ = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)
-    values = range(start, end, step) if step else range(0)
-    if len(values) > MOST_ROWS or not step:
-        raise binder.refuse(
-            node, f"range of {len(values):,} rows", f"give a table of more than {MOST_ROWS:,}."
-        )
-    return ConstantRows(pa.schema([("id", pa.int64())]), tuple((one,) for one in values))
+    whole = 1 <= len(bounds) <= 4 and all(isinstance(one, int) for one in bounds)
+    start, end, step, *_ = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1, 1, 1)
+    if not whole or not step:
+        hint = "write range(end), range(start, end) or range(start, end, step)."
+        raise binder.refuse(node, "range of other than whole numbers, or with step 0", hint)
+    rows = max(0, -((start - end) // step))
+    if rows > MOST_ROWS:
+        raise binder.refuse(node, f"range of {rows:,} rows", f"give a table of more than {MOST_ROWS:,}.")
+    return ConstantRows(pa.schema([("id", pa.int64())]), tuple((one,) for one in range(start, end, step)))

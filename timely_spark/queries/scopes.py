@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -12,11 +12,9 @@ from timely_spark.queries.relations import Relation
 
 @dataclass(frozen=True)
 class NamedColumn:
-    """A column that can be named.
+    """A column that can be named."""
 
-    `table` is the alias of its table; of names that a `USING` has made one, `tables` has all aliases.
-    """
-
+    #: the alias of its table; empty of a column that a `USING` has made of two
     table: str
     name: str
     #: the column of the relation, and its type
@@ -120,8 +118,8 @@ class FromItem:
 class Fresh:
     """Names of columns that are not used yet; equal texts lead to equal names."""
 
-    def __init__(self) -> None:
-        self.used: set[str] = set()
+    def __init__(self, used: Iterable[str] = ()) -> None:
+        self.used = {name.lower() for name in used}
 
     def name(self, wanted: str) -> str:
         """The name, or one with a number behind it."""
@@ -132,8 +130,3 @@ class Fresh:
             name = f"{wanted}_{number}"
         self.used.add(name.lower())
         return name
-
-
-def moved(entries: Iterable[NamedColumn], columns: dict[str, str]) -> list[NamedColumn]:
-    """Entries whose columns have new names; those without one are dropped."""
-    return [replace(one, column=columns[one.column]) for one in entries if one.column in columns]

@@ -108,15 +108,16 @@ def planned(text: str, tables: Mapping[str, Collection]) -> tuple[Relation, list
     """The relation of a query, and what is worth knowing of it."""
     binder, trees = statements(text)
     views = {name: table_view(name, one) for name, one in tables.items()}
-    queries = []
+    answer = None
     for tree in trees:
         if type(tree).__name__ == "Create":
-            queries = [create_view(binder, tree, views)]
-            continue
-        answer = binder.query(tree, views)
-        return relations_of([answer])[0], binder.notes
-    view = views[queries[-1]]
-    return relations_of([view.query])[0], binder.notes
+            answer = views[create_view(binder, tree, views)].query
+        else:
+            answer = binder.query(tree, views)
+            break
+    if answer is None:
+        raise binder.refuse(None, "0 statements", "give one query.")
+    return relations_of([answer])[0], binder.notes
 
 
 @composed  # which names the steps, in the flow of the first argument

@@ -39,7 +39,9 @@ def unique_columns(relation: Relation) -> frozenset[str] | None:  # noqa: PLR091
             same = dict(zip(relation.right_keys, relation.left_keys, strict=True))
             return left_unique | {same.get(one, one) for one in right_unique}
         case Recursion(name=name, names=names, bodies=bodies):
-            return unique_columns(bodies[names.index(name)])
+            # rows of `Named` differ if those of all bodies do, as one body may read another's rows
+            unique = [unique_columns(body) for body in bodies]
+            return None if None in unique else unique[names.index(name)]
         case ConstantRows(rows=rows):
             return frozenset() if len(rows) < 2 else None
     return None
