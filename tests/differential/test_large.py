@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
@@ -13,6 +14,8 @@ from timely_spark.differential.trace import DIFF, MOST, consolidate, products
 from timely_spark.errors import SchemaError, VertexError
 
 HALF = MOST // 2
+#: eight records, whose multiplicities make more than 2 ** 64
+HALVES = [(n, HALF) for n in range(8)]
 
 
 def run(build: Any, changes: list[tuple[int, int]]) -> Any:
@@ -60,3 +63,39 @@ def test_products_from_it_on(a: int, b: int) -> None:
     for one, other in ((a, b), (b, a)):
         with pytest.raises(SchemaError, match=r"2 \*\* 62"):
             products(np.array([one, 1]), np.array([other, 1]))
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda x: x.top_k(HALF + 1, "n", keys=[], descending=False), [(0, HALF), (1, 1)]),
+        (lambda x: ts.sql("SELECT n FROM x ORDER BY n LIMIT 1", x=x), [(0, 1)]),
+        (
+            lambda x: ts.sql("SELECT n FROM x ORDER BY n LIMIT ALL OFFSET 1", x=x),
+            [(0, HALF - 1), *HALVES[1:]],
+        ),
+        (lambda x: x.select(n=pc.field("n").cast("double")).mean("n", keys=[]), [(3.5, 1)]),
+    ],
+)
+def test_large_ones_of_a_group_may_be_more_than_a_long_together(build: Any, expected: list[Any]) -> None:
+    assert run(build, HALVES) == expected
+
+
+def test_a_limit_and_an_offset_may_be_more_than_a_long_together() -> None:
+    query = f"SELECT n FROM x ORDER BY n LIMIT {2**63 - 1} OFFSET 1"
+    assert run(lambda x: ts.sql(query, x=x), [(0, 2), (1, 1)]) == [(0, 1), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT avg(CAST(n AS double)) AS n FROM x", "beyond 64 bits"),
+        (
+            "SELECT row_number() OVER (ORDER BY n) AS n FROM x",
+            "18,446,744,073,709,551,616 records, 8 of them",
+        ),
+    ],
+)
+def test_sql_refuses_large_ones_that_it_cannot_add_up(query: str, message: str) -> None:
+    with pytest.raises(VertexError, match=message):
+        run(lambda x: ts.sql(query, x=x), HALVES)

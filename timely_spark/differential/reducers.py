@@ -8,17 +8,16 @@ from itertools import chain, repeat
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.trace import DIFF, consolidate, products
+from timely_spark.differential.trace import DIFF, MOST, consolidate, products
 from timely_spark.errors import RAISED, RecordError, SchemaError
 from timely_spark.graph import as_table
-from timely_spark.operators.aggregate import longs_of_halves
+from timely_spark.operators.aggregate import halves_of, longs_of_halves
+from timely_spark.operators.group_map import key_numbers
 from timely_spark.operators.rows import records, rows_of, table_of
-from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.arrow import Mask, flat, numbers, replaced
+from timely_spark.state.arrow import Longs, Mask, flat, numbers, replaced
 from timely_spark.state.grouping import run_starts
 
 GROUP = "__timely_group"
@@ -27,7 +26,7 @@ GROUP = "__timely_group"
 MOST_RECORDS = 1 << 26
 """The most records of a key, equal ones repeated, that a user's function gets."""
 
-Rows = list[npt.NDArray[np.int64]]
+Rows = list[Longs]
 """Rows as integer columns: the number of the key, the number of the value, and the weights."""
 
 
@@ -77,7 +76,7 @@ class Logic:
         return None
 
 
-def _starts(inputs: pa.Table) -> npt.NDArray[np.int64]:
+def _starts(inputs: pa.Table) -> Longs:
     """The first row of each group."""
     return run_starts(numbers(inputs, GROUP))
 
@@ -86,6 +85,22 @@ def present_records(inputs: pa.Table) -> pa.Table:
     """The records of positive multiplicity."""
     counts = numbers(inputs, DIFF)
     return inputs if (counts > 0).all() else inputs.filter(pa.array(counts > 0))
+
+
+def first_places(inputs: pa.Table, count: int | None, offset: int = 0) -> pa.Table:
+    """The records of each group in `count` places (None: all) from `offset` on; n equal ones have n."""
+    counts, starts = numbers(inputs, DIFF), _starts(inputs)
+
+    def begins(counts: Any) -> Any:
+        before = np.cumsum(counts) - counts
+        return before - np.repeat(before[starts], np.diff(starts, append=len(counts)))
+
+    # a sum that has wrapped around on its way is right if it is small, which its double tells
+    begin = np.where(begins(counts.astype(np.float64)) < MOST, begins(counts), MOST)
+    most = np.iinfo(np.int64).max
+    end = most if count is None else min(offset + count, most)
+    taken = np.minimum(begin + counts, end) - np.maximum(begin, offset)
+    return replaced(inputs, DIFF, taken).filter(pa.array(taken > 0))
 
 
 def _beyond(last: pa.Table, changes: pa.Table, value: str, *, descending: bool) -> tuple[pa.Array, pa.Array]:
@@ -142,14 +157,10 @@ class Sum(Logic):
     def partial(self, changes: pa.Table) -> pa.Table:
         """The number of valid values, and the sums of their halves."""
         column, diffs = changes.column(self.value).cast(pa.int64()), numbers(changes, DIFF)
-        values = flat(pc.fill_null(column, 0)).to_numpy()
-        low = values.astype(np.int32).astype(np.int64)  # with a sign, so that -1 is a small number
+        valid = flat(column).is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+        high, low = halves_of(flat(pc.fill_null(column, 0)).to_numpy())
         result = changes.select([*self.keys, DIFF])
-        for name, part in (
-            ("valid", flat(column).is_valid().to_numpy(zero_copy_only=False).astype(np.int64)),
-            ("high", (values >> 32) + (low < 0)),
-            ("low", low),
-        ):
+        for name, part in (("valid", valid), ("high", high), ("low", low)):
             weight = f"{DIFF}_{name}"
             result = result.append_column(weight, pa.array(products(part, diffs, weight)))
         return result
@@ -160,6 +171,16 @@ class Sum(Logic):
         low, high, valid = (numbers(inputs, f"{DIFF}_{part}") for part in ("low", "high", "valid"))
         totals = longs_of_halves(high, low, valid <= 0)
         return pa.table({GROUP: inputs[GROUP], self.value: totals, DIFF: _ones(inputs.num_rows)})
+
+
+def weighed(values: Any, diffs: Any) -> Any:
+    """Numbers times multiplicities: decimals with room for a sum, integers as longs, others as doubles."""
+    if pa.types.is_decimal(values.type):
+        wide = pa.decimal256(38, values.type.scale)
+        return pc.multiply(values.cast(wide), diffs.cast(pa.decimal256(19, 0)))
+    if pa.types.is_integer(values.type):
+        return pa.array(products(values.cast(pa.int64()).to_numpy(), diffs.to_numpy()))
+    return pc.multiply(values.cast(pa.float64()), diffs.cast(pa.float64(), safe=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +198,7 @@ class SumOfFractions(Logic):
         """The sums, added in the order of the values, so that they are deterministic; null without values."""
         inputs = present_records(inputs)
         inputs = inputs.take(pc.sort_indices(inputs, [(GROUP, "ascending"), (self.value, "ascending")]))
-        values, diffs = inputs.column(self.value), inputs.column(DIFF)
-        if pa.types.is_decimal(values.type):  # room for product and sum
-            values = values.cast(pa.decimal256(38, values.type.scale))
-            weighed = pc.multiply(values, diffs.cast(pa.decimal256(19, 0)))
-        else:
-            weighed = pc.multiply(values.cast(pa.float64()), diffs.cast(pa.float64()))
-        table = pa.table({GROUP: inputs[GROUP], "value": weighed})
+        table = pa.table({GROUP: inputs[GROUP], "value": weighed(inputs[self.value], inputs[DIFF])})
         table = table.group_by(GROUP, use_threads=False).aggregate([("value", "sum")])
         totals = table.column("value_sum").cast(self.kind)
         return pa.table({GROUP: table[GROUP], self.value: totals, DIFF: _ones(table.num_rows)})
@@ -208,7 +223,8 @@ class Mean(Logic):
             sums = pa.array(high * 2.0**32 + low, mask=counts <= 0)
         else:
             valid = flat(pc.is_valid(inputs.column(self.total.value))).to_numpy(zero_copy_only=False)
-            counts = np.add.reduceat(numbers(inputs, DIFF) * valid, _starts(inputs)) if len(valid) else valid
+            weights = numbers(inputs, DIFF) * valid.astype(np.float64)
+            counts = np.add.reduceat(weights, _starts(inputs)) if len(valid) else weights
             totals = self.total.results(keys, inputs)
             groups, sums = totals[GROUP], totals[self.total.value].cast(pa.float64(), safe=False)
         means = pc.divide(sums, pa.array(counts, pa.float64()))
@@ -286,14 +302,7 @@ class TopK(Logic):
         others = [c for c in inputs.schema.names if c not in {GROUP, self.value, DIFF}]
         direction = "descending" if self.descending else "ascending"
         by = [(GROUP, "ascending"), (self.value, direction), *((c, "ascending") for c in others)]
-        inputs = inputs.take(pc.sort_indices(inputs, by))
-        counts, starts = numbers(inputs, DIFF), _starts(inputs)
-        ends = np.cumsum(counts)
-        before = ends - counts
-        sizes = np.diff(starts, append=len(counts))
-        left = self.k - (before - np.repeat(before[starts], sizes))
-        inputs = replaced(inputs, DIFF, np.minimum(counts, left))
-        return inputs.filter(pa.array(left > 0))
+        return first_places(inputs.take(pc.sort_indices(inputs, by)), self.k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +322,7 @@ class Threshold(Logic):
         counts = self._counts(rows[-1])
         return [each[counts != 0] for each in (*rows[:-1], counts)], values
 
-    def _counts(self, multiplicities: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _counts(self, multiplicities: Longs) -> Longs:
         counts = np.asarray(self.function(multiplicities))
         if counts.shape != multiplicities.shape or counts.dtype.kind not in "biu":
             msg = f"the function gave {counts.dtype} of shape {counts.shape} for {len(multiplicities)} counts"
@@ -322,7 +331,7 @@ class Threshold(Logic):
         return counts.astype(np.int64)
 
 
-def presence(counts: npt.NDArray[np.int64]) -> Any:
+def presence(counts: Longs) -> Any:
     """Multiplicity 1 for each present record."""
     return counts > 0
 
@@ -344,14 +353,8 @@ class Batches(Logic):
         results = self.schema.empty_table()
         if inputs.num_rows:
             results = table_of(self.function, self.function(rows), self.schema)
-        numbered = keys.append_column(GROUP, pa.array(np.arange(keys.num_rows)))
-        index = Arrangement(self.keys, [])
-        index.insert(numbered)
-        at, groups = index.lookup(results, self.keys)
-        if len(at) != results.num_rows:
-            msg = f"the function gave results for {results.num_rows - len(at)} keys that it did not get"
-            raise SchemaError(msg, hint=f"return the key columns {list(self.keys)} unchanged.")
-        results = results.drop_columns(list(self.keys)).add_column(0, GROUP, groups.column(GROUP))
+        groups = pa.array(key_numbers(keys, results, self.keys))
+        results = results.drop_columns(list(self.keys)).add_column(0, GROUP, groups)
         return consolidate(results.append_column(DIFF, _ones(results.num_rows)))
 
 
@@ -378,7 +381,7 @@ class PerKey(Logic):
         group = np.repeat(groups[starts], [len(many) for many in results]).astype(np.int64)
         return consolidate(table.add_column(0, GROUP, pa.array(group)).append_column(DIFF, _ones(len(group))))
 
-    def _result(self, key: Any, rows: list[Any], counts: npt.NDArray[np.int64]) -> list[Any]:
+    def _result(self, key: Any, rows: list[Any], counts: Longs) -> list[Any]:
         if (total := sum(counts.tolist())) > MOST_RECORDS:
             msg = f"the key {key} has {total:,} records, {len(rows):,} of them distinct"
             hint = "reduce_batches gets each distinct record once, with its number as count."

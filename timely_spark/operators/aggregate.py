@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -173,7 +172,7 @@ def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
     return table.sort_by("id").column(f"value_{function}").cast(kind)
 
 
-def large_sums(values: npt.NDArray[np.int64], starts: Indices) -> Mask:
+def large_sums(values: Longs, starts: Indices) -> Mask:
     """Whether the sum of each group, which begins at one of `starts`, is beyond 64 bits.
 
     >>> large_sums(np.array([1, 2, (1 << 63) - 1, 1]), np.array([0, 2])).tolist()
@@ -188,6 +187,16 @@ def large_sums(values: npt.NDArray[np.int64], starts: Indices) -> Mask:
 def _beyond_longs(high: Longs) -> Mask:
     """Whether numbers are beyond 64 bits, by what is above their lowest 32 bits."""
     return (high < -(1 << 31)) | (high >= 1 << 31)
+
+
+def halves_of(values: Longs) -> tuple[Longs, Longs]:
+    """The high and low 32 bits of longs; the low ones have a sign, so that -1 is a small number.
+
+    >>> [half.tolist() for half in halves_of(np.array([-1, 1 << 32]))]
+    [[0, 1], [-1, 0]]
+    """
+    low = values.astype(np.int32).astype(np.int64)
+    return (values >> 32) + (low < 0), low
 
 
 def longs_of_halves(high: Longs, low: Longs, null: Mask) -> pa.Array:

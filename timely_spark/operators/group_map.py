@@ -32,7 +32,7 @@ from timely_spark.state.row_times import epochs_of, with_time
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 
-_WEIGHT = "__timely_weight"
+_WEIGHT, _NUMBER = "__timely_weight", "__timely_number"
 
 
 class GroupMap(BufferingVertex):
@@ -74,14 +74,24 @@ class GroupMap(BufferingVertex):
     def fitting(self, results: Any, schema: pa.Schema, keys: pa.Table) -> pa.Table:
         """The function's results as a table; the keys are among those that the function got."""
         table = table_of(self.function, results, schema)
-        on = [key for key in self.keys if key in schema.names]
-        index = Arrangement(on)
-        index.insert(keys)
-        expected = len(index.matches(table, on)[0]) if on else table.num_rows
-        if expected != table.num_rows:
-            msg = f"the function gave rows for {table.num_rows - expected} keys that it did not get"
-            raise SchemaError(msg, hint=f"return the key columns {on} unchanged.")
+        if on := [key for key in self.keys if key in schema.names]:
+            key_numbers(keys, table, on)
         return table
+
+
+def key_numbers(keys: pa.Table, results: pa.Table, on: Sequence[str]) -> Indices:
+    """For each result of a function the number of its key, among the distinct keys that the function got.
+
+    Raises:
+        SchemaError: a result has another key.
+    """
+    index = Arrangement(on)
+    index.insert(keys.append_column(_NUMBER, pa.array(np.arange(keys.num_rows))))
+    at, found = index.lookup(results, on)
+    if len(at) < results.num_rows:
+        msg = f"the function gave results for {results.num_rows - len(at)} keys that it did not get"
+        raise SchemaError(msg, hint=f"return the key columns {list(on)} unchanged.")
+    return numbers(found, _NUMBER)
 
 
 class StatefulMap(GroupMap):

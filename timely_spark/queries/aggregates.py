@@ -9,24 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.authors import DIFF, GROUP, Logic, computed, flat, numbers, reduced
 from timely_spark.differential.collections import Collection
-from timely_spark.differential.reducers import Extreme, present_records
+from timely_spark.differential.reducers import Extreme, present_records, weighed
 from timely_spark.differential.reductions import with_one_key
 from timely_spark.differential.trace import products
 from timely_spark.errors import SchemaError
-from timely_spark.operators.aggregate import ALL, longs_of_halves
+from timely_spark.operators.aggregate import ALL, halves_of, large_sums, longs_of_halves, too_large_sum
 from timely_spark.queries.sorting import Order, ranks, rows_in_order
 from timely_spark.sql.plain import decimals, rounded_quotient, unscaled, wide
 from timely_spark.sql.types import has_map
-from timely_spark.state.arrow import Longs, replaced
+from timely_spark.state.arrow import Longs, Mask, replaced
 from timely_spark.state.grouping import run_starts
 
 _ALWAYS = f"{DIFF}_always"
@@ -138,13 +137,15 @@ class GroupRecords:
         """The group of each record."""
         return numbers(self.table, GROUP)
 
-    def valid(self, column: str) -> npt.NDArray[np.bool_]:
+    def valid(self, column: str) -> Mask:
         """Whether each record has a value."""
         return flat(self.table.column(column)).is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
     def total(self, values: Any) -> Longs:
-        """For each group the sum of a number for each of its records, exact for longs."""
-        totals = np.zeros(self.count, np.asarray(values).dtype)
+        """For each group the sum of a number for each of its records; of longs exact, or an error."""
+        if (values := np.asarray(values)).dtype == np.int64 and large_sums(values, self.firsts).any():
+            raise too_large_sum()
+        totals = np.zeros(self.count, values.dtype)
         np.add.at(totals, self.of, values)
         return totals
 
@@ -258,15 +259,7 @@ def _sum_of(members: GroupRecords, values: Any, kind: pa.DataType) -> pa.Array:
     order = pa.array(np.lexsort([ranks(values), members.of]))
     groups = members.table.column(GROUP).take(order)
     values, counts = flat(values).take(order), flat(counts).take(order)
-    if pa.types.is_decimal(values.type):
-        weighed = pc.multiply(
-            values.cast(pa.decimal256(38, values.type.scale)), counts.cast(pa.decimal256(19, 0))
-        )
-    elif pa.types.is_integer(values.type):
-        weighed = pa.array(products(values.cast(pa.int64()).to_numpy(), counts.to_numpy()))
-    else:
-        weighed = pc.multiply(values.cast(pa.float64()), counts.cast(pa.float64()))
-    table = pa.table({"group": groups, "value": weighed})
+    table = pa.table({"group": groups, "value": weighed(values, counts)})
     sums = table.group_by("group", use_threads=False).aggregate([("value", "sum")])
     at = np.full(members.count, -1, np.int64)
     at[numbers(sums, "group")] = np.arange(sums.num_rows)
@@ -462,7 +455,6 @@ class SqlAggregates(Logic):
     stored: tuple[str, ...]
     summed: tuple[str, ...]
     counted: tuple[str, ...]
-    signed: ClassVar[bool] = False
 
     def partial(self, changes: pa.Table) -> pa.Table:
         """The stored columns, and the weights."""
@@ -474,9 +466,8 @@ class SqlAggregates(Logic):
             valid = values.is_valid().to_numpy(zero_copy_only=False)
             result = result.append_column(_valid_weight(column), pa.array(valid * diffs))
         for column in self.summed:
-            values = digits_of(changes.column(column))
-            low = values.astype(np.int32).astype(np.int64)  # with a sign, so that -1 is a small number
-            for half, part in (("high", (values >> 32) + (low < 0)), ("low", low)):
+            halves = halves_of(digits_of(changes.column(column)))
+            for half, part in zip(("high", "low"), halves, strict=True):
                 weight = _half(column, half)
                 result = result.append_column(weight, pa.array(products(part, diffs, weight)))
         return result
@@ -514,10 +505,6 @@ class LeastOrNull(Extreme):
         return pa.table(table)
 
 
-def _renamed(collection: Collection, columns: Mapping[str, str]) -> Collection:
-    return collection.select(dict(columns))
-
-
 def aggregate_records(
     collection: Collection,
     keys: tuple[str, ...],
@@ -542,9 +529,7 @@ def aggregate_records(
             logic = LeastOrNull(keys, column, greatest=call.function == "max")
             detail = f"{call} by {', '.join(keys)}"
             part = reduced(call.function, input_, logic, [schema.field(column)], name=None, detail=detail)
-            return (
-                part if out == column else _renamed(part, dict(zip(keys, keys, strict=True)) | {out: column})
-            )
+            return part if out == column else part.select(*keys, {out: column})
     return _general(collection, keys, calls, always)
 
 
@@ -561,7 +546,6 @@ def _general(
     values = [call for call in calls.values() if not is_weight(call, schema)]
     read = [one for call in values for one in (*call.columns, *(by.column for by in call.order))]
     stored = tuple(dict.fromkeys(one for one in read if one not in keys))
-    by = keys
     if always is None:
         grouped = collection if keys else with_one_key(collection)
     else:

@@ -7,23 +7,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.authors import DIFF, GROUP, Logic, flat, numbers, reduced
 from timely_spark.differential.collections import Collection
-from timely_spark.differential.reducers import present_records
+from timely_spark.differential.reducers import first_places, present_records
 from timely_spark.differential.reductions import with_one_key
 from timely_spark.differential.sets import OTHER, side_by_side
 from timely_spark.operators.aggregate import ALL
 from timely_spark.sql.lists import dense_ranks
 from timely_spark.sql.types import has_map
-from timely_spark.state.arrow import replaced
-from timely_spark.state.grouping import run_starts
+from timely_spark.state.arrow import Longs
 from timely_spark.state.hashing import hashes
-
-Ranks = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Order:
         return f"{self.column}{down}{nulls}"
 
 
-def ranks(column: Any) -> Ranks:
+def ranks(column: Any) -> Longs:
     """Numbers in the order of the values, from 1 on: 0 for null; NaN is greatest.
 
     >>> ranks(pa.array([2.0, None, float("nan"), -0.0, 0.0])).tolist()
@@ -73,7 +69,7 @@ def ranks(column: Any) -> Ranks:
     return np.where(valid, ranks, 0)
 
 
-def keyed(table: pa.Table, order: Sequence[Order]) -> list[Ranks]:
+def keyed(table: pa.Table, order: Sequence[Order]) -> list[Longs]:
     """For each column of an order numbers that ascend in it."""
     keys = []
     for one in order:
@@ -84,7 +80,7 @@ def keyed(table: pa.Table, order: Sequence[Order]) -> list[Ranks]:
     return keys
 
 
-def rows_in_order(table: pa.Table, order: Sequence[Order]) -> tuple[Any, list[Ranks]]:
+def rows_in_order(table: pa.Table, order: Sequence[Order]) -> tuple[Any, list[Longs]]:
     """The rows by `GROUP`, an order, and then the other columns; and the order's numbers, sorted so."""
     keys = keyed(table, order)
     named = {one.column for one in order}
@@ -109,18 +105,7 @@ class FirstRows(Logic):
         """The records between the places."""
         inputs = present_records(inputs)
         rows, _ = rows_in_order(inputs, self.order)
-        inputs = inputs.take(pa.array(rows))
-        counts, starts = numbers(inputs, DIFF), run_starts(numbers(inputs, GROUP))
-        if not len(starts):
-            return inputs
-        ends = np.cumsum(counts)
-        sizes = np.diff(starts, append=len(counts))
-        first = np.repeat((ends - counts)[starts], sizes)
-        low, high = ends - counts - first, ends - first
-        top = np.iinfo(np.int64).max if self.count is None else self.offset + self.count
-        left = np.minimum(high, top) - np.maximum(low, self.offset)
-        inputs = replaced(inputs, DIFF, np.maximum(left, 0))
-        return inputs.filter(pa.array(left > 0))
+        return first_places(inputs.take(pa.array(rows)), self.count, self.offset)
 
 
 def by_keys(

@@ -24,7 +24,7 @@ from timely_spark.operators.aggregate import longs_of_halves
 from timely_spark.queries.aggregates import digits_of, quotient
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
 from timely_spark.sql.plain import decimals, unscaled, wide
-from timely_spark.state.arrow import Longs
+from timely_spark.state.arrow import Longs, Mask
 from timely_spark.state.grouping import changes
 
 #: an end of a frame: a number of rows, or a distance (negative: before the row); None for the partition's end
@@ -56,7 +56,7 @@ class Partitions:
 
     table: pa.Table
     #: whether each row is not equal to the one before in the order
-    new_peers: npt.NDArray[np.bool_]
+    new_peers: Mask
     order: tuple[Order, ...] = ()
 
     @property
@@ -152,7 +152,7 @@ def as_number(column: pa.Array) -> npt.NDArray[Any]:
     return column.cast(pa.int64()).fill_null(0).to_numpy()  # type: ignore[no-any-return]
 
 
-def _ends(new: npt.NDArray[np.bool_]) -> Longs:
+def _ends(new: Mask) -> Longs:
     starts = np.append(np.flatnonzero(new), len(new))
     return np.repeat(starts[1:], np.diff(starts))
 
@@ -330,8 +330,8 @@ class WindowFunctions(Logic):
             inputs = inputs.append_column(name, keys.column(name).take(inputs.column(GROUP)))
         rows, order = rows_in_order(inputs, self.order)
         counts = numbers(inputs, DIFF)[rows]
-        if int(counts.sum()) > MOST_RECORDS:
-            msg = f"windows of {int(counts.sum()):,} records, {len(rows):,} of them distinct"
+        if (total := counts.astype(np.float64).sum()) > MOST_RECORDS:  # which no long may hold
+            msg = f"windows of {total:,.0f} records, {len(rows):,} of them distinct"
             raise SchemaError(msg, hint="give the window a PARTITION BY, or drop equal records by DISTINCT.")
         many = np.repeat(np.arange(len(rows)), counts)
         table = inputs.take(pa.array(rows[many]))
