@@ -155,6 +155,7 @@ def test_in_a_loop_the_records_up_to_a_time_count() -> None:
     [
         ({"on": "u"}, SchemaError, "'u'"),
         ({"by": "t"}, SchemaError, "on='t', by="),
+        ({"by": ["k", "k"]}, SchemaError, r"keys \['k', 'k'\]"),
         ({"direction": "up"}, SchemaError, "direction='up'"),
         ({"how": "outer"}, SchemaError, "how='outer'"),
         ({"tolerance": "1 hour"}, SchemaError, "tolerance='1 hour'"),

@@ -18,7 +18,6 @@ from timely_spark.graph import composed, operator
 from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.asof import Checked, Direction, Nearest
 from timely_spark.operators.event_time import Duration
-from timely_spark.operators.rows import key_columns
 from timely_spark.state.arrow import numbers
 
 _SIDE = "__timely_side"
@@ -93,8 +92,6 @@ def asof_join(
         left.schema, right.schema, on, by=by, direction=direction, tolerance=tolerance, how=how
     )
     listed, extra, schema = checked.by, checked.right_columns, checked.schema
-    if listed:
-        key_columns("asof_join", left.schema, listed)
     others = [column for column in left.schema.names if column not in listed]
     side = {c: c for c in (*listed, on, *extra)}
     both = padded(left, schema, **{_SIDE: pc.scalar(0)}).concat(

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.differential.collections import Collection, check_collection
 from timely_spark.differential.consolidation import transient
 from timely_spark.differential.joins import JoinChanges
+from timely_spark.differential.reductions import with_one_key
 from timely_spark.differential.trace import DIFF
 from timely_spark.graph import Partition, Partitioner, States, composed, operator
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.join import Keys, keys_text, matching_keys, other_columns
-from timely_spark.operators.rows import computed, key_columns
+from timely_spark.operators.rows import key_columns
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.repartition import repartition as repartitioned
 
@@ -94,10 +94,8 @@ def broadcast_join(
     if not (all_pairs := on is None and left is None and right is None):
         keys = matching_keys("broadcast_join", schema, other.schema, on=on, left=left, right=right)
     extra = other_columns("broadcast_join", schema, other.schema, keys[1])
-    streams = [side.stream for side in collection.together("broadcast_join", other)]
-    if all_pairs:
-        constant = {ALL: pc.scalar(0), DIFF: DIFF}
-        streams = [computed(one, *one.schema.names[:-1], constant, own=(ALL, DIFF)) for one in streams]
+    sides = collection.together("broadcast_join", other)
+    streams = [(with_one_key(side) if all_pairs else side).stream for side in sides]
     fields = [*schema, *(other.schema.field(column) for column in extra)]
     joined = streams[0].then(
         "broadcast_join",

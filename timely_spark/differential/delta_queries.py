@@ -21,6 +21,9 @@ from timely_spark.streams import Stream
 
 Relation = Collection | tuple[Collection, Mapping[str, str]]
 
+_Step = dict[int, IndexLookup]
+"""A step of a delta query: the relations by number, each with how it is looked up."""
+
 
 @locate_errors
 def wcoj(
@@ -89,7 +92,7 @@ def wcoj(
         queries = [_planned(number, atoms) for number in range(len(atoms))]
         wiring = _Wiring(atoms)
         for step in (step for steps in queries for step in steps):
-            for number, probe in step.probes.items():
+            for number, probe in step.items():
                 wiring.index(number, probe.keys, probe.within)
         one, *more = [wiring.delta(number, steps) for number, steps in enumerate(queries)]
         return transient(first.like(one.concat(*more, name=name)))
@@ -104,21 +107,9 @@ class _Atom:
     columns: dict[str, str]
     negated: bool
     #: the attributes that another relation has, too
-    shared: tuple[str, ...] = ()
-    #: those, and the relation's others, each with its column
-    others: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A step of a delta query: the relations, each by number, with how they are looked up."""
-
-    probes: dict[int, IndexLookup]
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The key's attributes for the first look-up."""
-        return next(iter(self.probes.values())).keys
+    shared: tuple[str, ...]
+    #: the others, each with its column
+    others: tuple[tuple[str, str], ...]
 
 
 # -- the relations -------------------------------------------------------------------------------------------
@@ -223,8 +214,13 @@ def _planned(number: int, atoms: Sequence[_Atom]) -> list[_Step]:
                 keys, within = keys[:1], keys[1:]
             probes[n] = IndexLookup(n > number, keys, within, atom.others, atom.negated)
         bound |= {a for n in chosen for a in atoms[n].shared}
-        steps.append(_Step(probes))
+        steps.append(probes)
     return steps
+
+
+def _key(step: _Step) -> tuple[str, ...]:
+    """The key's attributes for the first look-up of a step."""
+    return next(iter(step.values())).keys
 
 
 def _next(bound: set[str], left: Mapping[int, _Atom]) -> list[int]:
@@ -288,7 +284,7 @@ class _Wiring:
     def delta(self, number: int, steps: Sequence[_Step]) -> Stream:
         """The changes of the result by the changes of one relation."""
         prefixes = self.changes(number, steps)
-        keys = [*(step.key for step in steps[1:]), ()]
+        keys = [*(_key(step) for step in steps[1:]), ()]
         for step, then in zip(steps, keys, strict=False):
             prefixes = self.extended(prefixes, step, then)
         attributes = dict.fromkeys(a for atom in self.atoms for a in atom.columns)
@@ -300,7 +296,7 @@ class _Wiring:
         diff = pc.negate(pc.field(DIFF)) if atom.negated else DIFF
         if not steps:
             return computed(atom.relation.stream, {**atom.columns, DIFF: diff}, own=(DIFF,))
-        keys = tuple(atom.columns[a] for a in steps[0].key)
+        keys = tuple(atom.columns[a] for a in _key(steps[0]))
         same = [
             one
             for (relation, by, _), one in self.indexes.items()
@@ -311,8 +307,8 @@ class _Wiring:
 
     def extended(self, prefixes: Stream, step: _Step, then: tuple[str, ...]) -> Stream:
         """The prefixes after a step."""
-        probes = tuple(step.probes.values())
-        indexes = [self.index(n, probe.keys, probe.within) for n, probe in step.probes.items()]
+        probes = tuple(step.values())
+        indexes = [self.index(n, probe.keys, probe.within) for n, probe in step.items()]
         kinds = {f.name: f.type for f in prefixes.schema if f.name != AT}
         weighed = kinds.pop(DIFF)
         many = len(probes) > 1
@@ -321,7 +317,7 @@ class _Wiring:
                 [*kinds.items(), (DIFF, weighed), *((n, pa.int64()) for n in (FEWEST, BEST, AT))]
             )
             prefixes = self.stage("count", prefixes, schema, Counting(number, probes), [index])
-        for n in step.probes:
+        for n in step:
             atom = self.atoms[n]
             if not atom.negated:
                 kinds |= {a: atom.relation.schema.field(column).type for a, column in atom.columns.items()}
@@ -352,7 +348,7 @@ class _Wiring:
 
 def _one_by_one(atoms: Sequence[_Atom], name: str | None) -> Collection:
     """The join of one relation after another; they are joined in the order of a delta query."""
-    order = [0, *(n for step in _planned(0, atoms) for n in step.probes)]
+    order = [0, *(n for step in _planned(0, atoms) for n in step)]
     result, *others = (atoms[n].relation.select(atoms[n].columns) for n in order)
     for n, relation in zip(order[1:], others, strict=True):
         on = [a for a in atoms[n].columns if a in result.schema.names]

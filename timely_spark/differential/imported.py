@@ -96,7 +96,7 @@ class Imported(Arrange):
         self.base = (name, time.epoch, *self._place(self.worker, self.workers))
         self._map()
         self.sequence += 1
-        self.first[time.epoch] = min(self.sequence, self.first.get(time.epoch, self.sequence))
+        self.first.setdefault(time.epoch, self.sequence)
         _, rows = self._share()
         self.send_by(0, time, with_sequence(rows, self.sequence))
 

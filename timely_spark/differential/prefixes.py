@@ -104,9 +104,9 @@ class IndexLookup:
     #: the attributes by which records are found within a key
     within: tuple[str, ...]
     #: attributes that only this relation has, each with its column
-    others: tuple[tuple[str, str], ...] = ()
+    others: tuple[tuple[str, str], ...]
     #: whether prefixes stay that find nothing
-    negated: bool = False
+    negated: bool
 
     def until(self, time: Timestamp) -> int:
         """The first epoch that is left out for prefixes of a time."""

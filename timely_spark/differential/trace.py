@@ -111,15 +111,10 @@ def _too_large(weight: str) -> SchemaError:
     return SchemaError(msg, hint=hint)
 
 
-def insert(state: Arrangement, changes: pa.Table, time: Timestamp, since: int, received: int = 0) -> None:
-    """Add changes at a time to a trace, which is compacted as its batches merge.
-
-    Args:
-        since: the compaction frontier: no change arrives at an earlier epoch.
-        received: all readers have the changes up to this sequence number: they are not distinguished.
-    """
+def insert(state: Arrangement, changes: pa.Table, time: Timestamp, since: int) -> None:
+    """Add changes at a time to a trace, which is compacted up to `since` as its batches merge."""
     check_since(time, since)
-    state.insert(with_time(changes, time), compact=consolidation(since, received))
+    state.insert(with_time(changes, time), compact=consolidation(since))
 
 
 def check_since(time: Timestamp, since: int) -> None:

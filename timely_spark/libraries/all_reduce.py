@@ -96,14 +96,8 @@ class AllGather(ReduceScatter):
         total = flat(parts.column("value")).flatten()
         if self.op == "mean":
             total = pa.array(total.to_numpy() / parts.column("weight")[0].as_py())
-        offsets = pa.array([0, len(total)], pa.int32())
-        self.send_by(
-            0,
-            time,
-            pa.table({self.value: pa.ListArray.from_arrays(offsets, total)}).cast(
-                pa.schema([(self.value, pa.list_(pa.field("element", total.type)))])
-            ),
-        )
+        offsets, kind = pa.array([0, len(total)], pa.int32()), pa.list_(pa.field("element", total.type))
+        self.send_by(0, time, pa.table({self.value: pa.ListArray.from_arrays(offsets, total, kind)}))
 
 
 @algorithm

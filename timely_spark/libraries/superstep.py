@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.authors import (
     DIFF,
     GROUP,
+    Indices,
     Logic,
     as_table,
     caller,
@@ -121,7 +121,7 @@ class Superstep(Logic):
 
 
 def _check_single(what: str, keys: pa.Table, rows: pa.Table) -> None:
-    groups: npt.NDArray[np.int64] = numbers(rows, GROUP)
+    groups: Indices = numbers(rows, GROUP)
     twice = numbers(rows, DIFF) > 1
     twice[:-1] |= groups[1:] == groups[:-1]
     if twice.any():

@@ -12,14 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import caller, check_columns, composed, names, operator
+from timely_spark.graph import caller, check_columns, composed, operator
 from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.event_time import Duration, length, time_type
 from timely_spark.operators.expire import Per, check_per, checked_expire, options_text
 from timely_spark.operators.join import matching_keys, other_columns, with_keys
 from timely_spark.operators.retractions import check_no_retractions
+from timely_spark.operators.rows import key_columns
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.arrow import Mask, flat
+from timely_spark.state.arrow import Longs, Mask, flat
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.grouping import changes, group
 from timely_spark.state.row_times import RowTimes, compaction, epochs_of, with_time
@@ -27,7 +28,6 @@ from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import Timestamp
 
 Direction: TypeAlias = Literal["backward", "forward", "nearest"]
-Numbers: TypeAlias = npt.NDArray[np.int64]
 Times: TypeAlias = npt.NDArray[np.uint64]
 
 _GROUP = "__timely_asof"
@@ -44,9 +44,7 @@ class Nearest:
     #: the greatest distance in time
     tolerance: int
 
-    def columns(
-        self, group: Numbers, left: pa.Table, groups: Numbers, right: pa.Table
-    ) -> tuple[Mask, pa.Table]:
+    def columns(self, group: Longs, left: pa.Table, groups: Longs, right: pa.Table) -> tuple[Mask, pa.Table]:
         """For each left record whether it has a right record, and that record's columns, or nulls.
 
         Args:
@@ -69,7 +67,7 @@ class Nearest:
         matched = (places >= 0) & timed
         return matched, right.select(list(self.right_columns)).take(pa.array(places, mask=~matched))
 
-    def _places(self, group: Numbers, time: Times, groups: Numbers, at: Times) -> Numbers:
+    def _places(self, group: Longs, time: Times, groups: Longs, at: Times) -> Longs:
         """For each left record the place of its right record, -1 if it has none."""
         nearest, distance = np.full(len(time), -1), np.zeros(len(time), np.uint64)
         for direction in ("backward", "forward"):
@@ -93,7 +91,7 @@ def _ordered(column: pa.ChunkedArray) -> tuple[Times, Mask]:
     return values.cast(pa.int64()).fill_null(0).to_numpy().view(np.uint64) ^ np.uint64(1 << 63), valid
 
 
-def _of_group(place: Numbers, group: Numbers, groups: Numbers) -> tuple[Numbers, Any]:
+def _of_group(place: Longs, group: Longs, groups: Longs) -> tuple[Longs, Any]:
     """Places of right records, 0 where there is none of the left record's group; and where there is one."""
     exists = (place >= 0) & (place < len(groups))
     place = np.where(exists, place, 0)
@@ -101,7 +99,7 @@ def _of_group(place: Numbers, group: Numbers, groups: Numbers) -> tuple[Numbers,
     return place, exists
 
 
-def _passed(group: Numbers, time: Times, groups: Numbers, at: Times, *, including: bool) -> Numbers:
+def _passed(group: Longs, time: Times, groups: Longs, at: Times, *, including: bool) -> Longs:
     """For each left record the number of right records (sorted) before it; `including` those of its time."""
     is_left = np.repeat([False, True], [len(at), len(time)])
     last = is_left if including else ~is_left
@@ -126,7 +124,7 @@ class Checked:
         cls, left: pa.Schema, right: pa.Schema, on: Any, *, by: Any, direction: Any, tolerance: Any, how: Any
     ) -> Checked:
         """Check the arguments."""
-        listed = names("asof_join", by)
+        listed = key_columns("asof_join", left, by) if by else ()
         for what, value, valid in (
             ("direction", direction, get_args(Direction)),
             ("how", how, ("left", "inner")),

@@ -268,10 +268,10 @@ def call(
     vertex = Call(
         function,
         as_schema(schema),
-        concurrency=integer("concurrency", concurrency),
-        rows=integer("rows", rows),
+        concurrency=integer("concurrency", concurrency, step="call"),
+        rows=integer("rows", rows, step="call"),
         timeout=seconds("timeout", timeout, above=True),
-        attempts=integer("attempts", attempts),
+        attempts=integer("attempts", attempts, step="call"),
         record=folder,
     )
     return stream.then("call", [vertex.schema], name=name, vertex=vertex)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -182,6 +183,7 @@ def binary_notify(
         {0: [(2, 1)], 1: [(0, 1)]}
     """
     check_function("binary_notify", function, "time", "left", "right")
+    check_same_scope("binary_notify", stream, [other])
     vertex = _OnNotify(function, (stream.schema, other.schema))
     return custom([stream, other], vertex, [schema], by, operator="binary_notify", name=name)[0]
 
@@ -278,15 +280,12 @@ def _summaries(
         what = "sends all it makes at once" if isinstance(vertex, Stateless) else "has initial notifications"
         msg = f"{step}: {type(vertex).__name__} {what}, so that no summaries of an input bind it"
         raise GraphError(msg, where=caller(), hint="leave summaries out.")
+    pairs = {*itertools.product(range(len(streams)), range(outputs))}
     for pair, summary in summaries.items():
-        try:
-            input_, output = pair
-            valid = paths[range(len(streams))[input_]][range(outputs)[output]] is not None and min(pair) >= 0
-        except (TypeError, ValueError, IndexError):
-            valid = False
-        if not valid:
+        if pair not in pairs:
             msg = f"{step}: summaries has {pair!r}; there are {len(streams)} inputs and {outputs} outputs"
             raise GraphError(msg, where=caller(), hint="give (input, output), counted from 0.")
+        input_, output = map(int, pair)
         paths[input_][output] = _path(step, pair, summary, identity, scope)
     return paths if summaries else None
 

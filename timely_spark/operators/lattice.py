@@ -312,11 +312,11 @@ def merge(
     if merge is natural:
         _check_natural(stream.schema.field(value).type, value)
     check_no_retractions("merge", stream)
-    columns = [*keys, value]
+    narrow = stream.select(*keys, value)
     outside, monotone = stream.stage.scope.parent is None, Monotone(keys, value, merge=merge)
-    return stream.select(*columns).then(
+    return narrow.then(
         "merge",
-        [pa.schema([stream.schema.field(column) for column in columns])],
+        [narrow.schema],
         name=name,
         vertex=(MergedPerTime if outside else Merged)(monotone),
         monotone=None if outside else monotone,
@@ -423,7 +423,7 @@ def count_distinct(
         msg = f"count_distinct: {column!r} is {'a key' if column in keys else 'no name'}"
         raise SchemaError(msg, where=caller(), hint="give the count another name.")
     if up_to is not None:
-        up_to = integer("up_to", up_to)
+        up_to = integer("up_to", up_to, step="count_distinct")
     check_no_retractions("count_distinct", stream)
     monotone = Monotone(keys, column, greatest=True)
     schema = pa.schema([*(stream.schema.field(key) for key in keys), pa.field(column, pa.int64())])

@@ -190,7 +190,7 @@ def distinct(
     """
     check_per("distinct", per)
     monotone = Monotone(tuple(stream.schema.names))
-    return _monotone(stream, "distinct", monotone, stream.schema, per=per, expire=expire, name=name)
+    return _monotone(stream, "distinct", monotone, per=per, expire=expire, name=name)
 
 
 @operator(Stream)
@@ -268,17 +268,15 @@ def _extreme(
 ) -> Stream:
     keys = keys_and_value(operator, stream.schema, keys, value)
     columns = [*keys, value]
-    schema = pa.schema([stream.schema.field(column) for column in columns])
     narrow = stream if stream.schema.names == columns else stream.select(*columns)
     monotone = Monotone(keys, value, operator == "max")
-    return _monotone(narrow, operator, monotone, schema, expire=expire, name=name)
+    return _monotone(narrow, operator, monotone, expire=expire, name=name)
 
 
 def _monotone(
     stream: Stream,
     operator: str,
     monotone: Monotone,
-    schema: pa.Schema,
     *,
     per: Per = "accumulated",
     expire: int | None,
@@ -290,7 +288,7 @@ def _monotone(
     vertex: Vertex = Improvements(monotone) if improves else DistinctPerTime(monotone)
     return stream.then(
         operator,
-        [schema],
+        [stream.schema],
         name=name,
         vertex=vertex if expire is None else ImprovementSessions(expire, monotone),
         keyed=monotone.keys,

@@ -117,7 +117,8 @@ def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stre
         raise GraphError(
             msg, where=caller(), hint="call it by subscribe(lambda epoch, table: ...); inspect prints."
         )
-    return add_output(stream, "inspect", name, "inspect", "arrival", limit=integer("limit", limit, least=0))
+    limit = integer("limit", limit, least=0, step="inspect")
+    return add_output(stream, "inspect", name, "inspect", "arrival", limit=limit)
 
 
 @operator(Stream)

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 from uuid import uuid4
 
 import pyarrow as pa
@@ -181,7 +181,7 @@ class ExternalVertex(Vertex):
                     self._broken(f"a state that is no Arrow stream: {error}")
         self._calls, self._called_bytes = [], 0
 
-    def _broken(self, answer: str) -> Any:
+    def _broken(self, answer: str) -> NoReturn:
         if self._program is not None:
             self._program.kill()
         msg = f"{shown(self.command)} answered {answer}"

@@ -129,6 +129,6 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
         kind=Kind.DELAY,
         name=name,
         summary=summary,
-        detail=str(epochs),
-        parameters={"epochs": int(epochs)},
+        detail=str(number),
+        parameters={"epochs": number},
     )[0]

@@ -398,7 +398,7 @@ def map(
         GraphError: `function` cannot be called.
     """
     check_function("map", function, "row")
-    return _mapped("map", stream, function, _Records(function, as_schema(schema), many=False), name)
+    return _mapped("map", stream, _Records(function, as_schema(schema), many=False), name)
 
 
 @operator(Stream, also="select_many")
@@ -427,7 +427,7 @@ def flat_map(
         GraphError: `function` cannot be called.
     """
     check_function("flat_map", function, "row")
-    return _mapped("flat_map", stream, function, _Records(function, as_schema(schema), many=True), name)
+    return _mapped("flat_map", stream, _Records(function, as_schema(schema), many=True), name)
 
 
 @operator(Stream)
@@ -460,13 +460,11 @@ def map_batches(
         VertexError: at run time: the function returns another schema.
     """
     check_function("map_batches", function, "table")
-    return _mapped("map_batches", stream, function, _Batches(function, as_schema(schema)), name)
+    return _mapped("map_batches", stream, _Batches(function, as_schema(schema)), name)
 
 
-def _mapped(
-    operator: str, stream: Stream, function: Any, vertex: _Records | _Batches, name: str | None
-) -> Stream:
-    return stream.then(operator, [vertex.schema], name=name, vertex=vertex, detail=_text(function))[0]
+def _mapped(operator: str, stream: Stream, vertex: _Records | _Batches, name: str | None) -> Stream:
+    return stream.then(operator, [vertex.schema], name=name, vertex=vertex, detail=_text(vertex.function))[0]
 
 
 def filtered(

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import caller, check_columns, describe, operator
 from timely_spark.operators.retractions import check_no_retractions
+from timely_spark.state.arrow import Longs
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.grouping import group
 from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import Timestamp
 
-Counts: TypeAlias = npt.NDArray[np.int64]
-
 #: by operation and `all`: the multiplicity in the result, by those on both sides (none negative)
-OPERATIONS: dict[tuple[str, bool], Callable[[Counts, Counts], Counts]] = {
+OPERATIONS: dict[tuple[str, bool], Callable[[Longs, Longs], Longs]] = {
     ("union", False): lambda left, right: np.minimum(left + right, 1),
     ("union", True): lambda left, right: left + right,
     ("intersect", False): lambda left, right: np.minimum(np.minimum(left, right), 1),

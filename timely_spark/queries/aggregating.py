@@ -14,7 +14,7 @@ from timely_spark.queries import calls
 from timely_spark.queries.aggregates import TYPES, AggregateFunction
 from timely_spark.queries.binder import UNIT, cast_to, column_node, ordering
 from timely_spark.queries.joins import Joins
-from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation
+from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation, only
 from timely_spark.queries.scopes import NamedColumn, VisibleColumns
 from timely_spark.sql import parse
 from timely_spark.sql.types import has_map, name_of
@@ -62,12 +62,11 @@ class Aggregating(Joins):
         read += [one.this for clause in ("having", "qualify") if (one := node.args.get(clause)) is not None]
         if (order := node.args.get("order")) is not None:
             read += [one.this for one in order.expressions]
-        read += [tree for name, tree in self.window_clauses().items()]
+        read += self.window_clauses().values()
         aggregates = [one for tree in read for one in calls.aggregates_in(self._alias_expanded(tree))]
         aggregates += self.of_subqueries.values()
         if group is None and not aggregates:
             return False
-        self._before = replace(self.names)
         self._listed = []
         sets = self._grouping_sets(group, items)
         self._before = replace(self.names)
@@ -99,12 +98,11 @@ class Aggregating(Joins):
             always = UNIT if self.domain is None else self.domain.relation
         if not specs:
             # only keys are asked for
-            relation = Distinct(Projection(relation, tuple((k, k) for k in listed)))
+            relation = Distinct(only(relation, listed))
         else:
             relation = Aggregation(relation, tuple(listed), tuple(specs), always)
         self.relation = relation
         self.computed = {**dict(zip(by, keys, strict=True)), **names}
-        key_names = {*listed}
         own = [
             NamedColumn(OWN, name, column, self.relation.schema.field(column).type, hidden=True)
             for name, call in self.of_subqueries.items()
@@ -117,7 +115,7 @@ class Aggregating(Joins):
         final = [replace(one, column=self.final_name(one.column)) for one in self.names.entries]
         entries = [replace(one, column=columns_of.get(one.column, one.column)) for one in final]
         self.names = VisibleColumns(
-            [*(one for one in entries if one.column in keys and one.column in key_names), *own],
+            [*(one for one in entries if one.column in keys), *own],
             [(depth, replace(one, column=self.final_name(one.column))) for depth, one in self.names.outer],
             self.around,
         )

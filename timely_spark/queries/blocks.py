@@ -25,6 +25,7 @@ from timely_spark.queries.relations import (
     Projection,
     Relation,
     Window,
+    only,
 )
 from timely_spark.queries.scopes import Fresh, VisibleColumns
 from timely_spark.sql import parse
@@ -63,15 +64,15 @@ class Block(Aggregating):
         self._aliases = {alias.lower(): tree for alias, tree in reversed(items) if alias is not None}
         if self.window is not None:
             self._aliases.setdefault("window", self.window)
-        aggregate_records = self.aggregate(items)
+        aggregates = self.aggregate(items)
         if (having := node.args.get("having")) is not None:
-            if not aggregate_records:
+            if not aggregates:
                 raise self.binder.refuse(having, "HAVING without GROUP BY or an aggregate", "write WHERE.")
             self.filter(having.this)
         self._window(items)
         if (qualify := node.args.get("qualify")) is not None:
             self.filter(qualify.this)
-        single = aggregate_records and node.args.get("group") is None and having is None and qualify is None
+        single = aggregates and node.args.get("group") is None and having is None and qualify is None
         return self._projected(items, single=single)
 
     # -- expressions -----------------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ class Block(Aggregating):
         if limits:
             relation = Limit(relation, tuple(name for name, _ in outer), tuple(orders), count, offset)
         if more:
-            relation = Projection(relation, tuple((name, name) for name, _ in (*columns, *outer)))
+            relation = only(relation, (name for name, _ in (*columns, *outer)))
         return BoundQuery(
             relation,
             tuple(names),
@@ -318,12 +319,8 @@ class Block(Aggregating):
             read.append(qualify.this)
         if (order := node.args.get("order")) is not None:
             read += [one.this for one in order.expressions]
-        windows = list(
-            dict.fromkeys(w for tree in read for w in calls.windows_in(self._alias_expanded(tree)))
-        )
-        windows += [
-            w for w in (w for a in self._aliases.values() for w in calls.windows_in(a)) if w not in windows
-        ]
+        read = [*map(self._alias_expanded, read), *self._aliases.values()]
+        windows = dict.fromkeys(window for tree in read for window in calls.windows_in(tree))
         # functions of one window are computed together: they must see equal rows in one order
         together: dict[Any, list[Any]] = {}
         for one in windows:

@@ -135,7 +135,7 @@ class AggregateCall:
     #: constants
     options: tuple[Any, ...]
     #: the arguments that nobody reads
-    unread: tuple[Any, ...] = ()
+    unread: tuple[Any, ...]
 
 
 def unwrapped(node: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
@@ -207,7 +207,7 @@ def aggregates_in(node: Any) -> Iterator[Any]:
     if isinstance(node, exp.Window):
         inner, condition, order, _ = unwrapped(node.this)
         parts = [
-            *_children(inner),
+            *inner.iter_expressions(),
             condition,
             *order,
             *node.args.get("partition_by", []),
@@ -220,12 +220,8 @@ def aggregates_in(node: Any) -> Iterator[Any]:
     if is_aggregate(node):
         yield node
         return
-    for one in _children(node):
+    for one in node.iter_expressions():
         yield from aggregates_in(one)
-
-
-def _children(node: Any) -> Iterator[Any]:
-    yield from node.iter_expressions()
 
 
 def windows_in(node: Any) -> Iterator[Any]:
@@ -237,7 +233,7 @@ def windows_in(node: Any) -> Iterator[Any]:
     if isinstance(node, exp.Window):
         yield node
         return
-    for one in _children(node):
+    for one in node.iter_expressions():
         yield from windows_in(one)
 
 

@@ -68,8 +68,7 @@ class FromItems(Subqueries):
             view = self._view(node)
             if view.inlined is not None:
                 return self._inlined(node, *view.inlined)
-            answer = BoundQuery(view.relation, view.names, view.columns)
-            alias = node.alias or node.name
+            answer, alias = view.query, node.alias or node.name
         elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
             return self._in_parentheses(node)
         elif isinstance(node, exp.Subquery | exp.Values | exp.Query):
@@ -135,7 +134,7 @@ class FromItems(Subqueries):
         parts, early, later = [item] if item.outer else [*parts, item], list[Any](), list[Any]()
         joins = [*(first.args.get("joins") or ())]
         for one in joins:
-            (parts, early), later = self.joined(one, parts, early, later)
+            parts, early, later = self.joined(one, parts, early, later)
             joins += one.this.args.get("joins") or ()
         item = self.asked(self.connected(parts, early), later)
         for one in first.args.get("laterals") or ():
@@ -156,23 +155,14 @@ class FromItems(Subqueries):
             self.asked_by_on = before
         if not node.alias:
             return item
-        renamed = [one.name for one in node.args["alias"].columns]
         shown = [one for one in item.entries if not one.hidden]
-        if renamed and len(renamed) != len(shown):
-            problem = f"{len(renamed)} names for {len(shown)} columns"
-            raise self.binder.refuse(node.args["alias"].columns[0], problem, "name each column.")
-        names = renamed or [one.name for one in shown]
+        names = self.binder.names_given(node.args["alias"], len(shown)) or [one.name for one in shown]
         entries = [replace(one, table=node.alias, name=name) for one, name in zip(shown, names, strict=True)]
         return FromItem(item.relation, entries, item.outer)
 
     def source_of(self, node: Any, answer: BoundQuery, alias: str) -> FromItem:
         """An answer with new names for its columns, and the aliases of a node for them."""
-        table_alias = node.args.get("alias")
-        columns = [one.name for one in table_alias.columns] if table_alias is not None else []
-        if columns and len(columns) != len(answer.columns):
-            problem = f"{len(columns)} names for {len(answer.columns)} columns"
-            raise self.binder.refuse(table_alias.columns[0], problem, "name each column.")
-        names = columns or list(answer.names)
+        names = self.binder.names_given(node.args.get("alias"), len(answer.columns)) or answer.names
         new = [self.fresh.name(name) for name in names]
         schema = answer.relation.schema
         entries = [
@@ -247,12 +237,8 @@ class FromItems(Subqueries):
         column = self.add(tree, "elements")
         relation, self.relation = self.relation, before
         generated = parts_of(self.binder, call, relation.schema.field(column).type)
-        alias = node.args.get("alias")
-        renamed = [one.name for one in alias.columns] if alias is not None else []
-        if renamed and len(renamed) != len(generated):
-            problem = f"{len(renamed)} names for {len(generated)} columns"
-            raise self.binder.refuse(node, problem, "name each column.")
-        names = renamed or [name for name, _, _ in generated]
+        listed = self.binder.names_given(node.args.get("alias"), len(generated))
+        names = listed or [name for name, _, _ in generated]
         parts = tuple(
             (self.fresh.name(name), kind, part)
             for name, (_, kind, part) in zip(names, generated, strict=True)
@@ -270,14 +256,13 @@ class FromItems(Subqueries):
             hint = "select its argument in a subquery of FROM first."
             raise self.binder.refuse(node, f"{calls.function_name(call)} of an aggregate or a subquery", hint)
         left = FromItem(self.relation, self.names.entries, self.names.outer)
-        alias = exp_alias(names)
-        item = self._generated(alias, call, left)
+        item = self._generated(_with_names(names), call, left)
         self.relation = item.relation
         new = item.entries[len(left.entries) :]
         return [(one.name, column_node(one.column, node)) for one in new]
 
 
-def exp_alias(names: Sequence[str]) -> Any:
+def _with_names(names: Sequence[str]) -> Any:
     """The tree of a source with names for its columns."""
     from sqlglot import exp
 

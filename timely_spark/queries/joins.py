@@ -17,6 +17,8 @@ from timely_spark.queries.relations import (
     RelationJoin,
     Selection,
     estimated_size,
+    only,
+    with_columns,
 )
 from timely_spark.queries.scopes import (
     Ambiguous,
@@ -105,7 +107,7 @@ class Joins(FromItems):
         last = max((n for n, one in enumerate(joins) if _side(one) in {"RIGHT", "FULL"}), default=-1)
         held, later = (later, []) if last >= 0 else ([], later)
         for number, one in enumerate(joins):
-            (parts, early), later = self.joined(one, parts, early, later)
+            parts, early, later = self.joined(one, parts, early, later)
             later += held if number == last else []
         for one in [*laterals, *(node.args.get("laterals") or ())]:
             parts = [self.lateral_view(one, self.connected(parts, early))]
@@ -144,7 +146,7 @@ class Joins(FromItems):
 
     def joined(
         self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]
-    ) -> tuple[tuple[list[FromItem], list[Any]], list[Any]]:
+    ) -> tuple[list[FromItem], list[Any], list[Any]]:
         """The parts with one more, or joined with it; the conditions that wait, and those of `WHERE`."""
         from sqlglot import exp
 
@@ -153,8 +155,7 @@ class Joins(FromItems):
             raise self.binder.refuse(node.this, f"{kind or node.method} JOIN", "use Collection.asof_join.")
         right = node.this
         if isinstance(right, exp.Lateral) or (isinstance(right, exp.Subquery) and right.args.get("lateral")):
-            item = self.lateral(right, self.connected(parts, early), side, node)
-            return ([item], []), later
+            return [self.lateral(right, self.connected(parts, early), side, node)], [], later
         if isinstance(right, exp.Unnest):
             hint = "write LATERAL VIEW explode(...) t AS column."
             raise self.binder.refuse(right, "UNNEST in FROM", hint)
@@ -176,14 +177,13 @@ class Joins(FromItems):
             conditions = conjuncts(on) if on is not None else []
             conditions += [self._using(node, name, parts, other) for name in using]
             waiting = [*early, *(self._resolved(one, [*parts, other]) for one in conditions)]
-            return (self._side_by_side(parts, other, using), waiting), later
+            return self._side_by_side(parts, other, using), waiting, later
         if kind not in {"", "OUTER", "SEMI", "ANTI"} or side not in {"", "LEFT", "RIGHT", "FULL"}:
             raise self.binder.refuse(
                 node.this, f"{side} {kind} JOIN", "write INNER, LEFT, RIGHT, FULL, SEMI or ANTI."
             )
         parts, early, later = self._before_join(side, parts, early, later)
-        item = self._beside(node, self.connected(parts, early), other, on, using)
-        return ([item], []), later
+        return [self._beside(node, self.connected(parts, early), other, on, using)], [], later
 
     def _side_by_side(self, parts: list[FromItem], other: FromItem, using: Sequence[str]) -> list[FromItem]:
         """The parts, and one more that an inner join adds."""
@@ -219,6 +219,8 @@ class Joins(FromItems):
         self, side: str, parts: list[FromItem], early: list[Any], later: list[Any]
     ) -> tuple[list[FromItem], list[Any], list[Any]]:
         """What an outer join follows: conditions that decide which left rows there are come before it."""
+        from sqlglot import exp
+
         if side in {"RIGHT", "FULL"}:
             if self.asked_by_on:
                 parts, early = [self.asked(self.connected(parts, early), self.asked_by_on)], []
@@ -230,7 +232,7 @@ class Joins(FromItems):
         conditions = []
         for one in later:
             sooner = not calls.has_query(one) and all(
-                self.is_named(column, names) for column in one.find_all(*_column_types())
+                self.is_named(column, names) for column in one.find_all(exp.Column)
             )
             if sooner:
                 early = [*early, self.plain(one, names)]
@@ -240,8 +242,10 @@ class Joins(FromItems):
 
     def is_named(self, node: Any, names: VisibleColumns) -> bool:
         """Whether a name is that of a column here; False of expressions that are no names."""
+        from sqlglot import exp
+
         try:
-            parts = [one.name for one in node.parts] if isinstance(node, _column_types()) else []
+            parts = [one.name for one in node.parts] if isinstance(node, exp.Column) else []
             return bool(parts) and names.find(parts) is not None
         except (Ambiguous, Correlated):
             return False
@@ -284,9 +288,8 @@ class Joins(FromItems):
                 this="coalesce", expressions=[column_node(first.column), column_node(second.column)]
             )
             column = self.fresh.name(name)
-            columns = [(one, one) for one in relation.schema.names]
             bound = self.binder.bound(value, relation.schema)
-            relation = Projection(relation, (*columns, (column, bound)))
+            relation = with_columns(relation, (column, bound))
             entries = [replace(one, hidden=True) if one in both else one for one in entries]
             place = entries.index(replace(left, hidden=True))
             entries.insert(place, NamedColumn("", left.name, column, bound.type))
@@ -365,21 +368,19 @@ class Joins(FromItems):
 
     def _key_columns(
         self, left: Relation, right: Relation, pairs: Sequence[tuple[Any, Any, Any]], *, copies: bool
-    ) -> tuple[Relation, Relation, list[tuple[str, str]], list[Any]]:
-        """Relations with a column for each side of each equality, of one type; and those left over.
+    ) -> tuple[Relation, Relation, list[tuple[str, str]]]:
+        """Relations with columns for the sides of equalities that can be keys, of one type; and these.
 
         Args:
             copies: whether the keys are columns of their own, as those of the right side are dropped.
         """
         keys: list[tuple[str, str]] = []
-        rest = []
-        for condition, x, y in pairs:
+        for _, x, y in pairs:
             bound = [
                 self.binder.bound(self.final(tree), side.schema) for tree, side in ((x, left), (y, right))
             ]
             kind = types.common(bound[0].type, bound[1].type)
             if kind is None or not types.is_atomic(kind):
-                rest.append(condition)
                 continue
             trees = [
                 self.final(tree) if one.type == kind else cast_to(self.final(tree), kind)
@@ -387,32 +388,26 @@ class Joins(FromItems):
             ]
             left, left_key = self._with_key(left, trees[0], copy=copies)
             right, right_key = self._with_key(right, trees[1], copy=copies)
-            if left_key in {a for a, _ in keys} or right_key in {b for _, b in keys}:
-                rest.append(condition)
-                continue
-            keys.append((left_key, right_key))
-        return left, right, keys, rest
+            if left_key not in {a for a, _ in keys} and right_key not in {b for _, b in keys}:
+                keys.append((left_key, right_key))
+        return left, right, keys
 
     def _with_key(self, relation: Relation, tree: Any, *, copy: bool) -> tuple[Relation, str]:
         column = self.binder.column(tree, relation.schema)
         if isinstance(column, str) and not copy:
             return relation, column
         name = self.fresh.name("key")
-        columns = [(one, one) for one in relation.schema.names]
-        return Projection(relation, (*columns, (name, column))), name
+        return with_columns(relation, (name, column)), name
 
     def _inner(self, left: FromItem, right: FromItem, conditions: list[Any]) -> tuple[FromItem, list[Any]]:
         pairs = self._keys(left, right, conditions)
-        left_rows, right_rows, keys, _ = self._key_columns(left.relation, right.relation, pairs, copies=False)
-        used = [one for one, _, _ in pairs]
+        left_rows, right_rows, keys = self._key_columns(left.relation, right.relation, pairs, copies=False)
         relation = RelationJoin(
             left_rows, right_rows, "inner", tuple(a for a, _ in keys), tuple(b for _, b in keys)
         )
         for a, b in keys:
             self.same[b] = a
-        # equalities that are no keys are filters
-        done = used[: len(keys)] if len(keys) == len(used) else []
-        rest = [one for one in conditions if one not in done]
+        rest = _without_keys(conditions, pairs, keys)
         item = FromItem(
             relation,
             self._moved([*left.entries, *right.entries]),
@@ -459,11 +454,8 @@ class Joins(FromItems):
                 left = self._where(side, ready)
         pairs = self._keys(left, right, conditions)
         copies = how in {"left", "full"} or bool(domain)
-        left_rows, right_rows, keys, _ = self._key_columns(
-            left.relation, right.relation, pairs, copies=copies
-        )
-        done = [one for one, _, _ in pairs] if len(keys) == len(pairs) else []
-        residual = [one for one in conditions if one not in done]
+        left_rows, right_rows, keys = self._key_columns(left.relation, right.relation, pairs, copies=copies)
+        residual = _without_keys(conditions, pairs, keys)
         names = tuple(a for a, _ in keys), tuple(b for _, b in keys)
         both = FromItem(left_rows, [*left.entries, *right.entries], left.outer)
         columns = [*left.relation.schema.names, *right.relation.schema.names]
@@ -510,10 +502,7 @@ class Joins(FromItems):
         by = [*keys, *domain]
         # the conditions may read the right keys, which a join drops
         copies = [(b, self.fresh.name("key")) for _, b in by]
-        own = [(one, one) for one in right_input.schema.names]
-        right = (
-            Projection(right_input, (*own, *((new, old) for old, new in copies))) if copies else right_input
-        )
+        right = with_columns(right_input, *((new, old) for old, new in copies)) if copies else right_input
         relation: Relation = RelationJoin(
             both.relation,
             right,
@@ -560,10 +549,16 @@ def _side(join: Any) -> str:
     return str(join.side or "").upper()
 
 
+def _without_keys(
+    conditions: Sequence[Any], pairs: Sequence[tuple[Any, Any, Any]], keys: Sequence[Any]
+) -> list[Any]:
+    """The conditions that a join by keys leaves to filters: all, if not each equality is a key."""
+    done = [one for one, _, _ in pairs] if len(keys) == len(pairs) else []
+    return [one for one in conditions if one not in done]
+
+
 def _only(relation: Relation, names: Sequence[str]) -> Relation:
-    if relation.schema.names == list(names):
-        return relation
-    return Projection(relation, tuple((n, n) for n in names))
+    return relation if relation.schema.names == list(names) else only(relation, names)
 
 
 def _is_resolved(tree: Any) -> bool:
@@ -571,9 +566,3 @@ def _is_resolved(tree: Any) -> bool:
     from sqlglot import exp
 
     return all(one.meta.get("resolved") for one in tree.find_all(exp.Column))
-
-
-def _column_types() -> Any:
-    from sqlglot import exp
-
-    return (exp.Column,)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timely_spark.errors import SqlError
 from timely_spark.queries.binder import UNIT, Binder, Domain, Views, column_node
-from timely_spark.queries.relations import Projection, Relation
+from timely_spark.queries.relations import Relation, with_columns
 from timely_spark.queries.scopes import Ambiguous, Fresh, NamedColumn, VisibleColumns
 from timely_spark.queries.time_windows import with_time_windows
 from timely_spark.sql.binder import near
@@ -190,6 +190,5 @@ class BlockNames(ABC):
         if isinstance(column, str):
             return column
         name = self.fresh.name(wanted)
-        columns = [(one, one) for one in self.relation.schema.names]
-        self.relation = Projection(self.relation, (*columns, (name, column)))
+        self.relation = with_columns(self.relation, (name, column))
         return name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from timely_spark.queries.relations import Projection, Recursion, Relation, Selection
+from timely_spark.queries.relations import Projection, Recursion, Relation, Selection, only
 
 #: operators that keep no state, and pass columns on as they are
 _PASS = (Selection, Projection)
@@ -51,17 +51,12 @@ def _simple(one: Relation, alone: set[Relation]) -> Relation:
     if not isinstance(one, Projection):
         return one
     inner = one.input
-    renames = _renames(one)
-    if isinstance(inner, Projection) and renames and (inner in alone or _renames(inner)):
+    if isinstance(inner, Projection) and one.renames and (inner in alone or inner.renames):
         columns = dict(inner.columns)
         return Projection(inner.input, tuple((name, columns[str(value)]) for name, value in one.columns))
-    if renames and [(name, name) for name in inner.schema.names] == list(one.columns):
+    if one.renames and [(name, name) for name in inner.schema.names] == list(one.columns):
         return inner
     return one
-
-
-def _renames(one: Projection) -> bool:
-    return all(isinstance(value, str) for _, value in one.columns)
 
 
 def _only(relation: Relation, columns: frozenset[str]) -> Relation:
@@ -76,4 +71,4 @@ def _exactly(relation: Relation, names: Sequence[str]) -> Relation:
     if isinstance(relation, Projection):
         columns = dict(relation.columns)
         return Projection(relation.input, tuple((name, columns[name]) for name in names))
-    return Projection(relation, tuple((name, name) for name in names))
+    return only(relation, names)

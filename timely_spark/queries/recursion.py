@@ -30,6 +30,7 @@ from timely_spark.queries.relations import (
     Relation,
     RelationJoin,
     Selection,
+    only,
 )
 from timely_spark.queries.scopes import Correlated, Fresh, VisibleColumns
 from timely_spark.queries.time_windows import NAME, WINDOW
@@ -487,14 +488,14 @@ class Loop:
             for name, function in calls.items()
         )
         best = Aggregation(whole, tuple(keys), specs) if specs else Distinct(whole)
-        return Projection(best, tuple((name, name) for name in schema.names))
+        return only(best, schema.names)
 
     # -- what a loop can take back ---------------------------------------------------------------------------
 
     def _why_not_monotone(self, body: Relation, node: Any) -> str | None:
         """The operator through which a body takes back rows when its names get more; or None."""
         top = body
-        while isinstance(top, Projection) and all(isinstance(value, str) for _, value in top.columns):
+        while isinstance(top, Projection) and top.renames:
             top = top.input
         for one, number in _paths(body, self.loop):
             if (

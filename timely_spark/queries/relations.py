@@ -7,7 +7,7 @@ relation; `scopes` maps the names of the text to them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
 from timely_spark.queries.aggregates import AggregateFunction, aggregate_records
-from timely_spark.queries.columns import Computed, constant_rows
+from timely_spark.queries.constant_rows import constant_rows
 from timely_spark.queries.sorting import Order, limited, matched
 from timely_spark.queries.windows import Frame, windowed
+from timely_spark.sql import BoundExpression
 from timely_spark.streams import Stream
 
 How: TypeAlias = Literal["inner", "left", "full", "semi", "anti"]
@@ -204,7 +205,7 @@ class Projection(Relation):
     """Computed columns: for each its name, and an input's column or an expression."""
 
     input: Relation
-    columns: tuple[tuple[str, str | Computed], ...]
+    columns: tuple[tuple[str, str | BoundExpression], ...]
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -213,6 +214,11 @@ class Projection(Relation):
             schema.field(value).type if isinstance(value, str) else value.type for _, value in self.columns
         ]
         return pa.schema([(name, kind) for (name, _), kind in zip(self.columns, kinds, strict=True)])
+
+    @property
+    def renames(self) -> bool:
+        """Whether nothing is computed: each column is one of the input's."""
+        return all(isinstance(value, str) for _, value in self.columns)
 
     def needs(self, columns: Needs) -> list[Needs]:
         """The columns that the needed expressions read."""
@@ -226,7 +232,7 @@ class Projection(Relation):
     def narrowed(self, columns: Needs) -> Relation:
         return replace(self, columns=self._kept(columns))
 
-    def _kept(self, columns: Needs) -> tuple[tuple[str, str | Computed], ...]:
+    def _kept(self, columns: Needs) -> tuple[tuple[str, str | BoundExpression], ...]:
         # a record has a column at least
         return tuple(one for one in self.columns if one[0] in columns) or self.columns[:1]
 
@@ -242,12 +248,22 @@ class Projection(Relation):
         return ", ".join(shown)
 
 
+def only(relation: Relation, names: Iterable[str]) -> Projection:
+    """Some of a relation's columns."""
+    return Projection(relation, tuple((name, name) for name in names))
+
+
+def with_columns(relation: Relation, *columns: tuple[str, str | BoundExpression]) -> Projection:
+    """A relation with further columns."""
+    return Projection(relation, (*((name, name) for name in relation.schema.names), *columns))
+
+
 @dataclass(frozen=True, eq=False)
 class Selection(Relation):
     """The rows for which a condition is true."""
 
     input: Relation
-    condition: Computed
+    condition: BoundExpression
 
     def needs(self, columns: Needs) -> list[Needs]:
         return [columns | frozenset(self.condition.columns)]

@@ -27,6 +27,8 @@ from timely_spark.queries.relations import (
     Relation,
     RelationJoin,
     Selection,
+    only,
+    with_columns,
 )
 from timely_spark.queries.scopes import Correlated, Fresh, NamedColumn
 from timely_spark.sql import types
@@ -156,8 +158,7 @@ class Subqueries(BlockNames):
 
     def _copied(self, column: str) -> str:
         name = self.fresh.name("value")
-        columns = [(one, one) for one in self.relation.schema.names]
-        self.relation = Projection(self.relation, (*columns, (name, column)))
+        self.relation = with_columns(self.relation, (name, column))
         return name
 
     def _renamed(self, relation: Relation, columns: Sequence[str]) -> Relation:
@@ -197,7 +198,7 @@ class Subqueries(BlockNames):
         """Aggregates of an answer, for each row of its domain."""
         always: Relation = UNIT
         if keys:
-            always = DomainRows(Projection(self.relation, tuple(dict.fromkeys((one, one) for one in keys))))
+            always = DomainRows(only(self.relation, dict.fromkeys(keys)))
         return Aggregation(answer.relation, answer.outer, calls, always)
 
     def _joined_with(
@@ -239,12 +240,10 @@ class Subqueries(BlockNames):
         rows, valid = self._joined_with(
             self._for_each(answer, keys, counts), keys, answer.outer, ["rows", "valid"]
         )
-        values = Distinct(
-            Projection(answer.relation, tuple((n, n) for n in dict.fromkeys((*answer.outer, right_keys[0]))))
-        )
+        values = Distinct(only(answer.relation, dict.fromkeys((*answer.outer, right_keys[0]))))
         present = Selection(values, self._valid(right_keys[0], values))
         true = self.binder.bound(exp.Boolean(this=True), present.schema)
-        marked = Projection(present, (*((n, n) for n in present.schema.names), ("found", true)))
+        marked = with_columns(present, ("found", true))
         (flag,) = self._joined_with(
             marked, (*keys, left_keys[0]), (*answer.outer, right_keys[0]), ["found"], "left"
         )

@@ -1,8 +1,6 @@
-"""Expressions over the columns of relations, and constant rows as collections."""
+"""Constant rows as collections."""
 
 from __future__ import annotations
-
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +9,8 @@ import pyarrow.compute as pc
 from timely_spark.authors import DIFF
 from timely_spark.differential.collections import Collection
 from timely_spark.graph import Vertex
-from timely_spark.sql import BoundExpression
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
-
-Computed: TypeAlias = BoundExpression
-"""An expression over the columns of a relation."""
 
 
 class SendRows(Vertex):
