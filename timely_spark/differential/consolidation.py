@@ -28,8 +28,8 @@ class Consolidate(BufferingVertex):
     """Send each time's changes consolidated, when the time is complete.
 
     Args:
-        first: only iteration 0 of the innermost loop needs it; what comes in later ones is sent at once.
-        opposite: only changes of opposite signs need it, which may be of transient records.
+        first: consolidate iteration 0 of the innermost loop only; changes of later ones are sent at once.
+        opposite: consolidate times with changes of both signs only: others have no transient records.
     """
 
     per_time = True

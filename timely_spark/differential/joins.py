@@ -57,7 +57,7 @@ class JoinChanges(Join):
         self, on: Keys, columns: Sequence[str], shared: int | None, *, copied: tuple[int, Skew] | None = None
     ) -> None:
         super().__init__(on, columns)
-        #: the side with copies on all workers, and the hot keys of which it has them
+        #: the side whose records of hot keys are copied to all workers, and these keys
         self.copied = copied
         #: that side, and H of each of these keys, as of the state that was restored; None if none was
         self.copies: tuple[int, ...] | None = None

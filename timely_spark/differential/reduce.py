@@ -41,7 +41,7 @@ class Reduce(BufferingVertex):
         self, logic: Logic, *, shared: bool, tells_negative: bool = False, skew: Skew | None = None
     ) -> None:
         super().__init__()
-        #: the hot keys of which other workers' results are reduced here
+        #: the hot keys: all workers have reduced parts of their records, and the results are reduced here
         self.skew = skew
         self.logic, self.shared, self.tells_negative = logic, shared, tells_negative
         #: the traces; the changes of the present loop context are in the working set only

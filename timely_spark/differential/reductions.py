@@ -61,7 +61,7 @@ def reduced(
     """A reduction of a collection by the keys of `logic`, with the result columns `fields`.
 
     Args:
-        hot: the keys of which the collection has results for parts.
+        hot: hot keys: the collection has the results of parts of their records.
     """
     shared = collection.keys == logic.keys and collection.skew is None
     stream = collection.index if shared else collection.stream
@@ -157,7 +157,7 @@ def count(
         column: the name of the count.
         keys: the key columns; by default those of its arrangement, or else all records are one group.
 
-    **Columns:** out: `keys` (as for `count`), then `column` long.
+    **Columns:** out: `keys`, then `column` long.
 
     Example:
         >>> import timely_spark as ts

@@ -326,7 +326,7 @@ class WorkingSet:
         self.keys = Numbering(logic.keys)
         #: whether there is `negative`; iterations of loops may have such records
         self._tells_negative = tells_negative and not self.context
-        #: the affected records whose multiplicity was negative at the last call of `changes`; None: none
+        #: the affected records of negative multiplicity at the last call of `changes`; None if none was
         self.negative: pa.Table | None = None
         #: per key the contexts in which its times of other contexts join a time of this one: the first
         #: iteration there, and the context

@@ -7,7 +7,7 @@
 - `pagerank`: the PageRank of each node.
 - `motifs`: each match of a pattern of nodes and edges.
 - `landmarks`: for each node the distances to few nodes; `distance_bounds`: and what follows for others.
-- `stable_matching`: pairs of two sides, of which no two nodes prefer each other to their partners.
+- `stable_matching`: pairs of two sides, such that no two nodes prefer each other to their partners.
 - `triangles`: each three nodes with an edge between every two.
 - `lcc`: for each node the density of edges among its neighbours (its local clustering coefficient).
 - `cdlp`: for each node the label of its community, by label propagation.

@@ -64,7 +64,7 @@ class DynamicFrontier(BufferingVertex):
         self.values = pa.table({"node": pa.array([], kind)})
         self._index: pd.Index[Any] | None = None
         self.rank, self.total, self.start, self.degree = np.zeros((4, 0), np.int64)
-        #: the rank that was sent last, in units; -1: none
+        #: the rank that was sent last, in units; -1 if none was
         self.reported = np.zeros(0, np.int64)
         #: whether the node is there, and whether its rank has changed since it was sent
         self.present, self.moved = np.zeros((2, 0), np.bool_)

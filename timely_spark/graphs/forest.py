@@ -90,7 +90,7 @@ class Forest(BufferingVertex):
         self.ends, self.kind = ends, kind
         #: the multiplicity of each edge, from either end; of a self-loop once
         self.edges = Arrangement(("node",), within=("other",))
-        #: rows of nodes, of which the last one counts. DIFF: 1 if the node is added, -1 if removed, else 0
+        #: rows of nodes; the last one of each counts. DIFF: 1 if it adds one, -1 if it removes it, else 0
         self.nodes = Arrangement(("node",))
         #: the nodes of each label
         self.members = Arrangement(("label",), within=("node",))

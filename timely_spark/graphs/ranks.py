@@ -91,9 +91,9 @@ def pagerank(
         edges: the directed edges.
         iterations: the number of iterations; None means until nothing changes.
         nodes: further nodes, with or without edges.
-        sources: the ranks are personalised: walks begin at these nodes only, each of which takes the place of
-            all nodes above (it starts with `unit`, or 1 / n of n sources, and gets what others would). Nodes
-            that no source reaches have no row. Neither with `nodes` nor with a `tolerance`.
+        sources: the ranks are personalised: walks begin at these nodes only. What is said above of all nodes
+            then holds for sources: each starts with `unit`, or 1 / n of n sources, and so on.
+            Nodes that no source reaches have no row. Not with `nodes` or a `tolerance`.
         dangling: what becomes of the rank of nodes without outgoing edges: "drop" or "spread".
         start: "unit", for integers, or "uniform", for doubles.
         damping: the part of a rank that moves on, below 1; rounded to the nearest fraction with a denominator

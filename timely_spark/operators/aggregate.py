@@ -101,10 +101,10 @@ class Aggregates(Combines):
         return self.combine(table)
 
     def _counts(self, batch: pa.Table) -> pa.Table | None:
-        """The records of each key counted by a hash table, a tenth of the time of sorting them.
+        """The records of each key counted by a hash table, in a tenth of the time of sorting them.
 
-        None: there are other aggregates, or keys that are not numbers or texts, or hardly any key is there
-        again, by a sample: then a hash table takes longer.
+        None if there are other aggregates, if keys are neither numbers nor texts, or if a sample shows that
+        hardly any key repeats: then a hash table takes longer.
         """
         if len(self.keys) != 1 or any((kind, column) != ("count", None) for _, kind, column in self.columns):
             return None

@@ -92,7 +92,7 @@ def _ordered(column: pa.ChunkedArray) -> tuple[Times, Mask]:
 
 
 def _of_group(place: Longs, group: Longs, groups: Longs) -> tuple[Longs, Any]:
-    """Places of right records, 0 where there is none of the left record's group; and where there is one."""
+    """The places that hold a right record of the left record's group, 0 for others; and which these are."""
     exists = (place >= 0) & (place < len(groups))
     place = np.where(exists, place, 0)
     exists[exists] = groups[place[exists]] == group[exists]

@@ -233,8 +233,8 @@ def call(
 
     Args:
         function: gets a table of at most `rows` records; returns an Arrow table, a pandas frame or rows, of
-            any number. May be a coroutine function (``async def``). Other functions run in threads, of which
-            one that hangs is left behind after `timeout`: give the client of the service a limit of its own.
+            any number. May be a coroutine function (``async def``). Other functions run in threads; one that
+            hangs is left behind after `timeout`: give the client of the service a limit of its own.
         schema: the schema of the answers.
         rows: records per call.
         concurrency: how many calls each worker has open at a time.

@@ -43,7 +43,7 @@ Merge = Callable[[pa.Array, pa.Array], Any]
 
 
 class Joined(Growing):
-    """A record also counts at later times at which others came before it: at the joins of their times."""
+    """Values also grow at the joins of a record's time with stored ones, where both first count together."""
 
     @property
     def value(self) -> str:

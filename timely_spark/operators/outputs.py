@@ -205,10 +205,7 @@ def subscribe(
         check_function("subscribe", on_complete, rows=False)
     if release == "arrival" and isinstance(on_epoch, ExactlyOnce):
         msg = f"subscribe: once({on_epoch.name!r}) with release='arrival'"
-        hint = (
-            "leave release at 'epoch': by arrival an epoch comes in several parts, of which once would write "
-            "only the first."
-        )
+        hint = "leave release at 'epoch': by arrival an epoch has several parts, and once writes one only."
         raise GraphError(msg, where=caller(), hint=hint)
     return add_output(
         stream, "subscribe", name, "subscribe", release, on_epoch=on_epoch, on_complete=on_complete

@@ -105,8 +105,8 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
 
     Args:
         stream: any.
-        epochs: how many epochs later each record comes out. After epoch 2**63 - 1 there is none, and such
-            records are dropped, as behind the limit of a loop.
+        epochs: how many epochs later each record comes out. The last epoch is 2**63 - 1: records that would
+            come later are dropped, as behind the limit of a loop.
 
     **Columns:** out as in.
 

@@ -302,7 +302,7 @@ def key_columns(operator: str, schema: pa.Schema, columns: str | Sequence[str]) 
 def check_function(
     operator: str, function: Any, *gets: str, rows: bool = True, awaited: bool = False
 ) -> None:
-    """Check that an argument can be called, with arguments that are called `gets` if they are given.
+    """Check that an argument can be called, and takes arguments of these names.
 
     Args:
         rows: whether it may be a generator, of rows.

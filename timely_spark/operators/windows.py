@@ -214,7 +214,7 @@ def window(
         stream: any outside loops.
         on: the column of event time: a timestamp, a date or an integer.
         by: `every` or `sessions`.
-        keys: for sessions, and only for them: the columns of which each value has sessions of its own.
+        keys: the key columns of sessions: each key has sessions of its own. Windows of `every` have no keys.
         lateness: for how long after its end a window stays open.
 
     **Columns:** out: both the stream's, then `window_start` and `window_end` of the type of `on` (whole

@@ -313,7 +313,7 @@ class Binder:
 
 
 def named_rows(node: Any) -> Any:
-    """`VALUES 1, 2 AS t(a)`, of which sqlglot takes the name for that of the last value."""
+    """`VALUES 1, 2 AS t(a)`, with the name that sqlglot gives to the last value."""
     from sqlglot import exp
 
     value = [*node.expressions[-1].iter_expressions()][-1]

@@ -139,7 +139,11 @@ class AggregateCall:
 
 
 def unwrapped(node: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
-    """The call inside `FILTER`, `WITHIN GROUP` and `IGNORE NULLS`; its filter, its order, and the last."""
+    """The call inside `FILTER`, `WITHIN GROUP` and `IGNORE NULLS`.
+
+    Returns:
+        The call, its filter, its order, and whether it ignores nulls.
+    """
     from sqlglot import exp
 
     condition, order, ignores = None, (), False

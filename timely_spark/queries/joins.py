@@ -493,7 +493,7 @@ class Joins(FromItems):
         Args:
             both: the left side's relation, with the names of both sides.
             right_input: the right side.
-            domain: the columns of both sides that are of the domain, of which null equals null.
+            domain: the columns of both sides that are of the domain; in these null equals null.
             conditions: further ones, and those with subqueries, which read the pairs.
         """
         residual, asked = conditions

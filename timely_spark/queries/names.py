@@ -185,7 +185,7 @@ class BlockNames(ABC):
         return tree
 
     def add(self, node: exp.Expression, wanted: str) -> str:
-        """The column of the relation with an expression's values, which is added if there is none."""
+        """The column with an expression's values, which is added to the relation if it lacks it."""
         column = self.binder.column(self.final(node), self.relation.schema)
         if isinstance(column, str):
             return column

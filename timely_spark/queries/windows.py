@@ -133,7 +133,7 @@ class Partitions:
 
 
 def _added(values: Longs, distance: int) -> Longs:
-    """Values and a distance; the least or greatest long where the sum is none."""
+    """The sums of values and a distance; the least or greatest long for a sum beyond it."""
     limits = np.iinfo(np.int64)
     distance = max(min(distance, limits.max), -limits.max)
     if distance > 0:
