@@ -173,7 +173,7 @@ class Sum(Logic):
         return pa.table({GROUP: inputs[GROUP], self.value: totals, DIFF: _ones(inputs.num_rows)})
 
 
-def weighed(values: Any, diffs: Any) -> Any:
+def multiplied(values: Any, diffs: Any) -> Any:
     """Numbers times multiplicities: decimals with room for a sum, integers as longs, others as doubles."""
     if pa.types.is_decimal(values.type):
         wide = pa.decimal256(38, values.type.scale)
@@ -198,7 +198,7 @@ class SumOfFractions(Logic):
         """The sums, added in the order of the values, so that they are deterministic; null without values."""
         inputs = present_records(inputs)
         inputs = inputs.take(pc.sort_indices(inputs, [(GROUP, "ascending"), (self.value, "ascending")]))
-        table = pa.table({GROUP: inputs[GROUP], "value": weighed(inputs[self.value], inputs[DIFF])})
+        table = pa.table({GROUP: inputs[GROUP], "value": multiplied(inputs[self.value], inputs[DIFF])})
         table = table.group_by(GROUP, use_threads=False).aggregate([("value", "sum")])
         totals = table.column("value_sum").cast(self.kind)
         return pa.table({GROUP: table[GROUP], self.value: totals, DIFF: _ones(table.num_rows)})

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from timely_spark.authors import DIFF, GROUP, Logic, computed, flat, numbers, reduced
 from timely_spark.differential.collections import Collection
-from timely_spark.differential.reducers import Extreme, present_records, weighed
+from timely_spark.differential.reducers import Extreme, multiplied, present_records
 from timely_spark.differential.reductions import with_one_key
 from timely_spark.differential.trace import products
 from timely_spark.errors import SchemaError
@@ -259,7 +259,7 @@ def _sum_of(members: GroupRecords, values: Any, kind: pa.DataType) -> pa.Array:
     order = pa.array(np.lexsort([ranks(values), members.of]))
     groups = members.table.column(GROUP).take(order)
     values, counts = flat(values).take(order), flat(counts).take(order)
-    table = pa.table({"group": groups, "value": weighed(values, counts)})
+    table = pa.table({"group": groups, "value": multiplied(values, counts)})
     sums = table.group_by("group", use_threads=False).aggregate([("value", "sum")])
     at = np.full(members.count, -1, np.int64)
     at[numbers(sums, "group")] = np.arange(sums.num_rows)

@@ -14,7 +14,7 @@ from timely_spark.queries import calls
 from timely_spark.queries.aggregates import TYPES, AggregateFunction
 from timely_spark.queries.binder import UNIT, cast_to, column_node, ordering
 from timely_spark.queries.joins import Joins
-from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation, only
+from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation, selected
 from timely_spark.queries.scopes import NamedColumn, VisibleColumns
 from timely_spark.sql import parse
 from timely_spark.sql.types import has_map, name_of
@@ -98,7 +98,7 @@ class Aggregating(Joins):
             always = UNIT if self.domain is None else self.domain.relation
         if not specs:
             # only keys are asked for
-            relation = Distinct(only(relation, listed))
+            relation = Distinct(selected(relation, listed))
         else:
             relation = Aggregation(relation, tuple(listed), tuple(specs), always)
         self.relation = relation

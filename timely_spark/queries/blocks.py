@@ -25,7 +25,7 @@ from timely_spark.queries.relations import (
     Projection,
     Relation,
     Window,
-    only,
+    selected,
 )
 from timely_spark.queries.scopes import Fresh, VisibleColumns
 from timely_spark.sql import parse
@@ -260,7 +260,7 @@ class Block(Aggregating):
         if limits:
             relation = Limit(relation, tuple(name for name, _ in outer), tuple(orders), count, offset)
         if more:
-            relation = only(relation, (name for name, _ in (*columns, *outer)))
+            relation = selected(relation, (name for name, _ in (*columns, *outer)))
         return BoundQuery(
             relation,
             tuple(names),

@@ -17,7 +17,7 @@ from timely_spark.queries.relations import (
     RelationJoin,
     Selection,
     estimated_size,
-    only,
+    selected,
     with_columns,
 )
 from timely_spark.queries.scopes import (
@@ -558,7 +558,7 @@ def _without_keys(
 
 
 def _only(relation: Relation, names: Sequence[str]) -> Relation:
-    return relation if relation.schema.names == list(names) else only(relation, names)
+    return relation if relation.schema.names == list(names) else selected(relation, names)
 
 
 def _is_resolved(tree: Any) -> bool:

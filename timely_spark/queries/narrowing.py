@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from timely_spark.queries.relations import Projection, Recursion, Relation, Selection, only
+from timely_spark.queries.relations import Projection, Recursion, Relation, Selection, selected
 
 #: operators that keep no state, and pass columns on as they are
 _PASS = (Selection, Projection)
@@ -71,4 +71,4 @@ def _exactly(relation: Relation, names: Sequence[str]) -> Relation:
     if isinstance(relation, Projection):
         columns = dict(relation.columns)
         return Projection(relation.input, tuple((name, columns[name]) for name in names))
-    return only(relation, names)
+    return selected(relation, names)

@@ -30,7 +30,7 @@ from timely_spark.queries.relations import (
     Relation,
     RelationJoin,
     Selection,
-    only,
+    selected,
 )
 from timely_spark.queries.scopes import Correlated, Fresh, VisibleColumns
 from timely_spark.queries.time_windows import NAME, WINDOW
@@ -488,7 +488,7 @@ class Loop:
             for name, function in calls.items()
         )
         best = Aggregation(whole, tuple(keys), specs) if specs else Distinct(whole)
-        return only(best, schema.names)
+        return selected(best, schema.names)
 
     # -- what a loop can take back ---------------------------------------------------------------------------
 

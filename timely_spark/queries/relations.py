@@ -248,7 +248,7 @@ class Projection(Relation):
         return ", ".join(shown)
 
 
-def only(relation: Relation, names: Iterable[str]) -> Projection:
+def selected(relation: Relation, names: Iterable[str]) -> Projection:
     """Some of a relation's columns."""
     return Projection(relation, tuple((name, name) for name in names))
 

@@ -27,7 +27,7 @@ from timely_spark.queries.relations import (
     Relation,
     RelationJoin,
     Selection,
-    only,
+    selected,
     with_columns,
 )
 from timely_spark.queries.scopes import Correlated, Fresh, NamedColumn
@@ -198,7 +198,7 @@ class Subqueries(BlockNames):
         """Aggregates of an answer, for each row of its domain."""
         always: Relation = UNIT
         if keys:
-            always = DomainRows(only(self.relation, dict.fromkeys(keys)))
+            always = DomainRows(selected(self.relation, dict.fromkeys(keys)))
         return Aggregation(answer.relation, answer.outer, calls, always)
 
     def _joined_with(
@@ -240,7 +240,7 @@ class Subqueries(BlockNames):
         rows, valid = self._joined_with(
             self._for_each(answer, keys, counts), keys, answer.outer, ["rows", "valid"]
         )
-        values = Distinct(only(answer.relation, dict.fromkeys((*answer.outer, right_keys[0]))))
+        values = Distinct(selected(answer.relation, dict.fromkeys((*answer.outer, right_keys[0]))))
         present = Selection(values, self._valid(right_keys[0], values))
         true = self.binder.bound(exp.Boolean(this=True), present.schema)
         marked = with_columns(present, ("found", true))
