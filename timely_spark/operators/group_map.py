@@ -87,11 +87,11 @@ def key_numbers(keys: pa.Table, results: pa.Table, on: Sequence[str]) -> Indices
     """
     index = Arrangement(on)
     index.insert(keys.append_column(_NUMBER, pa.array(np.arange(keys.num_rows))))
-    at, found = index.lookup(results, on)
+    at, rows = index.lookup(results, on)
     if len(at) < results.num_rows:
         msg = f"the function gave rows for {results.num_rows - len(at)} keys that it did not get"
         raise SchemaError(msg, hint=f"return the key columns {list(on)} unchanged.")
-    return numbers(found, _NUMBER)
+    return numbers(rows, _NUMBER)
 
 
 class StatefulMap(GroupMap):
