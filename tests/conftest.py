@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import tempfile
-import zlib
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +18,7 @@ from hypothesis import settings
 from tests.support.stand_ins import CheckedPatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -73,36 +72,6 @@ os.environ.setdefault(
 # No deadline: the machine is small and shared. A campaign looks at many more examples, new ones each time.
 settings.register_profile("timely", deadline=None, max_examples=10, derandomize=bool(os.environ.get("CI")))
 settings.register_profile("campaign", deadline=None, max_examples=5_000, derandomize=False)
-
-
-class Memory:
-    """Blobs in a dictionary: what is put again under the same name has the same reference."""
-
-    def __init__(self, content: Mapping[bytes, bytes] | None = None) -> None:
-        self.content = dict(content or {})
-        self.written = 0
-        #: the references that were looked up
-        self.read: set[bytes] = set()
-
-    def put(self, prefix: str, data: bytes) -> bytes:
-        reference = f"{prefix}-{len(data)}-{zlib.crc32(data):08x}".encode()
-        self.content[reference] = data
-        self.written += len(data)
-        return reference
-
-    def get(self, reference: bytes) -> bytes:
-        self.read.add(reference)
-        return self.content[reference]
-
-    def table(self, reference: bytes) -> Any:
-        from timely_spark.state.arrow import from_bytes
-
-        return from_bytes(self.get(reference))
-
-
-@pytest.fixture(scope="session")
-def memory() -> type[Memory]:
-    return Memory
 
 
 @pytest.fixture(scope="session")

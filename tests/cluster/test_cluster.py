@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from tests.docs.test_examples import files
 from tests.support import standalone
 from tests.support.broker import Broker
+from tests.support.points import kill_session
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "jobs"
@@ -123,7 +124,7 @@ def submit(request: pytest.FixtureRequest, bare_python: Path, tmp_path: Path) ->
 
     yield start
     for running in started:
-        standalone.end_session(running.pid)
+        kill_session(running.pid)
         running.stdout.close()
         running.wait()
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.memory import Memory
 from tests.support.turns import in_turn
 from timely_spark.differential import DIFF
 from timely_spark.differential.joins import JoinChanges
@@ -385,9 +386,9 @@ def test_an_index_and_its_readers_hold_each_record_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [degrees, paths, shared, reach], ids=lambda make: make.__name__)
-def test_a_small_change_writes_a_small_part(make: Any, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_change_writes_a_small_part(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "BLOB_BYTES", 2_000)
-    nodes, blobs = 10_000, memory()
+    nodes, blobs = 10_000, Memory()
     draw = np.random.default_rng(0)
     flow = ts.Dataflow("written")
     make(flow.input("x", "src long, dst long, d long").collection(diff="d")).changes().capture("out")

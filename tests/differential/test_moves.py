@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.memory import Memory
 from tests.support.rescaling import answers, ways
 from tests.support.turns import in_turn
 from timely_spark.differential.arranged import Arrange
@@ -240,9 +241,9 @@ SCHEDULES = [(1, None, Budget(steps=40), False), (2, 0, Budget(steps=9), True), 
 @pytest.mark.parametrize(("flow", "workers", "seed", "budget", "apart"), in_turn(FLOWS, SCHEDULES))
 @pytest.mark.usefixtures("small")
 def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(
-    flow: str, workers: int, seed: int | None, budget: Budget, memory: Any, *, apart: bool
+    flow: str, workers: int, seed: int | None, budget: Budget, *, apart: bool
 ) -> None:
-    blobs = memory() if apart else None
+    blobs = Memory() if apart else None
     simulation = Simulation(
         flow_of(flow), workers=workers, seed=seed, budget=budget, blobs=blobs, rounds_per_batch=1
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.memory import Memory
 from tests.support.rescaling import (
     Inputs,
     Moving,
@@ -24,7 +24,6 @@ from tests.support.rescaling import (
     ways,
 )
 from timely_spark.state import codec
-from timely_spark.state.arrow import from_bytes
 
 FLOWS = {made.__name__: made for made in (reachability, components, settled, nested, keyed, scoped)}
 NODES = st.integers(0, 7)
@@ -126,17 +125,6 @@ def test_with_epochs_from_a_column_too() -> None:
 
 @pytest.mark.slow
 def test_state_that_is_kept_apart_is_dealt_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Memory(dict[bytes, bytes]):
-        def put(self, prefix: str, data: bytes) -> bytes:
-            self[reference := f"{prefix}-{len(self)}".encode()] = data
-            return reference
-
-        def get(self, reference: bytes) -> bytes:
-            return self[reference]
-
-        def table(self, reference: bytes) -> pa.Table:
-            return from_bytes(self[reference])
-
     monkeypatch.setattr(codec, "BLOB_BYTES", 200)
     random = np.random.default_rng(0)
     epochs = [[tuple(map(int, pair)) for pair in random.integers(0, 40, (60, 2))] for _ in range(3)]
@@ -147,4 +135,4 @@ def test_state_that_is_kept_apart_is_dealt_too(monkeypatch: pytest.MonkeyPatch) 
             components(), {"edges": epochs}, [2, 3], stops=lambda at, stop=stop: at == stop, blobs=blobs
         )
         assert got == expected
-        assert any(key.startswith(b"moved") for key in blobs)
+        assert any(key.startswith(b"moved") for key in blobs.content)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from tests.support.memory import Memory
 from timely_spark.errors import StateError
 from timely_spark.state import Arrangement, codec
 from timely_spark.state.codec import Codec
@@ -30,8 +31,8 @@ def send(simulation: Simulation, keys: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_small_change_writes_a_small_part_of_a_large_state(memory: Any) -> None:
-    blobs, random = memory(), np.random.default_rng(0)
+def test_a_small_change_writes_a_small_part_of_a_large_state() -> None:
+    blobs, random = Memory(), np.random.default_rng(0)
     simulation = Simulation(counts(), workers=2, blobs=blobs)
     send(simulation, np.arange(KEYS))
     whole = blobs.written + sum(len(state or b"") for state in simulation.states)
@@ -52,14 +53,13 @@ def test_a_small_change_writes_a_small_part_of_a_large_state(memory: Any) -> Non
 def test_what_is_kept_apart_changes_no_answer(
     workers: int,
     seed: int,
-    memory: Any,
     component_sizes: Callable[[], ts.Dataflow],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(codec, "BLOB_BYTES", 200)
 
     answers = []
-    for blobs in (None, memory()):
+    for blobs in (None, Memory()):
         random = np.random.default_rng(seed)
         simulation = Simulation(component_sizes(), workers=workers, seed=seed, blobs=blobs)
         for _ in range(5):
@@ -72,9 +72,9 @@ def test_what_is_kept_apart_changes_no_answer(
     assert answers[0] == answers[1]
 
 
-def test_a_batch_is_written_once_and_known_again(memory: Any) -> None:
+def test_a_batch_is_written_once_and_known_again() -> None:
     times = counts().compile(1).times
-    blobs = memory()
+    blobs = Memory()
     state = Arrangement(["k"])
     state.insert(pa.table({"k": np.arange(50_000), "v": np.arange(50_000)}))
     writer = Codec(times, blobs)
@@ -101,11 +101,11 @@ def test_a_batch_is_written_once_and_known_again(memory: Any) -> None:
         Codec(times).read(first)
 
 
-def test_whoever_shares_a_batch_keeps_it_by_himself(memory: Any) -> None:
+def test_whoever_shares_a_batch_keeps_it_by_himself() -> None:
     times = counts().compile(1).times
     shared = Arrangement(["k"])
     shared.insert(pa.table({"k": np.arange(50_000)}))
-    one, two = memory(), memory()
+    one, two = Memory(), Memory()
     Codec(times, one).write(shared)
     writer = Codec(times, two)
     writer.write(shared)

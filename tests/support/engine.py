@@ -36,6 +36,7 @@ import pyarrow.parquet as pq
 
 import timely_spark as ts
 from tests.support.feeds import Counts, Feed, FolderFeed, TableFeed
+from tests.support.rescaling import hop
 from tests.support.simulate import Pairs
 from timely_spark.captured import sorted_rows
 from timely_spark.compiler.pushdown import needed
@@ -722,12 +723,7 @@ def paths(
     """By the clock: a loop, a join, counts."""
     flow = ts.Dataflow("paths")
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
-
-    def hop(near: ts.Stream) -> ts.Stream:
-        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return targets.concat(near).distinct(name="near")
-
-    near = roots.loop(hop, name="hops")
+    near = roots.loop(hop(edges), name="hops")
     near.capture("out")
     near.to_files(folder / "out", name="files")
     near.map(lambda row: row.node % 7, "m long").group_by("m").aggregate(c="count").capture("sizes")

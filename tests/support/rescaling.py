@@ -153,16 +153,22 @@ def answers(
 # -- flows ---------------------------------------------------------------------------------------------------
 
 
+def hop(edges: ts.Stream) -> Callable[[ts.Stream], ts.Stream]:
+    """The step of a loop that adds the nodes that edges lead to."""
+
+    def step(near: ts.Stream) -> ts.Stream:
+        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        return targets.concat(near).distinct(name="near")
+
+    return step
+
+
 def reachability(epochs: Any = "manual") -> ts.Dataflow:
     flow = ts.Dataflow("reachability")
     edges = flow.input("edges", "src long, dst long", epochs=epochs)
     roots = flow.input("roots", "node long", epochs=epochs)
 
-    def hop(near: ts.Stream) -> ts.Stream:
-        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return targets.concat(near).distinct(name="near")
-
-    roots.loop(hop).capture("out")
+    roots.loop(hop(edges)).capture("out")
     return flow
 
 

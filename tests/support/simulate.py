@@ -15,7 +15,6 @@ import json
 import random
 import sys
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,9 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import timely_spark as ts
+from tests.support import rescaling
+from tests.support.memory import Memory
 from tests.support.random_flows import WORLD, Checked, random_flow
 from timely_spark.state import Arrangement, codec
-from timely_spark.state.arrow import from_bytes
 from timely_spark.worker import Budget, Worker, vertex_snapshot
 
 # -- flows ---------------------------------------------------------------------------------------------------
@@ -38,12 +38,7 @@ from timely_spark.worker import Budget, Worker, vertex_snapshot
 def reachability(draw: random.Random) -> ts.Dataflow:
     flow = ts.Dataflow("reachability")
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
-
-    def hop(near: ts.Stream) -> ts.Stream:
-        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return targets.concat(near).distinct(name="near")
-
-    near = roots.loop(hop, max_iterations=draw.choice([None, None, 3]), on_limit="return")
+    near = roots.loop(rescaling.hop(edges), max_iterations=draw.choice([None, None, 3]), on_limit="return")
     near.inspect("seen")
     near.capture("out")
     return flow
@@ -55,31 +50,16 @@ def components(draw: random.Random) -> ts.Dataflow:
     both = edges.concat(edges.select(src="dst", dst="src"))
     exact = draw.random() < 0.5
 
-    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        least = proposed.min("label", keys=["node"], name="least")
-        links = proposed.scope.enter(both)
-        targets = (least.settle() if exact else least).join(links, left=["node"], right=["src"])
-        return targets.select(node="dst", label="label"), least
-
-    labels = both.select(node="src", label=pc.min_element_wise(pc.field("src"), pc.field("dst"))).loop(spread)
+    labels = both.select(node="src", label=pc.min_element_wise(pc.field("src"), pc.field("dst")))
+    labels = labels.loop(rescaling.spread(both, exact=exact))
     labels.to_delta("nowhere", diff="diff", name="changes")
     labels.group_by("label").aggregate(nodes="count").capture("sizes")
     return flow
 
 
 def nested(draw: random.Random) -> ts.Dataflow:
-    """Outer: add 100 up to 300; inner: halve until odd."""
     flow = ts.Dataflow("nested", times=draw.choice([ts.PRODUCT, ts.LEXICOGRAPHIC]))
-
-    def inner(n: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        parts = n.distinct(name="seen").branch(lambda row: row.n % 2 == 0)
-        return parts.trues.map(lambda row: row.n // 2 if row.n else 1, "n long").exchange("n"), parts.falses
-
-    def outer(n: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        odd = n.loop(inner, name="inner")
-        return odd.where(pc.field("n") < 300).map(lambda row: row.n + 100, "n long"), odd
-
-    flow.input("x", "n long").loop(outer, name="outer").distinct(name="all").capture("out")
+    rescaling.halved(flow.input("x", "n long")).capture("out")
     return flow
 
 
@@ -191,24 +171,6 @@ FLOWS: list[Callable[[random.Random], ts.Dataflow]] = [
 ]  # fmt: skip
 
 # -- cases ---------------------------------------------------------------------------------------------------
-
-
-class Memory:
-    """Blobs in a dictionary: a crash may take along those that it wrote, or leave them."""
-
-    def __init__(self) -> None:
-        self.content: dict[bytes, bytes] = {}
-
-    def put(self, prefix: str, data: bytes) -> bytes:
-        reference = f"{prefix}-{len(data)}-{zlib.crc32(data):08x}".encode()
-        self.content[reference] = bytes(data)
-        return reference
-
-    def get(self, reference: bytes) -> bytes:
-        return self.content[reference]
-
-    def table(self, reference: bytes) -> pa.Table:
-        return from_bytes(self.content[reference])
 
 
 class Run(ts.testing.Simulation):

@@ -15,11 +15,12 @@ import itertools
 import json
 import os
 import re
-import signal
 import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
+
+from tests.support.points import kill_session
 
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 #: Seconds until a process must have said that it is there.
@@ -80,7 +81,7 @@ class Cluster:
     def kill(self, name: str) -> None:
         """End a process by SIGKILL, with all that it started."""
         process = self.processes.pop(name)
-        end_session(process.pid)
+        kill_session(process.pid)
         process.wait()
 
     def stop(self) -> None:
@@ -126,27 +127,6 @@ class Cluster:
         raise RuntimeError(message)
 
 
-def end_session(leader: int) -> None:
-    """SIGKILL to all processes of a session that was started here, until none of them lives."""
-    while pids := _sessions().get(leader):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
-
-
-def _sessions() -> dict[int, list[int]]:
-    """The living processes of each session, from /proc."""
-    found: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended
-                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-                if state != "Z":
-                    found.setdefault(int(session), []).append(int(entry.name))
-    return found
-
-
 def _is_ours(pid: int) -> bool:
     """Whether a process is a master or a worker still: its number may be another's by now."""
     with contextlib.suppress(OSError):
@@ -168,7 +148,7 @@ def main() -> None:
     notes = args.folder.resolve() / "cluster.json"
     if args.command == "stop":
         for pid in filter(_is_ours, json.loads(notes.read_text(encoding="utf-8"))):
-            end_session(pid)
+            kill_session(pid)
         notes.unlink()
         return
     if notes.exists():

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from tests.support.memory import Memory
 from timely_spark.errors import StateError, VertexError
 from timely_spark.state import Arrangement, codec
 from timely_spark.state.codec import unpack_parts
@@ -71,10 +72,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_round_writes_what_it_received_however_large_the_state(memory: Any) -> None:
+def test_a_round_writes_what_it_received_however_large_the_state() -> None:
     written = {}
     for vertex in (Total(), Full()):
-        blobs = memory()
+        blobs = Memory()
         simulation = simulate(vertex, blobs=blobs)
         send(simulation, np.arange(200_000))
         blobs.written, inline = 0, 0
@@ -90,8 +91,8 @@ def test_a_round_writes_what_it_received_however_large_the_state(memory: Any) ->
 
 
 @pytest.mark.slow
-def test_a_log_is_replaced_by_the_full_state_when_it_is_as_large(memory: Any) -> None:
-    blobs = memory()
+def test_a_log_is_replaced_by_the_full_state_when_it_is_as_large() -> None:
+    blobs = Memory()
     simulation = simulate(Total(), blobs=blobs)
     logs, written = [], []
     for i in range(150):
@@ -109,8 +110,8 @@ def test_a_log_is_replaced_by_the_full_state_when_it_is_as_large(memory: Any) ->
 
 
 @pytest.mark.usefixtures("small")
-def test_small_logs_are_in_the_state_and_large_ones_in_blobs(memory: Any) -> None:
-    simulation = simulate(Total(), blobs=memory())
+def test_small_logs_are_in_the_state_and_large_ones_in_blobs() -> None:
+    simulation = simulate(Total(), blobs=Memory())
     send(simulation, [1])
     assert not state_of(simulation).references
     send(simulation, np.arange(300))
@@ -122,9 +123,9 @@ def test_small_logs_are_in_the_state_and_large_ones_in_blobs(memory: Any) -> Non
 
 
 @pytest.mark.usefixtures("small")
-def test_sizes_are_by_step_and_include_blobs(memory: Any) -> None:
+def test_sizes_are_by_step_and_include_blobs() -> None:
     sizes = []
-    for blobs in (None, memory()):
+    for blobs in (None, Memory()):
         flow = flow_of(Full())
         flow.input("y", "n long").map(lambda row: row.n, "n long").capture("plain")
         simulation = Simulation(flow, blobs=blobs)
@@ -140,8 +141,8 @@ def test_sizes_are_by_step_and_include_blobs(memory: Any) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_the_whole_checkpoint_is_one_piece_in_full_and_changes_nothing(memory: Any) -> None:
-    simulation = simulate(Total(), blobs=memory())
+def test_the_whole_checkpoint_is_one_piece_in_full_and_changes_nothing() -> None:
+    simulation = simulate(Total(), blobs=Memory())
     for i in range(5):
         send(simulation, np.arange(20 * i, 20 * i + 20))
     worker = state_of(simulation)
@@ -161,10 +162,10 @@ def test_the_whole_checkpoint_is_one_piece_in_full_and_changes_nothing(memory: A
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("kind", [Total, Full])
-def test_a_vertex_that_is_not_called_is_not_restored(kind: Any, memory: Any) -> None:
+def test_a_vertex_that_is_not_called_is_not_restored(kind: Any) -> None:
     flow = flow_of(kind())
     flow.input("y", "n long").capture("plain")
-    simulation = Simulation(flow, blobs=memory())
+    simulation = Simulation(flow, blobs=Memory())
     for _ in range(3):
         send(simulation, np.arange(200))
     before = state_of(simulation).snapshots["total"]
@@ -180,8 +181,8 @@ def test_a_vertex_that_is_not_called_is_not_restored(kind: Any, memory: Any) -> 
 
 
 @pytest.mark.usefixtures("small")
-def test_a_log_is_read_by_a_vertex_that_is_no_longer_logged(memory: Any) -> None:
-    one, other = simulate(Total(), blobs=memory()), simulate(Full())
+def test_a_log_is_read_by_a_vertex_that_is_no_longer_logged() -> None:
+    one, other = simulate(Total(), blobs=Memory()), simulate(Full())
     plans = [one.plan, other.plan]
     for i in range(6):
         one.plan = plans[i % 2]
@@ -335,8 +336,8 @@ def test_a_state_of_another_version_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_queued_batches_are_written_once(memory: Any) -> None:
-    blobs, inputs = memory(), 6
+def test_queued_batches_are_written_once() -> None:
+    blobs, inputs = Memory(), 6
     flow = ts.Dataflow("slow")
     streams = [flow.input(f"x{i}", "n long") for i in range(inputs)]
     for i, stream in enumerate(streams):
@@ -359,8 +360,8 @@ def test_queued_batches_are_written_once(memory: Any) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("kind", [Total, Full])
-def test_a_recorded_round_runs_again_with_the_same_results(kind: Any, memory: Any) -> None:
-    simulation = simulate(kind(), blobs=memory())
+def test_a_recorded_round_runs_again_with_the_same_results(kind: Any) -> None:
+    simulation = simulate(kind(), blobs=Memory())
     for i in range(4):
         send(simulation, np.arange(i, 100 * i + 50))
     rounds = []

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from tests.support.memory import Memory
 from timely_spark.coordinator import Coordinator
 from timely_spark.errors import VertexError
 from timely_spark.state import codec
@@ -333,11 +334,11 @@ def test_the_counts_of_a_round_are_those_of_its_messages() -> None:
     assert max(sent) > 1
 
 
-def test_batches_that_are_left_are_written_once(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_are_left_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "BLOB_BYTES", 200)
     flow = ts.Dataflow("left")
     flow.input("x", "n long").distinct(name="it").capture("out")
-    plan, blobs = flow.compile(1), memory()
+    plan, blobs = flow.compile(1), Memory()
     worker, written = Worker(plan, None, 0, blobs), [0]
     for epoch in range(3):
         worker.enqueue(plan.by_name["it"], 0, ts.Time(epoch), pa.table({"n": range(100)}))

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import timely_spark as ts
+from tests.support.memory import Memory
 from tests.support.turns import in_turn
 from timely_spark.state import Arrangement, codec
 from timely_spark.state.codec import Codec
@@ -315,15 +316,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "how"), in_turn(FLOWS, ["full", "logged"]))
 @pytest.mark.usefixtures("small")
 def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(
-    name: str, how: str, memory: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ts.Vertex, "logged", how == "logged")
     seen: set[str] = set()
     answers = []
     for workers, seed, budget, blobs in (
         (1, None, Budget(bytes=1), None),
-        (2, 0, Budget(steps=2), memory()),
-        (3, 1, Budget(), memory()),
+        (2, 0, Budget(steps=2), Memory()),
+        (3, 1, Budget(), Memory()),
     ):
         simulation = Simulation(
             flow_of(name), workers=workers, seed=seed, budget=budget, blobs=blobs, rounds_per_batch=1
@@ -343,11 +344,11 @@ def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(
 @pytest.mark.parametrize("name", FLOWS)
 @pytest.mark.usefixtures("small")
 def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_same(
-    name: str, seeds: list[int], memory: Any, plain: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+    name: str, seeds: list[int], plain: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in seeds:
         found = []
-        for logged, crashes, blobs in ((False, 0, None), (True, 0.4, memory()), (True, 0, None)):
+        for logged, crashes, blobs in ((False, 0, None), (True, 0.4, Memory()), (True, 0, None)):
             monkeypatch.setattr(ts.Vertex, "logged", logged)
             simulation = Simulation(
                 flow_of(name), workers=2, seed=seed, crashes=crashes, blobs=blobs, rounds_per_batch=3
@@ -376,14 +377,14 @@ def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_sam
 )
 @pytest.mark.usefixtures("small")
 def test_restored_workers_are_equal_with_manual_inputs_and_several_open_epochs(
-    name: str, how: str, memory: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ts.Vertex, "logged", how == "logged")
     monkeypatch.setitem(EPOCHS, "epochs", "manual")
     answers, seen = [], set()
     for workers, budget in ((1, Budget()), (3, Budget(steps=1))):
         simulation = Simulation(
-            flow_of(name), workers=workers, budget=budget, blobs=memory(), rounds_per_batch=1
+            flow_of(name), workers=workers, budget=budget, blobs=Memory(), rounds_per_batch=1
         )
         resident = Resident(simulation)
         answers.append(drive(simulation))
