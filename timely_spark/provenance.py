@@ -243,13 +243,11 @@ def _up_to(plan: Plan, name: str, epochs: Any, at: int | None) -> dict[int, pa.T
             "give the input's records of each epoch, in a list; or what capture() of the input's stream has."
         )
         refuse(epochs, what=f"inputs[{name!r}]", expected="records by epoch", hint=hint)
-    tables = {}
-    for epoch in sorted(epoch for epoch in epochs if at is None or epoch <= at):
-        table = epochs[epoch]
-        if isinstance(table, pa.Table) and set(schema.names) <= set(table.schema.names):
-            table = table.select(schema.names).cast(schema)
-        tables[epoch] = as_table(table, schema, of=what)
-    return tables
+    return {
+        epoch: as_table(epochs[epoch], schema, of=what, projected=True)
+        for epoch in sorted(epochs)
+        if at is None or epoch <= at
+    }
 
 
 def _accumulated(plan: Plan, name: str, epochs: Mapping[int, pa.Table]) -> pa.Table:
