@@ -206,3 +206,13 @@ def test_a_folder_may_be_called_by_a_number(tmp_path: Path, monkeypatch: pytest.
         "CREATE MATERIALIZED VIEW v LOCATION 'out' AS SELECT DISTINCT n FROM t"
     ).flow()
     assert flow.frames["t"].files_per_epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("-5", "int32"), ("-.5", "decimal128(1, 1)"), ("--5", "string"), ("\u0663", "string")],
+)
+def test_a_parameter_is_a_number_if_sql_writes_it_as_one(value: str, kind: str) -> None:
+    tables = "CREATE TABLE t (n BIGINT) USING csv LOCATION '/in'; CREATE MATERIALIZED VIEW v LOCATION '/out'"
+    _, views = read_sql(f"{tables} AS SELECT DISTINCT :value AS value FROM t", {"value": value}).flow()
+    assert str(views["v"].schema.field("value").type) == kind

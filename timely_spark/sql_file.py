@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -122,7 +123,7 @@ def _fill(binder: Binder, tree: Any, parameters: Mapping[str, str]) -> None:
         if name not in parameters:
             raise binder.refuse(one, f"no value for :{name}", f"give --set {name}=value.")
         value = parameters[name]
-        number = value.lstrip("-").replace(".", "", 1).isdecimal()
+        number = re.fullmatch(r"-?(\d+\.?\d*|\.\d+)", value, re.ASCII)
         one.replace(exp.Literal.number(value) if number else exp.Literal.string(value))
 
 
