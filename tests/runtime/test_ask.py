@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -15,6 +18,7 @@ from timely_spark.errors import BadArgument, SchemaError, TimelyError
 from timely_spark.graph import as_table
 from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
 from timely_spark.runtime.handle.input_handle import InputHandle
+from timely_spark.runtime.storage.entries import Entry
 from timely_spark.runtime.storage.log import RoundLog
 
 AGES = pa.schema([("name", pa.string()), ("age", pa.int64()), ("diff", pa.int64())])
@@ -36,10 +40,10 @@ class Outputs:
     def complete(self, names: Sequence[str]) -> int:
         return min(self.done[name] for name in names)
 
-    def released(self, name: str, after: int) -> Iterator[tuple[int, pa.Table]]:
+    def released(self, name: str, after: int, until: int) -> Iterator[tuple[int, pa.Table]]:
         self.looked += 1
         for epoch, rows in sorted(self.changes[name].items()):
-            if after < epoch <= self.done[name]:
+            if after < epoch <= min(until, self.done[name]):
                 self.read += 1
                 yield epoch, as_table(rows, self.schemas[name])
 
@@ -209,3 +213,26 @@ def test_a_journal_knows_what_was_sent_some_time_ago(
         1,
         0,
     ]
+
+
+def test_a_position_that_is_asked_for_while_another_thread_sends_has_all_that_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends within a moment count as one: at no time is the one before missing."""
+    journal = InputHandle("x", "n long").journal(RoundLog(str(tmp_path)))
+    monkeypatch.setattr(journal.log.files, "write_table", lambda *_, **__: None)
+    entry, sends = Entry("send", None, pa.table({"n": [0]})), 2_000
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=lambda: [journal.append(entry) for _ in range(sends)])
+    try:
+        thread.start()
+        last = 0
+        while last < sends:
+            before = journal.position.sent  # of an entry that is sent
+            last = journal.as_of(0.0).sent
+            assert last >= before - 1, "the position moves, and then its record"
+            journal.as_of(3600.0)
+    finally:
+        thread.join()
+        sys.setswitchinterval(interval)

@@ -21,9 +21,10 @@ from timely_spark.runtime.handle import display
 from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.usage import DRIVER, Processes, Usage
-from timely_spark.runtime.handle.watch import LogView, Progress
+from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query.live import BatchProgress, LoopProgress
 from timely_spark.runtime.storage.latencies import Latencies
+from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Delivered
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
@@ -50,7 +51,7 @@ class Shown(Query):
     def __init__(self, process: Stepper, looks: int = 3) -> None:
         self._context, self._watch, self.looks = process.context, LogView(process.context), looks
         self.error: ts.TimelyError | None = None
-        self._deletes = None
+        self._deletes, self._started_after = None, -1
 
     @property
     def is_active(self) -> bool:
@@ -60,11 +61,8 @@ class Shown(Query):
     def exception(self) -> ts.TimelyError | None:
         return self.error
 
-    @property
-    def recent_progress(self) -> list[Progress]:
-        newest = self._watch.newest().batch
-        found = [self._watch.progress(batch, {batch: 10}) for batch in range(newest + 1)]
-        return [progress for progress in found if progress is not None]
+    def _durations(self) -> dict[int, int | None]:
+        return dict.fromkeys(range(100), 10)
 
 
 @pytest.fixture
@@ -97,6 +95,22 @@ def test_an_overview_has_epochs_in_flight_steps_and_the_last_batches(shown: Show
     text = "\n".join(table.text() for table in overview.tables())
     assert "held back by      x" in text
     ET.fromstring(shown._repr_html_())
+
+
+def test_an_overview_reads_only_the_batches_that_it_shows(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`watch` makes one twice a second."""
+    flow = ts.Dataflow("many")
+    flow.input("x", "n long").capture("out")
+    process = begin(flow, keep=50)
+    for n in range(20):
+        process.handles["x"].send([n])
+        process.batches()
+    reads, read = list[int](), RoundLog.read
+    monkeypatch.setattr(RoundLog, "read", lambda log, batch: (reads.append(batch), read(log, batch))[1])
+    assert [each.epoch for each in Overview.of(Shown(process)).recent] == list(range(14, 20))
+    assert sorted(set(reads)) == list(range(14, 20))
 
 
 def test_nothing_hostile_reaches_the_page_or_the_terminal() -> None:

@@ -14,10 +14,14 @@ import prometheus_client
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.runtime import metrics
+from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.storage.log import RoundLog
 
 #: What differs from one look to the next.
 USED = {"timely_process_seconds", "timely_process_memory_bytes", "timely_stored_bytes"}
@@ -69,7 +73,9 @@ def expected(query: ts.Query) -> dict[tuple[str, ...], float]:
 
 
 @pytest.mark.spark
-def test_a_scrape_and_a_reading_say_what_the_query_says(query: ts.Query) -> None:
+def test_a_scrape_and_a_reading_say_what_the_query_says(
+    query: ts.Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port, reader = free_port(), InMemoryMetricReader()
     stop = ts.prometheus_metrics(port, registry=prometheus_client.CollectorRegistry())
     try:
@@ -107,6 +113,17 @@ def test_a_scrape_and_a_reading_say_what_the_query_says(query: ts.Query) -> None
     shown = set(re.findall(r"(timely_\w+)\{", DASHBOARD.read_text(encoding="utf-8")))
     assert shown <= names, "the dashboard has metrics that there are not"
     assert len(shown) == len(families), "the dashboard shows all"
+
+    def names_of_samples() -> set[str]:
+        made = metrics._families(GaugeMetricFamily, CounterMetricFamily)
+        return {family.name for family in made if family.samples}
+
+    reads = list[int]()
+    monkeypatch.setattr(RoundLog, "read", lambda _, batch: reads.append(batch))
+    before = names_of_samples()
+    assert reads == [], "of a batch that it has seen a scrape reads nothing again"
+    monkeypatch.setattr(LogView, "accounts", lambda _: 1 / 0)
+    assert before - names_of_samples() == {"timely_waiting"}, "what cannot be read hides nothing else"
 
 
 @pytest.mark.parametrize("port", [0, -1, 1 << 16, "9464", True])

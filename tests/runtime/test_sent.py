@@ -14,7 +14,7 @@ import pytest
 
 import timely_spark as ts
 from tests.support.stepper import Begin, Stepper
-from timely_spark.errors import BadArgument, NotComplete, UnknownName, Where
+from timely_spark.errors import BadArgument, NotComplete, SchemaError, UnknownName, Where
 from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.sources.arrivals import File
@@ -84,6 +84,21 @@ def test_a_record_of_an_open_epoch_is_no_missing_record(begin: Begin) -> None:
     process.batches()
     assert query.ask("of_a", fresh=True, timeout=0).rows() == [(1,), (2,)]
     assert query.ask("of_a").epoch == 7
+
+
+def test_a_question_that_is_refused_keeps_no_other_thread_waiting(begin: Begin) -> None:
+    process = begin(manual())
+    for epoch in range(3):
+        process.handles["a"].send([(epoch, 1)])
+        process.handles["a"].advance_to(epoch + 1)
+        process.batches()
+    query = query_of(process)
+    with pytest.raises(SchemaError, match="ask") as refused:  # a notebook keeps it
+        query.ask("of_a", {"n": ["text"]}, at=1)
+    other = threading.Thread(target=query._watch.newest, daemon=True)
+    other.start()
+    other.join(5)
+    assert not other.is_alive(), refused
 
 
 def test_a_restarted_handle_knows_that_an_open_epoch_has_records(begin: Begin) -> None:

@@ -126,6 +126,27 @@ def test_what_blocks_is_called_in_a_thread_and_outlives_an_interrupt(cancels: li
     wait_in_a_thread(lambda: None)
 
 
+def test_what_a_view_tells_stays_when_the_log_goes(begin: Begin) -> None:
+    flow = ts.Dataflow("told")
+    flow.input("x", "n long").capture("out")
+    process = begin(flow)
+    for n in range(3):
+        process.handles["x"].send([n])
+        process.batches()
+    view = LogView(process.context)
+
+    def told() -> tuple[object, ...]:
+        epochs = [view.completed(batch, {}) for batch in range(3)]
+        return view.newest(), epochs, view.history().epochs(), view.accounts(), view.captured("out").rows()
+
+    before = told()
+    assert [done.rounds for (done,) in before[1]] == [1, 1, 1]  # type: ignore[attr-defined]
+    view.close()
+    for name in process.context.log.files.names("rounds/0"):
+        process.context.log.files.remove(name)
+    assert told() == before
+
+
 def test_epochs_go_on_if_spark_has_forgotten_the_durations_of_old_batches(begin: Begin) -> None:
     flow = ts.Dataflow("told")
     x = flow.input("x", "n long")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, integer, refuse
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from pyspark.sql.streaming.listener import QueryProgressEvent
 
+#: A running query by its name, and its last progress.
+_Running: TypeAlias = tuple[str, LogView, Progress]
 _HINT = "pip install 'timely-spark[metrics]'."
 
 
@@ -235,9 +237,8 @@ def _families(gauge: Any, counter: Any) -> Iterator[Any]:
     for metric in _METRICS:
         labels = _labels(metric)
         family = (counter if metric.counter else gauge)(f"timely_{metric.name}", metric.help, labels=labels)
-        for name, watch, progress in queries:
-            for value, number in metric.numbers(watch, progress).items():
-                family.add_metric([name, value][: len(labels)], number)
+        for values, number in _numbers(metric, queries):
+            family.add_metric(values, number)
         yield family
 
 
@@ -270,10 +271,8 @@ def opentelemetry_metrics(provider: MeterProvider | None = None) -> None:
     for metric in _METRICS:
 
         def observe(_: metrics.CallbackOptions, metric: _Metric = metric) -> Iterable[metrics.Observation]:
-            for name, watch, progress in _queries():
-                for value, number in metric.numbers(watch, progress).items():
-                    labels = dict(zip(_labels(metric), (name, value), strict=False))
-                    yield metrics.Observation(number, labels)
+            for values, number in _numbers(metric, _queries()):
+                yield metrics.Observation(number, dict(zip(_labels(metric), values, strict=True)))
 
         create = meter.create_observable_counter if metric.counter else meter.create_observable_gauge
         create(f"timely.{metric.name}", callbacks=[observe], description=metric.help)
@@ -283,7 +282,17 @@ def _labels(metric: _Metric) -> list[str]:
     return ["query"] if metric.label is None else ["query", metric.label]
 
 
-def _queries() -> list[tuple[str, LogView, Progress]]:
+def _numbers(metric: _Metric, queries: Iterable[_Running]) -> Iterator[tuple[list[str], float]]:
+    """The numbers of a metric, each with the values of its labels; of the queries of which it can be read."""
+    for name, watch, progress in queries:
+        numbers: Mapping[str, float] = {}
+        with suppress(Exception):  # the query ends at this moment, or a file of its checkpoint is damaged
+            numbers = metric.numbers(watch, progress)
+        for value, number in numbers.items():
+            yield [name, value][: len(_labels(metric))], number
+
+
+def _queries() -> list[_Running]:
     """The running queries, by name, and their last progress; without those that cannot be read now.
 
     The duration is that of the last micro-batch that Spark has timed.

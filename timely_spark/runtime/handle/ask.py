@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from threading import Lock
 from typing import Any
 
@@ -21,8 +20,8 @@ from timely_spark.state.arrow import Indices, numbers, replaced
 from timely_spark.state.row_times import EPOCH, epochs_of, with_time
 from timely_spark.times import Time
 
-Released = Callable[[str, int], Iterator[tuple[int, pa.Table]]]
-"""The epochs of an output after one, each with its changes."""
+Released = Callable[[str, int, int], Iterator[tuple[int, pa.Table]]]
+"""The epochs of an output after one, up to another, each with its changes."""
 
 
 def how_old(*, fresh: bool, within: float | str | None, at: int | None = None) -> float | None:
@@ -150,11 +149,8 @@ class Indexes:
                 on = () if table is None else _shared(name, table.schema, schema)
                 index = indexes.setdefault((name, on, diff), _Index(Arrangement(on or schema.names)))
                 if index.until < epoch:  # else nothing has been released that this answer needs
-                    released = self.released(name, index.last)
-                    if at is not None:
-                        released = takewhile(lambda each: each[0] <= at, released)
                     since = self.complete(list(self.schemas)) if at is None else at
-                    index.read(released, diff, since)
+                    index.read(self.released(name, index.last, epoch), diff, since)
                     index.until = epoch
                 if table is None:
                     table = index.everything(epoch, schema)

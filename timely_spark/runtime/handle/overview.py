@@ -57,7 +57,7 @@ class Overview:
         active = query.is_active
         error = None if active else query.exception()
         watch, manifest = query._watch, query._watch.newest()  # noqa: SLF001 - shows a query as it is
-        recent = query.recent_progress[-_BATCHES - 1 :]
+        recent = query._recent(_BATCHES + 1)  # noqa: SLF001 - each is a file to read
         timed = [progress for progress in recent if progress.duration_ms]
         seconds = sum(progress.duration_ms or 0 for progress in timed) / 1000
         running = query.current_progress

@@ -228,8 +228,11 @@ class Query:
     @property
     def recent_progress(self) -> list[Progress]:
         """The progress of recent batches of this run, oldest first; if it has none, of the last one."""
+        return self._recent(_RECENT)
+
+    def _recent(self, most: int) -> list[Progress]:
         durations, newest = self._durations(), self._watch.newest().batch
-        first = max(0, min(newest, max(self._started_after + 1, newest - _RECENT + 1)))
+        first = max(0, min(newest, max(self._started_after + 1, newest - most + 1)))
         reports = (self._watch.progress(batch, durations) for batch in range(first, newest + 1))
         return [progress for progress in reports if progress is not None]
 

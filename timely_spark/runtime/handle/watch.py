@@ -22,7 +22,7 @@ from timely_spark.compiler.summary import PlanSummary
 from timely_spark.coordinator import Coordinator
 from timely_spark.errors import LogDamaged
 from timely_spark.graph import find
-from timely_spark.runtime.handle.history import History, PastBatch
+from timely_spark.runtime.handle.history import LAST, History, PastBatch
 from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.account import Account
@@ -176,7 +176,10 @@ class LogView:
         with self._reading:
             if self._last is None:
                 newest = self.newest().batch
-                manifests = {batch: self.log.read(batch) for batch in range(max(0, newest - 100), newest + 1)}
+                batches = range(max(FIRST, newest - LAST), newest + 1)
+                manifests = {batch: self.log.read(batch) for batch in batches}
+                present = [one for batch, one in manifests.items() if one is not None and batch > FIRST]
+                self._history.batches = list(map(PastBatch.of, present))
                 captured = {name: self.captured(name) for name in self._schemas("capture", "memory")}
                 self._last = _Retained(manifests, captured, self.accounts())
 
@@ -207,10 +210,12 @@ class LogView:
         """The last batches, also of earlier runs."""
         with self._reading:
             if self._last is None:
-                newest = self.newest()
-                return History(self.log, self.context.plan.clocked).look(newest)
-            batches = [PastBatch.of(one) for one in self._last.manifests.values() if one is not None]
-        return History(self.log, self.context.plan.clocked, batches)
+                self._history.look(self.newest())
+            return History(self.log, self._history.clocked, self._history.batches)
+
+    @cached_property
+    def _history(self) -> History:
+        return History(self.log, self.context.plan.clocked)
 
     @cached_property
     def sketch(self) -> Sketch:
@@ -379,16 +384,16 @@ class LogView:
         ended = [int(at.epoch) - 1 for name in names for at in self.frontier(name, manifest)]
         return min(ended) if ended and not self.context.plan.clocked else min([begun, *ended])
 
-    def released(self, name: str, after: int) -> Iterator[tuple[int, pa.Table]]:
-        """The changes of a captured output in each epoch after one, up to the newest manifest."""
+    def released(self, name: str, after: int, until: int) -> Iterator[tuple[int, pa.Table]]:
+        """The changes of a captured output in each epoch after one, up to another; to be read to the end."""
         with self._reading:
             if self._last is not None:
                 epochs = self._last.captured[name].epochs
-                yield from ((epoch, table) for epoch, table in epochs.items() if epoch > after)
-                return
-            last = self.newest().captured.get(name)
-            for epoch, table in Deliveries(self.context.checkpoint, name).read(last, after=after):
-                if last is not None and epoch <= last:
+                yield from ((epoch, table) for epoch, table in epochs.items() if after < epoch <= until)
+            elif (last := self.newest().captured.get(name)) is not None:
+                for epoch, table in Deliveries(self.context.checkpoint, name).read(last, after=after):
+                    if epoch > min(last, until):
+                        break
                     yield epoch, table.remove_column(0)
 
     def until(self, reached: Callable[[], bool], alive: Callable[[], bool], timeout: float | None) -> bool:

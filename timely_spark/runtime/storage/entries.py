@@ -176,14 +176,17 @@ class Journal:
 
     def _move_to(self, position: Position) -> None:
         self.position, now = position, time.monotonic()
-        if now - self._sends[-1][0] < _MOMENT:  # counts as sent together with the one before
-            now = self._sends.pop()[0]
-        self._sends.append((now, position))
+        before, _ = self._sends[-1]
+        if now - before < _MOMENT:  # counts as sent together with the one before
+            self._sends[-1] = before, position  # at once: another thread may ask meanwhile
+        else:
+            self._sends.append((now, position))
 
     def as_of(self, seconds: float) -> Position:
         """A position behind all entries that were sent at least so many seconds ago."""
         until = time.monotonic() - seconds
-        return next((position for at, position in reversed(self._sends) if at <= until), self._sends[0][1])
+        sends = self._sends.copy()  # another thread may send meanwhile
+        return next((position for at, position in reversed(sends) if at <= until), sends[0][1])
 
     def recover(self) -> None:
         """After an interrupted `append`: find out whether the entry was written."""
