@@ -96,6 +96,24 @@ def test_each_call_and_each_message_is_counted_at_its_step_and_epoch(
     assert len(run(flow, {})["rows"].epochs) == len(found["rows"].epochs)
 
 
+def test_a_batch_is_logged_before_it_cannot_run_again(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resident batch whose manifest stands does not run again after a kill, and nobody would log it."""
+    logged: dict[int, bool] = {}
+    process = begin(reach())
+
+    def write(_: SystemLog, __: Any, manifest: Any, *___: Any) -> None:
+        logged[manifest.batch] = process.context.log.has(manifest.batch)
+
+    monkeypatch.setattr(SystemLog, "write", write)
+    process.driver.system_log = SystemLog(str(tmp_path / "log"), process.driver.context.plan.places)
+    process.handles["edges"].send(edges(0))
+    process.batches()
+    assert logged
+    assert not any(logged.values())
+
+
 @pytest.mark.slow
 def test_changes_of_counts_lead_from_what_was_active_to_what_is(
     begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

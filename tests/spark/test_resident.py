@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.errors import VertexError
+from timely_spark.runtime.query.hosted import Hosted
 from timely_spark.runtime.storage.log import RoundLog
 
 pytestmark = pytest.mark.spark
@@ -63,10 +65,20 @@ def test_epochs_need_no_micro_batch_and_are_told_one_by_one(spark: SparkSession,
         query.process_all_available()  # which Spark answers between two micro-batches only
         edges.send([(20, 21)])
         query.wait_for(timeout=60)
+        assert workers_in_memory(query) == 2
         began = time.monotonic()
         (own,) = (each for each in spark.streams.active if each.id == query.id)
         own.stop()  # by Spark's own handle, in the middle of its stay
         assert time.monotonic() - began < 10
+    while workers_in_memory(query):
+        assert time.monotonic() - began < 30, "the program has the handle, and the states need no memory"
+        time.sleep(0.1)
+
+
+def workers_in_memory(query: ts.Query) -> int:
+    """The workers that this process has in memory for a query."""
+    hosted = [each for each in gc.get_objects() if isinstance(each, Hosted)]
+    return sum(len(each._workers) for each in hosted if each.context.run == query._context.run)
 
 
 def test_a_restart_goes_on_after_the_last_epoch(spark: SparkSession, checkpoint: str) -> None:

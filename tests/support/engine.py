@@ -504,14 +504,6 @@ class Told(Driver):
         world.taken[batch] = dict(taken)
         assert world.read.setdefault(batch, read) == read, "a replay reads the same files"
 
-    def _wait(self, seconds: float) -> bool:
-        process = self.process
-        process.point("the driver waits")
-        process.leaves = not process.send() or process.world.draw.random() < process.world.leaves
-        for reader in self._inputs._readers.values():
-            reader._next_look = 0.0
-        return True
-
 
 class Later:
     """A future whose function runs on this thread, when its result is first asked for."""
@@ -559,12 +551,24 @@ def _begin(inputs: ResidentInputs, world: World, batch: int, ends: Ends) -> Late
     return world.later(partial(inputs.context.log.begin, batch, ends.encode()))
 
 
+def _here(world: World) -> list[Process]:
+    """The process of this thread."""
+    return [process for process in world.processes if process.thread is threading.current_thread()]
+
+
+def _wait(inputs: ResidentInputs, world: World, _: float) -> bool:
+    (process,) = _here(world)
+    process.point("the driver waits")
+    process.leaves = not process.send() or world.draw.random() < world.leaves
+    for reader in inputs._readers.values():
+        reader.look_again()
+    return True
+
+
 @contextmanager
 def _points(world: World) -> Iterator[None]:
     """A point before and after each file is written or removed."""
-
-    def here() -> list[Process]:
-        return [process for process in world.processes if process.thread is threading.current_thread()]
+    here = partial(_here, world)
 
     def batch_of_task() -> int | None:
         process = here()[0]
@@ -592,6 +596,7 @@ def _points(world: World) -> Iterator[None]:
         patches.enter_context(mock.patch.object(run_context, "_batch_of_task", batch_of_task))
         patches.enter_context(mock.patch.object(driver, "yields", leaves))
         patches.enter_context(mock.patch.object(ResidentInputs, "begin", partialmethod(_begin, world)))
+        patches.enter_context(mock.patch.object(ResidentInputs, "wait", partialmethod(_wait, world)))
         patches.enter_context(mock.patch.object(flow_reader, "yields", return_value=False))
         patches.enter_context(mock.patch.object(driver, "LONGEST_LOOK", 0.0))
         # all of these small, so that much is kept in files

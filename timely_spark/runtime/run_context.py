@@ -120,6 +120,11 @@ class RunContext:
         """Let the driver, if it is in this process, know that the query is to stop."""
         _running[self.run] = is_active
 
+    def forget_query(self) -> None:
+        """Ask no more for the query, which has ended: Spark's own object then goes with the last handle."""
+        _running.pop(self.run, None)
+        _asked.pop(self.run, None)
+
     def has_stopped(self) -> bool:
         """Whether the query is to stop; looked up a few times a second only."""
         is_active, now = _running.get(self.run), time.monotonic()

@@ -197,7 +197,7 @@ def start(
         for handle, journal in pairs:
             undo.callback(handle.unbinding())
             handle.bind(journal, query, forgotten=checkpoint is None)
-        keep_until_it_ends(query)
+        keep_until_it_ends(query, driver.release)
         undo.pop_all()
     for line in unset:
         _log.warning("%s: not set: %s", plan.name, line)

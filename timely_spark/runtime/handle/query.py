@@ -9,7 +9,8 @@ import re
 import shutil
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from numbers import Number, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,17 +87,18 @@ def query_of(run_id: str) -> Query | None:
     return _known.get(run_id)
 
 
-def keep_until_it_ends(query: Query) -> None:
-    """Keep the query and its lock until it ends; the process stops the query at exit."""
+def keep_until_it_ends(query: Query, release: Callable[[], object]) -> None:
+    """Keep the query and its lock until it ends, and call `release` then; at exit the process stops it."""
     run = query.run_id
     _living[run] = _known[run] = query
     if query._lock is not None:  # noqa: SLF001 - its own module
-        query._lock.release_after(query._query, lambda: _ended(query))  # noqa: SLF001
+        query._lock.release_after(query._query, partial(_ended, query, release))  # noqa: SLF001
     atexit.unregister(_stop_all)
     atexit.register(_stop_all)  # registered last, so it runs first, before the modules that it needs end
 
 
-def _ended(query: Query) -> None:
+def _ended(query: Query, release: Callable[[], object]) -> None:
+    release()
     if _living.pop(query.run_id, None) is not None:
         query._keep_error()  # noqa: SLF001 - its own module
 

@@ -70,6 +70,12 @@ class Driver:
         #: By output the time of the last delivery.
         self._delivered: dict[str, float] = {}
 
+    def release(self) -> None:
+        """Let go of workers and inputs when the query has ended; Spark keeps this object for longer."""
+        self.context.forget_query()
+        self._last = None
+        self.__post_init__()
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None, "_inputs": ResidentInputs(self.context)}
 
@@ -206,11 +212,11 @@ class Driver:
         manifest = replace(manifest, delivered=self._delivered_by(manifest, before))
         manifest = pending.into(manifest)
         manifest = log.prune(manifest, keep=self.context.keep, seconds=self.context.keep_seconds)
+        if self.system_log is not None:  # before the manifest, after which the batch does not run again
+            self.system_log.write(before, manifest, states, result.pointstamps)
+        log.write(manifest, pa.concat_tables([result.rows, states.rows()]))
         if manifest.resident and manifest.batch % self.context.keep == 0:
             self._inputs.forget(manifest)
-        log.write(manifest, pa.concat_tables([result.rows, states.rows()]))
-        if self.system_log is not None:
-            self.system_log.write(before, manifest, states, result.pointstamps)
         log.check_owner()  # Spark commits the micro-batch when this returns
         for step, text in coordinator.hot_keys.items():
             if step not in before.coordinator.get("hot_keys", ()):
@@ -253,7 +259,7 @@ class Driver:
                     break
                 last, pause = self._begin(session, last, micro_batch, ends), SHORTEST_LOOK
             else:
-                if self._wait(pause):  # perhaps for a command, which nothing tells of again
+                if self._inputs.wait(pause):  # perhaps for a command, which nothing tells of again
                     looked = -math.inf
                 pause = min(2 * pause, LONGEST_LOOK)
         if last.manifest.due:
@@ -270,10 +276,6 @@ class Driver:
             return self._next(session, last, micro_batch, ends, begun)
         finally:
             begun.exception()  # no write outlives its batch
-
-    def _wait(self, seconds: float) -> bool:
-        """Wait for input or a command, for so long at most; False: nothing has told of any."""
-        return self._inputs.wait(seconds)
 
     def _has_work(self, manifest: Manifest) -> bool:
         """Whether there is a batch to run without new input."""
