@@ -91,7 +91,7 @@ class Reading:
             continued=-1,
             resident=False,
         )
-        self.reader = KafkaReader(context, self.source)
+        self.reader = KafkaReader(context, self.source, lambda _: 0)
         if not self.offsets:
             self.offsets.append(self.reader.initial_offset())
 

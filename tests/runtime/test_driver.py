@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import inotify_simple
 import pyarrow as pa
 import pytest
 
@@ -28,9 +29,11 @@ from timely_spark.runtime.query.resident import Ends, ResidentInputs
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.staying import StayingTasks, Work
 from timely_spark.runtime.run_context import RunContext, packed_sources
+from timely_spark.runtime.sources.folder import Folder
 from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog, stop_file
+from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
 from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.wire import Message
@@ -711,6 +714,71 @@ def test_a_source_that_no_batch_has_read_is_read_from_its_beginning(
         inputs.check(1, ends, nothing)
     monkeypatch.setattr("timely_spark.runtime.query.resident.SMALL_BYTES", len("k\n7\n8\n") - 1)
     assert inputs.available(nothing) == (ends, False), "tasks read so much"
+
+
+def test_a_send_lets_no_folder_be_listed(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources and entries share one watch, which tells in which folder something has changed."""
+    folders = [tmp_path / "one", tmp_path / "other"]
+    flow = ts.Dataflow("files")
+    flow.input("x", "k long").capture("sent")
+    for folder in folders:
+        folder.mkdir()
+        (folder / "first.csv").write_text("k\n7\n")
+        flow.files(folder.name, folder, format="csv", schema="k long").capture(f"of_{folder.name}")
+    process = begin(flow, path=tmp_path / "checkpoint")
+    context, listed, made = process.context, list[str](), list[inotify_simple.INotify]()
+    bound = {
+        name: frame.bind(context.checkpoint, needed(context.plan, name), 2)
+        for name, frame in flow.frames.items()
+    }
+    inputs = ResidentInputs(dataclasses.replace(context, packed_sources=packed_sources(bound)))
+    listing, watch = Folder.listing, inotify_simple.INotify
+    monkeypatch.setattr(Folder, "listing", lambda folder: (listed.append(folder.source), listing(folder))[1])
+    monkeypatch.setattr(inotify_simple, "INotify", lambda: (made.append(watch()), made[-1])[1])
+    monkeypatch.setattr("timely_spark.runtime.sources.polling._IDLE", 1e9)  # else time lets it look, too
+
+    read, _ = inputs.available(Ends({}, {}))
+    assert listed == ["one", "other"]
+    process.handles["x"].send([1])
+    assert inputs.wait(5)
+    read, _ = inputs.available(read)
+    assert read.entries == {"x": 0}
+    assert listed == ["one", "other"]
+    (folders[1] / "second.csv").write_text("k\n8\n")
+    assert inputs.wait(5)
+    read, _ = inputs.available(read)
+    assert {name: end["files"] for name, end in read.sources.items()} == {"one": 0, "other": 1}
+    assert listed == ["one", "other", "other"]
+    assert len(made) == 1
+
+
+def test_what_was_read_is_let_go_of_when_a_manifest_says_so(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that is killed in between reads it once more."""
+    process = begin(loop())
+    process.context = dataclasses.replace(process.context, keep=1)
+    context, forgotten = stay(process), list[int]()
+
+    def forget(inputs: ResidentInputs, manifest: Manifest) -> None:
+        assert inputs.context.log.has(manifest.batch)
+        forgotten.append(manifest.batch)
+
+    def wait(_: ResidentInputs, seconds: float) -> bool:
+        if len(forgotten) < 3:
+            process.handles["x"].send([0])
+        else:
+            context.log.files.write(stop_file(context.term), b"")
+        return True
+
+    monkeypatch.setattr(ResidentInputs, "forget", forget)
+    monkeypatch.setattr(ResidentInputs, "wait", wait)
+    process.handles["x"].send([0])
+    process.poll()
+    process.finish(process.run())
+    assert forgotten[:3] == [0, 1, 2]
 
 
 def test_a_driver_spreads_the_keys_that_its_batches_find(

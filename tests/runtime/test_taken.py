@@ -12,40 +12,31 @@ import pytest
 import timely_spark as ts
 from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.query import flow_reader
-from timely_spark.runtime.query.flow_reader import FlowReader
-from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.worker import pack_input
 
 
 @pytest.fixture
-def handle(tmp_path: Path) -> InputHandle:
-    handle = InputHandle("x", "s string")
-    handle.open(RoundLog(str(tmp_path)))
-    return handle
+def log(tmp_path: Path) -> RoundLog:
+    return RoundLog(str(tmp_path))
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> FlowReader:
-    flow = ts.Dataflow("taken")
-    flow.input("x", "s string").capture("out")
-    parts = packed(flow.compile(1))
-    return FlowReader(
-        RunContext(
-            checkpoint=str(tmp_path), **parts, labels=labels(1, 1), inputs=("x",), name="taken", run="r"
-        )
-    )
+def handle(log: RoundLog) -> InputHandle:
+    handle = InputHandle("x", "s string")
+    handle.open(log)
+    return handle
 
 
 def test_a_batch_takes_no_more_bytes_than_it_should_and_a_large_entry_alone(
-    handle: InputHandle, reader: FlowReader, monkeypatch: pytest.MonkeyPatch
+    handle: InputHandle, log: RoundLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flow_reader, "MAX_BYTES", 10_000)
     for size in (4_000, 4_000, 4_000, 50_000, 10, 10, 50_000):
         handle.send([("x" * size,)])
 
     taken, ends = -1, []
-    while (last := reader._last("x", taken)[0]) != taken:
+    while (last := flow_reader.next_entries(log, "x", taken)[0]) != taken:
         taken = last
         ends.append(last)
 
@@ -53,14 +44,14 @@ def test_a_batch_takes_no_more_bytes_than_it_should_and_a_large_entry_alone(
 
 
 def test_a_batch_takes_a_bounded_number_of_entries(
-    handle: InputHandle, reader: FlowReader, monkeypatch: pytest.MonkeyPatch
+    handle: InputHandle, log: RoundLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flow_reader, "MAX_ENTRIES", 3)
     for _ in range(5):
         handle.send([("x",)])
 
-    assert reader._last("x", -1)[0] == 2
-    assert reader._last("x", 2)[0] == 4
+    assert flow_reader.next_entries(log, "x", -1)[0] == 2
+    assert flow_reader.next_entries(log, "x", 2)[0] == 4
 
 
 @pytest.mark.slow

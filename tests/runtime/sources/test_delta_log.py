@@ -269,11 +269,11 @@ def reader_of(table: Table) -> DeltaReader:
         log=SimpleNamespace(files=Files(tempfile.mkdtemp())), resident=0.0, read_offsets={}, continued=-1,
         reporting=nullcontext, plan=plan,
     )  # fmt: skip
-    return DeltaReader(context, DeltaSource(table.log().folder, columns=["n"]))
+    return DeltaReader(context, DeltaSource(table.log().folder, columns=["n"]), lambda _: 0)
 
 
 def polled(reader: DeltaReader, start: dict[str, Any]) -> dict[str, Any]:
-    reader._next_look = 0
+    reader.look_again()
     return reader.latest_offset(start)
 
 

@@ -193,11 +193,11 @@ def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tm
     newest = published.newest()
 
     def poll(start: Any = None) -> tuple[ReplayReader, Any]:
-        reader = ReplayReader(context, source)
+        reader = ReplayReader(context, source, lambda _: 0)
         return reader, reader.latest_offset(start or reader.initial_offset())
 
     def read(start: Any, end: Any) -> list[str]:
-        found = ReplayReader(context, source).shares(start, end)
+        found = ReplayReader(context, source, lambda _: 0).shares(start, end)
         return [Path(part.path).name for share in found for part in share.parts]
 
     reader, end = poll()
@@ -238,7 +238,7 @@ def test_with_available_now_a_snapshot_that_has_all_epochs_is_read(tmp_path: Pat
         reporting=nullcontext,
         checkpoint="/c",
     )
-    reader = ReplayReader(context, importing(tmp_path).frames["given"])  # type: ignore[arg-type]
+    reader = ReplayReader(context, importing(tmp_path).frames["given"], lambda _: 0)  # type: ignore[arg-type]
     reader.end_here()
     first.send("x", [(2, 2, 1)], epoch=1)
     first.advance_to("x", 2)

@@ -73,15 +73,14 @@ class World:
             removed=lambda files: {file.path for file in files} & self.removed,
             why_bad=lambda file, **_: "half of it" if file.modified % 2 else None,
         )
-        self.reader = FilesReader(
-            context, FileSource(folder, files_per_epoch=self.limit, on_bad_file=self.way)
-        )
+        source = FileSource(folder, files_per_epoch=self.limit, on_bad_file=self.way)
+        self.reader = FilesReader(context, source, lambda _: 0)
 
     def arrive(self, modified: int) -> None:
         self.arrived.append(File(modified, f"/in/{len(self.arrived)}", 1))
 
     def poll(self) -> dict[str, int]:
-        self.reader._next_look = 0
+        self.reader.look_again()
         return self.reader.latest_offset(self.offsets[-1])
 
     def run(self, batch: int) -> None:

@@ -201,7 +201,7 @@ def polls(tmp_path: Path) -> Callable[..., Any]:
     )
 
     def poll(start: dict[str, Any] | None = None, *, now: bool = False) -> tuple[ReplayReader, Any]:
-        found = ReplayReader(context, flow.frames["n"])
+        found = ReplayReader(context, flow.frames["n"], lambda _: 0)
         if now:
             found.end_here()
         return found, found.latest_offset(start or found.initial_offset())

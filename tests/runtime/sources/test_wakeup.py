@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import sys
@@ -62,11 +63,26 @@ def test_a_folder_that_is_gone_is_not_taken_for_one_that_inotify_watches(tmp_pat
     top = tmp_path / "top"
     top.mkdir()
     with closing(Wakeup([str(top)], tell=lambda _: None)) as wakeup:
-        assert wakeup._watch(str(top))
+        assert folders(wakeup) == {str(top)}
         top.rmdir()
         while wakeup.wait(0.1):
             pass
-        assert not wakeup._watch(str(top))
+        assert folders(wakeup) == set()
+        assert not wakeup.complete
+
+
+def test_a_folder_that_comes_and_goes_leaves_the_watch_as_it_is(tmp_path: Path) -> None:
+    """As those that Spark writes to before it renames files."""
+    with closing(Wakeup([str(tmp_path)], tell=print)) as wakeup:
+        (tmp_path / "_temporary").mkdir()
+        (tmp_path / "_temporary").rmdir()
+        assert wakeup.wait(PATIENCE)
+        assert wakeup.complete
+
+
+def folders(wakeup: Wakeup) -> set[str]:
+    """The folders that inotify watches."""
+    return {folder for folder, _ in wakeup._folders.values()}
 
 
 def test_a_hidden_file_hides_no_other_one(tmp_path: Path) -> None:
@@ -86,8 +102,9 @@ def test_where_events_were_lost_something_may_be_new_and_folders_are_watched_aga
         lost = [Event(-1, flags.Q_OVERFLOW, 0, "")]
         with monkeypatch.context() as patch:
             patch.setattr(type(wakeup._inotify), "read", lambda _, timeout: lost)
-            assert wakeup._read()
-        assert str(tmp_path / "below") in wakeup._folders.values()
+            assert wakeup.wait(0)
+            assert wakeup.changes(str(tmp_path)) == 2
+        assert str(tmp_path / "below") in folders(wakeup)
 
 
 def test_any_thread_ends_a_wait(watching: Callable[..., Wakeup], tmp_path: Path) -> None:
@@ -118,6 +135,78 @@ def test_inotify_tells_of_folders_below_and_not_of_hidden_files(tmp_path: Path) 
         assert wakeup.wait(PATIENCE)
         os.link(tmp_path / "new" / "below" / "file", tmp_path / "link")
         assert wakeup.wait(PATIENCE)
+
+
+def test_changes_are_those_of_a_folder_and_asking_for_them_ends_no_wait(
+    watching: Callable[..., Wakeup], tmp_path: Path
+) -> None:
+    one, other, below = tmp_path / "one", tmp_path / "other", tmp_path / "one" / "below"
+    below.mkdir(parents=True)
+    other.mkdir()
+    with closing(watching(one, other, below)) as wakeup:
+        (below / "a").touch()
+        assert wakeup.changes(str(below))
+        assert bool(wakeup.changes(str(one))) == wakeup.complete, "only inotify sees folders below"
+        assert not wakeup.changes(str(other))
+        assert not wakeup.changes(None)
+        assert wakeup.wait(0), "nobody was told yet"
+        assert not wakeup.wait(0)
+        before = wakeup.changes(str(other))
+        (other / "a").touch()
+        assert wakeup.wait(PATIENCE)
+        assert wakeup.changes(str(other)) > before
+
+
+class _Listed:
+    """A folder that was listed, and then gets another one."""
+
+    def __init__(self, folder: str, new: Path) -> None:
+        with _scandir(folder) as entries:
+            self._entries = iter(list(entries))
+        new.mkdir(exist_ok=True)
+
+    def __iter__(self) -> _Listed:
+        return self
+
+    def __next__(self) -> os.DirEntry[str]:
+        return next(self._entries)
+
+    def __enter__(self) -> _Listed:  # noqa: PYI034 - Self is in typing from 3.11 only
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_scandir = os.scandir
+
+
+def test_a_folder_that_is_made_while_the_watch_begins_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = tmp_path / "new"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", lambda folder: _Listed(folder, new))
+        wakeup = Wakeup([str(tmp_path)], tell=print)
+    with closing(wakeup):
+        while wakeup.wait(0.05):
+            pass
+        (new / "a").touch()
+        assert wakeup.wait(PATIENCE)
+
+
+def test_a_watch_with_a_thread_keeps_no_wakeup_that_nobody_uses() -> None:
+    wakes: list[Callable[[], None]] = []
+    ended = threading.Event()
+
+    def watch(wake: Callable[[], None]) -> Callable[[], None]:
+        wakes.append(wake)
+        return ended.set
+
+    Wakeup([], [watch], tell=print)
+    gc.collect()
+    assert ended.is_set()
+    wakes[0]()  # the thread may call it once more
 
 
 @pytest.mark.parametrize("limit", [errno.ENOSPC, errno.EMFILE])

@@ -31,7 +31,7 @@ from timely_spark.runtime.sources.polling import Offset, Reader
 from timely_spark.runtime.sources.reader import readers_of
 from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.entries import entry_size, read_entry
-from timely_spark.runtime.storage.log import FIRST
+from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker import pack_input
 from timely_spark.worker.epoch_columns import by_column
@@ -60,7 +60,8 @@ class FlowReader:
     @cached_property
     def readers(self) -> Mapping[str, Reader]:
         """By input the readers of the sources that this package reads."""
-        return readers_of(self.context)
+        # the watch begins when it is asked for: tasks have readers, too
+        return readers_of(self.context, lambda folder: self._wakeup.changes(folder))  # noqa: PLW0108
 
     @property
     def limit(self) -> ReadLimit:
@@ -154,7 +155,9 @@ class FlowReader:
         end["sources"] = start["sources"] | self._new(start["sources"], unlimited=unlimited)
         read, news, size = self._last_read(start), dict[str, int](), 0
         for name in sorted(read):
-            last, entry_bytes = self._last(name, read[name])
+            last, entry_bytes = next_entries(self.log, name, read[name])
+            if self._available_now or self._pause >= LONGEST_PAUSE:
+                self._check_next(name, last + 1)
             if last > read[name] or name not in start["inputs"]:
                 news[name] = last
             size += entry_bytes
@@ -228,19 +231,6 @@ class FlowReader:
             return start | {"asked": self._newest}
         return start
 
-    def _last(self, name: str, read: int) -> tuple[int, int]:
-        """The last entry that one batch reads after the entry `read`, and the bytes of all."""
-        last, size = read, 0
-        for number in range(read + 1, read + 1 + MAX_ENTRIES):
-            entry_bytes = entry_size(self.log, name, number)
-            # one entry is always read, however large
-            if entry_bytes is None or (size + entry_bytes > MAX_BYTES and number > read + 1):
-                break
-            last, size = number, size + entry_bytes
-        if self._available_now or self._pause >= LONGEST_PAUSE:
-            self._check_next(name, last + 1)
-        return last, size
-
     def _check_next(self, name: str, number: int) -> None:
         """Check that no entry is missing before a later one: the input would never advance."""
         later = entry_size(self.log, name, number + 1)
@@ -265,8 +255,6 @@ class FlowReader:
         while (remaining := until - time.monotonic()) > 0:
             if wakeup.wait(min(beat, remaining)):
                 self._pause = 0.0
-                for reader in self.readers.values():
-                    reader.look_again()
                 return True
             if any(entry_size(self.log, *entry) is not None for entry in next_entries.items()):
                 return True
@@ -291,6 +279,18 @@ def wakeup_of(context: RunContext, *own: str) -> Wakeup:
         folders.append(folder)
     tell = partial(context.log_message, logging.WARNING, "%s")
     return Wakeup(folders, [source.watch for source in sources], tell=tell)
+
+
+def next_entries(log: RoundLog, name: str, read: int) -> tuple[int, int]:
+    """The last entry that one batch reads after the entry `read`, and the bytes of all that it reads."""
+    last, size = read, 0
+    for number in range(read + 1, read + 1 + MAX_ENTRIES):
+        entry_bytes = entry_size(log, name, number)
+        # one entry is always read, however large
+        if entry_bytes is None or (size + entry_bytes > MAX_BYTES and size):
+            break
+        last, size = number, size + entry_bytes
+    return last, size
 
 
 def packed_entries(context: RunContext, name: str, numbers: range) -> pa.Table:

@@ -16,12 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import LogDamaged
-from timely_spark.runtime.query.flow_reader import MAX_ENTRIES, SMALL_ENTRIES, packed_entries, wakeup_of
+from timely_spark.runtime.query.flow_reader import SMALL_ENTRIES, next_entries, packed_entries, wakeup_of
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.polling import Reader
 from timely_spark.runtime.sources.reader import readers_of
 from timely_spark.runtime.sources.wakeup import Wakeup
-from timely_spark.runtime.storage.entries import entry_size
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker import ROWS
 
@@ -56,7 +55,8 @@ class ResidentInputs:
 
     @cached_property
     def _readers(self) -> dict[str, Reader]:
-        return readers_of(self.context)
+        # the watch begins when it is asked for: tasks have readers, too
+        return readers_of(self.context, lambda folder: self._wakeup.changes(folder))  # noqa: PLW0108
 
     @cached_property
     def _wakeup(self) -> Wakeup:
@@ -66,10 +66,7 @@ class ResidentInputs:
     def wait(self, seconds: float) -> bool:
         """Wait until an input or a command may be new; False after so many seconds, or `LONG`."""
         complete = self.context.log.files.local and self._wakeup.complete
-        if woken := self._wakeup.wait(LONG if complete else seconds):
-            for reader in self._readers.values():
-                reader.look_again()
-        return woken
+        return self._wakeup.wait(LONG if complete else seconds)
 
     def available(self, read: Ends) -> tuple[Ends, bool]:
         """The end of a batch after `read`; and whether this process may run so large a one.
@@ -78,12 +75,9 @@ class ResidentInputs:
         """
         entries, sources, sent, size = dict(read.entries), dict(read.sources), 0, 0
         for name in self.context.inputs:
-            first = entries.get(name, -1) + 1
-            for number in range(first, first + MAX_ENTRIES):
-                entry_bytes = entry_size(self.context.log, name, number)
-                if entry_bytes is None or sent > SMALL_ENTRIES:
-                    break
-                entries[name], sent = number, sent + entry_bytes
+            last, entry_bytes = next_entries(self.context.log, name, entries.get(name, -1))
+            if entry_bytes:
+                entries[name], sent = last, sent + entry_bytes
         for name, reader in self._readers.items():
             before = dict(sources.get(name) or reader.initial_offset())
             end = reader.latest_offset(before)

@@ -470,7 +470,8 @@ class KafkaSource(JournaledSource):
 
         def end() -> None:
             ended.set()
-            thread.join()
+            if thread is not threading.current_thread():  # it may be the last that has the wake-up
+                thread.join()
 
         return end
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -18,11 +18,12 @@ from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.account import write_names, write_waiting
 from timely_spark.runtime.sources.arrivals import File, Part, quarantined, split_files
 from timely_spark.runtime.sources.skipped import Skipped
-from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.log import FIRST
 from timely_spark.worker import pack_quarantined
 
 Offset = dict[str, Any]
+Changes = Callable[[str | None], int]
+"""How many changes were seen in a folder until now: `Wakeup.changes`."""
 
 #: Looking for new input takes at most one part in so many of the time, if nothing tells of any.
 _IDLE = 10
@@ -57,8 +58,10 @@ class Reader:
     #: The type of that number, or of those numbers.
     count: ClassVar[type] = int
 
-    def __init__(self, context: RunContext, source: Any) -> None:
+    def __init__(self, context: RunContext, source: Any, changes: Changes) -> None:
         self.context, self.source = context, source
+        #: How many changes were seen in folders, and in the source's when it was looked at last.
+        self._changes, self._seen = changes, 0
         #: When the source may be looked at again, if nothing tells of something new.
         self._next_look = 0.0
         #: The newest manifest that was seen, and the offsets in it.
@@ -161,12 +164,8 @@ class Reader:
 
     def _due(self) -> bool:
         """Whether to look: when something has changed, else in at most one part in `_IDLE` of the time."""
-        return time.monotonic() >= self._next_look or self._wakeup.wait(0)
-
-    @cached_property
-    def _wakeup(self) -> Wakeup:
-        tell = partial(self.context.log_message, logging.WARNING, "%s")
-        return Wakeup([] if self.source.watched is None else [self.source.watched], tell=tell)
+        before, self._seen = self._seen, self._changes(self.source.watched)
+        return self._seen != before or time.monotonic() >= self._next_look
 
     def shares(self, start: Offset, end: Offset) -> Sequence[Any]:
         """The shares of the tasks between two offsets; one at least, which reports the epoch."""

@@ -29,7 +29,7 @@ from timely_spark.runtime.sources.delta_log import DeltaLog, DeltaSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.kafka import KafkaSource
 from timely_spark.runtime.sources.kafka_reader import KafkaReader
-from timely_spark.runtime.sources.polling import FilesShare, Offset, Reader
+from timely_spark.runtime.sources.polling import Changes, FilesShare, Offset, Reader
 from timely_spark.runtime.sources.replay import CapturedEpochs, ReplaySource
 from timely_spark.runtime.storage.published import Published, epoch_of
 from timely_spark.worker import pack_input
@@ -318,7 +318,7 @@ class ReplayReader(Reader):
         if not read and not complete:
             return start
         if read < len(epochs):
-            self._next_look = 0.0
+            self.look_again()
         last = epochs[read - 1][0] if read else start["epoch"]
         end = {"epoch": last, "epochs": start["epochs"] + read, "complete": int(complete)}
         return {**end, "capture": capture, **since}
@@ -351,7 +351,7 @@ class ReplayReader(Reader):
             yield from context.labelled(progress).to_batches()
 
 
-def readers_of(context: RunContext) -> dict[str, Reader]:
+def readers_of(context: RunContext, changes: Changes) -> dict[str, Reader]:
     """By input the readers of the sources that this package reads, for any process."""
     kinds: dict[type[Any], type[Reader]] = {
         DeltaSource: DeltaReader,
@@ -359,6 +359,6 @@ def readers_of(context: RunContext) -> dict[str, Reader]:
         ReplaySource: ReplayReader,
     }
     return {
-        name: kinds.get(type(source), FilesReader)(context, source)
+        name: kinds.get(type(source), FilesReader)(context, source, changes)
         for name, source in context.sources.items()
     }

@@ -14,6 +14,7 @@ import re
 import select
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -37,8 +38,9 @@ _LIMITS = {
 class Wakeup:
     """Waits for changes in local folders, and in the folders below them.
 
-    Law: what arrives after the last look, or after this object was made, ends the next `wait`. The reverse
-    does not hold: a wait may end although nothing is new. One thread waits; any thread may call `set`.
+    Law: what arrives after this object was made ends the next `wait`, and is one of the `changes` of its
+    folder. The reverse does not hold: a wait may end although nothing is new. One thread waits, and asks for
+    changes; any thread may call `set`.
 
     Args:
         folders: folders of this machine, which may not exist yet.
@@ -52,8 +54,8 @@ class Wakeup:
         >>> wakeup.wait(0)
         False
         >>> _ = open(f"{folder}/a", "w").close()
-        >>> wakeup.wait(1), wakeup.wait(0)
-        (True, False)
+        >>> wakeup.wait(1), wakeup.wait(0), wakeup.changes(folder) > 0
+        (True, False, True)
         >>> wakeup.close()
     """
 
@@ -63,9 +65,12 @@ class Wakeup:
         self._tell: Callable[[str], object] | None = tell
         #: by folder that inotify does not watch, when it changed last
         self._compared: dict[str, int] = {}
-        #: by its watch, a folder that inotify watches
-        self._folders: dict[int, str] = {}
+        #: by its watch, a folder that inotify watches, and the given folders that it is in
+        self._folders: dict[int, tuple[str, frozenset[str]]] = {}
         self._tops = frozenset(folders)
+        #: by given folder, how many changes were seen; and whether the next wait has to tell of one
+        self._changes: Counter[str | None] = Counter()
+        self._news = False
         self._inotify = self._made()
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._woken, False)
@@ -76,7 +81,13 @@ class Wakeup:
             self._poll.register(self._inotify, select.POLLIN)
         for folder in sorted(self._tops):
             self._begin(folder)
-        ends = [watch(self.set) for watch in watches]
+        own = weakref.WeakMethod(self.set)
+
+        def wake() -> None:  # a watch, which may have a thread, does not keep this object
+            if (set_ := own()) is not None:
+                set_()
+
+        ends = [watch(wake) for watch in watches]
         self._close = weakref.finalize(self, _close, ends, self._inotify, self._woken, self._wakes)
 
     @property
@@ -95,15 +106,32 @@ class Wakeup:
         beat = min(max(_LEAST, timeout / _PARTS), _MOST)
         while True:
             remaining = max(0.0, until - time.monotonic())
-            pause = remaining if self.complete else min(remaining, beat)
+            pause = 0.0 if self._news else remaining if self.complete else min(remaining, beat)
             ready = [descriptor for descriptor, _ in self._poll.poll(1000 * pause)]
-            news = self._changed()
             if self._woken in ready:
-                news = bool(os.read(self._woken, 1 << 16))  # all of a pipe
-            if len(ready) > (self._woken in ready):
-                news = self._read() or news
-            if news or not remaining:
+                self._news = bool(os.read(self._woken, 1 << 16))  # all of a pipe
+            self._look()
+            if self._news or not remaining:
+                news, self._news = self._news, False
                 return news
+
+    def changes(self, folder: str | None) -> int:
+        """How many changes were seen in one of the folders until now; 0 for any other folder."""
+        self._look()
+        return self._changes[folder]
+
+    def _look(self) -> None:
+        """See what has changed."""
+        before, self._compared = self._compared, {folder: _changed_at(folder) for folder in self._compared}
+        self._saw(folder for folder, at in self._compared.items() if before[folder] != at)
+        if self._inotify is not None:
+            self._read()
+
+    def _saw(self, folders: Iterable[str]) -> None:
+        """Something has changed in folders that were given."""
+        for folder in folders:
+            self._changes[folder] += 1
+            self._news = True
 
     def close(self) -> None:
         """End all watches; a wait that another thread is in must have ended."""
@@ -124,62 +152,66 @@ class Wakeup:
 
     def _begin(self, folder: str) -> None:
         """Watch one of the folders that were given."""
-        if self._inotify is None or is_remote(folder) or not self._watch(folder):
-            self._compared[folder] = _changed_at(folder)
+        seen = self._inotify is not None and not is_remote(folder)
+        if seen:
+            self._watch(folder, frozenset({folder}))
+        if not seen or folder not in {path for path, _ in self._folders.values()}:
+            self._compare([folder])
 
-    def _watch(self, top: str) -> bool:
-        """Watch a folder and those below it; False: inotify does not watch all of them."""
+    def _watch(self, path: str, tops: frozenset[str]) -> None:
+        """Watch a folder, which is in those of the given ones, and the folders below it."""
         from inotify_simple import flags
 
         mask = flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE | flags.DELETE_SELF | flags.MOVE_SELF
-        for folder, below, _ in os.walk(top):
-            below[:] = [name for name in below if not name.startswith(".")]
+        folders = [path]
+        while folders:
+            folder = folders.pop()
             try:
-                self._folders[self._inotify.add_watch(folder, mask | flags.ONLYDIR)] = folder
+                watch = self._inotify.add_watch(folder, mask | flags.ONLYDIR)
             except OSError as error:
                 if error.errno in _LIMITS:
-                    self._warn(top, error)
-                    return False
-                # else it is removed already, or not to be read, which the source's listing will say
-        return top in self._folders.values()
+                    self._warn(path, error)
+                    self._compare(tops)
+                    return
+                continue  # it is removed already, or not to be read, which the source's listing will say
+            _, others = self._folders.get(watch, (folder, frozenset()))
+            self._folders[watch] = folder, tops | others
+            with suppress(OSError):  # listed after it is watched: so none is made in between
+                below = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+                folders += [entry.path for entry in below if not entry.name.startswith(".")]
 
-    def _read(self) -> bool:
-        """Whether the events that have come tell of something new; new folders are watched from now on."""
+    def _read(self) -> None:
+        """See of what the events tell that have come; new folders are watched from now on."""
         from inotify_simple import flags
 
-        news = False
         for watch, mask, _, name in self._inotify.read(timeout=0):
-            folder = self._folders.get(watch)
+            folder, tops = self._folders.get(watch, ("", frozenset[str]()))
             if mask & flags.Q_OVERFLOW:  # folders may be new, too
-                news = True
+                self._saw(self._tops)
                 for top in self._tops - self._compared.keys():
                     self._begin(top)
-            elif folder is None or name.startswith("."):
+            elif not folder or name.startswith("."):
                 continue
             elif mask & (flags.IGNORED | flags.DELETE_SELF | flags.MOVE_SELF):
                 if mask & flags.IGNORED:
                     del self._folders[watch]
                 if folder in self._tops:  # one of this name may come back
-                    self._compared.setdefault(folder, _changed_at(folder))
-                    news = True
+                    self._compare([folder])
+                    self._saw([folder])
             else:
-                path, news = f"{folder}/{name}", True
-                if mask & flags.ISDIR and not self._watch(path):
-                    top = next((top for top in self._tops if path.startswith(f"{top}/")), folder)
-                    self._compared.setdefault(top, _changed_at(top))
-        return news
+                self._saw(tops)
+                if mask & flags.ISDIR:
+                    self._watch(f"{folder}/{name}", tops)
+
+    def _compare(self, folders: Iterable[str]) -> None:
+        """Compare the times of folders from now on."""
+        self._compared = {folder: _changed_at(folder) for folder in folders} | self._compared
 
     def _warn(self, folder: str, error: OSError) -> None:
         if self._tell is not None:
             limit = _LIMITS.get(error.errno or 0, "its limits")
             self._tell(f"{folder}: changes are polled, because inotify has reached its limit; raise {limit}")
             self._tell = None
-
-    # -- without inotify -------------------------------------------------------------------------------------
-    def _changed(self) -> bool:
-        """Whether a folder that is compared has changed since the last look."""
-        before, self._compared = self._compared, {folder: _changed_at(folder) for folder in self._compared}
-        return self._compared != before
 
 
 def is_remote(folder: str) -> bool:
