@@ -66,6 +66,7 @@ def _manifest(batch: int) -> Any:
         ({"file": "c.csv"}, "(?s)2 files called.*give the whole path"),
         ({"file": "none.csv"}, "(?s)no files called.*Hint: give one of them: /in/c.csv"),
         ({"entry": 0}, "(?s)entry 0 of input 'sent' was read .*the next one is 1"),
+        ({"entry": 1}, "(?s)input 'sent' has no entry 1: the newest is 0.*Hint: give the number"),
         ({"version": 7}, "(?s)version 7 of input 'table' was read"),
         ({"entry": 3, "source": "in"}, "no inputs that can be meant"),
     ],

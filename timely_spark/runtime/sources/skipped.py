@@ -89,6 +89,10 @@ def _entry(log: RoundLog, names: list[str], number: int, done: Manifest) -> str:
     read = done.entries.get(name, -1)
     if number <= read:
         raise _already(("entry", number), name, read)
+    newest = max([log.taken(name), *log.files.numbers(f"inputs/{quoted(name)}")])
+    if number > newest:  # it would leave a gap before it, with which no flow starts
+        msg = f"input {name!r} has no entry {number}: the newest is {newest}"
+        raise BadFile(msg, hint="give the number that the flow's error names.")
     skip_entry(log, name, number)
     before = Skipped.of(log.files, name)
     replace(before, entries=tuple(sorted({*before.entries, number}))).write(log.files, name)
