@@ -232,6 +232,8 @@ def epoch_ends(begun: Offsets, ends: Offsets, most: int | None) -> Offsets:
 
     >>> epoch_ends({"a": [0, 5]}, {"a": [90, 15]}, None), epoch_ends({"a": [0, 5]}, {"a": [90, 15]}, 10)
     ({'a': [90, 15]}, {'a': [9, 6]})
+    >>> epoch_ends({"a": [0, 0], "b": [0]}, {"a": [90], "b": [10]}, 10)  # a[1] came after the end was fixed
+    {'a': [9], 'b': [1]}
     """
     waiting = [end - at for _, _, at, end in _each(begun, ends)]
     total = sum(waiting)
@@ -240,7 +242,7 @@ def epoch_ends(begun: Offsets, ends: Offsets, most: int | None) -> Offsets:
     # the differences of rounded sums are the parts, and add up
     sums = np.cumsum([0, *waiting]).astype(object) * most // total
     parts = iter(np.diff(sums).tolist())
-    return {topic: [at + next(parts) for at in offsets] for topic, offsets in begun.items()}
+    return {t: [at + next(parts) for at, _ in zip(begun[t], ends[t], strict=False)] for t in begun}
 
 
 def shared(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
