@@ -317,7 +317,7 @@ def test_a_temporary_checkpoint_goes_with_its_query(
     query.stop()
 
     assert not place.exists()
-    assert "1 sends into 'x' that no micro-batch had read" in caplog.text
+    assert "1 send into 'x' that no micro-batch had read" in caplog.text
     assert (query.captured("out").rows(), query.rounds, query.wait_for(3)) == ({}, 0, False)
     assert query.exception() is None
     assert query not in living()

@@ -143,9 +143,7 @@ class Page:
             facts["Spark's page"] = f'<a href="{escaped(spark)}" rel="noreferrer">open</a>'
         shown = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
         state = f'<span class="state {self.verdict.kind}">{escaped(status.state)}</span>'
-        return f"<h1>{escaped(status.after.flow)}</h1>{state}<dl>{shown}</dl>".replace(
-            "<dl>", '<dl class="charts">'
-        )
+        return f'<h1>{escaped(status.after.flow)}</h1>{state}<dl class="charts">{shown}</dl>'
 
     def _frontier(self) -> str:
         frontier = self.status.after.manifest.frontier

@@ -48,6 +48,7 @@ from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.storage.cancel import request
 from timely_spark.runtime.storage.entries import Journal, close_source
 from timely_spark.runtime.storage.lock import Lock
+from timely_spark.show.table import counted
 from timely_spark.times import Timestamp, as_epoch
 from timely_spark.worker.epoch_columns import by_column
 
@@ -310,8 +311,8 @@ class Query:
         for _, journal in self._inputs.values():
             if (unread := journal.position.sent - 1 - taken.get(journal.name, -1)) > 0:
                 text = (
-                    f"{self._context.name}: stopped with {unread} sends into {journal.name!r} that no "
-                    "micro-batch had read; without a checkpoint they are lost"
+                    f"{self._context.name}: stopped with {counted(unread, 'send')} into {journal.name!r} "
+                    "that no micro-batch had read; without a checkpoint they are lost"
                 )
                 _log.warning(with_hint(text, "wait_for() before stop(), or start(checkpoint=...)."))
 

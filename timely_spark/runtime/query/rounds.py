@@ -106,8 +106,7 @@ class Rounds:
         small, attempt = replace(SMALL, rounds=bound.rounds), 1
         while bound.allows(result) and (read := self._read(states)) <= bound.states:
             start = replace(result, outputs=OUTPUTS.empty_table(), released=[])
-            references = {worker: state.reference for worker, state in states.by_worker.items()}
-            job = _Job(self.context, coordinator.batch, start, small, references)
+            job = _Job(self.context, coordinator.batch, start, small, states.references)
             large = not (small.allows(result) and read <= small.states)
             if large:
                 self.leave()  # the stage needs their slots
@@ -157,7 +156,7 @@ class Rounds:
             The coordinator, which may be another one; the result of the rounds; the workers of this process
             that have run.
         """
-        references = {worker: state.reference for worker, state in states.by_worker.items()}
+        references = states.references
         bounds = [replace(SMALL, rounds=self.context.rounds)]
         if self._tasks is not None:
             wide = [*bounds, bound] if bound.states == maxsize else bounds
@@ -175,8 +174,7 @@ class Rounds:
 
     def write(self, batch: int, ran: Mapping[int, Worker], states: States) -> None:
         """Write the states of workers of this process that have run, and enter them in `states`."""
-        references = {worker: state.reference for worker, state in states.by_worker.items()}
-        states.enter(self._hosted.write(batch, ran, references))
+        states.enter(self._hosted.write(batch, ran, states.references))
 
     def can_stay(self, session: SparkSession, batch: int) -> bool:
         """Whether further batches can run without a micro-batch; takes tasks for it where they host workers.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from timely_spark.runtime.sources.journal import FileCounts
 from timely_spark.runtime.sources.skipped import Skipped
@@ -18,6 +18,7 @@ from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.show.table import counted
 
+_Kind: TypeAlias = Literal["quarantined", "columns", "lost"]
 #: So many names are kept for people to look at; and so many entries that wait are counted.
 _NAMES, _WAITING = 100, 1000
 
@@ -102,13 +103,12 @@ def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[s
             }
         case {"offsets": _}:
             read, bad = manifest.read.get(name, 0), manifest.quarantined.get(name, 0)
-            names = (files.json(_file("lost", name)) or {"names": {}})["names"]
             return {
                 "unit": "message",
                 "listed": read + bad,
                 "entered": read,
                 "quarantined": bad,
-                "names": names,
+                "names": _names(files, "lost", name),
             }
         case {"epochs": int(epochs)}:
             return {"unit": "epoch", "listed": epochs, "entered": epochs}
@@ -116,8 +116,7 @@ def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[s
             counts = FileCounts.of(files, name, until)
             left_out = sum(batch <= until for batch in skipped.files.values())
             ignored = files.json(_file("ignored", name)) or {"count": 0, "names": {}}
-            kinds = ("quarantined", "columns")
-            other = [(files.json(_file(kind, name)) or {"names": {}})["names"] for kind in kinds]
+            other = _names(files, "quarantined", name) | _names(files, "columns", name)
             return {
                 "unit": "file",
                 "listed": counts.listed,
@@ -125,7 +124,7 @@ def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[s
                 "quarantined": counts.quarantined,
                 "skipped": left_out,
                 "ignored": ignored["count"],
-                "names": {**other[0], **other[1], **skipped.names, **ignored["names"]},
+                "names": other | skipped.names | ignored["names"],
             }
     return {"skipped": len(skipped.names), "names": skipped.names}
 
@@ -150,14 +149,15 @@ def write_ignored(files: Files, source: str, names: Mapping[str, str]) -> None:
     files.write_json(_file("ignored", source), {"count": len(names), "names": some})
 
 
-def write_names(
-    files: Files, kind: Literal["quarantined", "columns", "lost"], source: str, names: Mapping[str, str]
-) -> None:
+def write_names(files: Files, kind: _Kind, source: str, names: Mapping[str, str]) -> None:
     """Add names of a source that are not read, and why, to those of before."""
-    before = files.json(_file(kind, source)) or {"names": {}}
-    files.write_json(
-        _file(kind, source), {"names": dict([*before["names"].items(), *names.items()][-_NAMES:])}
-    )
+    some = list((_names(files, kind, source) | dict(names)).items())[-_NAMES:]
+    files.write_json(_file(kind, source), {"names": dict(some)})
+
+
+def _names(files: Files, kind: _Kind, source: str) -> dict[str, str]:
+    """What `write_names` has written."""
+    return dict((files.json(_file(kind, source)) or {"names": {}})["names"])
 
 
 def _file(kind: str, source: str) -> str:

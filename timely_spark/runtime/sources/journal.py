@@ -63,7 +63,7 @@ class FileCounts:
         """
         folder = f"files/{quoted(source)}"
         if until is None:
-            until = max((number for number in files.numbers(folder)), default=-1)
+            until = max(files.numbers(folder), default=-1)
         if until < 0:
             return cls()
         name = f"{folder}/{until}.arrow"

@@ -430,13 +430,17 @@ class KafkaSource(JournaledSource):
 
     def ends(self) -> Offsets:
         """The present ends of the partitions."""
-        counts = {topic: n for topic, (_, n) in self.ask(lambda b: b.describe(self.topics.names)).items()}
+        counts = self._counts()
         ends: Offsets = self.ask(lambda b: b.offsets(counts, "latest"))
         return ends
 
+    def _counts(self) -> dict[str, int]:
+        """The number of partitions of each topic."""
+        return {topic: n for topic, (_, n) in self.ask(lambda b: b.describe(self.topics.names)).items()}
+
     def begin(self) -> Offsets:
         """The offsets with which a new flow begins."""
-        counts = {topic: n for topic, (_, n) in self.ask(lambda b: b.describe(self.topics.names)).items()}
+        counts = self._counts()
         if isinstance(self.start, Mapping):
             start, first = self.start, self.ask(lambda b: b.offsets(counts, "earliest"))
             return {t: [start.get(t, {}).get(n, at) for n, at in enumerate(first[t])] for t in counts}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from operator import ge
 
 from timely_spark.errors import LogDamaged
@@ -68,23 +69,15 @@ def _versions(source: DeltaSource) -> Read:
     log = source.log
     newest = log.newest()
 
-    def read(offset: Offset) -> bool:
-        version = offset["version"]
+    @cache  # the log is read once for each version
+    def read(version: int) -> bool:
         if version >= newest:
             return True
         if source.from_version is None and version == -1:
             return not log.snapshot(newest)
         return not any(log.files(each) for each in range(version + 1, newest + 1))
 
-    answers: dict[int, bool] = {}
-
-    def once(offset: Offset) -> bool:  # a log is read once for each offset
-        version = offset["version"]
-        if version not in answers:
-            answers[version] = read(offset)
-        return answers[version]
-
-    return once
+    return lambda offset: read(offset["version"])
 
 
 def _files(source: FileSource, name: str, log: Files) -> Read:

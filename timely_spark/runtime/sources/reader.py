@@ -13,11 +13,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -40,32 +41,13 @@ _LOGGED = 10
 _REPLAYED = 64 << 20
 
 
-class Ignored:
-    """Contents of a source's folder that are not read: logged once, and stored for `Account`."""
-
-    def __init__(self, context: RunContext, source: str) -> None:
-        self._context, self._source = context, source
-        self._last: dict[str, str] = {}
-
-    def report(self, ignored: dict[str, str]) -> None:
-        """Report the names of a listing, and why they are not read."""
-        if ignored == self._last:
-            return
-        new = sorted(ignored.keys() - self._last.keys())
-        for name in new[:_LOGGED]:
-            self._context.log_message(logging.WARNING, "source %r: %s %s", self._source, name, ignored[name])
-        if len(new) > _LOGGED:
-            text = "source %r: %d more names are not read; python -m timely_spark status has some"
-            self._context.log_message(logging.WARNING, text, self._source, len(new) - _LOGGED)
-        write_ignored(self._context.log.files, self._source, ignored)
-        self._last = ignored
-
-
 class FilesReader(Reader):
     """Finds what is new by listing a folder."""
 
     counts = "files"
     _available_now = False
+    #: By name what the last listing had that is not read, and why.
+    _ignored: Mapping[str, str] = MappingProxyType({})
 
     @cached_property
     def _journal(self) -> FileJournal:
@@ -74,10 +56,6 @@ class FilesReader(Reader):
     @cached_property
     def _unread(self) -> Unread:
         return Unread(self._journal.identities())
-
-    @cached_property
-    def _ignored(self) -> Ignored:
-        return Ignored(self.context, self._name)
 
     def _end_here(self) -> None:
         self._list()
@@ -151,7 +129,20 @@ class FilesReader(Reader):
     def _list(self) -> None:
         with self._looking():
             files, ignored = self.source.folder.listing()
-            self._ignored.report(ignored | self._unread.enter(files))
+            self._report(ignored | self._unread.enter(files))
+
+    def _report(self, ignored: Mapping[str, str]) -> None:
+        """Log what is in the folder and is not read, once, and store it for `Account`."""
+        if ignored == self._ignored:
+            return
+        new = sorted(ignored.keys() - self._ignored.keys())
+        for name in new[:_LOGGED]:
+            self.context.log_message(logging.WARNING, "source %r: %s %s", self._name, name, ignored[name])
+        if len(new) > _LOGGED:
+            text = "source %r: %d more names are not read; python -m timely_spark status has some"
+            self.context.log_message(logging.WARNING, text, self._name, len(new) - _LOGGED)
+        write_ignored(self.context.log.files, self._name, ignored)
+        self._ignored = ignored
 
     def _files(self, start: Offset, end: Offset) -> list[File]:
         numbers = range(start["files"] + 1, end["files"] + 1)

@@ -203,20 +203,19 @@ class RoundLog:
         if batch in self._earlier and (
             self.term is None or batch < self.first or self._was_committed(batch)
         ):  # Spark may have committed the micro-batch of a killed driver a moment later
-            yield f"rounds/{self._earlier[batch]}/{batch}.arrow"
+            yield self._earlier_file(batch)
+
+    def _earlier_file(self, batch: int) -> str:
+        return f"rounds/{self._earlier[batch]}/{batch}.arrow"
 
     def _was_committed(self, batch: int) -> bool:
         """Whether Spark has committed the micro-batch of a manifest of an earlier term."""
-        if not self.files.exists(f"rounds/{self._earlier[batch]}/{batch}.arrow"):
+        if not self.files.exists(self._earlier_file(batch)):
             return False
-        return self.spark.files.exists(f"commits/{self._micro_batch(batch)}")
-
-    def _micro_batch(self, batch: int) -> int:
-        """Spark's micro-batch of a manifest of an earlier term."""
-        return self._earlier_manifest(batch).micro_batch
+        return self.spark.files.exists(f"commits/{self._earlier_manifest(batch).micro_batch}")
 
     def _earlier_manifest(self, batch: int) -> Manifest:
-        name = f"rounds/{self._earlier[batch]}/{batch}.arrow"
+        name = self._earlier_file(batch)
         return Manifest.of(self.files, name, self.files.existing(name, self.files.schema(name)))
 
     # -- manifests -------------------------------------------------------------------------------------------
@@ -299,20 +298,20 @@ class RoundLog:
         """
         offsets, commits = self.spark.offsets, self.spark.commits
         last = offsets[-1] if offsets else FIRST
-        written = [(batch, self._earlier_manifest(batch)) for batch in sorted(self._earlier)]
-        self.spark.check({each.micro_batch: each.offsets for _, each in written})
+        written = {batch: self._earlier_manifest(batch) for batch in sorted(self._earlier)}
+        self.spark.check({each.micro_batch: each.offsets for each in written.values()})
         needed = last if not offsets or (commits and commits[-1] >= last) else last - 1
-        newest = max((batch for batch, each in written if _ended(each, needed, last)), default=None)
+        newest = max((batch for batch, each in written.items() if _ended(each, needed, last)), default=None)
         if newest is None and not offsets and not self._earlier:
             return None
         # micro-batches that Spark ran without this package (an offline repartition) must have read no input
-        done = FIRST if newest is None else self._micro_batch(newest)
+        done = FIRST if newest is None else written[newest].micro_batch
         no_input = newest is not None and all(
             self.spark.ends(batch) == self.spark.ends(batch - 1) for batch in range(done + 1, needed + 1)
         )
         if newest is None or not no_input:
             raise LogDamaged.no_manifest(self.files.root, needed)
-        name = f"rounds/{self._earlier[newest]}/{newest}.arrow"
+        name = self._earlier_file(newest)
         table = self.files.existing(name, self.files.table(name))
         manifest = Manifest.of(self.files, name, table.schema)
         self._check_gaps(manifest.kept_from, newest)
@@ -343,7 +342,7 @@ class RoundLog:
         terms = {
             batch: term
             for batch, term in self._earlier.items()
-            if manifest.kept_from <= batch and self._micro_batch(batch) <= self.planned()
+            if manifest.kept_from <= batch and self._earlier_manifest(batch).micro_batch <= self.planned()
         }
         for term, batches in self._by_term().items():
             if not batches:
@@ -356,7 +355,8 @@ class RoundLog:
         for batch in self.files.numbers("epochs"):
             if batch > manifest.batch + runs_again:
                 self.files.remove(f"epochs/{batch}.json")
-        same = self._micro_batch(manifest.batch) == manifest.micro_batch and not manifest.resident
+        written = self._earlier_manifest(manifest.batch)
+        same = written.micro_batch == manifest.micro_batch and not manifest.resident
         self._earlier = terms
         self.first = manifest.batch + same
         if not same:  # a run that has lost the checkpoint may still write the manifest after it
@@ -508,8 +508,8 @@ class RoundLog:
     def _needed(self) -> set[str]:
         """The files that manifests refer to."""
         needed: set[str] = set()
-        for batch, term in self._earlier.items():  # including a batch that Spark may commit a moment later
-            name = f"rounds/{term}/{batch}.arrow"
+        for batch in self._earlier:  # including one that Spark may commit a moment later
+            name = self._earlier_file(batch)
             if (rows := self.files.table(name)) is not None:
                 manifest = Manifest.of(self.files, name, rows.schema)
                 needed.update(manifest.garbage)

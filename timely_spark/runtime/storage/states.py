@@ -92,6 +92,11 @@ class States:
             total.update(state.sizes)
         return total
 
+    @property
+    def references(self) -> dict[int, bytes]:
+        """The reference of each worker's state."""
+        return {worker: state.reference for worker, state in self.by_worker.items()}
+
     def encoded(self, blobs: Blobs, workers: int) -> list[pa.Buffer | None]:
         """The state of each worker; None if it never ran."""
         states = map(self.by_worker.get, range(workers))
