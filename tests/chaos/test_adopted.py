@@ -10,7 +10,7 @@ import pytest
 import timely_spark as ts
 from tests.support import engine
 from tests.support.engine import Process, World
-from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States
 

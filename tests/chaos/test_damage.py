@@ -21,7 +21,7 @@ from tests.support.feeds import FolderFeed
 from timely_spark.__main__ import main
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.handle.input_handle import InputHandle
-from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.query import streaming as query
 from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.storage.blobs import Blobs, files_of

@@ -20,7 +20,7 @@ from tests.support.engine import Process, World
 from timely_spark.errors import LogDamaged, StorageFailed, VertexError
 from timely_spark.runtime import start
 from timely_spark.runtime.handle.input_handle import InputHandle
-from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.delta import DeltaSink

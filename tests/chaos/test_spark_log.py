@@ -16,8 +16,8 @@ import timely_spark as ts
 from tests.support.engine import CALM, Killed, Process, World, _points
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.status import Status
-from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest

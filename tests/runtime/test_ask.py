@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from timely_spark.errors import BadArgument, SchemaError, TimelyError
 from timely_spark.graph import as_table
-from timely_spark.runtime.handle.ask import Answer, Indexes, how_old
+from timely_spark.runtime.handle.indexes import Answer, Indexes, how_old
 from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.storage.entries import Entry
 from timely_spark.runtime.storage.log import RoundLog

@@ -14,8 +14,8 @@ from tests.support.stepper import Begin, Stepper
 from timely_spark.coordinator.migrate import FlowChanged
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.sent import Sent
-from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.storage.entries import close_source
 from timely_spark.runtime.storage.manifest import Manifest
 

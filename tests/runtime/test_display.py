@@ -18,10 +18,10 @@ import pytest
 import timely_spark as ts
 from tests.support.stepper import Begin, Stepper
 from timely_spark.runtime.handle import display
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.usage import DRIVER, Processes, Usage
-from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query.live import BatchProgress, LoopProgress
 from timely_spark.runtime.storage.latencies import Latencies
 from timely_spark.runtime.storage.log import RoundLog

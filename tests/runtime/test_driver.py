@@ -20,8 +20,8 @@ from timely_spark.compiler.pushdown import needed
 from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share
 from timely_spark.errors import LogDamaged, VertexError
 from timely_spark.runtime.errors import LostOwnership, OtherFlow
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.status import Status
-from timely_spark.runtime.handle.watch import LogView
 from timely_spark.runtime.query import driver as driver_module
 from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.query.hosted import Hosted
@@ -737,7 +737,7 @@ def test_a_send_lets_no_folder_be_listed(
     listing, watch = Folder.listing, inotify_simple.INotify
     monkeypatch.setattr(Folder, "listing", lambda folder: (listed.append(folder.source), listing(folder))[1])
     monkeypatch.setattr(inotify_simple, "INotify", lambda: (made.append(watch()), made[-1])[1])
-    monkeypatch.setattr("timely_spark.runtime.sources.polling._IDLE", 1e9)  # else time lets it look, too
+    monkeypatch.setattr("timely_spark.runtime.sources.reader._IDLE", 1e9)  # else time lets it look, too
 
     read, _ = inputs.available(Ends({}, {}))
     assert listed == ["one", "other"]

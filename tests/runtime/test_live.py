@@ -12,7 +12,7 @@ import pytest
 
 import timely_spark as ts
 from tests.support.stepper import Begin
-from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.query import live
 from timely_spark.runtime.query.live import EVERY, SHARE, BatchProgress, Live, LoopProgress, running_batch
 from timely_spark.runtime.storage.log import RoundLog

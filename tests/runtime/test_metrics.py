@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.runtime import metrics
-from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.storage.log import RoundLog
 
 #: What differs from one look to the next.

@@ -44,7 +44,7 @@ from timely_spark.coordinator import hot_keys as coordinator_hot_keys
 from timely_spark.runtime import run_context, start
 from timely_spark.runtime.errors import CheckpointInUse, LostOwnership
 from timely_spark.runtime.handle.input_handle import InputHandle
-from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.query import driver, flow_reader
 from timely_spark.runtime.query import streaming as query
 from timely_spark.runtime.query.driver import Driver

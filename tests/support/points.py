@@ -72,7 +72,7 @@ CALLS = (
     Call("read", "query.flow_reader", "FlowReader.read", lambda reader, *_: reader.log.checkpoint, TASK),
     Call("taken", "query.flow_reader", "FlowReader.commit", lambda reader, *_: reader.log.checkpoint, SOURCE),
     Call("journal", "sources.journal", "FileJournal.append", lambda it, *_: it._folder.files.root, SOURCE),
-    Call("share", "sources.reader", "FilesReader.shares", lambda it, *_: it.context.checkpoint, SOURCE),
+    Call("share", "sources.file_readers", "FilesReader.shares", lambda it, *_: it.context.checkpoint, SOURCE),
     Call("operator", "query.streaming", "_work", lambda context, *_: context.checkpoint, TASK),
     Call("localrounds", "query.rounds", "_run", lambda job, *_: job.context.checkpoint, TASK),
     Call("round", "query.live", "Live.round", lambda live, *_: live.log.checkpoint, TASK),

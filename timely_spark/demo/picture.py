@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.runtime.handle.charts import line_chart
 from timely_spark.runtime.handle.history import convergence
-from timely_spark.runtime.handle.watch import Progress
+from timely_spark.runtime.handle.log_view import Progress
 from timely_spark.show.drawing import short_number
 from timely_spark.show.table import Table, escaped
 

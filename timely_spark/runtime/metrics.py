@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, integer, refuse
+from timely_spark.runtime.handle.log_view import LogView, Progress
 from timely_spark.runtime.handle.query import living, query_of
-from timely_spark.runtime.handle.watch import LogView, Progress
 from timely_spark.runtime.storage.latencies import QUANTILES
 
 if TYPE_CHECKING:

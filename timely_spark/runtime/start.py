@@ -37,8 +37,8 @@ from timely_spark.runtime.errors import (
     SourceMismatch,
 )
 from timely_spark.runtime.handle.input_handle import InputHandle, locked
+from timely_spark.runtime.handle.interrupts import only_the_wait
 from timely_spark.runtime.handle.query import Query, keep_until_it_ends, living
-from timely_spark.runtime.handle.watch import only_the_wait
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.streaming import build, sources

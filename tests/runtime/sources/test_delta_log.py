@@ -21,8 +21,8 @@ from timely_spark.errors import Where
 from timely_spark.runtime.errors import BadFile, TableUnsupported
 from timely_spark.runtime.sources.arrivals import Part
 from timely_spark.runtime.sources.delta_log import DeltaLog, DeltaSource
+from timely_spark.runtime.sources.file_readers import DeltaReader
 from timely_spark.runtime.sources.folder import Folder
-from timely_spark.runtime.sources.reader import DeltaReader
 from timely_spark.runtime.storage.files import Files
 
 FIELDS = [

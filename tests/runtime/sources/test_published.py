@@ -16,7 +16,7 @@ import timely_spark as ts
 from tests.support.published import drawn_changes, rows_at
 from timely_spark.errors import BadArgument
 from timely_spark.runtime.errors import BadFile
-from timely_spark.runtime.sources.reader import ReplayReader
+from timely_spark.runtime.sources.file_readers import ReplayReader
 from timely_spark.runtime.storage import published as module
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.published import Published

@@ -20,10 +20,10 @@ from timely_spark.errors import BadArgument, GraphError, TimelyError
 from timely_spark.runtime.errors import BadFile, OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.outputs import outputs_of
-from timely_spark.runtime.sources import reader
+from timely_spark.runtime.sources import file_readers
+from timely_spark.runtime.sources.file_readers import ReplayReader
 from timely_spark.runtime.sources.folder import Folder
 from timely_spark.runtime.sources.present import present
-from timely_spark.runtime.sources.reader import ReplayReader
 from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.files import Files
 from timely_spark.testing import Simulation, run
@@ -212,7 +212,7 @@ def polls(tmp_path: Path) -> Callable[..., Any]:
 def test_a_batch_reads_some_bytes_but_one_epoch_at_least(
     polls: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "_REPLAYED", 1)
+    monkeypatch.setattr(file_readers, "_REPLAYED", 1)
     _, one = polls()
     assert (one["epoch"], one["epochs"], one["complete"]) == (0, 1, 0)
     again, two = polls(one)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from timely_spark.graph import caller, integer
 from timely_spark.graph import seconds as length
 from timely_spark.runtime.handle.console import Server
+from timely_spark.runtime.handle.interrupts import only_the_wait
 from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.plot import figure_of
-from timely_spark.runtime.handle.watch import only_the_wait
 from timely_spark.show.table import escaped, printable
 from timely_spark.times import as_epoch
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from timely_spark.runtime.handle.log_view import Progress
 from timely_spark.runtime.handle.usage import Usage
-from timely_spark.runtime.handle.watch import Progress
 from timely_spark.runtime.query.live import BatchProgress
 from timely_spark.runtime.storage.latencies import Latencies
 from timely_spark.runtime.storage.manifest import Delivered, Manifest

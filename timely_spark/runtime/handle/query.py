@@ -27,20 +27,14 @@ from timely_spark.runtime.errors import (
 )
 from timely_spark.runtime.handle import display, questions, reasons
 from timely_spark.runtime.handle import pointstamps as stamps
-from timely_spark.runtime.handle.ask import Indexes
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.idle import Idle
+from timely_spark.runtime.handle.indexes import Indexes
 from timely_spark.runtime.handle.input_handle import InputHandle
+from timely_spark.runtime.handle.interrupts import only_the_wait, wait_in_a_thread
+from timely_spark.runtime.handle.log_view import BEAT, Completed, LogView, Progress
 from timely_spark.runtime.handle.probe import QueryProbe
 from timely_spark.runtime.handle.sent import Sent
-from timely_spark.runtime.handle.watch import (
-    BEAT,
-    Completed,
-    LogView,
-    Progress,
-    only_the_wait,
-    wait_in_a_thread,
-)
 from timely_spark.runtime.query.live import BatchProgress, running_batch
 from timely_spark.runtime.query.rest import at_rest, stop_with_warning, yielding
 from timely_spark.runtime.run_context import RunContext

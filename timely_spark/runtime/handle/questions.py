@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.errors import NotComplete
 from timely_spark.graph import caller, find, refuse
 from timely_spark.graph import names as names_of
-from timely_spark.runtime.handle.ask import Answer, how_old
+from timely_spark.runtime.handle.indexes import Answer, how_old
 from timely_spark.times import as_epoch
 
 if TYPE_CHECKING:

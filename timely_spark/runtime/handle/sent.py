@@ -8,7 +8,7 @@ from typing import Any
 
 from timely_spark.compiler.plan import Plan
 from timely_spark.runtime.handle.idle import Idle
-from timely_spark.runtime.handle.watch import LogView
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.sources.present import Read, last_captured, present
 from timely_spark.runtime.sources.replay import ReplaySource
 from timely_spark.runtime.sources.source import JournaledSource

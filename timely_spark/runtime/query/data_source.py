@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from timely_spark.runtime.query.flow_reader import FlowReader
-    from timely_spark.runtime.sources.polling import Offset
+    from timely_spark.runtime.sources.reader import Offset
 
 
 def timely_source(path: Sequence[str]) -> type[DataSource]:

@@ -27,8 +27,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.query.rest import rest, yields
 from timely_spark.runtime.run_context import RunContext
-from timely_spark.runtime.sources.polling import Offset, Reader
-from timely_spark.runtime.sources.reader import readers_of
+from timely_spark.runtime.sources.file_readers import readers_of
+from timely_spark.runtime.sources.reader import Offset, Reader
 from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.entries import entry_size, read_entry
 from timely_spark.runtime.storage.log import FIRST, RoundLog

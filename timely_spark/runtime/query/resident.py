@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.query.flow_reader import SMALL_ENTRIES, next_entries, packed_entries, wakeup_of
 from timely_spark.runtime.run_context import RunContext
-from timely_spark.runtime.sources.polling import Reader
-from timely_spark.runtime.sources.reader import readers_of
+from timely_spark.runtime.sources.file_readers import readers_of
+from timely_spark.runtime.sources.reader import Reader
 from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker import ROWS

@@ -19,7 +19,7 @@ import pyarrow as pa
 from timely_spark.runtime.errors import BadRecord
 from timely_spark.runtime.sources.account import write_names
 from timely_spark.runtime.sources.kafka import QUARANTINED, KafkaSource, Offsets, Range
-from timely_spark.runtime.sources.polling import Offset, Reader
+from timely_spark.runtime.sources.reader import Offset, Reader
 from timely_spark.runtime.storage.files import quoted
 from timely_spark.worker import pack_quarantined
 

@@ -1,6 +1,6 @@
 """The present contents of a source, and whether a batch has read them: a wait needs both.
 
-A batch's offset of a source says what was read up to that batch (see `reader`).
+A batch's offset of a source says what was read up to that batch (see `file_readers`).
 """
 
 from __future__ import annotations

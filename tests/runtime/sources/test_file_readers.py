@@ -24,10 +24,10 @@ from timely_spark.runtime.errors import BadFile, LostOwnership
 from timely_spark.runtime.sources import journal, polling
 from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.sources.arrivals import File
+from timely_spark.runtime.sources.file_readers import FilesReader
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
-from timely_spark.runtime.sources.polling import FilesShare
-from timely_spark.runtime.sources.reader import FilesReader
+from timely_spark.runtime.sources.reader import FilesShare
 from timely_spark.runtime.storage.files import Files
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,72 @@
+"""Waits for a query that an interrupt (Ctrl-C) ends, and that leave the query running."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from typing import TypeVar
+
+#: Seconds after which a second interrupt ends a call of the JVM.
+HANGS = 1.0
+
+T = TypeVar("T")
+
+
+@contextmanager
+def only_the_wait() -> Iterator[Callable[..., None]]:
+    """While the body waits for a query, an interrupt (Ctrl-C) ends the wait and leaves the query running.
+
+    Gives the function with which the body calls what an interrupt may end, such as `time.sleep`. There, or at
+    the end of the body, it is raised, as a `KeyboardInterrupt` and nothing more; only the main thread gets
+    one. In the middle of a call of the JVM, Py4J would close the connections of other threads, too, and that
+    call, the next one or the query would fail. If such a call hangs, an interrupt `HANGS` seconds after the
+    first ends it.
+    PySpark's own handler of SIGINT first cancels all jobs of the session, which fails every running query.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda call, *args: call(*args)
+        return
+    free = False
+    noted: list[float] = []
+
+    def interrupt(*_: object) -> None:
+        noted.append(time.monotonic())
+        if free or noted[-1] - noted[0] > HANGS:
+            raise KeyboardInterrupt
+
+    def interruptible(call: Callable[..., object], *args: object) -> None:
+        nonlocal free
+        free = True
+        if noted:
+            raise KeyboardInterrupt
+        call(*args)
+        free = False
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield interruptible
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if noted:
+        raise KeyboardInterrupt
+
+
+def wait_in_a_thread(blocks: Callable[[], T]) -> T:
+    """Call what blocks for long; an interrupt ends the wait for it, and leaves the call alone."""
+    done: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            done.set_result(blocks())
+        except BaseException as error:  # noqa: BLE001 - raised below
+            done.set_exception(error)
+
+    with only_the_wait() as interruptible:
+        threading.Thread(target=call, name="timely-wait", daemon=True).start()
+        while not done.done():
+            interruptible(wait, [done], 1.0)  # Windows interrupts no wait, only what comes after it
+    return done.result()
