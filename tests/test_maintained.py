@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.tables import rows_of
 
 pytestmark = pytest.mark.spark
 NO_FRAME = {"frame": None, "algorithm": None}
@@ -51,9 +52,8 @@ def test_the_table_is_the_result_after_each_run_and_takes_deletions(
         query.await_termination()
         graph.add_edges_from(edge[:2] for edge in edges if edge[2] > 0)
         graph.remove_edges_from(edge[:2] for edge in edges if edge[2] < 0)
-        shown = spark.read.format("delta").load(table).collect()
 
-        assert {(row.node, row.component) for row in shown} == components(graph)
+        assert {*rows_of(table, "node", "component")} == components(graph)
         assert query.name == "connected_components"
 
 
@@ -69,8 +69,7 @@ def test_a_further_frame_is_a_collection(spark: SparkSession, checkpoint: str, t
     )  # fmt: skip
     query.await_termination()
 
-    shown = spark.read.format("delta").load(str(tmp_path / "near")).collect()
-    assert {(row.node, row.distance) for row in shown} == {(1, 0), (2, 1), (3, 2)}
+    assert rows_of(tmp_path / "near", "node", "distance") == [(1, 0), (2, 1), (3, 2)]
 
 
 def test_a_query_in_sql_is_kept_and_takes_deletions(
@@ -93,8 +92,7 @@ def test_a_query_in_sql_is_kept_and_takes_deletions(
             trigger="available_now",
         )
         query.await_termination()
-        shown = spark.read.format("delta").load(table).collect()
-        assert {(row.a, row.n) for row in shown} == degrees
+        assert {*rows_of(table, "a", "n")} == degrees
 
     with pytest.raises(ts.TimelyError, match=r"(?s)no column x, in line 1.*Hint: "):
         ts.maintain(sql="SELECT x FROM edges", tables={"edges": frame}, table=table, checkpoint=checkpoint)

@@ -123,7 +123,7 @@ def test_a_jar_that_is_not_listed_is_deleted(tmp_path: Path) -> None:
     (jar := tmp_path / "delta.jar").write_bytes(b"something else")
 
     with pytest.raises(RuntimeError, match=r"(?s)not those of conf/jars.sha256.*[0-9a-f]{64}  delta.jar"):
-        verify([jar.as_uri()])
+        verify([jar])
     assert not jar.exists()
 
 

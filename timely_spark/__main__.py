@@ -154,6 +154,11 @@ def _parser() -> argparse.ArgumentParser:
             "Java, Python or Spark."
         ),
     )
+    for name, of in (("delta", "Delta Lake"), ("kafka", "Spark's Kafka connector")):
+        ready.add_argument(
+            f"--{name}", dest="packages", action="append_const", const=name, default=[],
+            help=f"also the jars of {of}, which a session would resolve and copy at its start",
+        )  # fmt: skip
     ready.set_defaults(run=_prepared)
     return parser
 
@@ -232,11 +237,11 @@ def _served(options: argparse.Namespace) -> int:
     return 0
 
 
-def _prepared(_: argparse.Namespace) -> int:
+def _prepared(options: argparse.Namespace) -> int:
     try:
         require_spark()
         ready = place()
-        ready.make()
+        ready.make(options.packages)
     except OSError as error:
         return _failed(error)
     text = f"""{ready.folder} is ready: timely_spark.configure uses it.

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.tables import rows_of
 from timely_spark.__main__ import main
 from timely_spark.demo import flow as demo
 from timely_spark.demo.picture import rings
@@ -87,7 +88,7 @@ def test_a_run_agrees_with_networkx_and_leaves_a_page_and_a_table(
     page = shown.read_text(encoding="utf-8")
     ET.fromstring(page.removeprefix("<!DOCTYPE html>"))
     assert page.count("<svg") == 3
-    assert spark.read.format("delta").load(str(tmp_path / "graph" / "components")).count()
+    assert rows_of(tmp_path / "graph" / "components")
 
 
 def test_an_answer_that_is_not_checked_is_said_to_be(

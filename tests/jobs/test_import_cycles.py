@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.tables import rows_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,8 +213,8 @@ def test_a_run_goes_on_where_the_one_before_was_stopped(
 
     def changes() -> list[list[tuple[str, str, int]]]:
         epochs: dict[int, list[tuple[str, str, int]]] = defaultdict(list)
-        for row in spark.read.format("delta").load(out).collect():
-            epochs[row.epoch].append((row.module, row.cycle, row.diff))
+        for epoch, *change in rows_of(out, "epoch", "module", "cycle", "diff"):
+            epochs[epoch].append(tuple(change))
         return [sorted(epochs[epoch]) for epoch in sorted(epochs)]
 
     send = ts.Input.send

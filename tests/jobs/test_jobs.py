@@ -27,6 +27,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.tables import rows_of
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "jobs"
@@ -140,10 +141,6 @@ def write_parquet(folder: Path, epoch: int, rows: list[tuple[int, ...]], *column
     os.utime(folder / f"{epoch}.parquet", (1_600_000_000 + epoch,) * 2)
 
 
-def read(spark: SparkSession, table: Path) -> list[tuple[Any, ...]]:
-    return sorted(map(tuple, spark.read.format("delta").load(str(table)).collect()))
-
-
 @pytest.mark.timeout(240)
 def test_components_of_a_graph_that_grows_and_shrinks(
     spark: SparkSession, tmp_path: Path, here: Callable[..., str]
@@ -191,7 +188,7 @@ def test_bad_edges_lose_nothing(spark: SparkSession, tmp_path: Path, here: Calla
 
     file.write_text("src,dst\n1,2\n3,2\n")
     here("connected_components", *args)
-    assert read(spark, tmp_path / "out") == [(0, 1, 1, 1), (0, 2, 1, 1), (0, 3, 1, 1)]
+    assert rows_of(tmp_path / "out") == [(0, 1, 1, 1), (0, 2, 1, 1), (0, 3, 1, 1)]
 
 
 def test_an_epoch_is_told_once_and_no_epoch_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,13 +231,13 @@ def test_shortest_paths_go_on_after_a_stop(
     args += ["--output", tmp_path / "out", "--current", tmp_path / "now"]
     (tmp_path / "in" / "0.csv").write_text("1,2,9.5,1\n1,3,2,1\n3,2,1.5,1\n7,2,1e3,1\n")
     here("shortest_paths", *args, "--from", 1, 7, 99)
-    assert read(spark, tmp_path / "now") == [(0, 1, 0.0), (0, 2, 3.5), (0, 3, 2.0), (0, 7, 0.0)]
+    assert rows_of(tmp_path / "now") == [(0, 1, 0.0), (0, 2, 3.5), (0, 3, 2.0), (0, 7, 0.0)]
 
     here("shortest_paths", *args, "--from", 7, 1, 99)  # nothing new
     (tmp_path / "in" / "1.csv").write_text("1,3,2,-1\n99,1,5,1\n")
     here("shortest_paths", *args, "--from", 1, 7, 99)
 
-    now = {row[1:]: row[0] for row in read(spark, tmp_path / "now")}
+    now = {row[1:]: row[0] for row in rows_of(tmp_path / "now")}
     assert {*now} == {(1, 0.0), (2, 9.5), (7, 0.0), (99, 0.0)}
     assert now[2, 9.5] > now[1, 0.0] == 0
     log = ts.snapshot(spark.read.format("delta").load(str(tmp_path / "out")))

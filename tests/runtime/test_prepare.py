@@ -6,9 +6,11 @@ import os
 import shutil
 import zipfile
 from importlib.machinery import SourceFileLoader
+from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -38,17 +40,37 @@ def spark_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("pyspark.zip", "py4j-0-src.zip"):
         with zipfile.ZipFile(folder / "python" / "lib" / name, "w") as out:
             out.writestr("package/__init__.py", "")
+    for name in ("slf4j-api-2.0.17.jar", "netty-4.2-linux.jar", "netty-4.2-osx.jar"):
+        (folder / "jars" / name).touch()
     monkeypatch.setattr(prepare, "_pyspark", lambda: folder)
     return folder
 
 
 @pytest.fixture
-def ready(monkeypatch: pytest.MonkeyPatch) -> Prepared:
+def fetched(tmp_path: Path) -> list[Path]:
+    """Jars of packages: of Delta, of the Kafka connector, and one that Spark has in another version."""
+    pytest.importorskip("delta")
+    (tmp_path / "ivy").mkdir()
+    names = [
+        f"io.delta_delta-spark_4.2_2.13-{version('delta-spark')}.jar",
+        f"org.apache.spark_spark-sql-kafka-0-10_2.13-{pyspark.__version__}.jar",
+        "org.slf4j_slf4j-api-2.0.13.jar",
+    ]
+    jars = [tmp_path / "ivy" / name for name in names]
+    for jar in jars:
+        jar.touch()
+    return jars
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch, fetched: list[Path]) -> Prepared:
     """What the command makes, by a run that writes no real archive."""
 
     def run(command: list[str], *, env: dict[str, str], **_: object) -> object:
-        option = env["SPARK_SUBMIT_OPTS"].partition("ArchiveClassesAtExit=")[2]
-        Path(option.partition('"')[0]).write_text("classes")
+        if option := env["SPARK_SUBMIT_OPTS"].partition("ArchiveClassesAtExit=")[2]:
+            Path(option.partition('"')[0]).write_text("classes")
+        else:
+            Path(command[3]).write_text(",".join(f"file:{jar}" for jar in fetched))
         return type("Ended", (), {"returncode": 0})
 
     monkeypatch.setattr(prepare.subprocess, "run", run)
@@ -97,7 +119,7 @@ def test_nothing_is_used_where_nothing_was_made() -> None:
 
 
 @pytest.mark.parametrize("damage", ["archive", "zip", "index", "jars"])
-def test_what_is_not_whole_is_not_used(damage: str, ready: Prepared) -> None:
+def test_what_is_not_whole_is_not_used(damage: str, ready: Prepared, spark_folder: Path) -> None:
     assert prepared() == ready
     if damage == "archive":
         ready.archive.write_text("class")
@@ -106,7 +128,7 @@ def test_what_is_not_whole_is_not_used(damage: str, ready: Prepared) -> None:
     elif damage == "index":
         (ready.folder / "index.json").write_text("{")
     else:
-        (ready.home / "jars").unlink()
+        (spark_folder / "jars" / "slf4j-api-2.0.17.jar").unlink()
 
     assert prepared() is None
     ready.make()
@@ -122,6 +144,37 @@ def test_a_run_that_fails_is_told_and_leaves_nothing_to_use(
     assert main(["prepare"]) == 1
     assert "JAVA_HOME is not set" in capsys.readouterr().err
     assert prepared() is None
+
+
+PACKAGES = "spark.jars.packages"
+
+
+def test_a_session_fetches_no_jar_that_its_spark_has(
+    ready: Prepared, fetched: list[Path], spark_folder: Path
+) -> None:
+    def packages(master: str = "local[2]", **settings: str) -> list[str]:
+        builder = SparkSession.Builder().master(master)
+        for key, value in settings.items():
+            builder.config(key, value)
+        builder = configure(builder, delta=True, kafka=True, extra_packages=["a:b:1"])
+        return str(builder._options[PACKAGES]).split(",")
+
+    delta = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"
+    kafka = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    assert packages() == [delta, kafka, "a:b:1"]
+    assert packages(**{PACKAGES: "c:d:2"}) == ["c:d:2", delta, kafka, "a:b:1"], "what the builder has stays"
+    assert main(["prepare", "--delta", "--kafka"]) == 0
+    assert packages() == ["a:b:1"]
+    assert packages("spark://host:7077") == [delta, kafka, "a:b:1"], "executors have another Spark"
+    own = {jar.name for jar in (spark_folder / "jars").iterdir()}
+    assert {jar.name for jar in (ready.home / "jars").iterdir()} == own | {jar.name for jar in fetched[:2]}, (
+        "of two versions Spark's own counts, as in a session with packages"
+    )
+
+    fetched[0].unlink()  # somebody has cleared Ivy's cache
+    assert prepared() is None
+    del os.environ["SPARK_HOME"]
+    assert packages() == [delta, kafka, "a:b:1"]
 
 
 def test_the_command_says_what_spark_submit_needs(
@@ -161,7 +214,7 @@ def test_the_home_has_the_installed_sparks_parts(ready: Prepared, spark_folder: 
 
     (spark_folder / "python" / "pyspark").mkdir()
 
-    for part in ("bin", "conf", "jars", "sbin", "python/pyspark"):
+    for part in ("bin", "conf", "sbin", "python/pyspark", "jars/slf4j-api-2.0.17.jar"):
         assert (ready.home / part).samefile(spark_folder / part)
     assert {path.name for path in (ready.home / "python" / "lib").iterdir()} == {
         "pyspark.zip",

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.tables import rows_of
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.runtime.sinks.delivery import Delivery
@@ -37,10 +38,6 @@ def deliver(spark: SparkSession, sink: DeltaSink, epoch: int, *rows: tuple[Any, 
     sink.deliver(spark, epoch, [part(epoch, *rows)])
 
 
-def rows(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in spark.read.format("delta").load(str(path)).collect())
-
-
 def test_an_epoch_of_changes_is_taken_in_once(spark: SparkSession, tmp_path: Path) -> None:
     first = [(1, "a", 1), (2, "b", 1)]
     second = [(1, "a", -1), (1, "z", 1), (2, "b", -1), (3, "c", 1)]
@@ -51,8 +48,8 @@ def test_an_epoch_of_changes_is_taken_in_once(spark: SparkSession, tmp_path: Pat
         deliver(spark, prepared(spark, tmp_path / name), 1, *second)  # a restart that asks for no epochs
         deliver(spark, prepared(spark, tmp_path / name), 2, (4, "d", 1))
 
-    assert rows(spark, tmp_path / "plain") == [(1, "z"), (3, "c"), (4, "d")]
-    assert rows(spark, tmp_path / "stamped") == [(1, 1, "z"), (1, 3, "c"), (2, 4, "d")]
+    assert rows_of(tmp_path / "plain") == [(1, "z"), (3, "c"), (4, "d")]
+    assert rows_of(tmp_path / "stamped") == [(1, 1, "z"), (1, 3, "c"), (2, 4, "d")]
 
 
 def test_a_table_may_be_made_before_with_partitions_and_properties(
@@ -73,8 +70,8 @@ def test_a_table_may_be_made_before_with_partitions_and_properties(
         deliver(spark, sink, 0, (1, "a", 1), (2, "b", 1))
         deliver(spark, sink, 1, (2, "b", -1), (3, "c", 1))
 
-    assert rows(spark, now) == [(1, "a"), (3, "c")]
-    assert rows(spark, log) == [(0, 1, "a", 1), (0, 2, "b", 1), (1, 2, "b", -1), (1, 3, "c", 1)]
+    assert rows_of(now) == [(1, "a"), (3, "c")]
+    assert rows_of(log) == [(0, 1, "a", 1), (0, 2, "b", 1), (1, 2, "b", -1), (1, 3, "c", 1)]
     detail = spark.sql(f"DESCRIBE DETAIL delta.`{now}`").collect()[0]
     assert detail["partitionColumns"] == ["v"]
     assert detail["properties"]["team"] == "graphs"
@@ -90,7 +87,7 @@ def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, t
             deliver(spark, sink, 1, *second)
         what = f'{sink.target}: {{"k":{second[0][0]}}} are the keys of more than one record'
         assert str(error.value) == f"{what}\nHint: give keys that tell the records apart."
-    assert rows(spark, tmp_path / "now") == [(0, 1, "a")]
+    assert rows_of(tmp_path / "now") == [(0, 1, "a")]
 
 
 def test_keys_are_checked_at_each_epoch_of_a_commit_of_several(spark: SparkSession, tmp_path: Path) -> None:
@@ -101,10 +98,10 @@ def test_keys_are_checked_at_each_epoch_of_a_commit_of_several(spark: SparkSessi
     for first, second in (([(1, "b", 1)], (1, "a", -1)), ([(2, "b", 1), (2, "c", 1)], (2, "b", -1))):
         with pytest.raises(SchemaError, match="are the keys of more than one record"):
             sink.deliver(spark, 2, [part(1, *first), part(2, second)])
-    assert rows(spark, tmp_path / "now") == [(1, "a")]
+    assert rows_of(tmp_path / "now") == [(1, "a")]
     gone, moved = part(1, (1, "a", -1), (3, "x", 1)), part(3, (1, "b", -1), (1, "c", 1), (3, "x", -1))
     sink.deliver(spark, 3, [gone, part(2, (1, "b", 1)), moved])
-    assert rows(spark, tmp_path / "now") == [(1, "c")]
+    assert rows_of(tmp_path / "now") == [(1, "c")]
 
 
 def test_odd_names_are_names(spark: SparkSession, tmp_path: Path) -> None:
@@ -124,7 +121,7 @@ def test_odd_names_are_names(spark: SparkSession, tmp_path: Path) -> None:
         ]
         content = to_bytes(pa.Table.from_pylist(records, schema))
         sink.deliver(spark, epoch, [Delivery(epoch, [content], Blobs(Files("/nowhere")), vertex)])
-    assert [(set(row[:5]), {value.x for value in row[5:]}) for row in rows(spark, tmp_path / "now")] == [
+    assert [(set(row[:5]), {value.x for value in row[5:]}) for row in rows_of(tmp_path / "now")] == [
         ({1}, {"z"}),
         ({3}, {"c"}),
         ({4}, {"n"}),
@@ -166,7 +163,7 @@ def test_log_and_table_agree(spark: SparkSession, checkpoint: str, tmp_path: Pat
             assert query.wait_for(timeout=60)
             log = ts.snapshot(spark.read.format("delta").load(str(tmp_path / "log")))
             assert sorted(map(tuple, log.collect())) == degrees
-            assert rows(spark, tmp_path / "now") == degrees
+            assert rows_of(tmp_path / "now") == degrees
 
 
 def test_what_cannot_count_is_no_diff() -> None:

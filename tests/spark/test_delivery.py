@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 import timely_spark as ts
+from tests.support.tables import operations, rows_of
 from timely_spark.coordinator import OUTPUTS
 from timely_spark.errors import VertexError
 from timely_spark.graph import Monotone
@@ -61,15 +62,6 @@ def part(epoch: int, *tables: pa.Table, vertex: Vertex | None = None, blobs: Blo
 
 def refined(*tables: pa.Table) -> Delivery:
     return part(0, *tables, vertex=MonotoneOutput(SCHEMA, None, Monotone(("k",), "v", greatest=False)))
-
-
-def history(spark: SparkSession, path: Path) -> Counter[str]:
-    found = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").select("operation").collect()
-    return Counter(row[0] for row in found)
-
-
-def rows(spark: SparkSession, path: Path, *columns: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in spark.read.format("delta").load(str(path)).select(*columns).collect())
 
 
 # -- what waits for its epoch --------------------------------------------------------------------------------
@@ -186,7 +178,7 @@ def test_a_large_epoch_is_what_a_small_one_is(
     )  # the user's key, too, comes from several workers
     sink.prepare(spark, Output(name="out", vertex=Vertex(SCHEMA), sink=sink), "/nowhere", "one")
     sink.deliver(spark, 0, [part(3, table((2, "old"))), part(4, table((1, "a"), (2, "b")), table((1, "c")))])
-    assert rows(spark, tmp_path / "t", "epoch", "k", "v") == [(4, 1, "c"), (4, 2, "b")]
+    assert rows_of(tmp_path / "t", "epoch", "k", "v") == [(4, 1, "c"), (4, 2, "b")]
 
 
 def test_a_large_epoch_reaches_its_sinks_past_the_driver(
@@ -316,8 +308,8 @@ def test_two_outputs_of_a_flow_in_one_table_both_arrive_and_the_users_own_rows_s
             sink.deliver(spark, 0, [part(0, pa.table({"n": [n]}))])
     spark.sql(f"INSERT INTO delta.`{tmp_path / 't'}` VALUES (-1, 7)")
     sinks[0].deliver(spark, 1, [part(1, pa.table({"n": [2]}))])
-    assert rows(spark, tmp_path / "t", "epoch", "n") == [(-1, 7), (0, 0), (0, 1), (1, 2)]
-    assert history(spark, tmp_path / "t")["WRITE"] == 4
+    assert rows_of(tmp_path / "t", "epoch", "n") == [(-1, 7), (0, 0), (0, 1), (1, 2)]
+    assert Counter(operations(tmp_path / "t"))["WRITE"] == 4
 
     other = DeltaSink(str(tmp_path / "t"))  # a third with other columns is told so at the start
     vertex = Vertex(pa.schema([("m", pa.int64())]))
@@ -370,7 +362,7 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
         query = flow.start(spark, checkpoint=checkpoint, workers=1, commit_every=0)
         message = failing(query, "step 'log'.* failed at epoch 1.*: PermissionError")
     assert "test_delivery.py:" in message
-    assert rows(spark, tmp_path / "log", "epoch", "n") == [(0, 10)]
+    assert rows_of(tmp_path / "log", "epoch", "n") == [(0, 10)]
 
     # now the subscriber fails, after all others have had the epoch
     flow, x = build()
@@ -386,12 +378,12 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
         assert query.wait_for("heard", epoch=2, timeout=60)
 
     expected = [(epoch, 10 + epoch) for epoch in range(3)]
-    assert rows(spark, tmp_path / "log", "epoch", "n") == expected
-    assert rows(spark, tmp_path / "now", "epoch", "k", "n") == [(2, 1, 12)]
-    assert history(spark, tmp_path / "log") == {"CREATE TABLE AS SELECT": 1, "WRITE": 3}, (
+    assert rows_of(tmp_path / "log", "epoch", "n") == expected
+    assert rows_of(tmp_path / "now", "epoch", "k", "n") == [(2, 1, 12)]
+    assert Counter(operations(tmp_path / "log")) == {"CREATE TABLE AS SELECT": 1, "WRITE": 3}, (
         "a commit for each epoch"
     )
-    assert history(spark, tmp_path / "now") == {"CREATE TABLE AS SELECT": 1, "MERGE": 3}
+    assert Counter(operations(tmp_path / "now")) == {"CREATE TABLE AS SELECT": 1, "MERGE": 3}
     archive = spark.read.parquet(str(tmp_path / "files")).select("epoch", "n").collect()
     assert sorted(map(tuple, archive)) == expected
     assert [(epoch, [n]) for epoch, n in expected] == sorted(
@@ -424,4 +416,4 @@ def test_transactions_of_one_query_are_not_seen_by_another_nor_by_the_user(
             query.stop()
     assert set(seen) == {None}
     assert spark.conf.get(app, None) is None
-    assert [rows(spark, tmp_path / name, "k", "n") for name in ("one", "two")] == [[(1, 5)]] * 2
+    assert [rows_of(tmp_path / name, "k", "n") for name in ("one", "two")] == [[(1, 5)]] * 2

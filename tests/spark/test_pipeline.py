@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.sql_text import read_sql
+from tests.support.tables import rows_of
 from timely_spark.pipeline import read_pipeline
 
 ROOT = Path(__file__).parents[2]
@@ -34,14 +35,13 @@ def test_rings_of_transfers_follow_the_files(spark, tmp_path):
         )
         return query
 
-    def run(name, rows, sql=RINGS):
+    def run(name, transfers, sql=RINGS):
         (tmp_path / "in").mkdir(exist_ok=True)
-        text = "payer,payee,amount,diff\n" + "".join(f"{','.join(map(str, row))}\n" for row in rows)
+        text = "payer,payee,amount,diff\n" + "".join(f"{','.join(map(str, row))}\n" for row in transfers)
         (tmp_path / "in" / f".{name}").write_text(text)
         (tmp_path / "in" / f".{name}").rename(tmp_path / "in" / f"{name}.csv")
         start(sql).await_termination()
-        table = spark.read.format("delta").load(str(tmp_path / "rings"))
-        return sorted((row.account, row.ring) for row in table.collect())
+        return rows_of(tmp_path / "rings", "account", "ring")
 
     ring = [(1, 2, 5000, 1), (2, 3, 5000, 1), (3, 1, 5000, 1), (3, 4, 9000, 1), (4, 3, 10, 1)]
     assert run("a", ring) == [(1, 1), (2, 1), (3, 1)]
@@ -60,10 +60,10 @@ def test_the_readme_is_all_that_it_takes(spark, tmp_path):
                 spark, checkpoint=tmp_path / "check", tell=lambda _: None, trigger="available_now"
             )
             query.await_termination()
-            tables.append(spark.read.format("delta").load(str(tmp_path / "rings")).collect())
+            tables.append(rows_of(tmp_path / "rings", "account"))
         elif not line.startswith("pip"):
             subprocess.run(line, shell=True, check=True)
-    assert [sorted(row.account for row in table) for table in tables] == [[1, 2, 3], []]
+    assert tables == [[(1,), (2,), (3,)], []]
 
 
 VIEWS = """
@@ -82,9 +82,8 @@ def test_a_changed_file_keeps_the_views_that_did_not_change_and_says_what_it_reb
     (tmp_path / "in").mkdir()
     told = []
 
-    def rows(view):
-        table = spark.read.format("delta").load(str(tmp_path / view))
-        return sorted((row.payer, row.x) for row in table.collect())
+    def total(view):
+        return rows_of(tmp_path / view, "payer", "x")
 
     def run(number, sql, *paid):
         text = "".join(f"{payer},{amount},1\n" for payer, amount in paid)
@@ -105,23 +104,23 @@ def test_a_changed_file_keeps_the_views_that_did_not_change_and_says_what_it_reb
     # a new view is built from the first record; the old one continues, with the first file's rows once
     assert run(2, VIEWS + MOST, (1, 30), (2, 10)) == 2
     assert told == ["most: built"]
-    assert rows("total") == [(1, 50), (2, 10)]
-    assert rows("most") == [(1, 30), (2, 10)]
+    assert total("total") == [(1, 50), (2, 10)]
+    assert total("most") == [(1, 30), (2, 10)]
 
     # a view that a changed one reads is another plan; one that the file lacks stops, and its table stays
     assert run(3, VIEWS.replace(">= 10", ">= 15") + MOST.replace("max", "min"), (3, 12)) == 1
     assert told == [
         "total: rebuilt, as it or what it reads changed", "most: rebuilt, as it or what it reads changed"
     ]  # fmt: skip
-    assert rows("total") == [(1, 50)]
-    assert rows("most") == [(1, 20)]
+    assert total("total") == [(1, 50)]
+    assert total("most") == [(1, 20)]
 
     # the flow of both cannot continue without the first, whose steps the second reads
     alone = VIEWS.partition("CREATE MATERIALIZED")[0].replace(">= 10", ">= 15") + MOST.replace("max", "min")
     assert run(4, alone, (3, 40)) == 1
     assert told[0] == "total: no longer kept"
-    assert rows("most") == [(1, 20), (3, 40)]
-    assert rows("total") == [(1, 50)]
+    assert total("most") == [(1, 20), (3, 40)]
+    assert total("total") == [(1, 50)]
 
 
 def test_the_folder_of_the_page_keeps_its_tables_and_rebuilds_what_changes(spark, tmp_path):
@@ -142,10 +141,7 @@ def test_the_folder_of_the_page_keeps_its_tables_and_rebuilds_what_changes(spark
         )
         for query in queries:
             query.await_termination()
-        return [
-            sorted(map(tuple, spark.read.format("delta").load(str(tmp_path / table)).collect()))
-            for table in ("groups", "sizes")
-        ]
+        return [rows_of(tmp_path / table) for table in ("groups", "sizes")]
 
     groups = [(1, 1), (2, 1), (3, 3), (4, 3)]
     assert run(1, (1, 2, 5000, 1), (3, 4, 2000, 1), (2, 3, 10, 1)) == [groups, [(1, 2), (3, 2)]]

@@ -9,9 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.tables import rows_of
 from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.delivery import Delivery
@@ -40,10 +42,6 @@ def part(epoch: int, *tables: pa.Table) -> Delivery:
     return Delivery(epoch, [*map(to_bytes, tables)], Blobs(Files("/nowhere")), Vertex(tables[0].schema))
 
 
-def rows(spark: SparkSession, path: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in spark.read.format("delta").load(path).collect())
-
-
 def test_a_stream_without_data_leaves_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     prepared(spark, DeltaSink(path))
@@ -53,7 +51,7 @@ def test_a_stream_without_data_leaves_an_empty_table(spark: SparkSession, tmp_pa
         ("k", "bigint"),
         ("v", "string"),
     ]
-    assert rows(spark, path) == []
+    assert rows_of(path) == []
 
 
 @pytest.mark.parametrize("engine", ["delta-rs", pytest.param("Spark", marks=pytest.mark.campaign)])
@@ -71,9 +69,9 @@ def test_an_epoch_that_is_delivered_again_is_written_once(
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
     sink.deliver(spark, 1, [part(1, table((1, "again")))])  # one engine finds what the other wrote
 
-    assert rows(spark, path) == [(0, 0, "a"), (1, 1, "a"), (3, 3, "a")]
-    written = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where("operation = 'WRITE'")
-    assert [engine in row.engineInfo for row in written.collect()] == [True] * 3
+    assert rows_of(path) == [(0, 0, "a"), (1, 1, "a"), (3, 3, "a")]
+    written = [commit for commit in DeltaTable(path).history() if commit["operation"] == "WRITE"]
+    assert [engine in commit["engineInfo"] for commit in written] == [True] * 3
 
 
 def test_with_keys_the_table_is_current(spark: SparkSession, tmp_path: Path) -> None:
@@ -83,7 +81,7 @@ def test_with_keys_the_table_is_current(spark: SparkSession, tmp_path: Path) -> 
     sink.deliver(spark, 2, [part(2, table((2, "z"), (3, "n")))])
     sink.deliver(spark, 2, [part(2, table((2, "again")))])
 
-    assert rows(spark, path) == [(0, 1, "c"), (2, 2, "z"), (2, 3, "n")]
+    assert rows_of(path) == [(0, 1, "c"), (2, 2, "z"), (2, 3, "n")]
 
 
 @pytest.mark.campaign  # the table is current below
@@ -94,7 +92,7 @@ def test_with_keys_an_older_epoch_that_arrives_later_changes_nothing(
     sink = prepared(spark, DeltaSink(path, keys=("k",), epoch=True))
     sink.deliver(spark, 0, [part(4, table((1, "new"), (2, "b")))])
     sink.deliver(spark, 1, [part(3, table((1, "old"), (3, "c"))), part(4, table((2, "z")))])
-    assert rows(spark, path) == [(3, 3, "c"), (4, 1, "new"), (4, 2, "z")]
+    assert rows_of(path) == [(3, 3, "c"), (4, 1, "new"), (4, 2, "z")]
 
     sink = prepared(spark, DeltaSink(changes, keys=("k",), diff="diff", epoch=True), CHANGES)
     sink.deliver(spark, 0, [part(4, table((1, "new", 1), schema=CHANGES))])
@@ -106,7 +104,7 @@ def test_with_keys_an_older_epoch_that_arrives_later_changes_nothing(
             part(5, table((2, "b", -1), schema=CHANGES)),
         ],
     )
-    assert rows(spark, changes) == [(4, 1, "new")]
+    assert rows_of(changes) == [(4, 1, "new")]
 
 
 def test_with_keys_and_changes_rows_go(spark: SparkSession, tmp_path: Path) -> None:
@@ -115,7 +113,7 @@ def test_with_keys_and_changes_rows_go(spark: SparkSession, tmp_path: Path) -> N
     sink.deliver(spark, 0, [part(0, table((1, "a", 1), (2, "b", 1), schema=CHANGES))])
     sink.deliver(spark, 1, [part(1, table((1, "z", 1), (1, "a", -1), (2, "b", -1), schema=CHANGES))])
 
-    assert rows(spark, path) == [(1, "z")]
+    assert rows_of(path) == [(1, "z")]
 
 
 def test_another_checkpoint_is_refused_without_overwrite(spark: SparkSession, tmp_path: Path) -> None:
@@ -124,12 +122,12 @@ def test_another_checkpoint_is_refused_without_overwrite(spark: SparkSession, tm
 
     with pytest.raises(TableTaken, match="overwrite=True"):
         prepared(spark, DeltaSink(path), identity="two")
-    assert rows(spark, path) == [(0, 1, "a")]
+    assert rows_of(path) == [(0, 1, "a")]
     sink = prepared(spark, DeltaSink(path, overwrite=True), identity="two")
-    assert rows(spark, path) == []
+    assert rows_of(path) == []
     sink.deliver(spark, 0, [part(0, table((2, "b")))])
     prepared(spark, DeltaSink(path, overwrite=True), identity="two")
-    assert rows(spark, path) == [(0, 2, "b")], "a restart of the new owner overwrites nothing"
+    assert rows_of(path) == [(0, 2, "b")], "a restart of the new owner overwrites nothing"
 
 
 # without keys it is the table below, of an earlier version
@@ -144,7 +142,7 @@ def test_a_table_without_the_epochs_before_is_refused(
     prepared(spark, DeltaSink(path, overwrite=True), identity="two")
     with pytest.raises(OutputMismatch, match=r"(?s)table lacks epochs.*overwritten.*\nHint: restore"):
         sink.deliver(spark, 1, [part(1, table((2, "b")))])
-    assert rows(spark, path) == []
+    assert rows_of(path) == []
     shutil.rmtree(path)
     with pytest.raises(OutputMismatch, match="lacks epochs"):
         sink.deliver(spark, 1, [part(1, table((2, "b")))])
@@ -161,7 +159,7 @@ def test_a_table_that_was_restored_to_before_an_epoch_is_refused(spark: SparkSes
     sink = prepared(spark, DeltaSink(path))
     for epoch in (0, 1):
         sink.deliver(spark, epoch, [part(epoch, table((epoch, "a")))])
-    newest = spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").collect()[0].version
+    newest = DeltaTable(path).version()
     spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {newest - 1}")
     with pytest.raises(OutputMismatch, match=r"(?s)restored an earlier version.*\nHint: RESTORE"):
         sink.deliver(spark, 2, [part(2, table((2, "b")))])
@@ -170,7 +168,7 @@ def test_a_table_that_was_restored_to_before_an_epoch_is_refused(spark: SparkSes
     spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {newest}")
     for one in (sink, prepared(spark, DeltaSink(path))):
         one.deliver(spark, 2, [part(2, table((2, "b")))])
-    assert rows(spark, path) == [(0, 0, "a"), (1, 1, "a"), (2, 2, "b")]
+    assert rows_of(path) == [(0, 0, "a"), (1, 1, "a"), (2, 2, "b")]
 
 
 @pytest.mark.campaign
@@ -186,9 +184,9 @@ def test_a_table_that_was_compacted_and_restored_to_a_time_goes_on(
     other = spark.createDataFrame([(0, 9, "z")], "epoch long, k long, v string").write.format("delta")
     other.mode("append").save(path)
     spark.sql(f"RESTORE TABLE delta.`{path}` TO TIMESTAMP AS OF '{time}'")
-    assert rows(spark, path) == [(0, 0, "a")]
+    assert rows_of(path) == [(0, 0, "a")]
     sink.deliver(spark, 1, [part(1, table((1, "b")))])
-    assert rows(spark, path) == [(0, 0, "a"), (1, 1, "b")]
+    assert rows_of(path) == [(0, 0, "a"), (1, 1, "b")]
 
 
 def test_a_table_in_a_catalog(spark: SparkSession) -> None:
@@ -235,10 +233,10 @@ def test_only_names_that_need_it_are_mapped(spark: SparkSession, tmp_path: Path)
     sink = prepared(spark, DeltaSink(path, overwrite=True), ODD, identity="two")
     sink.deliver(spark, 0, [part(0, table((1, None, 1), schema=ODD))])
     assert properties(path)["delta.columnMapping.mode"] == "name"
-    assert rows(spark, path) == [(0, 1, None, 1)]
+    assert rows_of(path) == [(0, 1, None, 1)]
     sink = prepared(spark, DeltaSink(path, overwrite=True), identity="three")
     sink.deliver(spark, 0, [part(0, table((1, "a")))])
-    assert rows(spark, path) == [(0, 1, "a")]
+    assert rows_of(path) == [(0, 1, "a")]
 
 
 def test_mistakes_about_columns(spark: SparkSession, tmp_path: Path) -> None:
@@ -270,7 +268,7 @@ def test_all_outputs_of_one_flow(
         view = [tuple(row) for row in spark.table("seen_by_people").orderBy("epoch", "n").collect()]
     first, second = sorted({epoch for epoch, _ in view})
     assert view == [(first, 1), (first, 2), (second, 3)]
-    assert rows(spark, str(tmp_path / "table")) == view
+    assert rows_of(str(tmp_path / "table")) == view
     assert [each for each in heard if each[0] == first] == [(first, [1, 2]), (first, 2)]
     printed = capsys.readouterr().out
     assert f"spy @ {second}: {{'n': 3}}" in printed
@@ -287,7 +285,7 @@ def test_on_arrival_nobody_waits_for_the_epoch(spark: SparkSession, checkpoint: 
         query.process_all_available()
         x.send([2])
         query.process_all_available()
-        assert rows(spark, str(tmp_path / "table")) == [(0, 1), (0, 2)]
+        assert rows_of(str(tmp_path / "table")) == [(0, 1), (0, 2)]
         assert query.captured("out").rows() == {}
         x.advance_to(1)
         assert query.wait_for("out", epoch=0, timeout=60)
@@ -316,5 +314,4 @@ def test_a_relative_path_of_a_delta_table_is_one_of_the_working_directory(
         monkeypatch.chdir("/")
         assert query.wait_for(timeout=100)
     for name in ("log", "now"):
-        rows = spark.read.format("delta").load(str(tmp_path / "out" / name)).collect()
-        assert sorted(row.n for row in rows) == [1, 2]
+        assert rows_of(tmp_path / "out" / name, "n") == [(1,), (2,)]

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.tables import rows_of
 from timely_spark.runtime.errors import OutputMismatch, TableUnsupported
 from timely_spark.runtime.sinks import delta
 from timely_spark.runtime.sinks.delta import DeltaSink, _tried
@@ -99,8 +100,7 @@ def test_a_query_between_tables_that_are_optimized_clustered_and_vacuumed(
     query.process_all_available()
     query.stop()
 
-    rows = spark.read.format("delta").load(target).select("k", "v").collect()
-    assert sorted(map(tuple, rows)) == [(1, "a!"), (20, "d")]
+    assert rows_of(target, "k", "v") == [(1, "a!"), (20, "d")]
 
 
 @pytest.mark.campaign
@@ -150,10 +150,8 @@ def test_tables_are_optimized_and_vacuumed_in_a_loop_while_epochs_are_written(
         spark.conf.unset(tasks_of_vacuum)
     query.stop()
 
-    log = spark.read.format("delta").load(places["log"])
-    assert sorted(row.n for row in log.collect()) == [*range(epochs)]
-    now = spark.read.format("delta").load(places["now"]).select("k", "v").collect()
-    assert sorted(map(tuple, now)) == [
+    assert rows_of(places["log"], "n") == [(n,) for n in range(epochs)]
+    assert rows_of(places["now"], "k", "v") == [
         (n % 3, n) for n in sorted(range(epochs - 3, epochs), key=lambda n: n % 3)
     ]
     assert len(rounds) > 1

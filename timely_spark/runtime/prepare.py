@@ -4,6 +4,8 @@
 - A SPARK_HOME of links, in which folders stand for `pyspark.zip` and its like. Spark puts them first on the
   path of its Python processes. Of the zip, which has sources only, each of the five that a session's first
   query starts would compile PySpark again; and each process reads a zip's directory a dozen times, in 0.2 s.
+- Jars of Delta and of the Kafka connector among those of that SPARK_HOME. A session with packages resolves
+  and copies three dozen jars at its start, and classes of such jars come from no archive.
 
 Nothing depends on either: without them, or with an archive of another Java, Spark runs as ever.
 """
@@ -14,11 +16,13 @@ import compileall
 import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,25 +36,43 @@ _ELSEWHERE = ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE", "SPARK_SUBMIT_OPT
 
 #: What a SPARK_HOME has besides its libraries; there may be settings in `conf` one day.
 _LIBRARIES = "python/lib"
-_PARTS = ("bin", "conf", "data", "examples", "jars", "licenses", "sbin", "python/pyspark")
+_PARTS = ("bin", "conf", "data", "examples", "licenses", "sbin", "python/pyspark")
 
+#: Names the jars of a session with packages, and loads no class of them.
+_FETCH = """
+import pathlib, sys
+import timely_spark as ts
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[1]")
+builder = ts.configure(builder, delta="delta" in sys.argv, kafka="kafka" in sys.argv)
+spark = builder.config("spark.sql.extensions", "").getOrCreate()
+pathlib.Path(sys.argv[1]).write_text(spark.conf.get("spark.jars", ""))
+spark.stop()
+"""
 #: A small flow: the archive has the classes that it needs.
 _FLOW = """
+import sys, tempfile
 import pyarrow.compute as pc
 import timely_spark as ts
 from pyspark.sql import SparkSession
 
-spark = ts.configure(SparkSession.builder.master("local[2]")).getOrCreate()
+delta = "delta" in sys.argv
+spark = ts.configure(SparkSession.builder.master("local[2]"), delta=delta).getOrCreate()
 flow = ts.Dataflow("prepare")
 numbers = flow.input("numbers", "n long")
 counted = numbers.loop(lambda n: n.where(pc.field("n") < 3).select(n=pc.add(pc.field("n"), 1)))
 counted.to_memory("counted")
-query = flow.start(spark, workers=2)
-for _ in range(3):
-    numbers.send([(1,), (2,)])
-    query.wait_for()
-spark.table("counted").collect()
-query.stop()
+with tempfile.TemporaryDirectory() as folder:
+    if delta:
+        counted.to_delta(folder + "/table")
+        counted.to_delta(folder + "/current", keys=["n"], name="current")
+    query = flow.start(spark, workers=2)
+    for _ in range(3):
+        numbers.send([(1,), (2,)])
+        query.wait_for()
+    spark.table("counted").collect()
+    query.stop()
 spark.stop()
 """
 
@@ -80,9 +102,7 @@ class Prepared:
     def complete(self) -> bool:
         """Whether all is there, as it was made: a JVM may crash on a part of an archive."""
         try:
-            return (
-                bool(json.loads(self._index.read_bytes()) == self._made()) and (self.home / "jars").is_dir()
-            )
+            return bool(json.loads(self._index.read_bytes()) == self._made())
         except (OSError, ValueError):
             return False
 
@@ -91,23 +111,28 @@ class Prepared:
         return self.folder / "index.json"
 
     def _made(self) -> dict[str, object]:
-        libraries = sorted(path.name for path in (self.home / _LIBRARIES).iterdir())
-        return {"archive": self.archive.stat().st_size, "libraries": libraries}
+        libraries, jars = (
+            sorted(path.name for path in (self.home / part).iterdir() if path.exists())
+            for part in (_LIBRARIES, "jars")
+        )
+        return {"archive": self.archive.stat().st_size, "libraries": libraries, "jars": jars}
 
-    def make(self) -> None:
+    def make(self, packages: Sequence[str] = ()) -> None:
         """Make it, or make it again.
 
+        Args:
+            packages: whose jars it has: "delta", "kafka".
+
         Raises:
-            TimelyError: Spark does not run here.
+            TimelyError: Spark does not run here, or the packages cannot be had.
         """
         self._index.unlink(missing_ok=True)
-        link(self.home)
         environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+        link(self.home)
+        if packages:
+            link(self.home, fetch(self.home, packages, environment))
         new = self.archive.with_suffix(".new")
-        tried = archive(new, self.home, _FLOW, environment=environment)
-        if tried.returncode != 0 or not new.exists():
-            msg = f"a small flow did not run on Spark:\n{tried.stdout}{tried.stderr}"
-            raise TimelyError(msg, hint="check that JAVA_HOME, or the PATH, has Java 17 or newer.")
+        archive(new, self.home, packages, environment)
         new.replace(self.archive)
         self._index.write_text(json.dumps(self._made()))
 
@@ -140,15 +165,34 @@ def _pyspark() -> Path:
     return Path(spec.origin).resolve().parent
 
 
-def link(home: Path) -> None:
-    """Make `home` a SPARK_HOME of links into the installed PySpark, with folders for its zips of Python."""
-    spark, libraries = _pyspark(), home / _LIBRARIES
+def link(home: Path, packages: Iterable[Path] = ()) -> None:
+    """Make `home` a SPARK_HOME of links into the installed PySpark, with folders for its zips of Python.
+
+    Args:
+        home: the folder.
+        packages: further jars. What Spark has in another version is left out, as Spark's own classes come
+            first in a session with packages, too.
+    """
+    spark, libraries, jars = _pyspark(), home / _LIBRARIES, home / "jars"
     libraries.mkdir(parents=True, exist_ok=True)
     for part in _PARTS:
         (home / part).unlink(missing_ok=True)
         (home / part).symlink_to(spark / part)
     for path in (spark / _LIBRARIES).glob("*.zip"):
         _unpack(path, libraries / path.name)
+    shutil.rmtree(jars, ignore_errors=True)
+    jars.mkdir()
+    own = [*(spark / "jars").iterdir()]
+    artifacts = {_artifact(jar.name) for jar in own}
+    # Ivy's names begin with the group: com.example_name-1.0.jar
+    more = [jar for jar in packages if _artifact(jar.name.partition("_")[2]) not in artifacts]
+    for jar in (*own, *more):
+        (jars / jar.name).symlink_to(jar)
+
+
+def _artifact(jar: str) -> str:
+    """The name of a jar without its version."""
+    return re.split(r"-\d", jar, maxsplit=1)[0]
 
 
 def _unpack(source: Path, target: Path) -> None:
@@ -163,16 +207,41 @@ def _unpack(source: Path, target: Path) -> None:
         new.rename(target)
 
 
-def archive(
-    path: Path, home: Path, program: str, *arguments: str, environment: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:
-    """Run a program on the Spark of `home`. Its JVM archives the classes that it has loaded."""
+def fetch(home: Path, packages: Sequence[str], environment: Mapping[str, str]) -> list[Path]:
+    """Have the Spark of `home` fetch the jars of packages ("delta", "kafka") from Maven, or Ivy's cache.
+
+    Raises:
+        TimelyError: it cannot.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        jars = Path(folder) / "jars"
+        _run(_FETCH, [str(jars), *packages], home, environment, "")
+        return [Path(jar.removeprefix("file:")) for jar in jars.read_text().split(",")]
+
+
+def archive(path: Path, home: Path, packages: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run a small flow on the Spark of `home`. Its JVM archives the classes that it has loaded.
+
+    Raises:
+        TimelyError: Spark does not run.
+    """
+    _run(_FLOW, packages, home, environment, f'"-XX:ArchiveClassesAtExit={path}"')
+
+
+def _run(
+    program: str, arguments: Sequence[str], home: Path, environment: Mapping[str, str], java: str
+) -> None:
     environment = {
         **environment,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(home),
-        "SPARK_SUBMIT_OPTS": f'"-XX:ArchiveClassesAtExit={path}" -Xlog:disable',
+        "SPARK_SUBMIT_OPTS": f"{java} -Xlog:disable",
     }
     # a process of its own: its JVM writes the archive when it ends, and holds the pipes until then
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - our own text
+    tried = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - our own text
+    if tried.returncode != 0:
+        msg = f"a small program did not run on Spark:\n{tried.stdout}{tried.stderr}"
+        hint = "check that JAVA_HOME, or the PATH, has Java 17 or newer"
+        hint += ", and that Maven Central is reachable." if program == _FETCH else "."
+        raise TimelyError(msg, hint=hint)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -99,8 +100,9 @@ def configure(
     """A builder with tuned settings; settings that the builder has already do not change.
 
     What `python -m timely_spark prepare` has made is used if the builder's master is `local[...]`, unless the
-    environment has a SPARK_HOME: it is set then, in this process and those that it starts. A Spark Connect
-    server has its settings and packages from its own start: its sessions stay as they are.
+    environment has a SPARK_HOME: it is set then, in this process and those that it starts. Jars of Delta and
+    Kafka that such a session's SPARK_HOME has are not fetched. A Spark Connect server has its settings and
+    packages from its own start: its sessions stay as they are.
 
     Example:
         >>> from pyspark.sql import SparkSession
@@ -110,7 +112,7 @@ def configure(
         builder: `SparkSession.builder`, with your own settings.
         delta: also set up Delta Lake (needs the extra `delta`; its jars come from Maven).
         kafka: also set up Spark's Kafka connector (its jars come from Maven).
-        extra_packages: further Maven coordinates, for example of a JDBC driver.
+        extra_packages: Maven coordinates beside those that the builder has, for example of a JDBC driver.
         quiet: leave out progress bars, and the warnings that Spark repeats at each start and stop of a
             healthy query. Logging settings of your own (a `log4j2` file of Spark's, or a Java option) stay.
 
@@ -132,29 +134,49 @@ def configure(
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             **DELTA,
         }
-    if kafka:
-        import pyspark
-
-        connector = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
-        extra_packages = [*extra_packages, connector]
+    packages = list(filter(None, str(options.get("spark.jars.packages", "")).split(",")))
+    packages += [*_packages(options, delta=delta, kafka=kafka), *extra_packages]
     if delta or kafka:
         confs |= {"spark.jars.excludes": _IN_SPARK}
     for key, value in confs.items():
         if key not in options:
             builder = builder.config(key, value)
+    return builder.config("spark.jars.packages", ",".join(packages)) if packages else builder
+
+
+def _packages(options: Mapping[str, object], *, delta: bool, kafka: bool) -> list[str]:
+    """The Maven coordinates of what a session needs and its SPARK_HOME, if it is on this machine, lacks."""
+    from pyspark import __version__ as spark
+
+    artifacts = []
     if delta:
-        return _with_delta(builder, extra_packages)
-    if extra_packages:
-        builder = builder.config("spark.jars.packages", ",".join(extra_packages))
-    return builder
+        try:
+            version = metadata.version("delta-spark")
+        except metadata.PackageNotFoundError as error:
+            msg = "configure(delta=True) needs delta-spark, and it is not installed."
+            raise SparkMissing(msg, hint="pip install 'timely-spark[delta]'.") from error
+        artifacts.append(("io.delta", f"delta-spark_{'.'.join(spark.split('.')[:2])}_2.13", version))
+    if kafka:
+        artifacts.append(("org.apache.spark", "spark-sql-kafka-0-10_2.13", spark))
+    home = os.environ.get("SPARK_HOME")
+    local = bool(home) and _on_this_machine(options)
+    jars = [jar.name for jar in Path(home or "", "jars").glob("*.jar")] if local else []
+    names = {*jars, *(jar.partition("_")[2] for jar in jars)}  # those of Ivy begin with a group
+    return [
+        f"{group}:{name}:{version}"
+        for group, name, version in artifacts
+        if f"{name}-{version}.jar" not in names
+    ]
+
+
+def _on_this_machine(options: Mapping[str, object]) -> bool:
+    """Whether the builder's master is this machine; without one the session may be on a cluster."""
+    return bool(re.match(r"local($|\[)", str(options.get("spark.master"))))
 
 
 def _prepared(options: Mapping[str, object]) -> Prepared | None:
-    """Settings that let a session on this machine start sooner; sets SPARK_HOME, unless the user has one.
-
-    Without a master among the builder's settings the session may be one on a cluster.
-    """
-    if re.match(r"local($|\[)", str(options.get("spark.master"))) and (ready := prepared()):
+    """Settings that let a session on this machine start sooner; sets SPARK_HOME, unless the user has one."""
+    if _on_this_machine(options) and (ready := prepared()):
         home = str(ready.home)
         if os.environ.setdefault("SPARK_HOME", home) == home:
             return ready
@@ -178,15 +200,6 @@ def _with_java_options(
         if more:
             builder = builder.config(key, " ".join([options, *more]).strip())
     return builder
-
-
-def _with_delta(builder: SparkSession.Builder, extra_packages: Sequence[str]) -> SparkSession.Builder:
-    try:
-        from delta import configure_spark_with_delta_pip
-    except ImportError as error:
-        msg = "configure(delta=True) needs delta-spark, and it is not installed."
-        raise SparkMissing(msg, hint="pip install 'timely-spark[delta]'.") from error
-    return configure_spark_with_delta_pip(builder, extra_packages=list(extra_packages))
 
 
 @contextmanager
