@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,7 +56,9 @@ class Begin:
 
 
 def read_time(text: str) -> datetime | None:
-    """A time as Spark reads it; None if the text is not a time."""
+    """A time as Spark reads it; None if the text is no time, or not always the same one, as "now" is."""
+    if not re.match(r"\s*[+-]?\d{4}", text):
+        return None
     try:
         from pyspark.sql import SparkSession
     except ImportError:
