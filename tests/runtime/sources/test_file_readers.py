@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from timely_spark.errors import LogDamaged, Where
 from timely_spark.runtime.errors import BadFile, LostOwnership
-from timely_spark.runtime.sources import journal, polling
+from timely_spark.runtime.sources import journal, reader
 from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.file_readers import FilesReader
@@ -406,7 +406,7 @@ def test_a_source_is_looked_at_for_a_part_of_the_time(monkeypatch: pytest.Monkey
         return [], {}
 
     looks: list[float] = []
-    monkeypatch.setattr(polling, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: now[0]))
     world = World(None)
     monkeypatch.setattr(world.reader.source.folder, "listing", listed)
     for _ in range(50):
