@@ -214,6 +214,9 @@ def test_the_home_has_the_installed_sparks_parts(ready: Prepared, spark_folder: 
 
     (spark_folder / "python" / "pyspark").mkdir()
 
+    shutil.rmtree(ready.home / "jars")
+    (ready.home / "jars").symlink_to(spark_folder / "jars")  # as an earlier version did
+    ready.make()
     for part in ("bin", "conf", "sbin", "python/pyspark", "jars/slf4j-api-2.0.17.jar"):
         assert (ready.home / part).samefile(spark_folder / part)
     assert {path.name for path in (ready.home / "python" / "lib").iterdir()} == {

@@ -180,6 +180,8 @@ def link(home: Path, packages: Iterable[Path] = ()) -> None:
         (home / part).symlink_to(spark / part)
     for path in (spark / _LIBRARIES).glob("*.zip"):
         _unpack(path, libraries / path.name)
+    if jars.is_symlink():  # of an earlier version
+        jars.unlink()
     shutil.rmtree(jars, ignore_errors=True)
     jars.mkdir()
     own = [*(spark / "jars").iterdir()]
