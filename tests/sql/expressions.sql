@@ -10,6 +10,14 @@ y * y
 n / k
 n div k
 n % k
+s || i + 1
+i + 1 || s || j - 1
+i | j & 3
+j ^ i | 1 & j ^ 2
+1 | i << 2
+i & 7 << 1 || 2
+b = g < g
+i < j = b
 -n
 -i
 -d

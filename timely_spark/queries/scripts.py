@@ -32,9 +32,9 @@ def statements(text: str) -> tuple[Binder, list[Any]]:
         trees = [one for one in sqlglot.parse(cleared, dialect=parse.dialect()) if one is not None]
     except (sqlglot.errors.ParseError, sqlglot.errors.TokenError):
         trees = [parse.parse_query(cleared)]  # tells the mistake, and where it is
+    trees = [parse.checked(text, tree) for tree in trees]
     binder = QueryBinder(text, clauses=clauses, zone=session_zone())
     for tree in trees:
-        parse.check_parts(text, tree)
         for one in tree.find_all(sqlglot.exp.Identifier):
             if one.name in MEANT:
                 one.set("this", MEANT[one.name])
@@ -121,5 +121,5 @@ def planned(text: str, tables: Mapping[str, Collection]) -> tuple[Relation, list
 
 
 @composed  # which names the steps, in the flow of the first argument
-def _named(table: Any, building: Builder, relation: Relation, *, name: str | None) -> Collection:  # noqa: ARG001
-    return building.collection(relation)
+def _named(table: Any, builder: Builder, relation: Relation, *, name: str | None) -> Collection:  # noqa: ARG001
+    return builder.collection(relation)

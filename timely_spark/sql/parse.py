@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +48,27 @@ _PARTS = {
 }
 
 
-def check_parts(text: str, tree: exp.Expression, *, step: str = "") -> None:
-    """Refuse what nobody would read: clauses of other dialects that sqlglot parses.
+#: Spark's binary operators by sqlglot's names of them, those first that bind most tightly
+_OPERATORS = (
+    "Mul Div IntDiv Mod",
+    "Add Sub DPipe",
+    "BitwiseLeftShift BitwiseRightShift",
+    "BitwiseAnd",
+    "BitwiseXor",
+    "BitwiseOr",
+    "EQ NEQ LT LTE GT GTE NullSafeEQ",
+)
+_LEVELS = {name: level for level, names in enumerate(_OPERATORS) for name in names.split()}
+_COMPARES = len(_OPERATORS) - 1
+_PREDICATES = {"Like", "ILike", "RegexpLike", "Escape", "In", "Between", "NullSafeNEQ"}
+
+
+def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expression:
+    """The tree of a text with Spark's precedence of operators, if each of its parts is read.
 
     Raises:
-        SqlError: a node has a part that is neither read nor refused in words of its own.
+        SqlError: a node has a part that is neither read nor refused in words of its own, such as a clause of
+            another dialect; or a comparison without parentheses is compared again.
     """
     every: Any = tree.walk()
     for node in every:
@@ -63,6 +80,47 @@ def check_parts(text: str, tree: exp.Expression, *, step: str = "") -> None:
                 what = f"{name.strip('_').upper().replace('_', ' ')} in {type(node).__name__.upper()}"
                 problem, hint = f"{what} is not supported", "leave it out."
                 raise mistake(text, start_of(node) or 0, problem, hint=hint, step=step)
+    every = list(tree.walk())
+    for node in every:
+        if _level(node) is None or _level(node.parent) is not None:
+            continue
+        operands, operators = _flat(node)
+        for operator, operand in zip(operators, operands[1:], strict=True):
+            bare = operand.this if type(operand).__name__ == "Not" else operand
+            if _level(operator) == _COMPARES and type(bare).__name__ in _PREDICATES:
+                problem = f"{node.sql(dialect=dialect())} compares the result of a comparison"
+                hint = "put the comparison that is made first into parentheses."
+                raise mistake(text, start_of(node) or 0, problem, hint=hint, step=step)
+        grouped: exp.Expression = _grouped(operands, operators)
+        if node is tree:
+            return grouped
+        node.replace(grouped)
+    return tree
+
+
+def _level(node: Any) -> Any:
+    """How tightly a binary operator binds, 0 for the tightest; None of other nodes."""
+    return _LEVELS.get(type(node).__name__)
+
+
+def _flat(node: Any) -> tuple[list[Any], list[Any]]:
+    """The operands and the operators of an expression, in the order of the text."""
+    if _level(node) is None:
+        return [node], []
+    (left, before), (right, after) = _flat(node.this), _flat(node.expression)
+    return [*left, *right], [*before, node, *after]
+
+
+def _grouped(operands: Sequence[Any], operators: Sequence[Any]) -> Any:
+    """Operands grouped by Spark's precedence, from the left: sqlglot has `||`, `&`, `^` and `|` as one."""
+    waiting, grouped = list[Any](), [operands[0]]
+    for operator, operand in zip([*operators, None], [*operands[1:], None], strict=True):
+        while waiting and (operator is None or _level(waiting[-1]) <= _level(operator)):
+            one, right, left = waiting.pop(), grouped.pop(), grouped.pop()
+            grouped.append(type(one)(**{**one.args, "this": left, "expression": right}))
+        waiting.append(operator)
+        grouped.append(operand)
+    return grouped[0]
 
 
 def needs_sqlglot() -> Any:
@@ -114,6 +172,8 @@ def dialect() -> Any:
         | {"EXISTS": exists},
         "FUNCTION_PARSERS": _chosen(SparkParser.FUNCTION_PARSERS, _OWN_SYNTAX),
         "NO_PAREN_FUNCTION_PARSERS": _chosen(SparkParser.NO_PAREN_FUNCTION_PARSERS, {"ANY", "CASE", "IF"}),
+        # what sqlglot keeps as a text
+        "_parse_as_command": lambda parser, _: parser.raise_error("this is not understood"),
     }
     return type("Dialect", (Spark,), {"Parser": type("Parser", (SparkParser,), names)})
 
@@ -160,9 +220,7 @@ def _parsed(text: str, kind: Any = None, step: str = "") -> exp.Expression:
         raise mistake(
             text, 0, f"this is not one {'statement' if kind is None else 'expression'}", hint=_HINT, step=step
         )
-    tree: exp.Expression = trees[0]
-    check_parts(text, tree, step=step)
-    return tree
+    return checked(text, trees[0], step=step)
 
 
 _HINT = "write it in Spark's SQL; texts are in '...', names with spaces in `...`."
