@@ -5,39 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from timely_spark.queries import calls
 from timely_spark.queries.aggregates import TYPES
 from timely_spark.queries.aggregating import all_valid
-from timely_spark.queries.binder import Binder, cast_to, ordering
-from timely_spark.queries.relations import Relation
+from timely_spark.queries.binder import cast_to, ordering
+from timely_spark.queries.names import BlockNames
 from timely_spark.queries.sorting import Order
 from timely_spark.queries.windows import FUNCTIONS, Bound, Frame
 from timely_spark.sql import types
 from timely_spark.sql.types import name_of
-
-
-class GrowingBlock(Protocol):
-    """A block of a query: its relation grows by columns."""
-
-    binder: Binder
-    relation: Relation
-
-    def rewritten(self, node: Any) -> Any:
-        """A tree with the columns of the relation."""
-        ...
-
-    def final(self, node: Any) -> Any:
-        """A tree in which columns that joins have dropped are those that equal them."""
-        ...
-
-    def add(self, node: Any, wanted: str) -> str:
-        """The column of the relation with an expression's values."""
-        ...
-
 
 #: of a decimal that is a long
 _MOST_DIGITS = 18
@@ -47,7 +27,7 @@ _PLACES = {"first_value", "last_value", "nth_value"}
 
 
 def frame_of(
-    block: GrowingBlock, node: Any, named: Mapping[str, Any]
+    block: BlockNames, node: Any, named: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], list[Order], Frame]:
     """The partition, order and function of a window; their expressions become columns of the relation."""
     from sqlglot import exp
@@ -82,7 +62,7 @@ def frame_of(
     return tuple(partition), by, Frame(name, columns, result, options, unit, low, high, ignores)
 
 
-def _result(block: GrowingBlock, node: Any, name: str, columns: tuple[str, ...]) -> pa.DataType:
+def _result(block: BlockNames, node: Any, name: str, columns: tuple[str, ...]) -> pa.DataType:
     """The type of a function's results."""
     if name in _COUNTS:
         return pa.int32()
@@ -97,7 +77,7 @@ def _result(block: GrowingBlock, node: Any, name: str, columns: tuple[str, ...])
     return result
 
 
-def _parts(block: GrowingBlock, node: Any, named: Mapping[str, Any]) -> tuple[list[Any], list[Any], Any]:
+def _parts(block: BlockNames, node: Any, named: Mapping[str, Any]) -> tuple[list[Any], list[Any], Any]:
     """The `PARTITION BY`, `ORDER BY` and frame of a window, also of one in the clause `WINDOW`."""
     partition = list(node.args.get("partition_by") or ())
     order = node.args.get("order")
@@ -115,9 +95,7 @@ def _parts(block: GrowingBlock, node: Any, named: Mapping[str, Any]) -> tuple[li
     return partition or base[0], orders or base[1], spec if spec is not None else base[2]
 
 
-def _arguments(
-    block: GrowingBlock, call: Any, name: str, condition: Any
-) -> tuple[list[Any], tuple[Any, ...]]:
+def _arguments(block: BlockNames, call: Any, name: str, condition: Any) -> tuple[list[Any], tuple[Any, ...]]:
     """The trees of a call's arguments, and its constants."""
     from sqlglot import exp
 
@@ -147,9 +125,7 @@ def _arguments(
     return _of_aggregate(block, call, name, arguments, condition), ()
 
 
-def _of_aggregate(
-    block: GrowingBlock, call: Any, name: str, arguments: list[Any], condition: Any
-) -> list[Any]:
+def _of_aggregate(block: BlockNames, call: Any, name: str, arguments: list[Any], condition: Any) -> list[Any]:
     """The arguments of an aggregate over a window."""
     from sqlglot import exp
 
@@ -171,7 +147,7 @@ def _of_aggregate(
     return trees
 
 
-def _frame(block: GrowingBlock, node: Any, spec: Any, by: Sequence[Order]) -> tuple[str, Bound, Bound]:
+def _frame(block: BlockNames, node: Any, spec: Any, by: Sequence[Order]) -> tuple[str, Bound, Bound]:
     """The unit, the first and the last row of a frame."""
     if spec is None:
         return "range", None, 0 if by else None
@@ -189,7 +165,7 @@ def _frame(block: GrowingBlock, node: Any, spec: Any, by: Sequence[Order]) -> tu
 
 
 def _by_distance(
-    block: GrowingBlock, node: Any, ends: Sequence[Any], by: Sequence[Order]
+    block: BlockNames, node: Any, ends: Sequence[Any], by: Sequence[Order]
 ) -> pa.DataType | None:
     """The type of the values whose distance a frame of RANGE is about; None if it names no distance."""
     from sqlglot import exp
@@ -207,7 +183,7 @@ def _by_distance(
     return kind
 
 
-def _edge(block: GrowingBlock, node: Any, edge: Any, side: Any, kind: pa.DataType | None) -> Bound:
+def _edge(block: BlockNames, node: Any, edge: Any, side: Any, kind: pa.DataType | None) -> Bound:
     from sqlglot import exp
 
     text = str(edge).upper() if not isinstance(edge, exp.Expression) else ""

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.authors import DIFF, GROUP, Logic, flat, numbers, reduced
 from timely_spark.differential.collections import Collection
@@ -39,34 +38,16 @@ class Order:
 
 
 def ranks(column: Any) -> Longs:
-    """Numbers in the order of the values, from 1 on: 0 for null; NaN is greatest.
+    """Positive numbers in the order of the values: 0 for null; NaN is greatest.
 
     >>> ranks(pa.array([2.0, None, float("nan"), -0.0, 0.0])).tolist()
-    [2, 0, 3, 1, 1]
+    [3, 0, 4, 2, 2]
     """
     values = flat(column)
     valid = values.is_valid().to_numpy(zero_copy_only=False)
-    if pa.types.is_null(values.type):
-        return np.zeros(len(values), np.int64)
-    if pa.types.is_boolean(values.type):
-        ranks = values.cast(pa.int8()).fill_null(0).to_numpy().astype(np.int64) + 1
-    elif pa.types.is_nested(values.type) and not has_map(values.type):
-        ranks = dense_ranks(values) + 1
-    elif pa.types.is_nested(values.type):  # maps have any order, the same one everywhere
-        _, ranks = np.unique(hashes(pa.table({"value": values}), ["value"]), return_inverse=True)
-        ranks = ranks.reshape(-1).astype(np.int64) + 1
-    elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-        zero = pa.scalar(0, values.type)
-        _, ranks = np.unique(values.fill_null(zero).to_numpy(zero_copy_only=False), return_inverse=True)
-        ranks = ranks.reshape(-1).astype(np.int64) + 1
-    else:
-        coded = values.dictionary_encode()
-        order = pc.sort_indices(coded.dictionary).to_numpy()
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(1, len(order) + 1)
-        indices = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        ranks = places[indices] if len(places) else np.zeros(len(values), np.int64)
-    return np.where(valid, ranks, 0)
+    if has_map(values.type):  # maps have any order, the same one everywhere
+        values = pa.array(hashes(pa.table({"value": values}), ["value"]))
+    return np.where(valid, dense_ranks(values) + 1, 0)
 
 
 def keyed(table: pa.Table, order: Sequence[Order]) -> list[Longs]:

@@ -323,6 +323,12 @@ def _in(binder: ExpressionBinder, node: Any) -> Term:
     return _negated(binder, node, binder.called(node, "in", [subject, *values]))
 
 
+@syntax("Any All")
+def _compared_with_query(binder: ExpressionBinder, node: Any) -> Term:
+    hint = "write IN (SELECT ...), or compare with (SELECT min(...) ...) or (SELECT max(...) ...)."
+    raise binder.refuse(node, "a comparison with ANY or ALL rows of a query", hint)
+
+
 _LIKES = {"Like": "like", "ILike": "ilike", "RegexpLike": "rlike"}
 
 
@@ -368,21 +374,7 @@ def cast_type(binder: ExpressionBinder, node: Any) -> pa.DataType:
     return kind
 
 
-_CASTS = {
-    "boolean": "boolean",
-    "tinyint": "tinyint",
-    "smallint": "smallint",
-    "int": "int",
-    "bigint": "bigint",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-    "binary": "binary",
-    "date": "date",
-}
-
-
-@special(f"{' '.join(_CASTS)} decimal timestamp", 1, 1)
+@special("boolean tinyint smallint int bigint float double string binary date decimal timestamp", 1, 1)
 @special("to_date to_timestamp to_timestamp_ltz to_timestamp_ntz", 1, 2)
 def _cast_call(binder: ExpressionBinder, node: Any) -> Term:
     name = node.name.lower()
@@ -393,8 +385,9 @@ def _cast_call(binder: ExpressionBinder, node: Any) -> Term:
         "decimal": pa.decimal128(10, 0),
         "to_date": pa.date32(),
         "to_timestamp_ntz": types.timestamp(None),
+        **types.BY_NAME,
     }
-    kind = types.BY_NAME[name] if name in _CASTS else kinds.get(name, types.timestamp(binder.zone))
+    kind = kinds.get(name, types.timestamp(binder.zone))
     return binder.cast(operand, kind, node)
 
 
