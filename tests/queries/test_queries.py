@@ -123,7 +123,10 @@ GROUPS = [
     "SELECT sum(b) * 2 + count(*) AS x, a + 1 AS y FROM t GROUP BY a",
     "SELECT a, count(DISTINCT b) AS n, sum(DISTINCT b) AS s, avg(DISTINCT b) AS m FROM t GROUP BY a",
     "SELECT a, count(*) FILTER (WHERE b > 1) AS n, sum(b) FILTER (WHERE c = 'a') AS s FROM t GROUP BY a",
-    "SELECT c, stddev(b), variance(d), stddev_pop(b), var_pop(d) FROM t GROUP BY c",
+    (  # of one NaN DuckDB's var_pop is 0
+        "SELECT c, stddev(b), variance(x), stddev_pop(b), var_pop(x) FROM (SELECT *, nullif(d, 'NaN') AS x"
+        " FROM t) GROUP BY c"
+    ),
     "SELECT c, bool_and(a > 1), bool_or(b > 2) FROM t GROUP BY c",
     "SELECT max(a), min(a) FROM t",
     "SELECT a, max(a) AS m, sum(a) AS s FROM t GROUP BY a",
@@ -221,6 +224,10 @@ WINDOWS = [
     ),
     "SELECT a, b FROM t QUALIFY row_number() OVER (PARTITION BY a ORDER BY b DESC, c, d) = 1",
     "SELECT a, sum(sum(b)) OVER () AS s FROM t GROUP BY a",
+    (
+        "SELECT a, stddev(b) OVER (PARTITION BY a), variance(b) OVER (ORDER BY b), stddev_pop(b * 0.1) OVER"
+        " (ORDER BY a, b, c, d ROWS 2 PRECEDING), var_pop(b) FILTER (WHERE a > 0) OVER () FROM t"
+    ),
     "SELECT a, rank() OVER (ORDER BY count(*) DESC) AS r FROM t GROUP BY a",
     "SELECT a, count(*) OVER w AS n, max(c) OVER w AS m FROM t WINDOW w AS (PARTITION BY a)",
     "SELECT a, b FROM t ORDER BY a, b LIMIT 3",

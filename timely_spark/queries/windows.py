@@ -158,14 +158,14 @@ def _ends(new: Mask) -> Longs:
 
 
 def fold(
-    values: npt.NDArray[Any], low: Longs, high: Longs, combine: np.ufunc, neutral: Any
+    values: npt.NDArray[Any], low: Longs, high: Longs, combine: Callable[..., Any], neutral: Any
 ) -> npt.NDArray[Any]:
     """Combine the values of each range, in steps whose lengths are powers of two: nothing is subtracted.
 
     >>> fold(np.array([1, 2, 4]), np.array([0, 1, 2]), np.array([3, 3, 2]), np.add, 0).tolist()
     [7, 6, 0]
     """
-    folded = np.full(len(low), neutral, values.dtype)
+    folded = np.full((len(low), *values.shape[1:]), neutral, values.dtype)
     sizes, at, power, width = high - low, low.copy(), values.copy(), 1
     while width <= sizes.max(initial=0):
         some = (sizes & width) > 0
@@ -267,6 +267,8 @@ def _aggregated(call: Frame, partitions: Partitions) -> pa.Array:  # noqa: PLR09
             return _least(values, low, high, counts, call.type, least=least)
         case "sum":
             return _summed(values, low, high, counts, call.type)
+        case function if function in _MOMENTS:
+            return _moments(call.function, values, low, high)
     if pa.types.is_decimal(call.type):  # avg
         total = _summed(values, low, high, counts, pa.decimal128(38, values.type.scale))
         return quotient(total, pa.array(counts, mask=counts == 0), call.type)
@@ -302,7 +304,31 @@ def _summed(
     return pa.array(fold(doubles, low, high, np.add, 0.0), mask=counts == 0)
 
 
-_AGGREGATES = ("count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or")
+def _moments(function: str, values: pa.Array, low: Longs, high: Longs) -> pa.Array:
+    """The variance of each range, or its root, from counts, means and sums of squared differences.
+
+    Source: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample
+    variances, 1979. Of equal values it is 0.
+    """
+
+    def merged(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        n, apart = a[:, 0] + b[:, 0], b[:, 1] - a[:, 1]
+        share = np.divide(b[:, 0], n, out=np.zeros_like(n), where=n > 0)
+        return np.column_stack([n, a[:, 1] + apart * share, a[:, 2] + b[:, 2] + apart**2 * a[:, 0] * share])
+
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    doubles = values.cast(pa.float64()).fill_null(0.0).to_numpy()
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        singles = np.column_stack([valid, doubles, np.where(np.isfinite(doubles), 0.0, np.nan)])
+        n, _, squares = fold(singles, low, high, merged, 0.0).T
+        least = 1 if function in {"variance", "stddev"} else 0
+        variance = squares / (n - least)
+        moments = np.sqrt(variance) if function.startswith("stddev") else variance
+    return pa.array(moments, mask=n <= least)
+
+
+_MOMENTS = ("stddev", "stddev_pop", "variance", "var_pop")
+_AGGREGATES = ("count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or", *_MOMENTS)
 FUNCTIONS: dict[str, Callable[[Frame, Partitions], pa.Array]] = {
     **dict.fromkeys(("row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile"), _numbering),
     **dict.fromkeys(("lag", "lead"), _shifted),
