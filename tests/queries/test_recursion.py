@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 import timely_spark as ts
@@ -295,6 +297,29 @@ def test_what_has_no_fixed_point_is_refused_with_its_place(query, place, hint):
     assert hint in str(caught.value)
     assert ", in line 1, column " in str(caught.value)
     assert "^" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("step", "drops"),
+    [
+        ("v + w", None),
+        ("v + w WHERE v + w < 40 AND w IS NOT NULL AND v IS NOT NULL", None),
+        ("v + w WHERE 40 >= v", None),
+        ("v + w WHERE v > 9", "`v` > 9"),
+        ("v + w WHERE 40 - v < 9 OR w > 1", "40 - `v` < 9"),
+        ("v + w WHERE v % 2 = 0", "`v` % 2 = 0"),
+        ("v + w WHERE v = w", "v = w"),
+    ],
+)
+def test_a_step_that_may_drop_a_row_that_improves_warns(step, drops):
+    value, _, where = step.partition(" WHERE ")
+    query = f"""WITH RECURSIVE r(k, v) USING KEY (k, min(v)) AS (SELECT 1L, 0L UNION
+        SELECT dst, {value} FROM r JOIN edges ON k = src WHERE {where or "true"}) SELECT * FROM r"""
+    edges = ts.Dataflow("recursion").input("edges", "src bigint, dst bigint, w bigint").collection()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ts.sql(query, edges=edges)
+    assert [drops in str(one.message) for one in caught] == [True] * (drops is not None)
 
 
 def test_a_loop_that_takes_back_is_bounded_and_warns():

@@ -16,6 +16,7 @@ import pyarrow as pa
 from timely_spark.queries.aggregates import AggregateFunction
 from timely_spark.queries.binder import UNIT, Binder, BoundQuery, View, Views
 from timely_spark.queries.generators import Generated
+from timely_spark.queries.improving import warn_of_dropped
 from timely_spark.queries.relations import (
     Aggregation,
     Compared,
@@ -259,7 +260,9 @@ class Loop:
                 "after the last level may be no fixed point",
                 stacklevel=2,
             )
-        if limit is not None:
+        if limit is None:
+            warn_of_dropped(self.loop, [one.alias for one in self.nodes], bodies)
+        else:
             empty = any(isinstance(one, ConstantRows) for one in starts)
             limit += (on_limit == "raise") + empty
         names = tuple(one.alias for one in self.nodes)
