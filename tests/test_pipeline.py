@@ -86,7 +86,7 @@ def test_the_command_explains_the_order_and_refuses_without_a_checkpoint(folder:
     command = ["run", str(folder), "--set", "least=5"]
     assert main([*command, "--explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[3] == f"parts ({folder}/views.py:3) reads links; kept in /out/parts"
+    assert lines[3] == f"parts ({folder}/views.py:3) reads links; kept in /out/parts by node"
     assert "Aggregation count(*) by part: stores sums by part" in "\n".join(lines[5:])
     assert main(command) == 1
     assert "--checkpoint" in capsys.readouterr().err

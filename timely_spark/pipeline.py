@@ -118,7 +118,7 @@ class Pipeline:
         built = _Built(self, Dataflow(name), outputs, spark, planned=planned)
         collections = built.all(outputs)
         for view, (table, keys) in outputs.items():
-            key = list(keys) or built.keys(view)
+            key = built.keys(view, keys)
             changes = collections[view].changes()
             changes.to_delta(table, keys=key, diff="diff", name=f"table {view}", overwrite=view in overwrite)
         return built.flow, collections
@@ -234,11 +234,15 @@ class Pipeline:
             checkpoint: the folder of the checkpoints, which has the sizes of tables.
         """
         lines, sizes = [], self._sizes(None if checkpoint is None else Files(checkpoint))
+        planned = self._planned(None, sizes)
         for name, one in self.definitions.items():
             reads = f" reads {', '.join(sorted(self.reads[name]))}" if self.reads[name] else ""
-            output = f"; kept in {self.outputs[name][0]}" if name in self.outputs else ""
+            output = ""
+            if name in self.outputs:
+                place, keys = self.outputs[name]
+                output = f"; kept in {place} by {', '.join(planned.keys(name, keys))}"
             lines.append(f"{name} ({one.where}){reads}{output}")
-        if queries := [one for of, one in self._planned(None, sizes).queries.items() if of in self.outputs]:
+        if queries := [one for of, one in planned.queries.items() if of in self.outputs]:
             views = [one for one in self.definitions.values() if isinstance(one, SqlView)]
             notes = [note for one in views for note in one.binder.notes]
             lines += ["", plan_text(relations_of(queries), notes, Dataflow("plan"))]
@@ -321,19 +325,24 @@ class _Built:
         built = {**self.collections, **dict(zip(new, views, strict=True))}
         return {name: built[name] for name in names}
 
-    def keys(self, name: str) -> list[str]:
-        """The columns that tell the rows of a query apart."""
-        answer = self.queries[name]
+    def keys(self, name: str, given: Sequence[str] = ()) -> list[str]:
+        """The columns that tell the rows of a kept view apart: those given, or those that its query shows."""
+        if (answer := self.queries.get(name)) is None:  # a function
+            return [*given]
         schema = relations_of([answer])[0].schema
         new = tuple(zip(schema.names, answer.columns, strict=True))
-        unique = unique_columns(Projection(answer.relation, new))
+        unique = frozenset(given) or unique_columns(Projection(answer.relation, new))
+        problem = hint = ""
         if unique is None:
-            one: Any = self.pipeline.definitions[name]
+            problem = f"{name} may have equal rows, which a table with keys cannot"
             hint = "write SELECT DISTINCT; or TBLPROPERTIES ('keys' = 'a, b'), if these are unique."
+        elif unknown := sorted(unique.difference(schema.names)):
+            problem = f"{name} has no column {unknown[0]}, which is one of its keys"
+            hint = near(unknown[0], schema.names) or f"its columns are {', '.join(schema.names)}."
+        if unique is None or problem:
+            one: Any = self.pipeline.definitions[name]
             with in_file(one.file):
-                raise one.binder.refuse(
-                    one.tree.this, f"{name} may have equal rows, which a table with keys cannot", hint
-                )
+                raise one.binder.refuse(one.tree.this, problem, hint)
         return [one for one in schema.names if one in unique] or schema.names
 
     def fingerprints(self) -> dict[str, str]:

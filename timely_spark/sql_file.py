@@ -101,7 +101,7 @@ def _statement(binder: Binder, tree: Any, parameters: Mapping[str, str], file: s
     if kind == "TABLE" and tree.expression is None:
         return _table(binder, tree, file)
     if kind == "VIEW":
-        properties = _properties(tree)
+        properties = _properties(binder, tree)
         output = _output(binder, tree, properties) if "materialized" in properties else None
         return SqlView(_name(tree), tree, binder, file, output)
     hint = "write CREATE TABLE ... USING, CREATE VIEW, or CREATE MATERIALIZED VIEW ... LOCATION."
@@ -127,12 +127,13 @@ def _fill(binder: Binder, tree: Any, parameters: Mapping[str, str]) -> None:
         one.replace(exp.Literal.number(value) if number else exp.Literal.string(value))
 
 
-def _properties(tree: Any) -> dict[str, Any]:
+def _properties(binder: Binder, tree: Any) -> dict[str, Any]:
     """The clauses between the name and the query: the format, the place, options."""
     from sqlglot import exp
 
     properties: dict[str, Any] = {}
     clause = tree.args.get("properties")
+    says_nothing = exp.SchemaCommentProperty | exp.TemporaryProperty | exp.ExternalProperty
     for one in clause.expressions if clause is not None else ():
         if isinstance(one, exp.FileFormatProperty):
             properties["format"] = one.this.name.lower()
@@ -142,13 +143,16 @@ def _properties(tree: Any) -> dict[str, Any]:
             properties["materialized"] = ""
         elif isinstance(one, exp.OptionsProperty):
             properties |= {option.name: option.args["value"].name for option in one.expressions}
-        elif isinstance(one, exp.Property):
+        elif type(one) is exp.Property:
             properties[one.name] = one.args["value"].name
+        elif not isinstance(one, says_nothing):
+            shown = one.sql(dialect=parse.dialect())
+            raise binder.refuse(tree.this, f"{_name(tree)} has the clause {shown}", "leave it out.")
     return properties
 
 
 def _table(binder: Binder, tree: Any, file: str) -> TableSource:
-    properties = _properties(tree)
+    properties = _properties(binder, tree)
     kind = properties.pop("format", None)
     if kind not in {*FILES, "delta", "kafka"}:
         hint = f"write USING {', '.join(FILES)}, delta or kafka."
@@ -157,6 +161,8 @@ def _table(binder: Binder, tree: Any, file: str) -> TableSource:
         if "path" not in properties:
             hint = "write LOCATION '/folder', or OPTIONS (path '/folder')."
             raise binder.refuse(tree.this, f"{_name(tree)} has no place", hint)
+        if kind == "csv" and properties.get("header", "").lower() == "true":  # it always has one
+            del properties["header"]
         if unknown := sorted(properties.keys() - {*_OPTIONS[kind]}):
             hint = f"the options of {kind} are {', '.join(_OPTIONS[kind])}."
             raise binder.refuse(tree.this, f"{_name(tree)} has options {', '.join(unknown)}", hint)
@@ -167,8 +173,9 @@ def _table(binder: Binder, tree: Any, file: str) -> TableSource:
 
 
 def columns_ddl(tree: Any) -> str:
-    """The columns of a `CREATE TABLE` in Spark's DDL; empty if it declares none."""
-    columns = tree.this.expressions if type(tree.this).__name__ == "Schema" else []
+    """The columns of a `CREATE TABLE` in Spark's DDL; empty if it declares none. No constraint is checked."""
+    listed = tree.this.expressions if type(tree.this).__name__ == "Schema" else []
+    columns = [one for one in listed if type(one).__name__ == "ColumnDef"]
     return ", ".join(
         f"{identifier(one.this.name)} {one.args['kind'].sql(dialect='spark')}" for one in columns
     )
@@ -176,6 +183,9 @@ def columns_ddl(tree: Any) -> str:
 
 def _output(binder: Binder, tree: Any, properties: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     name = _name(tree)
+    if unknown := sorted(properties.keys() - {"format", "path", "materialized", "keys"}):
+        problem = f"{name} has properties {', '.join(unknown)}"
+        raise binder.refuse(tree.this, problem, "the property of a kept view is 'keys'.")
     if properties.get("format", "delta") != "delta":
         raise binder.refuse(tree.this, f"{name} USING {properties['format']}", "a view is kept USING delta.")
     keys = tuple(one.strip() for one in str(properties.get("keys", "")).split(",") if one.strip())
