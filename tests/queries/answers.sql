@@ -401,6 +401,10 @@ SELECT first(c ORDER BY d DESC), last(c ORDER BY d DESC), array_join(collect_lis
 ----
 y x y-x-x
 
+SELECT first(b ORDER BY d) FILTER (WHERE a = 2), last(b ORDER BY d) FILTER (WHERE c = 'y'), first(b) FILTER (WHERE a > 5) FROM t
+----
+3 2 NULL
+
 SELECT listagg(c, '+') WITHIN GROUP (ORDER BY d DESC), string_agg(DISTINCT c) FROM t
 ----
 y+x+x x,y
@@ -458,6 +462,55 @@ x
 SELECT 'a' 'b' AS c FROM u WHERE e = 5
 ----
 ab
+
+-- USING and NATURAL: their columns are the first of a star, also of one of the tables
+
+SELECT * FROM (SELECT e, b, a FROM u) x JOIN (SELECT c, b, a FROM t) y USING (b)
+----
+2 5 1 y 1
+3 6 2 x 2
+
+SELECT y.*, x.* FROM (SELECT e, b, a FROM u) x LEFT JOIN (SELECT c, b, a FROM t) y USING (b, a)
+----
+2 1 y 2 1 5
+3 2 x 3 2 6
+NULL NULL NULL NULL 2 7
+
+SELECT * FROM (SELECT e, b FROM u) x NATURAL FULL JOIN (SELECT c, b FROM t WHERE b < 3) y JOIN (SELECT 5 AS e, 'z' AS z) USING (e)
+----
+5 2 y z
+
+SELECT * FROM (SELECT e, b FROM u) x LEFT SEMI JOIN t USING (b)
+----
+2 5
+3 6
+
+SELECT x.e, q.k FROM ((VALUES (5, 'k')) AS q(e, k) JOIN u x USING (e))
+----
+5 k
+
+-- an alias is that of an expression before, else the name is that of a column around
+
+SELECT u.a, s.* FROM u, LATERAL (SELECT a + 1 AS a, a AS x, x + 1 AS y, a * 2 AS z) s WHERE u.b = 2
+----
+1 2 2 3 4
+
+SELECT b, (SELECT max(w + b) AS b FROM VALUES (1), (2) AS v(w)) AS m, (SELECT y AS x FROM (SELECT b AS y) GROUP BY x) AS g FROM t WHERE b > 1
+----
+2 4 2
+3 5 3
+
+-- HAVING without groups is of all rows
+
+SELECT 1 AS one FROM t HAVING true
+----
+1
+
+-- operators bind as in Spark
+
+SELECT a | b & 1, 1 | a << 1, '1' || a + 1, a + b || c, a < b = (b > a) FROM t WHERE b = 2
+----
+1 3 12 3y true
 
 -- rows of one value, and names of values
 

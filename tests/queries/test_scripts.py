@@ -53,6 +53,10 @@ def test_the_steps_of_a_query_are_named_after_it():
         degrees = ts.sql("SELECT src, count(*) AS n FROM edges GROUP BY src", name=name, edges=edges)
         degrees.changes().capture("out")
         assert len(edges.index.flow.compile(1).unnamed) == unnamed
+    edges = collection()
+    ts.sql("SELECT src FROM edges", name="same", edges=edges)
+    with pytest.raises(GraphError, match=r"step 'same' has the name of the step at .*test_scripts.py"):
+        ts.sql("SELECT dst FROM edges", name="same", edges=edges)
     for wrong in (3, "", "a/b"):
         with pytest.raises(GraphError, match=r"step name .*test_scripts.py.*\nHint: use letters"):
             ts.sql("SELECT src FROM edges", name=wrong, edges=collection())
@@ -155,8 +159,16 @@ REFUSED = [
     ("SELECT srcc FROM edges", "no column srcc", "did you mean src?"),
     ("SELECT src FROM edge", "no table edge", "did you mean edges?"),
     ("SELECT src FROM edges a, edges b", "src is ambiguous", "write one of a.src, b.src"),
+    (
+        "SELECT 1 FROM edges a LEFT JOIN edges b ON a.w = b.w WHERE src > 1",
+        "src is ambiguous",
+        "one of a.src, b",
+    ),
     ("SELECT 1 FROM edges a, edges b GROUP BY 1 HAVING src > 1", "src is ambiguous", "write one of a.src"),
     ("SELECT src, count(*) FROM edges", "src is neither in GROUP BY", "any_value(src)"),
+    ("SELECT (SELECT max(src) + dst FROM edges) FROM edges", "dst is neither in GROUP BY", "any_value(dst)"),
+    ("SELECT max(w) AS dst, dst FROM edges GROUP BY src", "dst is neither in GROUP BY", "any_value(dst)"),
+    ("SELECT src FROM edges HAVING src > 1", "src is neither in GROUP BY", "any_value(src)"),
     ("SELECT src FROM edges WHERE count(*) > 1", "where no aggregate may be", "HAVING"),
     ("SELECT src FROM edges WHERE src", "is bigint, not boolean", "write a condition"),
     ("SELECT grouping(src) FROM edges GROUP BY src", "without grouping sets", "ROLLUP"),
@@ -168,6 +180,8 @@ REFUSED = [
     ("SELECT * EXCEPT (weight) FROM edges", "EXCEPT of weight, which the star has not", "of the star"),
     ("SELECT * EXCEPT (w, src, dst) FROM edges", "EXCEPT of all columns", "leave one"),
     ("SELECT mode(src) FROM edges", "mode is not kept up to date", "reduce_batches"),
+    ("SELECT max_by(src, dst) OVER () FROM edges", "max_by OVER is not kept up to date", "rank"),
+    ("SELECT src > ALL (SELECT dst FROM edges) FROM edges", "with ANY or ALL rows of a query", "IN (SELECT"),
     ("SELECT src FROM edges ORDER BY srcc", "no column srcc", "did you mean src?"),
     ("SELECT src FROM edges UNION SELECT dst FROM edges ORDER BY 2", "ORDER BY 2", "number"),
     ("SELECT src FROM edges SORT BY src", "SORT BY is not supported", "no order"),
@@ -265,6 +279,17 @@ def test_a_file_of_sql_is_a_flow(tmp_path, capsys):
         ("CREATE TABLE t (a int) USING orc LOCATION 'x'", "t USING orc"),
         ("CREATE TABLE t (a int) USING csv", "t has no place"),
         ("CREATE TABLE t (a int) USING csv OPTIONS (path 'x', sep ';')", "t has options sep"),
+        ("CREATE TABLE t (a int) USING csv OPTIONS (path 'x', header 'false')", "t has options header"),
+        (
+            "CREATE MATERIALIZED VIEW r PARTITIONED BY (a) AS SELECT 1 AS a",
+            "r has the clause PARTITIONED BY",
+        ),
+        ("CREATE MATERIALIZED VIEW r TBLPROPERTIES ('key' = 'a') AS SELECT 1 AS a", "r has properties key"),
+        (
+            "CREATE MATERIALIZED VIEW r SCHEDULE EVERY 1 HOUR AS SELECT 1 AS a",
+            "not understood, in line 1, column 28",
+        ),
+        ("CREATE VIEW v AS SELECT 1 AS a\nCREATE VIEW w AS SELECT 1 AS a", "in line 2, column 1"),
         ("DROP TABLE t", "DROP TABLE in a file of SQL"),
     ],
 )
@@ -282,6 +307,19 @@ def test_a_kept_view_with_equal_rows_is_refused(tmp_path):
     kept = text.replace("LOCATION '/y'", "LOCATION '/y' TBLPROPERTIES ('keys' = 'src')")
     flow, _ = read_sql(kept.replace("/x", str(tmp_path))).flow()
     assert "table r" in repr(flow)
+    assert "kept in /y by src" in read_sql(kept).explain()
+    with pytest.raises(SqlError, match=r"(?s)r has no column srcc, .* one of its keys.*did you mean src"):
+        read_sql(kept.replace("'src'", "'srcc'")).explain()
+
+
+def test_clauses_that_only_describe_a_table_are_read(tmp_path):
+    (tmp_path / "a.csv").write_text("src,dst\n1,2\n")
+    text = f"""CREATE EXTERNAL TABLE IF NOT EXISTS edges (
+          src bigint NOT NULL, dst bigint COMMENT 'a node', PRIMARY KEY (src))
+        USING csv OPTIONS (header 'true') LOCATION '{tmp_path}' COMMENT 'the edges';
+        CREATE TEMPORARY VIEW v COMMENT 'all' AS SELECT * FROM edges;
+        CREATE MATERIALIZED VIEW r LOCATION '/y' COMMENT 'pairs' AS SELECT DISTINCT src FROM v"""
+    assert read_sql(text).flow()[1]["r"].schema.names == ["src"]
 
 
 def test_a_function_of_the_user_is_called_in_queries():

@@ -327,8 +327,12 @@ def _by(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
 
 
 def _one_of(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
-    """`first` and `last` by an order; `any_value` is the least value that is not null."""
-    column = call.columns[0]
+    """`first` and `last` by an order; `any_value` is the least value that is not null.
+
+    A second column is null in the records that `FILTER` leaves out.
+    """
+    column, *filters = call.columns
+    groups = groups.where(groups.valid(filters[0])) if filters else groups
     ignore = bool(call.options and call.options[0]) or call.function == "any_value"
     records = groups.where(groups.valid(column)) if ignore else groups
     records = records.sorted(call.order or [Order(column)])

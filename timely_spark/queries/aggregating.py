@@ -65,26 +65,16 @@ class Aggregating(Joins):
         read += self.window_clauses().values()
         aggregates = [one for tree in read for one in calls.aggregates_in(self._alias_expanded(tree))]
         aggregates += self.of_subqueries.values()
-        if group is None and not aggregates:
+        if group is None and not aggregates and node.args.get("having") is None:
             return False
         self._listed = []
         sets = self._grouping_sets(group, items)
-        self._before = replace(self.names)
         by = list(dict.fromkeys([*self._listed, *(one for each in sets for one in each)]))
         keys = [self._key(one) for one in by]
         outer = [self.final_name(entry.column) for _, entry in self.names.outer]
-        names: dict[Any, str] = {}
-        specs: list[tuple[str, AggregateFunction]] = []
-        arguments: dict[Any, str] = {}
-        columns: list[tuple[str, Any]] = []
-        for one in aggregates:
-            key = self._call_key(one)
-            if key in names:
-                continue
-            call = self._call(one, arguments, columns)
-            name = self.fresh.name(call.function)
-            names[key] = name
-            specs.append((name, call))
+        names, specs, columns = self._named_calls(aggregates)
+        if not specs and not by:  # one row, as of an aggregate
+            specs.append((self.fresh.name("count"), AggregateFunction("count", (), pa.int64())))
         schema = self.relation.schema
         listed = [*dict.fromkeys([*outer, *keys])]
         projection = (*((k, k) for k in listed), *columns) or ((schema.names[0], schema.names[0]),)
@@ -112,14 +102,30 @@ class Aggregating(Joins):
         columns_of = {
             one.name: key for one, key in zip(by, keys, strict=True) if type(one).__name__ == "Column"
         }
-        final = [replace(one, column=self.final_name(one.column)) for one in self.names.entries]
-        entries = [replace(one, column=columns_of.get(one.column, one.column)) for one in final]
+        final = [(one, self.final_name(one.column)) for one in self.names.entries]
+        entries = [replace(one, column=columns_of.get(column, column)) for one, column in final]
         self.names = VisibleColumns(
             [*(one for one in entries if one.column in keys), *own],
             [(depth, replace(one, column=self.final_name(one.column))) for depth, one in self.names.outer],
             self.around,
         )
         return True
+
+    def _named_calls(
+        self, aggregates: Sequence[Any]
+    ) -> tuple[dict[Any, str], list[tuple[str, AggregateFunction]], list[tuple[str, Any]]]:
+        """The names of aggregates, the aggregates by their names, and the columns of their arguments."""
+        names: dict[Any, str] = {}
+        specs: list[tuple[str, AggregateFunction]] = []
+        arguments: dict[Any, str] = {}
+        columns: list[tuple[str, Any]] = []
+        for one in aggregates:
+            key = self._call_key(one)
+            if key not in names:
+                call = self._call(one, arguments, columns)
+                names[key] = self.fresh.name(call.function)
+                specs.append((names[key], call))
+        return names, specs, columns
 
     def _key(self, tree: Any) -> str:
         """The column of a key. Maps are equal whatever the order of their entries, so they get one order."""
@@ -133,11 +139,7 @@ class Aggregating(Joins):
         """A tree in which the names of other selected expressions are these, to find their aggregates."""
         from sqlglot import exp
 
-        if (
-            isinstance(node, exp.Column)
-            and len(node.parts) == 1
-            and (aliased := self._aliases.get(node.name.lower()))
-        ):
+        if isinstance(node, exp.Column) and len(node.parts) == 1 and (aliased := self.aliased(node)):
             return aliased
         return node
 
@@ -258,6 +260,8 @@ class Aggregating(Joins):
             return arguments[tree]
 
         inputs, kind = self._typed(node, one, [plain(argument_tree) for argument_tree in one.arguments])
+        if one.filter is not None and one.function in {"first", "last"}:  # which do not pass over nulls
+            inputs = [*inputs, exp.Boolean(this=True)]
         order = tuple(ordering(argument(plain(by.this)), by) for by in one.order)
         return AggregateFunction(
             one.function,

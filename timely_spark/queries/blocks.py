@@ -59,15 +59,13 @@ class Block(Aggregating):
             if node.args.get(clause):
                 raise self.binder.refuse(_first(node.args[clause]), f"{shown} is not supported", hint)
         self.read_sources()
-        items = self._items()
+        items = self.items = self._selected()
         # of equal ones the first, as in Spark
         self._aliases = {alias.lower(): tree for alias, tree in reversed(items) if alias is not None}
         if self.window is not None:
             self._aliases.setdefault("window", self.window)
         aggregates = self.aggregate(items)
         if (having := node.args.get("having")) is not None:
-            if not aggregates:
-                raise self.binder.refuse(having, "HAVING without GROUP BY or an aggregate", "write WHERE.")
             self.filter(having.this)
         self._window(items)
         if (qualify := node.args.get("qualify")) is not None:
@@ -121,7 +119,7 @@ class Block(Aggregating):
 
     # -- what is selected ------------------------------------------------------------------------------------
 
-    def _items(self) -> list[tuple[str | None, Any]]:
+    def _selected(self) -> list[tuple[str | None, Any]]:
         """The selected expressions, stars expanded: each with its alias."""
         from sqlglot import exp
 
@@ -199,11 +197,11 @@ class Block(Aggregating):
         from sqlglot import exp
 
         if table is None:
-            shown = (one for one in self.names.entries if not one.hidden)
+            shown = self.in_star_order(one for one in self.names.entries if not one.hidden)
             return [(one.table, one.name, column_node(one.column, node)) for one in shown]
         names: VisibleColumns | None = self.names
         while names is not None:
-            if entries := [one for one in names.entries if one.table.lower() == table]:
+            if entries := self.in_star_order(one for one in names.entries if one.table.lower() == table):
                 if names is self.names:
                     return [(one.table, one.name, column_node(one.column, node)) for one in entries]
                 return [

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from timely_spark.sql import parse
+
 if TYPE_CHECKING:
     from sqlglot import exp
 
@@ -98,9 +100,8 @@ RANKING_NAMES = set(RANKINGS.values())
 
 
 def function_name(node: Any) -> str:
-    """The name of a call in small letters: that in the text, or that of its class."""
-    named = getattr(node, "sql_name", None)
-    return str(node.name if type(node).__name__ == "Anonymous" or named is None else named()).lower() or "any"
+    """The name of a call in small letters, as Spark has it."""
+    return str(node.sql(dialect=parse.dialect())).partition("(")[0].split()[0].lower()
 
 
 def aggregate_of(node: Any) -> str | None:

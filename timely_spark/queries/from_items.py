@@ -47,8 +47,8 @@ class FromItems(Subqueries):
         """A table, view or subquery, with new names for its columns."""
         from sqlglot import exp
 
-        if isinstance(node, exp.Lateral):  # the first in FROM
-            kind = exp.Subquery if isinstance(node.this, exp.Query) else exp.Table
+        if isinstance(node, exp.Lateral) or isinstance(node.this, exp.Values):  # the first in FROM
+            kind = exp.Subquery if isinstance(node.this, exp.Query | exp.Values) else exp.Table
             node = kind(this=node.this, alias=node.args.get("alias"))
         if node.args.get("pivots"):
             plain = node.copy()
@@ -155,7 +155,7 @@ class FromItems(Subqueries):
             self.asked_by_on = before
         if not node.alias:
             return item
-        shown = [one for one in item.entries if not one.hidden]
+        shown = self.in_star_order(one for one in item.entries if not one.hidden)
         names = self.binder.names_given(node.args["alias"], len(shown)) or [one.name for one in shown]
         entries = [replace(one, table=node.alias, name=name) for one, name in zip(shown, names, strict=True)]
         return FromItem(item.relation, entries, item.outer)

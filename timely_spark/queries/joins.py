@@ -115,6 +115,8 @@ class Joins(FromItems):
         plain = [one for one in later if not calls.has_query(one)]
         item = self.connected(parts, [*early, *plain])
         self.take(item)
+        # of a name that is tested early a join behind it may have added another column
+        self.refuse_ambiguous(self.tested_early)
         for one in later:
             if calls.has_query(one):
                 self.filter(one)
@@ -163,8 +165,11 @@ class Joins(FromItems):
         on = node.args.get("on")
         using = [one.name for one in node.args.get("using") or ()]
         if (node.method or "").upper() == "NATURAL":
-            names = {one.name.lower() for part in parts for one in part.entries if not one.hidden}
-            using = [one.name for one in other.entries if one.name.lower() in names]
+            names = {one.name.lower() for one in other.entries if not one.hidden}
+            left = self.in_star_order(one for part in parts for one in part.entries if not one.hidden)
+            using = list(dict.fromkeys(one.name for one in left if one.name.lower() in names))
+        keys = [self._using_columns(node, name, parts, other) for name in using]
+        self.foremost = [*((one.table, one.name) for pair in keys for one in pair), *self.foremost]
         inner = not side and kind in {"", "INNER", "CROSS"}
         if inner and on is not None and calls.has_query(on):
             # of inner joins ON is WHERE
@@ -227,6 +232,8 @@ class Joins(FromItems):
                 later = [one for one in later if one not in self.asked_by_on]
                 self.asked_by_on = []
             return parts, early, later
+        from sqlglot import exp
+
         # what WHERE says of the left side alone may be said before, as the join keeps left rows as they are
         names = self.names_of(parts)
         conditions = []
@@ -236,6 +243,7 @@ class Joins(FromItems):
             )
             if sooner:
                 early = [*early, self.plain(one, names)]
+                self.tested_early += one.find_all(exp.Column)
             else:
                 conditions.append(one)
         return parts, early, conditions
@@ -258,10 +266,10 @@ class Joins(FromItems):
     def _resolved(self, node: Any, parts: Sequence[FromItem]) -> Any:
         return self.plain(node, self.names_of(parts))
 
-    def _using(self, node: Any, name: str, left: Sequence[FromItem], right: FromItem) -> Any:
-        """The condition of a column of `USING`."""
-        from sqlglot import exp
-
+    def _using_columns(
+        self, node: Any, name: str, left: Sequence[FromItem], right: FromItem
+    ) -> list[NamedColumn]:
+        """The columns of both sides that a name of `USING` means."""
         using_columns = []
         for side, entries in (("left", [e for part in left for e in part.entries]), ("right", right.entries)):
             same = [one for one in entries if one.name.lower() == name.lower() and not one.hidden]
@@ -269,9 +277,15 @@ class Joins(FromItems):
                 problem = f"USING ({name}): the {side} side has {'several' if same else 'no'} such columns"
                 raise self.binder.refuse(node.this, problem, "write ON a.x = b.x.")
             using_columns.append(same[0])
+        return using_columns
+
+    def _using(self, node: Any, name: str, left: Sequence[FromItem], right: FromItem) -> Any:
+        """The condition of a column of `USING`."""
+        from sqlglot import exp
+
         left_tree, right_tree = (
             exp.column(exp.to_identifier(e.name, quoted=True), table=exp.to_identifier(e.table, quoted=True))
-            for e in using_columns
+            for e in self._using_columns(node, name, left, right)
         )
         return exp.EQ(this=left_tree, expression=right_tree)
 
@@ -279,7 +293,7 @@ class Joins(FromItems):
         """The result of an outer join with `USING`: one column instead of two."""
         from sqlglot import exp
 
-        relation, entries = item.relation, list(item.entries)
+        relation, entries, merged = item.relation, list(item.entries), []
         for name in using:
             both = [one for one in entries if one.name.lower() == name.lower() and not one.hidden]
             left, right = both[0], both[-1]
@@ -293,6 +307,8 @@ class Joins(FromItems):
             entries = [replace(one, hidden=True) if one in both else one for one in entries]
             place = entries.index(replace(left, hidden=True))
             entries.insert(place, NamedColumn("", left.name, column, bound.type))
+            merged.append(("", left.name))
+        self.foremost = [*merged, *self.foremost]
         return FromItem(relation, entries, item.outer)
 
     def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -36,6 +36,10 @@ class BlockNames(ABC):
         self.relation: Relation = UNIT
         #: columns that a join has made one
         self.same: dict[str, str] = {}
+        #: the columns of `USING`, which are the first of a star, each by its table and its name
+        self.foremost: list[tuple[str, str]] = []
+        #: the names in conditions of WHERE that were tested before a join
+        self.tested_early: list[Any] = []
         #: conditions of inner joins that have subqueries: they are tested after all joins
         self.asked_by_on: list[Any] = []
         #: after the aggregates: their columns, and those of the keys, by what they compute
@@ -49,6 +53,8 @@ class BlockNames(ABC):
         #: with grouping sets, the column that tells them apart, and the keys that its bits stand for
         self.grouped: tuple[str, list[Any]] | None = None
         self._before: VisibleColumns | None = None
+        #: the selected expressions, each with its alias
+        self.items: list[tuple[str | None, Any]] = []
         self._aliases: dict[str, Any] = {}
         self._variables: set[str] = set()
 
@@ -84,6 +90,11 @@ class BlockNames(ABC):
             column = self.same[column]
         return column
 
+    def in_star_order(self, entries: Iterable[NamedColumn]) -> list[NamedColumn]:
+        """Columns as a star has them: those of `USING`, and then those of each table."""
+        places = {one: n for n, one in reversed([*enumerate(self.foremost)])}
+        return sorted(entries, key=lambda one: places.get((one.table, one.name), len(self.foremost)))
+
     def named(self, node: Any, names: VisibleColumns | None = None) -> Any:
         """The column, or the field of one, that a name means."""
         from sqlglot import exp
@@ -95,9 +106,11 @@ class BlockNames(ABC):
             if names is self.names and self.computed is not None and column not in self.relation.schema.names:
                 raise self._unknown(node, parts, names)
             return column_node(column, node)
-        alias = self._aliases.get(parts[0].lower())
-        # another column of the result comes before those of the blocks around
-        match = None if alias is not None and not names.has(parts) else self._found(node, parts, names)
+        alias = self.aliased(node)
+        # another column of the result comes before those of the blocks around, and so does one that is no key
+        lost = self._before is not None and names is self.names and self._before.has(parts)
+        other = not names.has(parts) and (alias is not None or lost)
+        match = None if other else self._found(node, parts, names)
         if match is None:
             if alias is not None:
                 aliased: exp.Expression = self._of_alias(node, alias, names)
@@ -122,6 +135,25 @@ class BlockNames(ABC):
             raise self.binder.refuse(
                 node, f"{'.'.join(parts)} is ambiguous", f"write one of {tables}."
             ) from None
+
+    def aliased(self, node: Any) -> Any:
+        """The selected expression that a name is the alias of: in a selected one, one of those before it."""
+        parts = [one.name for one in node.parts]
+        alias = self._aliases.get(parts[0].lower())
+        if alias is None:
+            return None
+        places = {id(tree): n for n, (_, tree) in enumerate(self.items)}
+        while node is not None and id(node) not in places:
+            node = node.parent
+        if node is None:
+            return alias
+        hidden = self._before is not None and self._before.has(parts)
+        return None if hidden or places.get(id(alias), -1) >= places[id(node)] else alias
+
+    def refuse_ambiguous(self, columns: Iterable[Any]) -> None:
+        """Refuse names that are those of several columns."""
+        for one in columns:
+            self._found(one, [part.name for part in one.parts], self.names)
 
     def _of_alias(self, node: Any, alias: Any, names: VisibleColumns) -> Any:
         """The expression of another column of the result, as Spark lets names of its aliases be used."""

@@ -11,7 +11,6 @@ from timely_spark.authors import check_collection
 from timely_spark.differential.collections import Collection
 from timely_spark.errors import GraphError
 from timely_spark.graph import caller, locate_errors
-from timely_spark.graph.naming import check_step_name
 from timely_spark.streams import Stream
 
 
@@ -23,7 +22,7 @@ def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -
 
     Args:
         query: one query, `WITH RECURSIVE` included.
-        name: the name of its steps.
+        name: the name by which its steps are called; no other step has it.
         tables: by their names in the query, collections; or streams, whose rows count by a column ``diff``,
             or else are insertions.
 
@@ -47,19 +46,21 @@ def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -
     Raises:
         SqlError: the text is no query, does not fit the tables, or cannot be kept up to date; the message
             shows the place.
-        GraphError: a table is no collection, or of another flow, or there is none.
+        GraphError: a table is no collection, or of another flow, or there is none; or a step has the name.
     """
     if not tables:
         msg = "sql: the query has no tables"
         raise GraphError(msg, where=caller(), hint="give each by its name: ts.sql(query, edges=edges).")
-    if name is not None:
-        check_step_name(name, caller())
     from timely_spark.queries.scripts import bound, build_all, table_view
 
     collections = {table_name: as_collection(table) for table_name, table in tables.items()}
     answer = bound(
         query, {table_name: table_view(table_name, one) for table_name, one in collections.items()}
     )
+    if name is not None:  # its steps are called after it, and none may be called so itself
+        first = next(iter(collections.values())).stream
+        graph = first.flow.graph
+        graph.names.add(graph.title(first.stage.scope), "sql", name, caller())
     return build_all([answer], collections, [name])[0]
 
 
