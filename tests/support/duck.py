@@ -29,7 +29,7 @@ def value(kind, of: random.Random):
     if kind == "string":
         return of.choice(["", "a", "b", "ab", "é"])
     if kind == "double":
-        return of.choice([0.0, 0.5, -1.25, 3.0, 7.75])
+        return of.choice([0.0, -0.0, 0.5, -1.25, 3.0, 7.75, math.nan])
     return of.randint(-3, 4)
 
 

@@ -50,18 +50,35 @@ DERIVED = {
     "bool": "({} > 1)",
 }
 #: expressions by type; `{x}` has the same type, `{y}` is a condition
-EVERY = ["coalesce({x}, {x})", "CASE WHEN {y} THEN {x} ELSE {x} END", "nullif({x}, {x})"]
+EVERY = [
+    *("coalesce({x}, {x})", "CASE WHEN {y} THEN {x} ELSE {x} END", "nullif({x}, {x})"),
+    *("CASE {x} WHEN {x} THEN {x} WHEN {x} THEN {x} END", "greatest({x}, {x})", "least({x}, {x})"),
+]
 OWN = {
-    "int": ["({x} + {x})", "({x} - {x})", "({x} * 2)", "abs({x})", "greatest({x}, {x})", "length({text})"],
-    "text": ["upper({x})", "({x} || {x})", "substring({x}, 1, 1)"],
-    "double": ["({x} + {x})", "({x} * CAST(2 AS double))", "CAST({int} AS double)"],
-    "decimal": ["({x} + {x})", "CAST({int} AS decimal(6, 2))", "({int} * CAST(0.5 AS decimal(2, 1)))"],
-    "date": ["least({x}, {x})", "(DATE '2024-02-28' + CAST({int} AS int))"],
-    "bool": ["({y})", "({y})", "({x} AND {x})"],
+    "int": [
+        *("({x} + {x})", "({x} - {x})", "({x} * 2)", "abs({x})", "({x} % 3)", "(- {x} + {x} * 2 - 1)"),
+        *("length({text})", "instr({text}, 'a')", "day({date})", "CAST({y} AS int)"),
+    ],
+    "text": [
+        *("upper({x})", "({x} || {x})", "substring({x}, 1, 1)", "reverse({x})", "replace({x}, 'a', 'b')"),
+        *("CAST({int} AS string)", "lower(trim({x}))", "({x} || {int} || 'b')"),
+    ],
+    "double": ["({x} + {x})", "({x} * CAST(2 AS double))", "CAST({int} AS double)", "({int} / 4)"],
+    "decimal": [
+        "({x} + {x})",
+        "CAST({int} AS decimal(6, 2))",
+        "({int} * CAST(0.5 AS decimal(2, 1)))",
+        "(- {x})",
+    ],
+    "date": ["(DATE '2024-02-28' + CAST({int} AS int))", "last_day({x})"],
+    "bool": ["({y})", "({y})", "({x} AND {x})", "({x} IS TRUE)", "({x} IS NOT FALSE)", "({text} LIKE 'a%')"],
 }
 JOINS = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"]
 #: what is refused, and why it may be
-REFUSED = re.compile(r"of a query around a recursion")
+REFUSED = re.compile(r"of a query around a recursion|is ambiguous|is neither in GROUP BY")
+#: columns of the tables, which have one type wherever they are
+PLAIN = dict.fromkeys(name for columns in COLUMNS.values() for name, _ in columns)
+ENDS = ["", " DESC", " NULLS LAST", " DESC NULLS FIRST"]
 #: queries in one flow
 TOGETHER = 6
 
@@ -79,6 +96,8 @@ class Grammar:
     outer: Columns = field(default_factory=list)
     #: the columns that can be named
     scope: Columns = field(default_factory=list)
+    #: the tables that are read without an alias, each once
+    own: set[str] = field(default_factory=set)
 
     def maybe(self, share: float, text: str) -> str:
         """A text, or nothing."""
@@ -89,8 +108,9 @@ class Grammar:
         return replace(self, scope=[])
 
     def inside(self) -> Grammar:
-        """A grammar for a subquery, which reads this one's columns; those of USING may be others there."""
-        return replace(self, outer=[*(one for one in self.scope if "." in one[0]), *self.outer], scope=[])
+        """A grammar for a subquery, which reads this one's columns; a name alone may be another there."""
+        outer = [one for one in self.scope if "." in one[0] or one[0] in PLAIN]
+        return replace(self, outer=[*outer, *self.outer], scope=[])
 
     # -- expressions -----------------------------------------------------------------------------------------
 
@@ -105,9 +125,9 @@ class Grammar:
             if self.of.random() < 0.2:
                 return self.of.choice(LITERALS[kind])
             return self.column(kind) or DERIVED[kind].format(self.column("int") or 2)
-        if kind == "int" and depth > 1 and self.of.random() < 0.1:
+        if kind == "int" and self.of.random() < (0.1 if depth > 1 else 0.03):
             return self.scalar()
-        holes = {"{x}": kind, "{int}": "int", "{text}": "text"}
+        holes = {"{x}": kind, "{int}": "int", "{text}": "text", "{date}": "date"}
 
         def drawn(hole: re.Match[str]) -> str:
             return self.condition(depth - 1) if hole[0] == "{y}" else self.value(holes[hole[0]], depth - 1)
@@ -128,12 +148,13 @@ class Grammar:
             lambda: f"{x()} {self.of.choice(['=', '<', '>=', '<>', 'IS DISTINCT FROM'])} {x()}",
             lambda: f"{x()} IS {self.maybe(0.5, 'NOT ')}NULL",
             lambda: f"{x()} {self.maybe(0.5, 'NOT ')}IN ({x()}, {x()}{self.maybe(0.2, ', NULL')})",
-            lambda: f"{x()} BETWEEN {x()} AND {x()}",
+            lambda: f"{x()} {self.maybe(0.3, 'NOT ')}BETWEEN {x()} AND {x()}",
         ]
         if depth > 0:
             choices += [lambda: f"({y()} AND {y()})", lambda: f"({y()} OR {y()})", lambda: f"NOT ({y()})"]
+            choices += [lambda: f"({y()} OR {y()} AND {y()})", lambda: f"NOT {x()} = {x()}"]
         if depth > 1:
-            choices += [self.exists, self.among]
+            choices += [self.exists, self.among, self.of_several]
         return self.of.choice(choices)()
 
     # -- subqueries ------------------------------------------------------------------------------------------
@@ -173,13 +194,20 @@ class Grammar:
         query = self.inside().rows([kind], 0)
         return f"{self.value(kind, 1)} {self.maybe(0.5, 'NOT ')}IN ({query})"
 
+    def of_several(self) -> str:
+        """`IN` of several columns."""
+        kinds = [self.of.choice(KINDS) for _ in range(2)]
+        query = self.inside().rows(kinds, 0)
+        values = ", ".join(self.value(kind, 1) for kind in kinds)
+        return f"({values}) {self.maybe(0.5, 'NOT ')}IN ({query})"
+
     def scalar(self) -> str:
         """A subquery that is a number."""
         inner = self.inside()
         text = f"FROM {inner.joined(0, [0, 0, 1])}{inner.where(self.of.choice([0, 1, 2]), 0.4)}"
         if self.of.random() < 0.25:
             value = inner.value("int", 1)
-            end = self.of.choice(["", " DESC", " NULLS LAST"])
+            end = self.of.choice(ENDS)
             return f"(SELECT {value} AS x {text} ORDER BY x{end} LIMIT 1{inner.maybe(0.3, ' OFFSET 1')})"
         (call,) = inner.aggregates(["int"])
         more = inner.maybe(0.3, f" + {self.column('int') or 1}")
@@ -196,7 +224,14 @@ class Grammar:
         if depth > 0 and self.of.random() < 0.1:
             return self.in_parentheses()
         alias = self.alias()
-        if depth > 0 and self.of.random() < 0.35:
+        if self.of.random() < 0.05:
+            kinds = [self.of.choice(["int", "text", "double"]) for _ in range(2)]
+            rows = [", ".join(self.of.choice([*LITERALS[one], "NULL"]) for one in kinds) for _ in range(2)]
+            rows = [", ".join(self.of.choice(LITERALS[one]) for one in kinds), *rows]
+            names = [f"x{n}" for n in range(len(kinds))]
+            text = f"(VALUES {', '.join(f'({one})' for one in rows)}) AS {alias}({', '.join(names)})"
+            columns = list(zip(names, kinds, strict=True))
+        elif depth > 0 and self.of.random() < 0.35:
             text, kinds = self.beside().query(depth - 1)
             names = [f"x{n}" for n in range(len(kinds))]
             columns = list(zip(names, kinds, strict=True))
@@ -204,18 +239,21 @@ class Grammar:
         else:
             table = self.of.choice([*self.tables])
             columns, text = self.tables[table], f"{table} AS {alias}"
+            if table not in self.own and self.of.random() < 0.15:
+                alias = text = table
+                self.own.add(table)
         return text, [(f"{alias}.{name}", kind) for name, kind in columns]
 
     def in_parentheses(self) -> tuple[str, Columns]:
         """Two tables joined in parentheses."""
         inner = self.beside()
-        text = inner.joined(0, [1])
+        text = inner.joined(0, [1], short=False)
         unique = [(name, kind) for name, kind in inner.scope if "." in name]
         return f"({text})", unique
 
-    def joined(self, depth: int, more: Sequence[int] = (0, 0, 1, 1, 2)) -> str:
+    def joined(self, depth: int, more: Sequence[int] = (0, 0, 1, 1, 2), *, short: bool = True) -> str:
         """The tables of `FROM`, whose columns can then be named."""
-        if self.of.random() < 0.1:
+        if self.of.random() < 0.12:
             return self.merged()
         text, self.scope = self.source(depth)
         for _ in range(self.of.choice(more)):
@@ -234,17 +272,23 @@ class Grammar:
             self.scope = before if kind.endswith(("SEMI JOIN", "ANTI JOIN")) else self.scope
         if self.column("int") and self.of.random() < 0.15:
             text += self.lateral()
+        if short:  # a column that one table has may be named without the table
+            names = [name.rpartition(".")[2] for name, _ in self.scope]
+            alone = {name for name in PLAIN if names.count(name) == 1 and self.of.random() < 0.3}
+            every = zip(names, self.scope, strict=True)
+            self.scope = [(name if name in alone else full, kind) for name, (full, kind) in every]
         return text
 
     def merged(self) -> str:
-        """Two tables joined by columns of the same names."""
-        left, right = self.alias(), self.alias()
-        names = self.of.choice([["a"], ["b", "a"], ["a", "c"]])
-        self.scope = [(name, kind) for name, kind in COLUMNS["t"] if name in names]
-        for table, alias in (("t", left), ("u", right)):
-            self.scope += [(f"{alias}.{n}", kind) for n, kind in COLUMNS[table] if n not in names]
-        kind = self.of.choice(JOINS)
-        return f"t AS {left} {kind} u AS {right} USING ({', '.join(names)})"
+        """Two or three tables joined by columns of the same names."""
+        names, kinds = self.of.choice([["a"], ["b", "a"], ["a", "c"]]), dict(COLUMNS["t"])
+        tables = self.of.choice([("t", "u"), ("u", "t"), ("t", "u", "t"), ("u", "t", "u")])
+        sources = [(table, self.alias()) for table in tables]
+        self.scope = [(name, kinds[name]) for name in names]
+        self.scope += [(f"{alias}.{n}", kind) for table, alias in sources for n, kind in COLUMNS[table]]
+        using = f"USING ({', '.join(names)})"
+        joins = [f"{self.of.choice(JOINS)} {table} AS {alias} {using}" for table, alias in sources[1:]]
+        return " ".join([" AS ".join(sources[0]), *joins])
 
     def lateral(self) -> str:
         """A subquery that reads the tables before it."""
@@ -281,37 +325,47 @@ class Grammar:
         """A query of given types: a block, or several that are compared."""
         words = ["UNION", "UNION ALL", "INTERSECT", "EXCEPT", "EXCEPT ALL", "INTERSECT ALL"]
         text = self.beside().block(depth, kinds)
+        if self.of.random() < 0.15:  # INTERSECT binds more tightly
+            for _ in range(2):
+                text += f" {self.of.choice(words)} {self.beside().block(depth - 1, kinds)}"
+            return text
         for _ in range(self.of.choice([0, 0, 0, 0, 1, 2])):
             text = f"({text}) {self.of.choice(words)} ({self.beside().block(depth - 1, kinds)})"
         return text
 
     def named(self, depth: int) -> tuple[str, list[str]]:
-        """A query with one of `WITH`, which may read itself."""
-        name = f"r{next(self.numbers)}"
-        draw = self.of.random()
-        if draw < 0.4:
-            text, kinds = self.beside().query(depth - 1)
-            head = "WITH"
-        else:
-            kinds = ["int", "int"]
-            step = replace(self, tables={name: [("x0", "int"), ("x1", "int")]}, outer=[], scope=[])
-            source, step.scope = step.source(0)
-            step.tables = self.tables
-            other, columns = step.source(0)
-            on = f"{step.of.choice(step.scope)[0]} = {step.of.choice([c for c, k in columns if k == 'int'])}"
-            levels = step.scope[1][0]
-            step.scope = [*step.scope, *columns]
-            text = f"SELECT src, {'0' if draw < 0.6 else 'dst'} FROM edges"
-            # a set of columns that are there has an end, and a number of levels has one
-            items = f"{step.column('int')}, " + (f"{levels} + 1" if draw < 0.6 else str(step.column("int")))
-            word, end = ("UNION ALL", f" AND {levels} < 2") if draw < 0.6 else ("UNION", "")
-            more = step.maybe(0.4, f" AND {step.condition(1)}")
-            text += f" {word} SELECT {items} FROM {source} JOIN {other} ON {on} WHERE true{end}{more}"
-            head = "WITH RECURSIVE"
-        names = [f"x{n}" for n in range(len(kinds))]
-        made = replace(self, tables={**self.tables, name: list(zip(names, kinds, strict=True))}, scope=[])
+        """A query with one or two of `WITH`, which may read themselves and those before them."""
+        made, parts, recursive = replace(self, scope=[]), [], False
+        for _ in range(self.of.choice([1, 1, 2])):
+            name = f"r{next(self.numbers)}"
+            if self.of.random() < 0.4:
+                text, kinds = made.beside().query(depth - 1)
+            else:
+                text, kinds, recursive = made.recursion(name), ["int", "int"], True
+            names = [f"x{n}" for n in range(len(kinds))]
+            parts.append(f"{name}({', '.join(names)}) AS ({text})")
+            made = replace(made, tables={**made.tables, name: list(zip(names, kinds, strict=True))}, scope=[])
         body, result = made.query(depth - 1)
-        return f"{head} {name}({', '.join(names)}) AS ({text}) {body}", result
+        body = f"SELECT * FROM ({body})" if body.startswith("WITH") else body
+        return f"WITH {'RECURSIVE ' if recursive else ''}{', '.join(parts)} {body}", result
+
+    def recursion(self, name: str) -> str:
+        """A query of two numbers that reads itself by a name."""
+        levels, alias = self.of.random() < 0.35, self.alias()
+        step = replace(self, outer=[], scope=[(f"{alias}.x0", "int"), (f"{alias}.x1", "int")])
+        other, columns = step.source(0)
+        keys = [name for name, kind in columns if kind == "int"] or ["0"]
+        on = f"{step.of.choice(step.scope)[0]} = {step.of.choice(keys)}"
+        level = f"{alias}.x1"
+        step.scope = [*step.scope, *columns]
+        # a set of columns that are there has an end, and a number of levels has one
+        items = f"{step.column('int')}, " + (f"{level} + 1" if levels else str(step.column("int")))
+        word, end = ("UNION ALL", f" AND {level} < 2") if levels else ("UNION", "")
+        more = step.maybe(0.4, f" AND {step.condition(1)}")
+        start = f"SELECT src, {'0' if levels else 'dst'} FROM edges"
+        return (
+            f"{start} {word} SELECT {items} FROM {name} AS {alias} JOIN {other} ON {on} WHERE true{end}{more}"
+        )
 
     def starred(self, depth: int) -> tuple[str, list[str]]:
         """All columns of tables that conditions join, in any order."""
@@ -329,8 +383,8 @@ class Grammar:
         """The first rows by all columns: rows that tie are equal."""
         text, kinds = self.beside().query(depth - 1)
         names = [f"x{n}" for n in range(len(kinds))]
-        ends = ["", " DESC", " NULLS LAST", " DESC NULLS FIRST"]
-        order = ", ".join(f"{one}{self.of.choice(ends)}" for one in names)
+        by = [str(n + 1) for n in range(len(names))] if self.of.random() < 0.3 else names
+        order = ", ".join(f"{one}{self.of.choice(ENDS)}" for one in by)
         limit = self.of.choice(["LIMIT 3", "LIMIT 2 OFFSET 1", "OFFSET 2", "LIMIT 0"])
         return f"SELECT * FROM ({text}) AS q({', '.join(names)}) ORDER BY {order} {limit}", kinds
 
@@ -343,20 +397,22 @@ class Grammar:
             items[kinds.index("int")] = self.of.choice([self.scalar, self.windowed, self.windowed])()
         elif self.of.random() < 0.1:
             qualify = f" QUALIFY {self.windowed()} > 1"
+        elif kinds[:2] == ["int", "int"] and self.of.random() < 0.3:  # a column of the result in another one
+            name = self.alias()
+            items[:2] = [f"{items[0]} AS {name}", f"{name} + {self.value('int', 1)}"]
         return (
             f"SELECT {self.maybe(0.2, 'DISTINCT ')}{', '.join(items)} FROM {source}{self.where(2)}{qualify}"
         )
 
     def windowed(self) -> str:
         """A function of a window whose answer does not depend on ties."""
-        ends = ["", " DESC", " NULLS LAST", " DESC NULLS FIRST"]
         kind, number = self.of.choice(KINDS), self.value("int", 1)
         partition = (
             f"PARTITION BY {self.column(kind)} " if self.column(kind) and self.of.random() < 0.7 else ""
         )
         choice = self.of.choice(["rank()", "dense_rank()", "sum", "count", "max", "min", "rows", "rows"])
         if choice == "rows":  # all columns order them: rows that tie are equal
-            order = ", ".join(f"{name}{self.of.choice(ends)}" for name, _ in self.scope)
+            order = ", ".join(f"{name}{self.of.choice(ENDS)}" for name, _ in self.scope)
             bounds = ["2 PRECEDING", "1 PRECEDING", "CURRENT ROW", "1 FOLLOWING", "3 FOLLOWING"]
             low, high = sorted(self.of.sample(range(5), 2))
             frame = f" ROWS BETWEEN {bounds[low]} AND {bounds[high]}"
@@ -365,13 +421,14 @@ class Grammar:
             call = self.of.choice([*calls, *(f"{one}#" for one in framed)])
             over = f" OVER ({partition}ORDER BY {order}{frame if '#' in call else ''})"
             return call.replace("#", "").replace("@", number) + over
-        order = f"ORDER BY {self.value('int', 1)}{self.of.choice(ends)}"
+        order = f"ORDER BY {self.value('int', 1)}{self.of.choice(ENDS)}"
         if choice.endswith("()"):
             return f"{choice} OVER ({partition}{order})"
         frames = ["1 PRECEDING AND 1 FOLLOWING", "2 PRECEDING AND CURRENT ROW", "1 FOLLOWING AND 3 FOLLOWING",
                   "3 PRECEDING AND 1 PRECEDING", "CURRENT ROW AND UNBOUNDED FOLLOWING"]  # fmt: skip
         frame = self.maybe(0.7, f" RANGE BETWEEN {self.of.choice(frames)}")
-        return f"{choice}({number}) OVER ({partition}{order}{frame})"
+        some = self.maybe(0.2, f" FILTER (WHERE {self.condition(0)})")
+        return f"{choice}({number}){some} OVER ({partition}{order}{frame})"
 
     def aggregates(self, kinds: Sequence[str]) -> list[str]:
         """Aggregates of given types."""
@@ -380,13 +437,16 @@ class Grammar:
             x, extra = self.value(kind, 1), self.maybe(0.3, f" FILTER (WHERE {self.condition(1)})")
             any_kind = self.value(self.of.choice(KINDS), 1)
             counts = ["count(*)", f"count({any_kind})", f"count(DISTINCT {any_kind})"]
+            order = ", ".join(f"{name}{self.of.choice(ENDS)}" for name, _ in self.scope)
+            placed = [f"first({x} ORDER BY {order})", f"last({x} ORDER BY {order})"]
+            number = self.value("int", 1)
             calls = {
-                "int": [*counts, f"sum({x})", f"sum(DISTINCT {x})", f"min({x})", f"max({x})"],
+                "int": [*counts, f"sum({x})", f"sum(DISTINCT {x})", f"min({x})", f"max({x})", *placed],
                 "bool": [f"bool_and({x})", f"bool_or({x})"],
                 "decimal": [f"sum({x})", f"max({x})"],
-                "double": [f"avg({self.value('int', 1)})", f"sum({x})", f"min({x})"],
+                "double": [f"avg({number})", f"median({number})", f"avg(DISTINCT {number})", f"min({x})"],
             }
-            return self.of.choice(calls.get(kind, [f"min({x})", f"max({x})"])) + extra
+            return self.of.choice(calls.get(kind, [f"min({x})", f"max({x})", *placed])) + extra
 
         return [one(kind) for kind in kinds]
 
@@ -402,13 +462,23 @@ class Grammar:
         items = [*keys, *self.aggregates(kinds)]
         if self.of.random() < 0.15:
             (call,) = self.aggregates(["int"])
-            items.append(self.of.choice([f"rank() OVER (ORDER BY {call})", f"sum({call}) OVER ()"]))
+            partition = f"PARTITION BY {next(iter(keys))} " if keys else ""
+            windows = [f"rank() OVER ({partition}ORDER BY {call})", f"sum({call}) OVER ({partition})"]
+            items.append(self.of.choice(windows))
             kinds = [*kinds, "int"]
         listed, sets = ", ".join(keys), ""
         if keys:
             sets = self.of.choice(["", "", "", "ROLLUP", "CUBE", "GROUPING SETS"])
+            if not sets and self.of.random() < 0.3:  # by their names, or their numbers
+                names = [self.alias() for _ in keys]
+                items[: len(keys)] = [f"{key} AS {name}" for key, name in zip(keys, names, strict=True)]
+                listed = ", ".join(names if self.of.random() < 0.5 else map(str, range(1, len(keys) + 1)))
             inside = self.of.choice([f"({listed}), ()", f"({listed}), ({next(iter(keys))})", f"({listed})"])
-            where += f" GROUP BY {sets} ({inside if sets == 'GROUPING SETS' else listed})"
+            where += (
+                f" GROUP BY {sets} ({inside if sets == 'GROUPING SETS' else listed})"
+                if sets
+                else (f" GROUP BY {listed}")
+            )
             if sets and columns and self.of.random() < 0.5:
                 items, kinds = [*items, f"grouping({columns[0][0]})"], [*kinds, "int"]
         (call,) = self.aggregates(["int"])

@@ -69,6 +69,7 @@ class Aggregating(Joins):
             return False
         self._listed = []
         sets = self._grouping_sets(group, items)
+        self._before = replace(self.names)
         by = list(dict.fromkeys([*self._listed, *(one for each in sets for one in each)]))
         keys = [self._key(one) for one in by]
         outer = [self.final_name(entry.column) for _, entry in self.names.outer]

@@ -101,7 +101,8 @@ RANKING_NAMES = set(RANKINGS.values())
 
 def function_name(node: Any) -> str:
     """The name of a call in small letters, as Spark has it."""
-    return str(node.sql(dialect=parse.dialect())).partition("(")[0].split()[0].lower()
+    ignore = parse.needs_sqlglot().ErrorLevel.IGNORE
+    return str(node.sql(parse.dialect(), unsupported_level=ignore)).partition("(")[0].split()[0].lower()
 
 
 def aggregate_of(node: Any) -> str | None:

@@ -232,8 +232,6 @@ class Joins(FromItems):
                 later = [one for one in later if one not in self.asked_by_on]
                 self.asked_by_on = []
             return parts, early, later
-        from sqlglot import exp
-
         # what WHERE says of the left side alone may be said before, as the join keeps left rows as they are
         names = self.names_of(parts)
         conditions = []
