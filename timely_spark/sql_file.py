@@ -115,7 +115,7 @@ def _name(tree: Any) -> str:
 
 
 def _fill(binder: Binder, tree: Any, parameters: Mapping[str, str]) -> None:
-    """Put the values of parameters in their places: a number if it is one, else a text."""
+    """Put the values of parameters in their places: a number if it is one, as 007 is not, else a text."""
     from sqlglot import exp
 
     for one in list(tree.find_all(exp.Placeholder)):
@@ -123,7 +123,7 @@ def _fill(binder: Binder, tree: Any, parameters: Mapping[str, str]) -> None:
         if name not in parameters:
             raise binder.refuse(one, f"no value for :{name}", f"give --set {name}=value.")
         value = parameters[name]
-        number = re.fullmatch(r"-?(\d+\.?\d*|\.\d+)", value, re.ASCII)
+        number = re.fullmatch(r"-?((0|[1-9]\d*)\.?\d*|\.\d+)", value, re.ASCII)
         one.replace(exp.Literal.number(value) if number else exp.Literal.string(value))
 
 

@@ -265,6 +265,9 @@ def test_a_file_of_sql_is_a_flow(tmp_path, capsys):
     seen = ts.testing.run(flow, {"edges": [[(1, 2, 1), (1, 1, 1), (1, 5, 1)], [(1, 5, -1)]]})["seen"]
     assert seen.rows() == {0: [(1, 2, 1)], 1: [(1, 1, 1), (1, 2, -1)]}
 
+    for text, shown in (("007", "'007'"), ("-1.50", "-1.50"), ("2024-01-31", "'2024-01-31'"), (".5", ".5")):
+        assert main(["run", str(file), "--explain", "--set", f"least={text}", "--set", "out=x"]) == 0
+        assert f"`dst` >= {shown}" in capsys.readouterr().out
     assert main(["run", str(file), "--explain", "--set", "least=2", "--set", "out=x"]) == 0
     assert "Aggregation count(*) by src" in capsys.readouterr().out
     assert main(["sql", str(file), "--explain"]) == 1
