@@ -123,7 +123,7 @@ def _fill(binder: Binder, tree: Any, parameters: Mapping[str, str]) -> None:
         if name not in parameters:
             raise binder.refuse(one, f"no value for :{name}", f"give --set {name}=value.")
         value = parameters[name]
-        number = re.fullmatch(r"-?((0|[1-9]\d*)\.?\d*|\.\d+)", value, re.ASCII)
+        number = re.fullmatch(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)", value, re.ASCII)
         one.replace(exp.Literal.number(value) if number else exp.Literal.string(value))
 
 

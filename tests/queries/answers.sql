@@ -721,7 +721,7 @@ SELECT 1 + (b + a) * 2 AS x FROM t WHERE a > 1 GROUP BY ((a + b) * 2)
 
 -- a name is that of a column of the tables, then of another column of the result, and then of a query around
 
-SELECT a FROM t WHERE (12, 13) IN (SELECT max(b + 9) AS a, a + 1 FROM u WHERE u.b = 3)
+SELECT a FROM t WHERE (12, 13) IN (SELECT max(b + 9) AS d, d + 1 FROM u WHERE u.b = 3)
 ----
 1
 1
