@@ -325,13 +325,13 @@ class _Built:
         built = {**self.collections, **dict(zip(new, views, strict=True))}
         return {name: built[name] for name in names}
 
-    def keys(self, name: str, given: Sequence[str] = ()) -> list[str]:
+    def keys(self, name: str, chosen: Sequence[str] = ()) -> list[str]:
         """The columns that tell the rows of a kept view apart: those given, or those that its query shows."""
         if (answer := self.queries.get(name)) is None:  # a function
-            return [*given]
+            return [*chosen]
         schema = relations_of([answer])[0].schema
         new = tuple(zip(schema.names, answer.columns, strict=True))
-        unique = frozenset(given) or unique_columns(Projection(answer.relation, new))
+        unique = frozenset(chosen) or unique_columns(Projection(answer.relation, new))
         problem = hint = ""
         if unique is None:
             problem = f"{name} may have equal rows, which a table with keys cannot"

@@ -25,8 +25,8 @@ Trend: TypeAlias = int | None
 
 def warn_of_dropped(loop: str, names: Sequence[str], bodies: Sequence[Relation]) -> None:
     """Warn of a condition by which a loop may lose a row as its minimum or maximum improves."""
-    kept = {name: _kept(body) for name, body in zip(names, bodies, strict=True)}
-    conditions = [one for body in bodies for one in _dropping(body, loop, kept)]
+    improved = {name: _improved(body) for name, body in zip(names, bodies, strict=True)}
+    conditions = [one for body in bodies for one in _dropping(body, loop, improved)]
     if conditions:
         warnings.warn(
             f"the recursion {loop.rpartition(' ')[0]} may not end: {conditions[0]} can drop a row whose "
@@ -36,22 +36,22 @@ def warn_of_dropped(loop: str, names: Sequence[str], bodies: Sequence[Relation])
         )
 
 
-def _kept(body: Relation) -> dict[str, Trend]:
+def _improved(body: Relation) -> dict[str, Trend]:
     """The columns of a body that are kept minima, which fall, or maxima, which rise."""
     columns = {name: name for name in body.schema.names}
     while isinstance(body, Projection) and all(isinstance(value, str) for _, value in body.columns):
         inner = dict(body.columns)
         columns, body = {name: str(inner[column]) for name, column in columns.items()}, body.input
     calls = dict(body.calls) if isinstance(body, Aggregation) else {}
-    kept = {name: calls[column].function for name, column in columns.items() if column in calls}
-    return {name: {"min": -1, "max": 1}.get(function) for name, function in kept.items()}
+    functions = {name: calls[column].function for name, column in columns.items() if column in calls}
+    return {name: {"min": -1, "max": 1}.get(function) for name, function in functions.items()}
 
 
-def _dropping(body: Relation, loop: str, kept: Mapping[str, Mapping[str, Trend]]) -> Iterator[str]:
+def _dropping(body: Relation, loop: str, improved: Mapping[str, Mapping[str, Trend]]) -> Iterator[str]:
     """The conditions of a body that may drop a row as kept values improve.
 
     Args:
-        kept: by name of the loop its columns that improve.
+        improved: by name of the loop its columns that improve.
     """
     trends: dict[Relation, dict[str, Trend]] = {}
     for one in body.walk():
@@ -61,7 +61,7 @@ def _dropping(body: Relation, loop: str, kept: Mapping[str, Mapping[str, Trend]]
                 below[name] = _both([below.get(name, 0), trend])
         match one:
             case Named() if one.loop == loop:
-                below = dict(kept[one.name])
+                below = dict(improved[one.name])
             case Projection(columns=columns):
                 below = {
                     name: below.get(value, 0) if isinstance(value, str) else _trend(value.term, below)
