@@ -15,13 +15,12 @@ from timely_spark.authors import DIFF, flat
 from timely_spark.differential.collections import Collection
 from timely_spark.graph import Stateless
 from timely_spark.queries import calls
-from timely_spark.queries.relations import ConstantRows, Needs, Relation
+from timely_spark.queries.relations import Building, ConstantRows, Needs, Relation
 from timely_spark.sql import types
 from timely_spark.sql.types import name_of
 
 if TYPE_CHECKING:
     from timely_spark.queries.binder import Binder
-    from timely_spark.queries.building import Builder
 
 #: by `generator_name` a call: whether rows have a place, and whether a row without elements stays
 GENERATORS = {
@@ -109,7 +108,7 @@ class Generated(Relation):
         """The array, too."""
         return [columns.intersection(self.input.schema.names) | {self.array}]
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         """A step that keeps no state."""
         source = inputs[0]
         schema = pa.schema([*self.schema, (DIFF, pa.int64())])

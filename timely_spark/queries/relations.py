@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -20,12 +20,32 @@ from timely_spark.queries.constant_rows import constant_rows
 from timely_spark.queries.sorting import Order, limited, matched
 from timely_spark.queries.windows import Frame, windowed
 from timely_spark.sql import BoundExpression
-
-if TYPE_CHECKING:
-    from timely_spark.queries.building import Builder
+from timely_spark.streams import Stream
 
 How: TypeAlias = Literal["inner", "left", "full", "semi", "anti"]
 Needs: TypeAlias = frozenset[str]
+
+
+class Building(Protocol):
+    """The surroundings in which collections are built."""
+
+    variables: dict[tuple[str, str], Collection]
+
+    def table(self, name: str) -> Collection:
+        """A table of the program."""
+        ...
+
+    def anchor(self) -> Stream:
+        """A stream outside of loops."""
+        ...
+
+    def joined(self, join: RelationJoin, left: Collection, right: Collection) -> Collection:
+        """A join's collection."""
+        ...
+
+    def recursion(self, one: Recursion) -> Collection:
+        """The collection of one of the names of a loop."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +96,7 @@ class Relation:
         """The operator without what only other columns need."""
         return self
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         """The collection, from those of the inputs."""
         raise NotImplementedError
 
@@ -138,8 +158,8 @@ class TableScan(Leaf):
 
     name: str
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
-        return builder.table(self.name)
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        return building.table(self.name)
 
     @property
     def detail(self) -> str:
@@ -152,13 +172,13 @@ class ConstantRows(Leaf):
 
     rows: tuple[tuple[Any, ...], ...]
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         """The rows, from the first epoch on."""
         by_column = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
         arrays = [
             pa.array(list(one), column.type) for one, column in zip(by_column, self.columns, strict=True)
         ]
-        return constant_rows(builder.anchor(), pa.table(arrays, schema=self.columns))
+        return constant_rows(building.anchor(), pa.table(arrays, schema=self.columns))
 
     @property
     def detail(self) -> str:
@@ -172,8 +192,8 @@ class Named(Leaf):
     loop: str
     name: str
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
-        return builder.variables[self.loop, self.name]
+    def build(self, building: Building, *inputs: Collection) -> Collection:
+        return building.variables[self.loop, self.name]
 
     @property
     def detail(self) -> str:
@@ -216,7 +236,7 @@ class Projection(Relation):
         # a record has a column at least
         return tuple(one for one in self.columns if one[0] in columns) or self.columns[:1]
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         """A selection, which keeps no state."""
         if list(self.columns) == [(name, name) for name in inputs[0].schema.names]:
             return inputs[0]
@@ -248,7 +268,7 @@ class Selection(Relation):
     def needs(self, columns: Needs) -> list[Needs]:
         return [columns | frozenset(self.condition.columns)]
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         """A filter, which keeps no state."""
         return inputs[0].where(self.condition)
 
@@ -288,9 +308,9 @@ class RelationJoin(Relation):
             right |= columns.intersection(self.right.schema.names)
         return [left, right]
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         """A join; each side is kept by key."""
-        return builder.joined(self, *inputs)
+        return building.joined(self, *inputs)
 
     @property
     def detail(self) -> str:
@@ -308,7 +328,7 @@ class Matched(Relation):
     right: Relation
     present: bool
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         """A reduction that counts each row on both sides."""
         return matched(*inputs, present=self.present)
 
@@ -351,7 +371,7 @@ class Aggregation(Relation):
         calls = tuple(one for one in self.calls if one[0] in columns)
         return calls or (() if self.keys else self.calls[:1])
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         return aggregate_records(inputs[0], self.keys, dict(self.calls), *inputs[1:])
 
     @property
@@ -367,7 +387,7 @@ class Distinct(Relation):
 
     input: Relation
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         return inputs[0].distinct()
 
 
@@ -393,7 +413,7 @@ class Concat(Relation):
     def needs(self, columns: Needs) -> list[Needs]:
         return [columns or frozenset(self.schema.names[:1])] * len(self.parts)
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         """A concatenation, which keeps no state."""
         first, *rest = inputs
         names = first.schema.names
@@ -409,7 +429,7 @@ class Compared(Relation):
     operation: Literal["intersect", "subtract"]
     all: bool
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         """A reduction that counts each row on both sides."""
         left, right = inputs
         compare = left.intersect if self.operation == "intersect" else left.subtract
@@ -430,7 +450,7 @@ class Limit(Relation):
     count: int | None
     offset: int = 0
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         return limited(inputs[0], self.keys, self.order, self.count, self.offset)
 
     @property
@@ -458,7 +478,7 @@ class Window(Relation):
         """The input's columns, too: which rows are equal decides about ties."""
         return [frozenset(self.input.schema.names)]
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         return windowed(inputs[0], self.partition, self.order, dict(self.calls))
 
     @property
@@ -497,9 +517,9 @@ class Recursion(Relation):
     def schema(self) -> pa.Schema:
         return self.bodies[self.names.index(self.name)].schema
 
-    def build(self, builder: Builder, *inputs: Collection) -> Collection:
+    def build(self, building: Building, *inputs: Collection) -> Collection:
         """The variable after the last iteration."""
-        return builder.recursion(self)
+        return building.recursion(self)
 
     @property
     def detail(self) -> str:
