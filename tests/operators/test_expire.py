@@ -431,7 +431,6 @@ REFUSED: dict[str, Callable[[ts.Stream, ts.Stream], Any]] = {
     "aggregate without signs": lambda x, _: x.select("k").group_by("k").count(),
     "upserts": lambda x, _: x.upserts("k", "v"),
     "collection": lambda x, _: x.select("k").collection(),
-    "collection of another column": lambda x, _: x.select("k", "v").collection(diff="v"),
     "distinct of a join without signs": lambda x, y: x.join(y, on="k").select("k", "w").distinct(),
 }
 

@@ -26,6 +26,7 @@ from timely_spark.graph import (
     caller,
     check_given,
     composed,
+    describe,
     never_fails,
     operator,
 )
@@ -144,8 +145,7 @@ def changed_by(stream: Stream, diff: str | None, *, name: str | None = None) -> 
     if diff is None:
         return computed(stream, *stream.schema.names, {DIFF: pc.scalar(1)}, own=(DIFF,), name=name)
     if diff not in stream.schema.names or not pa.types.is_integer(stream.schema.field(diff).type):
-        has = ", ".join(f"{field.name} {field.type}" for field in stream.schema)
-        msg = f"collection: diff={diff!r}; {stream.name!r} has ({has})"
+        msg = f"collection: diff={diff!r}; {stream.name!r} has ({describe(stream.schema)})"
         hint = "name a column of integers, or leave diff out to count each record once."
         raise SchemaError(msg, where=caller(), hint=hint)
     fields = [field for field in stream.schema if field.name != diff]
@@ -184,7 +184,7 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
         SchemaError: `diff` is not an integer column; there is no other column; one has a reserved name; or an
             integer column is called ``diff`` and not given as `diff`.
         GraphError: the flow's times are not in product order; or the stream has retractions (of
-            `Stream.expire`), and `diff` is not the column of their signs.
+            `Stream.expire`), and there is no `diff`.
     """
     if own := [column for column in stream.schema.names if column.startswith("__timely_") and column != diff]:
         msg = f"collection: {stream.name!r} has {own}, names that are reserved"
@@ -199,7 +199,8 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
         hint = "give diff='diff' for changes of a collection; else rename it: select(..., change='diff')."
         raise SchemaError(msg, where=caller(), hint=hint)
     check_product_order("collection", stream.scope)
-    check_no_retractions("collection", stream, diff=diff)
+    if diff is None:
+        check_no_retractions("collection", stream)
     return Collection(changed_by(stream, diff, name=name))
 
 

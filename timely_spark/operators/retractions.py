@@ -49,14 +49,10 @@ def retractions_in(stream: Stream) -> tuple[str, str | None] | None:
     return next(iter(signs.items()), None)
 
 
-def check_no_retractions(operator: str, *streams: Stream, diff: str | None = None) -> None:
-    """Refuse streams with retractions, which an operator of records would take for records.
-
-    Args:
-        diff: the column of signs by which the operator subtracts them, if it does.
-    """
+def check_no_retractions(operator: str, *streams: Stream) -> None:
+    """Refuse streams with retractions, which an operator of records would take for records."""
     for stream in streams:
-        if (source := retractions_in(stream)) is not None and (diff is None or source[1] != diff):
+        if (source := retractions_in(stream)) is not None:
             why = f"{operator} takes them for records"
             raise _refused(why, *source, operator=operator)
 
