@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from timely_spark.authors import algorithm
 from timely_spark.differential import Collection
-from timely_spark.graphs.edges import all_nodes, differ, edges_of, lesser
+from timely_spark.graphs.edges import all_nodes, differ, edges_of, ends_in_order, lesser
 from timely_spark.graphs.triangles import by_degree
 
 
@@ -81,10 +81,8 @@ def lcc(
 
 def _links(graph: Collection, *, directed: bool) -> Collection:
     """The linked pairs a < b, each with the number n of its directed edges: 1 or 2."""
-    source, target = pc.field("src"), pc.field("dst")
-    forward = lesser(graph, "src", "dst")
-    a, b = pc.if_else(forward, source, target), pc.if_else(forward, target, source)
-    graph = graph.where(differ(graph, "src", "dst"))
+    graph, ends = graph.where(differ(graph, "src", "dst")), ends_in_order(graph)
     if not directed:
-        return graph.select(a=a, b=b).distinct().select("a", "b", n=pc.scalar(2))
-    return graph.select(a=a, b=b, forward=forward).distinct().count("n", keys=["a", "b"])
+        return graph.select(ends).distinct().select("a", "b", n=pc.scalar(2))
+    forward = lesser(graph, "src", "dst")
+    return graph.select(ends, forward=forward).distinct().count("n", keys=["a", "b"])

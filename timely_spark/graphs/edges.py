@@ -99,6 +99,12 @@ def lesser(nodes: Collection, a: str, b: str) -> pc.Expression:
     return less
 
 
+def ends_in_order(edges: Collection) -> dict[str, pc.Expression]:
+    """The ends of each edge as `a` and `b`, the lesser one first."""
+    forward, source, target = lesser(edges, "src", "dst"), pc.field("src"), pc.field("dst")
+    return {"a": pc.if_else(forward, source, target), "b": pc.if_else(forward, target, source)}
+
+
 def differ(nodes: Collection, a: str, b: str) -> pc.Expression:
     """Whether two columns of nodes differ; all NaN are one node."""
     unlike = pc.field(a) != pc.field(b)

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from timely_spark.authors import algorithm
 from timely_spark.differential import Collection
 from timely_spark.differential.delta_queries import wcoj
-from timely_spark.graphs.edges import differ, edges_of, lesser, magnitude
+from timely_spark.graphs.edges import differ, edges_of, ends_in_order, magnitude
 
 
 @algorithm
@@ -42,13 +42,8 @@ def triangles(
 
     Source: Ammar et al., VLDB 2018 (see `wcoj`).
     """
-    graph, src_, dst_ = edges_of("triangles", edges, src, dst), pc.field("src"), pc.field("dst")
-    forward = lesser(graph, "src", "dst")
-    links = (
-        graph.where(differ(graph, "src", "dst"))
-        .select(a=pc.if_else(forward, src_, dst_), b=pc.if_else(forward, dst_, src_))
-        .distinct()
-    )
+    graph = edges_of("triangles", edges, src, dst)
+    links = graph.where(differ(graph, "src", "dst")).select(ends_in_order(graph)).distinct()
     ends = [{"a": "a", "b": "b"}, {"a": "b", "b": "c"}, {"a": "a", "b": "c"}]
     return wcoj([(links, each) for each in ends], name=name)
 
@@ -65,6 +60,6 @@ def by_degree(links: Collection) -> Collection:
     one = links.join(sizes, left="a", right="node").select("a", "b", *more, first="size")
     both = one.join(sizes, left="b", right="node")
     first, second = pc.field("first"), pc.field("size")
-    in_order = first <= second
+    ends_in_order = first <= second
     a, b = pc.field("a"), pc.field("b")
-    return both.select(*more, low=pc.if_else(in_order, a, b), high=pc.if_else(in_order, b, a))
+    return both.select(*more, low=pc.if_else(ends_in_order, a, b), high=pc.if_else(ends_in_order, b, a))
