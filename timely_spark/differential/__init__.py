@@ -5,12 +5,15 @@ found and imported here.
 
 - `collections`: `Collection`, the user's handle, and loop variables.
 - `linear`: operators that treat each change independently, and `consolidate`.
-- `joins`, `reductions`, `reducers`: operators that keep a trace of changes at partially ordered times.
+- `joins`, `reductions`: operators that keep a trace of changes at partially ordered times. `reduce` is the
+  vertex of all reductions, `working` what it keeps in memory, and `reducers` what each computes.
+- `sets`, `asof`, `windows`: reductions with a logic of their own; `upserts`: keyed state.
+- `consolidation`: each time's changes consolidated, and transient records, which need it.
 - `arranged`: shared arrangements; `imported`: those of other flows.
-- `skew`: hot keys, which are spread over all workers.
-- `loops`: iteration.
+- `skew`: hot keys, which are spread over all workers; `broadcasts`: small sides, which all workers have.
+- `loops`, `map_reduce`: iteration.
 - `delta_queries`, `prefixes`: `wcoj`, joins of many relations at once.
-- `outputs`: how changes leave the flow.
+- `outputs`, `lift`: how changes leave the flow.
 - `snapshots`: a collection at an epoch, from its changes.
 - `trace`: changes and traces as columns.
 """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from timely_spark.differential.collections import Collection, check_collection
+from timely_spark.differential.collections import Collection, Columns, check_collection
 from timely_spark.differential.consolidation import transient
 from timely_spark.differential.joins import JoinChanges
 from timely_spark.differential.reductions import with_one_key
@@ -17,8 +17,6 @@ from timely_spark.operators.join import Keys, keys_text, matching_keys, other_co
 from timely_spark.operators.rows import key_columns
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.repartition import repartition as repartitioned
-
-Columns = str | Sequence[str] | None
 
 
 class BroadcastJoin(JoinChanges):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import pyarrow as pa
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 else:  # `operator` adds the methods
     CollectionMethods = Suggests
 
+Columns: TypeAlias = str | Sequence[str] | None
+"""The names of columns: one, several, or the default."""
+
 
 @locate_errors
 class Collection(CollectionMethods):
@@ -41,7 +44,7 @@ class Collection(CollectionMethods):
     inputs may insert and delete records at any time.
 
     Made by `Stream.collection` and by operators on collections, whose argument `name` is that of `Stream`'s
-    operators. `index`, `keys`, `skew`, `once`, `like`, `check` and `together` are for writing operators.
+    operators. `index`, `keys`, `skew`, `once`, `like` and `together` are for writing operators.
     Source: McSherry et al., Differential dataflow, CIDR 2013.
 
     **Columns:** `schema` has the records' columns; `stream` these, then `DIFF`, a long: the change of the

@@ -148,7 +148,7 @@ class Imported(Arrange):
         bases = {tuple(state.get("base", ()))[:2] for state in states}
         if len(bases) > 1:
             states = [self._merged(state) for state in states]
-        parts = super().repartition([{**s} for s in states], workers, partition)
+        parts = super().repartition(states, workers, partition)
         (base,) = bases if len(bases) == 1 else [()]
         return [
             {**part, "base": (*base, *self._place(worker, workers))}

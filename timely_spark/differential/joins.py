@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.differential.arranged import index_of, with_sequence
-from timely_spark.differential.collections import Collection, check_collection
+from timely_spark.differential.collections import Collection, Columns, check_collection
 from timely_spark.differential.consolidation import partition_of, transient, without_transient
 from timely_spark.differential.skew import named_keys
 from timely_spark.differential.trace import DIFF, SEQUENCE, check_since, consolidate, consolidation, products
@@ -34,8 +34,6 @@ from timely_spark.state.hashing import hashes
 from timely_spark.state.repartition import repartition
 from timely_spark.state.row_times import by_join, with_each_time
 from timely_spark.times import Timestamp
-
-Columns = str | Sequence[str] | None
 
 #: so many batches of changes are added to a trace in any case
 _MANY = 32

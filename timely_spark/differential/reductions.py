@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.collections import Collection
+from timely_spark.differential.collections import Collection, Columns
 from timely_spark.differential.reduce import Reduce
 from timely_spark.differential.reducers import (
     Batches,
@@ -42,8 +42,6 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.rows import check_function, computed, key_columns, keys_and_value
-
-Columns = str | Sequence[str] | None
 
 
 def reduced(

@@ -31,8 +31,8 @@ from timely_spark.streams import Stream
 from timely_spark.times import Timestamp, only_epochs
 
 _FOLD: Mapping[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
-Kind: TypeAlias = Literal["count", "sum", "mean", "min", "max", "collect"]
-_KINDS = get_args(Kind)
+AggregateKind: TypeAlias = Literal["count", "sum", "mean", "min", "max", "collect"]
+_KINDS = get_args(AggregateKind)
 _PART = "__timely_part"
 """Prefix of the columns that hold the sum and the count of a mean."""
 
@@ -46,7 +46,7 @@ OTHER_SUMS = 'sum doubles or decimals: select(..., amount=pc.field("amount").cas
 ALL = "__timely_all"
 """A constant column that makes all records one group, on one worker."""
 
-AggregateSpec: TypeAlias = Literal["count"] | tuple[Kind, str]
+AggregateSpec: TypeAlias = Literal["count"] | tuple[AggregateKind, str]
 """``"count"`` of all records, or a kind and the column whose values it is of."""
 
 

@@ -2,10 +2,13 @@
 
 - `relations`: the relational operators, each with how it is built from collections.
 - `scopes`: which column a name means.
-- `names`, `subqueries`, `from_items`, `joins`, `aggregating`, `blocks`: a query block, step by step.
-- `calls`, `recursion`, `generators`: aggregates in a tree, loops, functions that make rows.
-- `aggregates`, `windows`: reductions by aggregates and by functions of windows.
-- `narrowing`: which columns each relation needs.
+- `binder`, `query`: queries of any form; `names`, `subqueries`, `from_items`, `joins`, `aggregating`,
+  `blocks`: a query block, each a part of the class that binds it.
+- `calls`, `frames`, `recursion`, `generators`, `pivots`, `time_windows`: what trees have of aggregates,
+  windows, loops, functions that make rows, PIVOT, and windows of time.
+- `aggregates`, `windows`, `sorting`: reductions by aggregates, functions of windows, and orders.
+- `narrowing`, `unique`: which columns each relation needs, and which tell its rows apart.
+- `building`, `constant_rows`: from relations to collections.
 - `sql`: what users call.
 - `scripts`: several statements; `explained`: a plan as text.
 """
