@@ -197,15 +197,15 @@ def join(
     extra = other_columns("join", collection.schema, other.schema, keys[1])
     if how == "inner":
         return _join("join", collection, other, keys, extra=extra, skew=skew, name=name)
-    pairs, alone = _join("join", collection, other, keys, extra=extra, skew=skew, name=None), []
+    pairs, unmatched = _join("join", collection, other, keys, extra=extra, skew=skew, name=None), []
     if how in {"left", "outer"}:
         ours = _by_keys("join", collection, other, keys, "anti", skew=skew)
-        alone.append(padded(ours, pairs.schema))
+        unmatched.append(padded(ours, pairs.schema))
     if how in {"right", "outer"}:
-        right_alone = _by_keys("join", other, collection, keys[::-1], "anti")
+        unmatched_right = _by_keys("join", other, collection, keys[::-1], "anti")
         columns = {column: column for column in extra} | dict(zip(*keys, strict=True))
-        alone.append(padded(right_alone, pairs.schema, columns))
-    return pairs.concat(*alone, name=name)
+        unmatched.append(padded(unmatched_right, pairs.schema, columns))
+    return pairs.concat(*unmatched, name=name)
 
 
 def padded(
@@ -238,8 +238,8 @@ def join_null_safe(
     pairs = _join("join", collection, other, keys, extra=extra, skew=None, name=None, vertex=NullSafeJoin)
     if how == "inner":
         return pairs
-    alone = _by_keys("join", collection, other, keys, "anti", vertex=NullSafeJoin)
-    return pairs.concat(padded(alone, pairs.schema))
+    unmatched = _by_keys("join", collection, other, keys, "anti", vertex=NullSafeJoin)
+    return pairs.concat(padded(unmatched, pairs.schema))
 
 
 @operator(Collection)

@@ -110,8 +110,8 @@ def core_numbers(
     if nodes is None:
         return degrees.iterate(lower, name=name)
     degrees, more = degrees.together("core_numbers", nodes_of("core_numbers", nodes, node, graph).distinct())
-    alone = more.antijoin(degrees, on="node", unique=True).select("node", core=pc.scalar(0))
-    return degrees.iterate(lower).concat(alone, name=name)
+    isolated = more.antijoin(degrees, on="node", unique=True).select("node", core=pc.scalar(0))
+    return degrees.iterate(lower).concat(isolated, name=name)
 
 
 def _h_index(near: pa.Table) -> pa.Table:

@@ -63,8 +63,8 @@ def cdlp(
     if nodes is None:
         return _propagated(graph, own, iterations, name=name)
     linked, more = linked.together("cdlp", nodes_of("cdlp", nodes, node, graph).distinct())
-    alone = more.antijoin(linked, on="node", unique=True).select("node", label="node")
-    return _propagated(graph, own, iterations).concat(alone, name=name)
+    isolated = more.antijoin(linked, on="node", unique=True).select("node", label="node")
+    return _propagated(graph, own, iterations).concat(isolated, name=name)
 
 
 @algorithm

@@ -222,11 +222,11 @@ def _allowed(
         return pairs.concat(held.select("a", "b", "score", LEVEL).negate())
 
     wrong = refused(groups)
-    apart = groups.semijoin(wrong, on="component")
-    leveled = links.semijoin(apart, left="a", right="node", unique=True)
+    wrong_groups = groups.semijoin(wrong, on="component")
+    leveled = links.semijoin(wrong_groups, left="a", right="node", unique=True)
     leveled = leveled.select("a", "b", "score", {LEVEL: pc.floor(pc.field("score") / pc.scalar(step))})
     used = leveled.iterate(weaken).select(src="a", dst="b")
-    parts = connected_components(used, nodes=apart.select(record="node"), node="record")
+    parts = connected_components(used, nodes=wrong_groups.select(record="node"), node="record")
     return groups.antijoin(wrong, on="component").concat(parts)
 
 

@@ -151,8 +151,8 @@ class Aggregates(Combines):
                 values = flat(values.fill_null(0) if values.null_count else values).to_numpy()
                 large = large_sums(values, groups.starts)
                 if large.any():
-                    apart = np.flatnonzero(np.repeat(large, groups.sizes))
-                    groups = Groups(groups.order, np.union1d(groups.starts, apart))
+                    single = np.flatnonzero(np.repeat(large, groups.sizes))
+                    groups = Groups(groups.order, np.union1d(groups.starts, single))
         return groups
 
 

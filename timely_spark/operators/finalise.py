@@ -108,9 +108,9 @@ def _must_be_final(edge: Edge, kind: Monotone | Derived, *, by_epochs: bool) -> 
     if isinstance(kind, Derived) and target.kind is Kind.LEAVE and not target.scope.in_loop:
         return True
     # an output finalises by itself only where an epoch is one time, and the best value one that was sent
-    alone = by_epochs and not (isinstance(kind, Monotone) and kind.merge is not None)
+    finalises = by_epochs and not (isinstance(kind, Monotone) and kind.merge is not None)
     is_output = isinstance(target.vertex, OutputVertex)
-    return _needs_final(target, edge.source) or (is_output and not alone) or _loses(target, kind)
+    return _needs_final(target, edge.source) or (is_output and not finalises) or _loses(target, kind)
 
 
 def _never_final(edge: Edge, kind: Derived) -> GraphError:

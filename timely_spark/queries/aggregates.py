@@ -480,8 +480,8 @@ class SqlAggregates(Logic):
         """One row for each group that is there."""
         diffs = numbers(inputs, DIFF)
         always = numbers(inputs, _ALWAYS) if _ALWAYS in inputs.schema.names else np.zeros_like(diffs)
-        there = np.zeros(keys.num_rows, np.bool_)
-        there[numbers(inputs, GROUP)[(diffs > 0) | (always > 0)]] = True
+        present = np.zeros(keys.num_rows, np.bool_)
+        present[numbers(inputs, GROUP)[(diffs > 0) | (always > 0)]] = True
         groups = GroupRecords(present_records(inputs), keys.num_rows)
         columns = {name: _FUNCTIONS[call.function](call, groups) for name, call in self.calls}
         results = pa.table(
@@ -489,7 +489,7 @@ class SqlAggregates(Logic):
             | columns
             | {DIFF: pa.array(np.ones(keys.num_rows, np.int64))}
         )
-        return results.filter(pa.array(there))
+        return results.filter(pa.array(present))
 
 
 @dataclass(frozen=True, slots=True)

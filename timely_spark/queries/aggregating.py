@@ -392,8 +392,8 @@ def canonical(tree: Any) -> Any:
     from sqlglot import exp
 
     def ordered(node: Any) -> Any:
-        alone = type(node).__name__ in {"EQ", "NullSafeEQ"}
-        operands = sorted((node.left, node.right) if alone else node.flatten(), key=lambda one: one.sql())
+        binary = type(node).__name__ in {"EQ", "NullSafeEQ"}
+        operands = sorted((node.left, node.right) if binary else node.flatten(), key=lambda one: one.sql())
         return reduce(lambda a, b: type(node)(this=a, expression=b), operands)
 
     bare = exp.Paren(this=tree.copy())

@@ -549,11 +549,11 @@ class Joins(FromItems):
         parts: list[Relation] = [pairs]
         sides = [(left, right)] if how == "left" else [(left, right), (right, left)]
         for one, other in sides:
-            alone = Matched(one, _only(pairs, one.schema.names), present=False)
-            nulls = {f.name: self.binder.null(f.type, alone.schema) for f in other.schema}
+            unmatched = Matched(one, _only(pairs, one.schema.names), present=False)
+            nulls = {f.name: self.binder.null(f.type, unmatched.schema) for f in other.schema}
             others: dict[str, Any] = {**nulls, **(domain if other is left else {})}
             parts.append(
-                Projection(alone, tuple((name, others.get(name, name)) for name in pairs.schema.names))
+                Projection(unmatched, tuple((name, others.get(name, name)) for name in pairs.schema.names))
             )
         return Concat(tuple(parts))
 

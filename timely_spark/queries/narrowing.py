@@ -19,15 +19,15 @@ def narrowed(roots: Sequence[Relation]) -> list[Relation]:
     order, needed = needed_columns(roots)
     readers = Counter(input_ for one in order for input_ in one.inputs)
     #: what one relation reads
-    alone: set[Relation] = set()
+    read_once: set[Relation] = set()
     narrow: dict[Relation, Relation] = {}
     for one in order:
-        alone.update(narrow[input_] for input_ in one.inputs if readers[input_] < 2)
+        read_once.update(narrow[input_] for input_ in one.inputs if readers[input_] < 2)
         inputs = [narrow[input_] for input_ in one.inputs]
         if not isinstance(one, (*_PASS, Recursion)):
             wanted = one.needs(needed[one])
             inputs = [_only(input_, columns) for input_, columns in zip(inputs, wanted, strict=True)]
-        narrow[one] = _simple(one.over(inputs).narrowed(needed[one]), alone) if inputs else one
+        narrow[one] = _simple(one.over(inputs).narrowed(needed[one]), read_once) if inputs else one
     return [_exactly(narrow[root], root.schema.names) for root in roots]
 
 
@@ -46,12 +46,12 @@ def needed_columns(roots: Sequence[Relation]) -> tuple[list[Relation], dict[Rela
     return order, needed
 
 
-def _simple(one: Relation, alone: set[Relation]) -> Relation:
+def _simple(one: Relation, read_once: set[Relation]) -> Relation:
     """A projection of a projection as one, and none that changes nothing."""
     if not isinstance(one, Projection):
         return one
     inner = one.input
-    if isinstance(inner, Projection) and one.renames and (inner in alone or inner.renames):
+    if isinstance(inner, Projection) and one.renames and (inner in read_once or inner.renames):
         columns = dict(inner.columns)
         return Projection(inner.input, tuple((name, columns[str(value)]) for name, value in one.columns))
     if one.renames and [(name, name) for name in inner.schema.names] == list(one.columns):

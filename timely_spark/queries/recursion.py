@@ -437,9 +437,9 @@ class Loop:
             hint = "write a condition in the step, UNION, or RETURN AT RECURSION LIMIT n before AS."
             raise self.binder.refuse(node, problem, hint)
         for one, number in _paths(relation, self.loop):
-            alone = isinstance(one, (RelationJoin, Matched)) and number == 0  # a left row stays or goes
+            keeps_left = isinstance(one, (RelationJoin, Matched)) and number == 0  # a left row stays or goes
             if not isinstance(one, LINEAR) or (isinstance(one, RelationJoin) and one.how != "inner"):
-                if alone and not (isinstance(one, RelationJoin) and one.how == "full"):
+                if keeps_left and not (isinstance(one, RelationJoin) and one.how == "full"):
                     continue
                 compared = {"Compared": "INTERSECT or EXCEPT", "RelationJoin": "IN or EXISTS"}
                 what = takes_back(one, number) or compared.get(type(one).__name__, "DISTINCT")

@@ -218,9 +218,9 @@ def _shifted(call: Frame, partitions: Partitions) -> pa.Array:
     if call.ignore_nulls and by:
         some = np.flatnonzero(flat(values).is_valid().to_numpy(zero_copy_only=False))
         at = np.searchsorted(some, partitions.place, "left" if by < 0 else "right") + by - (by > 0)
-        there = (at >= 0) & (at < len(some))
-        rows = some[np.where(there, at, 0)] if len(some) else partitions.place
-        inside = there & (rows >= partitions.begin) & (rows < partitions.end)
+        exists = (at >= 0) & (at < len(some))
+        rows = some[np.where(exists, at, 0)] if len(some) else partitions.place
+        inside = exists & (rows >= partitions.begin) & (rows < partitions.end)
     shifted = _taken(values, rows, inside, call.type)
     if len(call.columns) > 1:
         default = flat(partitions.table.column(call.columns[1])).cast(call.type)
@@ -244,9 +244,9 @@ def _placed(call: Frame, partitions: Partitions) -> pa.Array:
             at = last - 1
         case _:  # nth_value
             at = first + int(call.options[0]) - 1
-    there = (at >= first) & (at < last)
-    rows = some[np.where(there, at, 0)] if len(some) else np.zeros(partitions.rows, np.int64)
-    return _taken(values, rows, there, call.type)
+    inside = (at >= first) & (at < last)
+    rows = some[np.where(inside, at, 0)] if len(some) else np.zeros(partitions.rows, np.int64)
+    return _taken(values, rows, inside, call.type)
 
 
 def _aggregated(call: Frame, partitions: Partitions) -> pa.Array:  # noqa: PLR0911 - a table
