@@ -260,12 +260,21 @@ def test_a_checkpoint_or_an_output_in_a_folder_that_is_read_is_refused(
 ) -> None:
     """The next epoch would have them as records."""
 
-    def flow(out: Path) -> ts.Dataflow:
+    def flow(out: Path, **table: Path) -> ts.Dataflow:
         made = ts.Dataflow("inside")
-        made.files("in", tmp_path / "in", format="json", schema="n long").to_files(out, name="kept")
+        read = made.files("in", tmp_path / "in", format="json", schema="n long")
+        read.to_files(out, name="kept")
+        for name, place in table.items():
+            read.to_delta(str(place), name=name)
         return made
 
     (tmp_path / "in").mkdir()
+    with pytest.raises(BadFile, match=r"'in': output 'table' is in the folder that it reads"):
+        flow(tmp_path / "out", table=tmp_path / "in" / "table").start(spark, checkpoint=checkpoint)
+    for argument in ("log_to", "record"):
+        inside: Any = {argument: tmp_path / "in" / "more"}
+        with pytest.raises(BadFile, match=rf"'in': .*{argument}=\) is in the folder that it reads"):
+            flow(tmp_path / "out").start(spark, checkpoint=checkpoint, **inside)
     with pytest.raises(
         BadFile, match=r"(?s)'in': the checkpoint is in the folder that it reads.*Hint: put it"
     ):

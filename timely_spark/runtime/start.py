@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -60,9 +60,10 @@ from timely_spark.runtime.session import (
     same_python,
 )
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
+from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import FolderSink
 from timely_spark.runtime.sinks.outputs import published_by
-from timely_spark.runtime.sinks.sink import MemorySink, Output
+from timely_spark.runtime.sinks.sink import MemorySink, Output, Sink
 from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.listing import lists
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
+_Places: TypeAlias = Mapping[str, str | os.PathLike[str] | None]
 
 #: Seconds that a micro-batch stays resident, and between two commits to a table or folder then.
 STAY, COMMIT_EVERY = 30.0, 0.25
@@ -124,7 +126,10 @@ def start(
     rounds = Bound().rounds if rounds_per_batch is None else integer("rounds_per_batch", rounds_per_batch)
     name, arguments = name or plan.name, trigger_of(trigger)
     _check_sources(plan, dataframes, inputs, local=on_one_machine(session))
-    _check_outputs(plan, outputs, dataframes, checkpoint)
+    _check_outputs(
+        plan, outputs, dataframes,
+        {"the checkpoint": checkpoint, "the log (log_to=)": log_to, "the recording (record=)": record},
+    )  # fmt: skip
     same_python(session)
     context = RunContext(
         checkpoint="",
@@ -365,30 +370,39 @@ def _is_stateful(frame: DataFrame) -> bool:
 
 
 def _check_apart(
-    dataframes: Mapping[str, DataFrame | JournaledSource], checkpoint: str | None, outputs: Sequence[Output]
+    dataframes: Mapping[str, DataFrame | JournaledSource], outputs: Sequence[Output], places: _Places
 ) -> None:
     """Check that the flow does not write into the folders whose files it reads."""
-    places = {f"output {one.name!r}": one.sink.path for one in outputs if isinstance(one.sink, FolderSink)}
-    if checkpoint is not None:
-        places["the checkpoint"] = checkpoint
+    places = {f"output {one.name!r}": _folder(one.sink) for one in outputs} | dict(places)
     for source in dataframes.values():
         if not isinstance(source, FileSource):
             continue
         for what, place in places.items():
-            if lists(source.folder.path, place):
+            if place is not None and lists(source.folder.path, place):
                 msg = f"source {source.name!r}: {what} is in the folder that it reads, {place}"
                 hint = 'put it elsewhere, or below a name that begins with "_", which is not read.'
                 raise BadFile(msg, where=source.where, hint=hint)
+
+
+def _folder(sink: Sink) -> str | None:
+    """The folder that a sink writes to; None if it has none, or only a catalog knows it."""
+    if isinstance(sink, FolderSink):
+        return sink.path
+    return sink.target if isinstance(sink, DeltaSink) and sink.is_path else None
 
 
 def _check_outputs(
     plan: Plan,
     outputs: Sequence[Output],
     dataframes: Mapping[str, DataFrame | JournaledSource],
-    checkpoint: str | None,
+    places: _Places,
 ) -> None:
-    """Check that somebody can see what the flow does, and that the flow does not read what it writes."""
-    _check_apart(dataframes, checkpoint, outputs)
+    """Check that somebody can see what the flow does, and that the flow does not read what it writes.
+
+    Args:
+        places: where it writes beside its outputs, by what that is.
+    """
+    _check_apart(dataframes, outputs, places)
     if not any(stage.kind in {Kind.OUTPUT, Kind.INSPECT, Kind.PROBE} for stage in plan.stages):
         msg = f"flow {plan.name!r} has no output: it would read its inputs, and nobody would see a result"
         hint = "give a step an output, such as capture(), to_delta(...), subscribe(...) or probe()."

@@ -226,7 +226,7 @@ class DeltaSink(Sink):
 
     def _check_own(self, session: SparkSession) -> None:
         """Check that the table is still there, and this output's: a recreated table lacks earlier epochs."""
-        own = properties(self._folder) if self._is_path and self._folder is not None else None
+        own = properties(self._folder) if self.is_path and self._folder is not None else None
         if own is None and self._exists(session):
             own = dict(map(tuple, session.sql(f"SHOW TBLPROPERTIES {self._sql}").collect()))
         if own is None or not self._own.items() <= own.items():
@@ -240,29 +240,30 @@ class DeltaSink(Sink):
 
     # -- the table -------------------------------------------------------------------------------------------
     @property
-    def _is_path(self) -> bool:
+    def is_path(self) -> bool:
+        """Whether the table is given by its folder."""
         return "/" in self.target or "\\" in self.target
 
     @property
     def _sql(self) -> str:
-        return identifier("delta", self.target) if self._is_path else table_name(self.target)
+        return identifier("delta", self.target) if self.is_path else table_name(self.target)
 
     def _exists(self, session: SparkSession) -> bool:
         from delta.tables import DeltaTable
 
-        if self._is_path:
+        if self.is_path:
             return DeltaTable.isDeltaTable(session, self.target)
         return session.catalog.tableExists(self._sql)
 
     def _table(self, session: SparkSession) -> DeltaTable:
         from delta.tables import DeltaTable
 
-        if self._is_path:
+        if self.is_path:
             return DeltaTable.forPath(session, self.target)
         return DeltaTable.forName(session, self._sql)
 
     def _save(self, writer: DataFrameWriter) -> None:
-        if self._is_path:
+        if self.is_path:
             writer.save(self.target)
         else:
             writer.saveAsTable(self._sql)
