@@ -229,6 +229,12 @@ def test_where_a_flow_begins_is_decided_once(topic: Callable[..., Topic]) -> Non
         assert [row["value"] for row in reading.rows()[0]] == [*before, b"later"]
 
 
+def test_a_partition_that_a_topic_does_not_have_is_no_beginning(topic: Callable[..., Topic]) -> None:
+    of = topic(2)
+    with pytest.raises(BadTopic, match=r"start= names partition 2 of topic '.*', which has 2"):
+        Reading(of, start={of.name: {1: 0, 2: 5}})
+
+
 def test_messages_that_were_deleted_are_named_and_may_be_skipped(
     topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch
 ) -> None:

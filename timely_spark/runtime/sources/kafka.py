@@ -443,6 +443,10 @@ class KafkaSource(JournaledSource):
         counts = self._counts()
         if isinstance(self.start, Mapping):
             start, first = self.start, self.ask(lambda b: b.offsets(counts, "earliest"))
+            if wrong := [(t, n) for t, offsets in start.items() for n in offsets if n >= counts[t]]:
+                topic, partition = wrong[0]
+                what = f"start= names partition {partition} of topic {topic!r}, which has {counts[topic]}"
+                raise self.topics.error(what, "partitions are counted from 0.")
             return {t: [start.get(t, {}).get(n, at) for n, at in enumerate(first[t])] for t in counts}
         at = self.start
         offsets: Offsets = self.ask(lambda b: b.offsets(counts, at))
