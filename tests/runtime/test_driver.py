@@ -26,6 +26,7 @@ from timely_spark.runtime.query import driver as driver_module
 from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.query.hosted import Hosted
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
+from timely_spark.runtime.query.rest import yielding, yields
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.staying import StayingTasks, Work
 from timely_spark.runtime.run_context import RunContext, packed_sources
@@ -587,6 +588,15 @@ def test_a_command_that_ends_the_wait_of_a_resident_micro_batch_is_seen_before_t
     process.poll()
     process.finish(process.run())
     assert len(waits) == 2
+
+
+def test_micro_batches_yield_until_the_last_of_two_waits_has_ended(begin: Begin) -> None:
+    context = stay(begin(loop()))
+    with yielding(context):
+        with yielding(context):
+            pass
+        assert yields(context)
+    assert not yields(context)
 
 
 def test_an_epoch_of_a_resident_micro_batch_is_delivered_after_one_write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlparse
@@ -90,6 +91,24 @@ def test_confs_are_set_for_the_start_only(spark: SparkSession) -> None:
         assert [line.partition(":")[0] for line in unset] == ["spark.sql.warehouse.dir"]
     assert spark.conf.get(key) == before
     assert spark.conf.get(new, None) in {None, "10ms", "10"}
+
+
+def test_confs_of_two_starts_at_once_are_restored(spark: SparkSession) -> None:
+    key = "spark.sql.shuffle.partitions"
+    before, entered = spark.conf.get(key), threading.Event()
+
+    def start() -> None:
+        with applied(spark, {key: "9"}):
+            entered.set()
+
+    other = threading.Thread(target=start)
+    with applied(spark, {key: "7"}):
+        other.start()
+        assert not entered.wait(0.5)
+        assert spark.conf.get(key) == "7"
+    other.join()
+    assert entered.is_set()
+    assert spark.conf.get(key) == before
 
 
 def test_tune_reports_settings_that_it_could_not_set(spark: SparkSession) -> None:

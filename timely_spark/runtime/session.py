@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
 
 _registered: WeakKeyDictionary[SparkSession, dict[str, list[str]]] = WeakKeyDictionary()
+_changing: WeakKeyDictionary[SparkSession, threading.Lock] = WeakKeyDictionary()
 _log = logging.getLogger(__name__)
 
 NEEDED = (4, 2)
@@ -247,20 +249,23 @@ def tune(session: SparkSession) -> list[str]:
 def applied(session: SparkSession, confs: Mapping[str, str]) -> Iterator[list[str]]:
     """Set confs while a query is started, which copies them; then restore the session's values.
 
+    Of threads that do so with one session each has its own turn: else one would restore another's values.
+
     Yields:
         One line per conf that could not be set.
     """
-    done = _set(session, confs)
-    try:
-        yield [f"{key}: {reason}" for key, _, reason in done if reason]
-    finally:
-        for key, old, reason in done:
-            if reason:
-                continue
-            if old is None:
-                session.conf.unset(key)
-            else:
-                session.conf.set(key, old)
+    with _changing.setdefault(session, threading.Lock()):
+        done = _set(session, confs)
+        try:
+            yield [f"{key}: {reason}" for key, _, reason in done if reason]
+        finally:
+            for key, old, reason in done:
+                if reason:
+                    continue
+                if old is None:
+                    session.conf.unset(key)
+                else:
+                    session.conf.set(key, old)
 
 
 def _set(session: SparkSession, confs: Mapping[str, str]) -> list[tuple[str, str | None, str]]:

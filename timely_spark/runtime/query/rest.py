@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 #: that `stop` waits for Spark without a word.
 PATIENCE, REST, AFTER, QUIET = 5.0, 30.0, 2.0, 1.0
 _BEAT = 0.01
+_yielding = threading.Lock()
+#: by run, how many bodies of `yielding` run
+_bodies: Counter[str] = Counter()
 
 
 @contextmanager
@@ -53,11 +57,16 @@ def yielding(context: RunContext) -> Iterator[None]:
     if not context.resident:
         yield
         return
-    files.write(name, b"")
+    with _yielding:
+        _bodies[context.run] += 1
+        files.write(name, b"")
     try:
         yield
     finally:
-        files.remove(name)
+        with _yielding:
+            _bodies[context.run] -= 1
+            if not _bodies[context.run]:
+                files.remove(name)
 
 
 def yields(context: RunContext) -> bool:
