@@ -213,7 +213,8 @@ def test_a_flow_goes_on_without_a_poison_file(
     assert any("odd 2% #?.parquet" in name for name in read.names)
 
 
-# by the clock: the flow above quarantines a file, and tests/runtime/sources/test_reader.py kills the process
+# by the clock: the flow above quarantines a file, and tests/runtime/sources/test_file_readers.py kills the
+# process
 @pytest.mark.parametrize(
     "more",
     [pytest.param({}, id="clock", marks=pytest.mark.campaign), pytest.param({"epoch": "src"}, id="column")],

@@ -135,7 +135,7 @@ def test_every_file_is_read_or_quarantined_once_however_often_the_process_is_kil
 
 def test_a_query_starts_without_waiting_for_pandas() -> None:
     code = (
-        "import sys; from tests.runtime.sources.test_reader import World; world = World(None); "
+        "import sys; from tests.runtime.sources.test_file_readers import World; world = World(None); "
         "world.arrive(2); assert world.batch(); print('pandas' in sys.modules)"
     )
     asked = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
