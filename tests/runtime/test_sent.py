@@ -168,6 +168,10 @@ def test_a_dataframe_is_read_by_a_batch_that_began_later_or_if_spark_finds_nothi
     assert at(-1) is None, "batch 0 may have been planned before"
     assert at(0) is None
     assert at(1) == 1
+    process.world.add("commits/6", "v1\n{}")  # of micro-batches in which nothing has happened
+    until = query._sent.epoch(["out"])
+    assert at(7) is None, "micro-batch 7 may have been planned before"
+    assert at(8) == 8
     until, found[0] = query._sent.epoch(["out"]), True
     assert at(0) == 0
 

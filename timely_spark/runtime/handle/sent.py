@@ -124,7 +124,9 @@ class Sent:
                 read[name] = present(source, name, log.files)
             elif name in reaching:
                 foreign = spark
-        begun = self.watch.newest().micro_batch + 2  # the one before may have been planned just before now
+        # The one after those that are committed may have been planned just before now. A manifest tells less:
+        # that of a micro-batch in which nothing happens replaces the one before, unseen.
+        begun = log.committed() + 2 if foreign else 0
         idle = self.idle.since_now() if foreign and self.idle is not None else (lambda: True)
 
         def covers(manifest: Manifest) -> bool:
