@@ -117,7 +117,8 @@ class Server(ThreadingHTTPServer):
         except Exception as error:  # noqa: BLE001 - whatever half a file leads to; the next look may find it whole
             text = f"{self.checkpoints[asked.flow]} is damaged: {type(error).__name__}: {error}"
             sections = empty | {"say": f'<div class="say bad"><pre>{escaped(text)}</pre></div>'}
-        return {"flows": self._flows(asked), **sections}
+        flows = "".join(self._card(asked, number) for number in range(len(self.checkpoints)))
+        return {"flows": flows, **sections}
 
     def _with_usages(self, page: Page) -> Page:
         """The page with what its flow takes of this machine, now and at the looks before."""
@@ -139,9 +140,6 @@ class Server(ThreadingHTTPServer):
         ]
         parts = {one.asked.flow: (one.sketch, one.marks()) for one in (page, *others)}
         return together_svg(parts, links)
-
-    def _flows(self, asked: Asked) -> str:
-        return "".join(self._card(asked, number) for number in range(len(self.checkpoints)))
 
     def _card(self, asked: Asked, number: int) -> str:
         own, count = number == asked.flow, len(self.checkpoints)

@@ -60,6 +60,7 @@ class Reader:
 
     def __init__(self, context: RunContext, source: Any, changes: Changes) -> None:
         self.context, self.source = context, source
+        self._name: str = source.name
         #: How many changes were seen in folders, and in the source's when it was looked at last.
         self._changes, self._seen = changes, 0
         #: When the source may be looked at again, if nothing tells of something new.
@@ -70,11 +71,6 @@ class Reader:
         #: How much was there at the last look that no batch has begun to read; and as last written.
         self._waiting = 0
         self._written: int | None = None
-
-    @property
-    def _name(self) -> str:
-        name: str = self.source.name
-        return name
 
     @property
     def limited(self) -> bool:
