@@ -28,7 +28,7 @@ from timely_spark.inputs import Inputs
 from timely_spark.operators.custom import By, Paths, check_methods, check_state, custom
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.outputs import OutputSpec
-from timely_spark.queries.sql import as_collection
+from timely_spark.queries.sql import as_collections
 from timely_spark.streams import Scope, Stream
 from timely_spark.times import PRODUCT, Times, broken_law
 
@@ -180,13 +180,12 @@ class Dataflow(Inputs, Suggests):
             {0: [(1, 1)], 1: [(1, -1)]}
 
         Raises:
-            SqlError: as `timely_spark.sql`; or a statement creates no view.
+            SqlError: as `timely_spark.sql`, as is GraphError; or a statement creates no view.
         """
         inputs = {one.name: Stream(self, one) for one in self.graph.stages if one.is_source}
         from timely_spark.queries.scripts import views_of
 
-        collections = {name: as_collection(table) for name, table in {**inputs, **tables}.items()}
-        return views_of(script, collections)
+        return views_of(script, as_collections({**inputs, **tables}))
 
     @locate_errors
     def region(self, name: str, *, workers: Sequence[int] | None = None) -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ import timely_spark as ts
 from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
 from timely_spark.compiler.pushdown import needed
-from timely_spark.errors import GraphError, SqlError
+from timely_spark.errors import BadArgument, GraphError, SqlError
 from timely_spark.pipeline import PARTS
 from timely_spark.queries.scripts import planned, table_view
 from timely_spark.queries.unique import unique_columns
@@ -231,11 +231,20 @@ def test_what_is_refused_shows_its_place_and_what_to_write(query, problem, hint)
 
 
 def test_a_query_without_tables_is_refused():
-    with pytest.raises(GraphError, match="the query has no tables"):
-        ts.sql("SELECT 1")
+    for read in (ts.sql, ts.explain_sql, ts.Dataflow("empty").sql):
+        with pytest.raises(GraphError, match=r"there are no tables \(.*test_scripts"):
+            read("CREATE VIEW one AS SELECT 1 AS n")
+
+
+def test_a_query_is_one_text_with_one_query():
     for read in (ts.sql, ts.explain_sql):
         with pytest.raises(SqlError, match="0 statements"):
             read(" ", edges=collection())
+    for read in (ts.sql, ts.explain_sql, ts.Dataflow("views").sql):
+        with pytest.raises(BadArgument, match=r"sql=None: a text was expected \(.*test_scripts"):
+            read(None, edges=collection())
+    with pytest.raises(SqlError, match="a query before other statements, in line 1, column 8"):
+        ts.explain_sql("SELECT src FROM edges; SELECT dst FROM edges", edges=collection())
 
 
 def test_a_scalar_subquery_with_several_rows_is_an_error_of_the_epoch():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from timely_spark.differential.collections import Collection
-from timely_spark.graph import composed
+from timely_spark.graph import composed, refuse
 from timely_spark.operators.sql import session_zone
 from timely_spark.queries.binder import Binder, BoundQuery, View
 from timely_spark.queries.building import Builder
@@ -26,6 +26,8 @@ def table_view(name: str, table: Collection) -> View:
 
 def statements(text: str) -> tuple[Binder, list[Any]]:
     """The syntax trees of a text's statements, and what binds them."""
+    if not isinstance(text, str):
+        refuse(text, what="sql", expected="a text", hint='write the statements in a text: "SELECT ...".')
     cleared, clauses = take_clauses(text)
     sqlglot = parse.needs_sqlglot()
     try:
@@ -112,9 +114,10 @@ def planned(text: str, tables: Mapping[str, Collection]) -> tuple[Relation, list
     for tree in trees:
         if type(tree).__name__ == "Create":
             answer = views[create_view(binder, tree, views)].query
+        elif tree is not trees[-1]:
+            raise binder.refuse(tree, "a query before other statements", "give one query, behind its views.")
         else:
             answer = binder.query(tree, views)
-            break
     if answer is None:
         raise binder.refuse(None, "0 statements", "give one query.")
     return relations_of([answer])[0], binder.notes

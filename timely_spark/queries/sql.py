@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -48,12 +49,9 @@ def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -
             shows the place.
         GraphError: a table is no collection, or of another flow, or there is none; or a step has the name.
     """
-    if not tables:
-        msg = "sql: the query has no tables"
-        raise GraphError(msg, where=caller(), hint="give each by its name: ts.sql(query, edges=edges).")
     from timely_spark.queries.scripts import bound, build_all, table_view
 
-    collections = {table_name: as_collection(table) for table_name, table in tables.items()}
+    collections = as_collections(tables)
     answer = bound(
         query, {table_name: table_view(table_name, one) for table_name, one in collections.items()}
     )
@@ -88,15 +86,23 @@ def explain_sql(query: str, **tables: Collection | Stream) -> str:
                 TableScan edges
 
     Raises:
-        SqlError: as `sql`.
+        SqlError: as `sql`, as is GraphError.
     """
     from timely_spark.queries.explained import plan_text
     from timely_spark.queries.scripts import planned
 
-    collections = {name: as_collection(table) for name, table in tables.items()}
+    collections = as_collections(tables)
     relation, notes = planned(query, collections)
     like = type(next(iter(collections.values())).index.flow)
     return plan_text([relation], notes, like("plan"))
+
+
+def as_collections(tables: Mapping[str, Any]) -> dict[str, Collection]:
+    """A program's tables, at least one, as collections."""
+    if not tables:
+        msg = "sql: there are no tables"
+        raise GraphError(msg, where=caller(), hint="give each by its name: ts.sql(query, edges=edges).")
+    return {name: as_collection(table) for name, table in tables.items()}
 
 
 def as_collection(table: Any) -> Collection:
