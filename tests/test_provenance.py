@@ -216,6 +216,24 @@ def test_a_value_is_one_of_the_column_s_type() -> None:
     assert why.inputs["x"]["d"].to_pylist() == [date(2026, 1, 1)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "other"),
+    [
+        ("array<double>", [float("nan"), None], [None, None]),
+        ("struct<a: long>", {"a": 1}, {"a": None}),
+        ("map<string, long>", {}, {"a": 1}),
+        ("double", float("nan"), None),
+    ],
+)
+def test_a_value_may_be_nested(kind: str, value: Any, other: Any) -> None:
+    flow = ts.Dataflow("nested")
+    flow.input("x", f"k long, v {kind}").capture("out")
+    inputs = {"x": [[(1, value), (2, other)]]}
+
+    assert explain_row(flow, inputs, "out", {"v": value}).inputs["x"]["k"].to_pylist() == [1]
+    assert explain_row(flow, inputs, "out", {"v": other}).inputs["x"]["k"].to_pylist() == [2]
+
+
 def test_of_a_step_with_several_outputs_only_what_goes_that_way_is_shown() -> None:
     class Split(ts.Vertex):
         def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,6 +29,7 @@ from timely_spark.errors import SchemaError, TimelyError
 from timely_spark.graph import Kind, Stage, as_table, caller, describe, find, locate_errors, refuse
 from timely_spark.graph.schema import RESERVED
 from timely_spark.state.arrow import from_bytes
+from timely_spark.state.hashing import same
 from timely_spark.times import Timestamp, as_epoch
 from timely_spark.times.refined import time_text
 from timely_spark.worker import Worker, pack, pack_input
@@ -309,7 +311,7 @@ class _Question:
             hint = "give a dict of some of its columns, or a tuple of all of them but the differences."
             raise SchemaError(msg, where=caller(), hint=hint)
         for name, value in row.items():
-            if _scalar(value, self._schema.field(name).type) is None:
+            if _row(value, self._schema.field(name).type) is None:
                 msg = f"{has}, and {value!r} is no value of {name!r}"
                 raise SchemaError(msg, where=caller(), hint="give a value of the column's type.")
         return dict(row)
@@ -459,22 +461,16 @@ def _shown(parts: Sequence[tuple[Any, pa.Table]]) -> pa.Table:
 def _agreeing(table: pa.Table, wanted: Mapping[str, Any]) -> pa.Table:
     """The rows with these values; null agrees with null, and NaN with NaN."""
     for name, value in wanted.items():
-        column = table.column(name)
-        if (scalar := _scalar(value, column.type)) is None:  # a step's column of another type
+        if (one := _row(value, table.schema.field(name).type)) is None:  # a step's column of another type
             return table.slice(0, 0)
-        if not scalar.is_valid:
-            mask = pc.is_null(column)
-        elif pa.types.is_floating(column.type) and scalar.as_py() != scalar.as_py():  # NaN
-            mask = pc.is_nan(column)
-        else:
-            mask = pc.fill_null(pc.equal(column, scalar), False)  # noqa: FBT003 - Arrow's signature
-        table = table.filter(mask)
+        values = one.take(pa.array(np.zeros(table.num_rows, np.int64)))
+        table = table.filter(pa.array(same(table, values, [name], ["value"])))
     return table
 
 
-def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
-    """A value as one of a column's type; None if it does not fit."""
+def _row(value: Any, kind: pa.DataType) -> pa.Table | None:
+    """A value in a table of one row, as one of a column's type; None if it does not fit."""
     try:
-        return as_table([(value,)], pa.schema([("value", kind)])).column(0)[0]
+        return as_table([(value,)], pa.schema([("value", kind)]))
     except SchemaError:
         return None
