@@ -506,6 +506,13 @@ SELECT 1 AS one FROM t HAVING true
 ----
 1
 
+-- units of time are words, also where a column has the name
+
+SELECT dateadd(day, a, make_date(2024, 1, b)), datediff(MONTH, make_date(2024, 1, 1), make_date(2024, 3, b)), timestampdiff(HOUR, x, timestampadd(DAY, b, x)) FROM (SELECT a, b, b AS day, timestamp'2024-01-01 00:00:00' AS x FROM t) WHERE b > 1
+----
+2024-01-03 00:00:00 2 48
+2024-01-05 00:00:00 2 72
+
 -- operators bind as in Spark
 
 SELECT a | b & 1, 1 | a << 1, '1' || a + 1, a + b || c, a < b = (b > a) FROM t WHERE b = 2

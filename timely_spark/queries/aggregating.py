@@ -248,6 +248,12 @@ class Aggregating(Joins):
             text = one.unread[0].sql(dialect=parse.dialect())
             raise binder.refuse(one.unread[0], f"{one.function} with the argument {text}", "leave it out.")
 
+        for inner in (each for tree in one.arguments for each in calls.aggregates_in(tree)):
+            text = inner.sql(dialect=parse.dialect())
+            raise binder.refuse(
+                inner, f"{text} in another aggregate", "compute it in a subquery of FROM first."
+            )
+
         def plain(tree: Any) -> Any:
             return self.rewritten(tree) if calls.has_query(tree) else self.plain(tree, before)
 

@@ -74,6 +74,12 @@ def factored(node: Any) -> list[Any]:
     return [*(one for one in sides[0] if all(one in other for other in sides[1:])), node]
 
 
+WRONG_IN_WHERE = (
+    ("window function", calls.windows_in, "QUALIFY"),
+    ("aggregate", calls.aggregates_in, "HAVING"),
+)
+
+
 class Joins(FromItems):
     """The part of a block that binds `FROM`, `JOIN` and `WHERE`."""
 
@@ -91,9 +97,7 @@ class Joins(FromItems):
             parts.append(FromItem(UNIT, [], []))
         where = node.args.get("where")
         later = conjuncts(where.this) if where is not None else []
-        for aggregate in (one for condition in later for one in calls.aggregates_in(condition)):
-            shown = aggregate.sql(dialect=parse.dialect())
-            raise self.binder.refuse(aggregate, f"{shown} where no aggregate may be", "write it in HAVING.")
+        self._refuse_calls(later)
         early: list[Any] = []
         joins = (
             [*(first.this.args.get("joins") or ()), *(node.args.get("joins") or ())]
@@ -120,6 +124,13 @@ class Joins(FromItems):
         for one in later:
             if calls.has_query(one):
                 self.filter(one)
+
+    def _refuse_calls(self, conditions: Sequence[Any]) -> None:
+        """Refuse what `WHERE` cannot have."""
+        for what, calls_in, clause in WRONG_IN_WHERE:
+            for call in (one for condition in conditions for one in calls_in(condition)):
+                shown = call.sql(dialect=parse.dialect())
+                raise self.binder.refuse(call, f"{shown} where no {what} may be", f"write it in {clause}.")
 
     def filter(self, condition: Any) -> None:
         """Keep the rows for which a condition is true."""
@@ -183,7 +194,7 @@ class Joins(FromItems):
             conditions += [self._using(node, name, parts, other) for name in using]
             waiting = [*early, *(self._resolved(one, [*parts, other]) for one in conditions)]
             return self._side_by_side(parts, other, using), waiting, later
-        if kind not in {"", "OUTER", "SEMI", "ANTI"} or side not in {"", "LEFT", "RIGHT", "FULL"}:
+        if (side, kind) == ("", "OUTER") or kind not in {"", "OUTER", "SEMI", "ANTI"}:
             raise self.binder.refuse(
                 node.this, f"{side} {kind} JOIN", "write INNER, LEFT, RIGHT, FULL, SEMI or ANTI."
             )

@@ -131,10 +131,11 @@ class BlockNames(ABC):
         try:
             return names.find(parts)
         except Ambiguous as error:
-            tables = ", ".join(f"{one.table}.{one.name}" for one in error.entries)
-            raise self.binder.refuse(
-                node, f"{'.'.join(parts)} is ambiguous", f"write one of {tables}."
-            ) from None
+            columns = list(dict.fromkeys(f"{one.table}.{one.name}" for one in error.entries))
+            hint = f"write one of {', '.join(columns)}."
+            if len(columns) == 1:
+                hint = "give each table, and each of its columns, a name of its own by AS."
+            raise self.binder.refuse(node, f"{'.'.join(parts)} is ambiguous", hint) from None
 
     def aliased(self, node: Any) -> Any:
         """The selected expression that a name is the alias of: in a selected one, one of those before it."""

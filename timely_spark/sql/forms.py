@@ -317,10 +317,17 @@ def _is_between(binder: ExpressionBinder, node: Any) -> Term:
 
 @syntax("In")
 def _in(binder: ExpressionBinder, node: Any) -> Term:
-    if node.args.get("query") is not None or not node.expressions:
+    if node.args.get("query") is not None:
         raise binder.refuse(node, "IN (query) in an expression", "join the collection with how='semi'.")
+    if not node.expressions:
+        raise binder.refuse(node, "IN without values", "write a value, or a query.")
     subject, *values = binder.together(node, [binder.bind(node.this), *binder.many(node.expressions)])
     return _negated(binder, node, binder.called(node, "in", [subject, *values]))
+
+
+@syntax("Array")
+def _brackets(binder: ExpressionBinder, node: Any) -> Term:
+    raise binder.refuse(node, "[...] without an array before it", "write array(...); names are in `...`.")
 
 
 @syntax("Any All")

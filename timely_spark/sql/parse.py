@@ -60,6 +60,8 @@ _OPERATORS = (
 )
 _LEVELS = {name: level for level, names in enumerate(_OPERATORS) for name in names.split()}
 _COMPARES = len(_OPERATORS) - 1
+#: functions whose first argument of three is a unit of time
+_OF_UNITS = {"timestampadd", "dateadd", "date_add", "timestampdiff", "datediff", "date_diff"}
 _PREDICATES = {"Like", "ILike", "RegexpLike", "Escape", "In", "Between", "NullSafeNEQ"}
 
 
@@ -70,8 +72,13 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
         SqlError: a node has a part that is neither read nor refused in words of its own, such as a clause of
             another dialect; or a comparison without parentheses is compared again.
     """
+    from sqlglot import exp
+
     every: Any = tree.walk()
     for node in every:
+        units = isinstance(node, exp.Anonymous) and node.name.lower() in _OF_UNITS
+        if units and len(node.expressions) > 2 and isinstance(node.expressions[0], exp.Column):
+            node.expressions[0].replace(exp.var(node.expressions[0].name))  # a word, and no column
         parts = _PARTS.get(type(node).__name__)
         if parts is None:
             continue
@@ -80,8 +87,12 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
                 what = f"{name.strip('_').upper().replace('_', ' ')} in {type(node).__name__.upper()}"
                 problem, hint = f"{what} is not supported", "leave it out."
                 raise mistake(text, start_of(node) or 0, problem, hint=hint, step=step)
-    every = list(tree.walk())
-    for node in every:
+    return _regrouped(text, tree, step)
+
+
+def _regrouped(text: str, tree: exp.Expression, step: str) -> exp.Expression:
+    """A tree with Spark's precedence of operators."""
+    for node in list(tree.walk()):
         if _level(node) is None or _level(node.parent) is not None:
             continue
         operands, operators = _flat(node)
@@ -174,6 +185,7 @@ def dialect() -> Any:
         "NO_PAREN_FUNCTION_PARSERS": _chosen(SparkParser.NO_PAREN_FUNCTION_PARSERS, {"ANY", "CASE", "IF"}),
         # what sqlglot keeps as a text
         "_parse_as_command": lambda parser, _: parser.raise_error("this is not understood"),
+        "_warn_unsupported": lambda parser: parser.raise_error("this is not understood"),
     }
     return type("Dialect", (Spark,), {"Parser": type("Parser", (SparkParser,), names)})
 
