@@ -11,7 +11,7 @@ from timely_spark.sql import parse
 if TYPE_CHECKING:
     from sqlglot import exp
 
-#: The aggregates by sqlglot's classes, and by the names that it leaves as they are.
+#: The aggregates by sqlglot's classes; and by the names that it leaves as they are.
 AGGREGATES = {
     "Count": "count",
     "CountIf": "count_if",
@@ -45,41 +45,13 @@ AGGREGATES = {
 }
 NAMED = {
     "every": "bool_and",
-    "bool_and": "bool_and",
     "some": "bool_or",
-    "any": "bool_or",
-    "bool_or": "bool_or",
     "mean": "avg",
-    "count_if": "count_if",
-    "stddev": "stddev",
     "std": "stddev",
-    "stddev_samp": "stddev",
-    "stddev_pop": "stddev_pop",
-    "variance": "variance",
-    "var_samp": "variance",
-    "var_pop": "var_pop",
-    "any_value": "any_value",
-    "first_value": "first",
-    "last_value": "last",
-    "min_by": "min_by",
-    "max_by": "max_by",
-    "collect_list": "collect_list",
-    "array_agg": "collect_list",
-    "collect_set": "collect_set",
-    "approx_count_distinct": "approx_count_distinct",
     "percentile": "percentile",
-    "approx_percentile": "percentile_disc",
-    "percentile_approx": "percentile_disc",
-    "median": "median",
-    "string_agg": "string_agg",
-    "listagg": "string_agg",
 }
-#: Aggregates that Spark has and a collection does not keep.
-KNOWN_AGGREGATES = {
-    *("corr", "covar_pop", "covar_samp", "kurtosis", "skewness", "regr_slope", "regr_intercept", "regr_r2"),
-    *("bit_and", "bit_or", "bit_xor", "mode", "histogram_numeric", "count_min_sketch", "hll_sketch_agg"),
-    *("try_sum", "try_avg", "product", "max_by_key", "schema_of_json_agg"),
-}
+#: Aggregates that Spark has, sqlglot does not know, and a collection does not keep.
+KNOWN_AGGREGATES = {"count_min_sketch", "histogram_numeric", "hll_sketch_agg", "try_avg", "try_sum"}
 #: Functions that only windows have, by sqlglot's classes and by name.
 RANKINGS = {
     "RowNumber": "row_number",
