@@ -92,7 +92,8 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
 
 def _regrouped(text: str, tree: exp.Expression, step: str) -> exp.Expression:
     """A tree with Spark's precedence of operators."""
-    for node in list(tree.walk()):
+    every: list[Any] = list(tree.walk())
+    for node in every:
         if _level(node) is None or _level(node.parent) is not None:
             continue
         operands, operators = _flat(node)
