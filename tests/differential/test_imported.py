@@ -16,6 +16,7 @@ from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.storage import published as module
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.published import Published
+from timely_spark.state import hashing
 from timely_spark.testing import Simulation, run
 
 
@@ -128,6 +129,22 @@ def test_nothing_of_the_file_is_copied_until_the_changes_outweigh_it(tmp_path: P
     first.run()
     reader.run()
     assert rows_at(reader.captured["found"]) == [(n, n) for n in (7, 8, 4999, 9000, 10999)]
+
+
+def test_a_join_hashes_no_key_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published(tmp_path, 5_000)
+    flow = ts.Dataflow("looks up")
+    asked = flow.input("asked", "k long", epochs="manual").collection()
+    asked.join(flow.import_arrangement(tmp_path, "given"), on="k").changes().capture("found")
+    reader, hashed = Simulation(flow, workers=2), list[int]()
+    mix = hashing.mix
+    monkeypatch.setattr(hashing, "mix", lambda keys: hashed.append(len(keys)) or mix(keys))
+    reader.send("asked", [7, 4_999, 9_000], epoch=0)
+    reader.advance_to("asked", 2)
+    reader.run()
+
+    assert rows_at(reader.captured["found"]) == [(7, 7), (4999, 4999)]
+    assert 0 < sum(hashed) < 100
 
 
 def test_in_a_region_each_of_its_workers_has_a_share(tmp_path: Path) -> None:

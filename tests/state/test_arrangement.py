@@ -189,9 +189,14 @@ def test_a_key_with_half_of_all_rows_leaves_the_others_in_lanes(monkeypatch: pyt
     assert all(part.hashes[0] > 1 for lane in others for part in lane)
 
 
+@pytest.mark.parametrize("limit", [4, 1 << 21])
 @pytest.mark.parametrize("fewer", [0, 16, 1 << 40])
-def test_many_probe_rows_find_what_few_rows_have(fewer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_probe_rows_find_what_few_rows_have(
+    fewer: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(arrangement, "_FEWER", fewer)
+    monkeypatch.setattr(arrangement, "LIMIT", limit)
+    monkeypatch.setattr(arrangement, "_LARGE", limit)
     draw = np.random.default_rng(1)
     keys = draw.integers(0, 2_000, 3_000)
     state, here = Arrangement(("k",)), list[tuple[int, int]]()
@@ -199,7 +204,9 @@ def test_many_probe_rows_find_what_few_rows_have(fewer: int, monkeypatch: pytest
         rows = draw.integers(0, 60, size)
         state.insert(pa.table({"k": rows, "n": np.arange(size)}))
         here += zip(rows.tolist(), range(size), strict=True)
-    for probe in (keys, np.sort(keys)):
+    assert (len(state.lanes) > 1) == (limit == 4)
+    by_hash = np.argsort(hashing.hashes(pa.table({"k": keys}), ["k"]))
+    for probe in (keys, keys[by_hash], keys[:50], keys[by_hash][:50]):
         at, found = state.lookup(pa.table({"k": probe}), ["k"])
         pairs = sorted(zip(at.tolist(), found["n"].to_pylist(), strict=True))
         assert pairs == sorted((i, n) for i, key in enumerate(probe.tolist()) for k, n in here if k == key)

@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.skew import named_keys
-from timely_spark.differential.trace import SEQUENCE, insert
+from timely_spark.differential.trace import HASH, SEQUENCE, insert
 from timely_spark.errors import StateError
 from timely_spark.graph import Context, Partition, Partitioner, States, Vertex, operator
 from timely_spark.operators.rows import key_columns
 from timely_spark.state.arrangement import Arrangement
+from timely_spark.state.arrow import Hashes, numbers
 from timely_spark.state.repartition import repartition as repartitioned
 from timely_spark.times import Timestamp
 
@@ -25,7 +26,8 @@ class Arrange(Vertex):
     """Keep the trace of a collection, and forward each change after inserting it.
 
     Readers on the same worker read the trace itself, which may be ahead of the changes that have reached
-    them. A change has a sequence number, by which a reader knows whether it found the change in the trace.
+    them. A change has a sequence number, by which a reader knows whether it found the change in the trace,
+    and H of its key.
     """
 
     needs_frontier = True
@@ -44,8 +46,13 @@ class Arrange(Vertex):
         self.sequence += 1
         self.first = {epoch: first for epoch, first in self.first.items() if epoch >= since}
         self.first.setdefault(time.epoch, self.sequence)
-        insert(self.state, batch, time, since)
-        self.send_by(0, time, with_sequence(batch, self.sequence))
+        hashed = self.state.hashes(batch)
+        insert(self.state, batch, time, since, hashed)
+        self.send_by(0, time, self.forwarded(batch, hashed))
+
+    def forwarded(self, batch: pa.Table, hashed: Hashes) -> pa.Table:
+        """The changes as readers get them."""
+        return with_sequence(batch, self.sequence).append_column(HASH, pa.array(hashed.view(np.int64)))
 
     def received(self, since: int) -> int:
         """The last sequence number that a reader, to which nothing before `since` will come, has received."""
@@ -78,6 +85,16 @@ def read_by(context: Context, edge: int, kind: type[AnyVertex]) -> AnyVertex:
 def index_of(context: Context, edge: int) -> Arrange:
     """The `Arrange` vertex whose output is input `edge`."""
     return read_by(context, edge, Arrange)
+
+
+def forwarded_schema(changes: pa.Schema) -> pa.Schema:
+    """The schema of changes as readers get them."""
+    return changes.append(pa.field(SEQUENCE, pa.int64())).append(pa.field(HASH, pa.int64()))
+
+
+def hashes_of(changes: pa.Table) -> Hashes:
+    """H of the keys of changes that readers get."""
+    return numbers(changes, HASH).view(np.uint64)
 
 
 def with_sequence(batch: pa.Table, sequence: int) -> pa.Table:
@@ -129,9 +146,9 @@ def arrange(
     stream = collection.stream
     arranged = stream.then(
         "arrange",
-        [stream.schema.append(pa.field(SEQUENCE, pa.int64()))],
+        [forwarded_schema(stream.schema)],
         name=name,
-        own=(SEQUENCE,),
+        own=(SEQUENCE, HASH),
         vertex=Arrange(listed),
         requires=[Partition(listed, skew=hot)],
         guarantees=listed,

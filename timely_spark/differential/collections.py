@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import pyarrow as pa
 
 from timely_spark.differential.consolidation import lasting, transient
-from timely_spark.differential.trace import DIFF, SEQUENCE
+from timely_spark.differential.trace import DIFF, HASH, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
     Skew,
@@ -83,7 +83,7 @@ class Collection(CollectionMethods):
         self.keys = keys
         #: the hot keys of the arrangement; their records are on all workers
         self.skew = skew
-        #: the output of its step; that of an arrangement also has sequence numbers
+        #: the output of its step; that of an arrangement also has sequence numbers, and H of the keys
         self.index = stream
         #: makes this collection without transient records; None if it has none
         self.lasting: Callable[[], Collection] | None = None
@@ -107,7 +107,7 @@ class Collection(CollectionMethods):
     @property
     def schema(self) -> pa.Schema:
         """The schema of the records."""
-        return pa.schema([field for field in self.index.schema if field.name not in {DIFF, SEQUENCE}])
+        return pa.schema([field for field in self.index.schema if field.name not in {DIFF, SEQUENCE, HASH}])
 
     @property
     def scope(self) -> Scope:
@@ -130,7 +130,8 @@ class Collection(CollectionMethods):
             once: whether the step consolidates each time's changes.
             skew: the hot keys of the arrangement.
 
-        **Columns:** in: the records', then `DIFF`; of an arrangement also the sequence number.
+        **Columns:** in: the records', then `DIFF`; of an arrangement also the sequence number and H of
+        the keys.
 
         Example:
             >>> import timely_spark as ts

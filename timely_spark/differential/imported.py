@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.arranged import Arrange, with_sequence
+from timely_spark.differential.arranged import Arrange, forwarded_schema
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.linear import changed_by
-from timely_spark.differential.trace import SEQUENCE, consolidation
+from timely_spark.differential.trace import HASH, SEQUENCE, consolidation
 from timely_spark.graph import Partition, Partitioner, States
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement
@@ -97,8 +97,8 @@ class Imported(Arrange):
         self._map()
         self.sequence += 1
         self.first.setdefault(time.epoch, self.sequence)
-        _, rows = self._share()
-        self.send_by(0, time, with_sequence(rows, self.sequence))
+        hashed, rows = self._share()
+        self.send_by(0, time, self.forwarded(rows, hashed))
 
     def _place(self, worker: int, workers: int) -> tuple[int, int]:
         """The number of a worker's share, and of shares."""
@@ -174,9 +174,9 @@ def imported_arrangement(source: Stream, keys: tuple[str, ...], diff: str, opene
         files = computed(source.where(pc.field(FILE).is_valid()), FILE, own=[FILE])
         arranged = rows.then(
             "import_arrangement",
-            [rows.schema.append(pa.field(SEQUENCE, pa.int64()))],
+            [forwarded_schema(rows.schema)],
             others=[files],
-            own=(SEQUENCE,),
+            own=(SEQUENCE, HASH),
             vertex=Imported(keys, rows.schema, opened, source.flow.graph.workers),
             requires=[Partition(keys), Partition((), broadcast=True)],
             guarantees=keys,

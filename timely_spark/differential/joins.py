@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.differential.arranged import index_of, with_sequence
+from timely_spark.differential.arranged import hashes_of, index_of, with_sequence
 from timely_spark.differential.collections import Collection, Columns, check_collection
 from timely_spark.differential.consolidation import partition_of, transient, without_transient
 from timely_spark.differential.skew import named_keys
@@ -28,7 +28,7 @@ from timely_spark.graph import (
 from timely_spark.operators.join import How, Join, Keys, check_how, keys_text, matching_keys, other_columns
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement, Matches
-from timely_spark.state.arrow import numbers
+from timely_spark.state.arrow import Hashes, numbers
 from timely_spark.state.exchange import is_hot
 from timely_spark.state.hashing import hashes
 from timely_spark.state.repartition import repartition
@@ -73,6 +73,10 @@ class JoinChanges(Join):
     def stores(self, edge: int) -> bool:
         """Whether the changes of a side are stored here."""
         return edge != self.shared
+
+    def hashed(self, edge: int, batch: pa.Table) -> Hashes | None:
+        """H of the keys that the index has computed."""
+        return hashes_of(batch) if edge == self.shared else None
 
     def stored(self, side: int, time: Timestamp) -> Arrangement:
         """The trace of a side."""

@@ -28,6 +28,8 @@ DIFF = row_times.DIFF
 SEQUENCE = "__timely_sequence"
 """The column of sequence numbers: the order of changes in an index, or the last one that a join has read."""
 
+HASH = "__timely_hash"
+"""The column of changes from an index that has H of the keys, which its readers then need not compute."""
 
 MOST = 1 << 62
 """A multiplicity that is too large: with what is below it, a sum of two does not wrap around."""
@@ -111,10 +113,12 @@ def _too_large(weight: str) -> SchemaError:
     return SchemaError(msg, hint=hint)
 
 
-def insert(state: Arrangement, changes: pa.Table, time: Timestamp, since: int) -> None:
+def insert(
+    state: Arrangement, changes: pa.Table, time: Timestamp, since: int, hashed: Hashes | None = None
+) -> None:
     """Add changes at a time to a trace, which is compacted up to `since` as its batches merge."""
     check_since(time, since)
-    state.insert(with_time(changes, time), compact=consolidation(since))
+    state.insert(with_time(changes, time), hashed, consolidation(since))
 
 
 def check_since(time: Timestamp, since: int) -> None:

@@ -25,7 +25,7 @@ from timely_spark.graph import (
 from timely_spark.operators.expire import Per, check_per, checked_expire, latest, options_text
 from timely_spark.operators.retractions import check_no_retractions, retractions_in
 from timely_spark.state.arrangement import Arrangement, Matches
-from timely_spark.state.arrow import FEW, Indices, Mask, numbers, rows_at
+from timely_spark.state.arrow import FEW, Hashes, Indices, Mask, numbers, rows_at
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.grouping import group
 from timely_spark.state.hashing import exact
@@ -72,7 +72,7 @@ class Join(Vertex):
             return
         if batch.num_rows >= FEW and self.stores(edge) and exact(batch, self.on[edge]):
             batch = group(batch, self.on[edge]).rows(batch)  # sorted once, to look up and to store
-        matches = self.stored(1 - edge, time).find(batch, self.on[edge])
+        matches = self.stored(1 - edge, time).find(batch, self.on[edge], self.hashed(edge, batch))
         if len(matches):
             self.send_pairs(edge, time, batch, matches)
         self.store(edge, time, batch)
@@ -80,6 +80,10 @@ class Join(Vertex):
     def stores(self, edge: int) -> bool:
         """Whether the rows of a side are stored here."""
         return True
+
+    def hashed(self, edge: int, batch: pa.Table) -> Hashes | None:
+        """H of the keys of a batch, if it has them."""
+        return None
 
     def stored(self, side: int, time: Timestamp) -> Arrangement:
         """The rows of a side, with their times."""

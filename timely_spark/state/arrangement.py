@@ -306,12 +306,15 @@ class Arrangement:
         """Find `matches` without reading any column."""
         keys = (*self.keys, *self.within)[: len(on)]
         rest = self._rest(on)
-        h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
+        h = self._hashes(probe, on) if hashed is None else hashed
+        h = h & ~rest if rest else h
         # searching in sorted order walks each batch once, from end to end; small ones are in the cache
-        lanes, parts = len(self.lanes) > 1, self._parts(before)
+        lanes, many, parts = len(self.lanes) > 1, len(h) >= FEW, self._parts(before)
+        ascending = (lanes or many) and bool((h[1:] >= h[:-1]).all())
+        sorts = not ascending and (lanes or (many and any(len(part) >= FEW for part in parts)))
         # of a batch with far fewer hashes than are asked for, these are searched among them
-        few = {id(part) for part in parts if not rest and _FEWER * len(part.hashes) < len(h) >= FEW}
-        sorts = lanes or (len(h) >= FEW and any(len(part) >= FEW for part in parts))
+        searched = parts if many and not rest and (ascending or sorts) else ()
+        few = {id(part) for part in searched if _FEWER * len(part.hashes) < len(h)}
         by_hash = in_order(h, exactly=lanes or bool(few)) if sorts else None
         ordered = h if by_hash is None else h[by_hash]
         rows: list[Indices] = []
@@ -319,11 +322,11 @@ class Arrangement:
         sure = not self.within and exact(probe, on)
         for part in parts:
             asked = (ordered, by_hash)
-            if by_hash is not None and id(part) in few:
+            if id(part) in few:
                 own = part.hashes[run_starts(part.hashes)]
                 first = ordered.searchsorted(own)
                 some = ranges(first, ordered.searchsorted(own, "right") - first)
-                asked = ordered[some], by_hash[some]
+                asked = ordered[some], some if by_hash is None else by_hash[some]
             low, at = _runs(part, *asked, rest, among=lanes, most=most)
             if not len(low):
                 continue
@@ -370,12 +373,14 @@ def _runs(
         among: whether the hashes are in order, and those of other lanes are among them.
         most: so many rows for each hash.
     """
-    if among and by_hash is not None:
+    first = 0
+    if among:
         first, last = asked.searchsorted(part.hashes[0] & ~rest), asked.searchsorted(part.hashes[-1], "right")
-        asked, by_hash = asked[first:last], by_hash[first:last]
+        asked = asked[first:last]
     low = part.hashes.searchsorted(asked)
     (some,) = (part.hashes.take(low, mode="clip") & ~rest == asked).nonzero()
-    low, who = low[some], some if by_hash is None else by_hash[some]
+    low, who = low[some], some + first if first else some
+    who = who if by_hash is None else by_hash[who]
     if (part.distinct and not rest) or not len(some):
         return low, who
     once = part.starts is not None and not rest

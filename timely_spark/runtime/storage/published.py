@@ -30,7 +30,7 @@ from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.storage.cache import stamp
 from timely_spark.runtime.storage.files import Files
 from timely_spark.state.arrow import Hashes, from_bytes, numbers
-from timely_spark.state.grouping import in_order, run_starts
+from timely_spark.state.grouping import in_order
 from timely_spark.state.hashing import hashes
 
 #: Says that a folder is published. Readers of the folder ignore names that begin with an underscore.
@@ -225,7 +225,7 @@ def _opened(
         hashed = numbers(table, _HASH)
     if (hashed[1:] < hashed[:-1]).any():
         raise LogDamaged.unreadable(files.root, name, "its rows are not in the order of their hashes")
-    return Sorted(hashed, rows, distinct=len(run_starts(hashed)) == len(hashed))
+    return Sorted(hashed, rows, distinct=bool((hashed[1:] > hashed[:-1]).all()))
 
 
 def epoch_of(path: str) -> int:
