@@ -210,6 +210,8 @@ def test_many_probe_rows_find_what_few_rows_have(
         at, found = state.lookup(pa.table({"k": probe}), ["k"])
         pairs = sorted(zip(at.tolist(), found["n"].to_pylist(), strict=True))
         assert pairs == sorted((i, n) for i, key in enumerate(probe.tolist()) for k, n in here if k == key)
+        counts = state.at_most(pa.table({"k": probe}), ["k"])
+        assert counts.tolist() == np.bincount(at, minlength=len(probe)).tolist()
 
 
 def test_an_empty_arrangement_finds_nothing() -> None:

@@ -70,6 +70,9 @@ def test_the_order_of_hashes_is_that_of_a_stable_sort(rows: int, most: int, shif
 
     for each in (h, np.sort(h)):
         assert np.array_equal(in_order(each), np.argsort(each, kind="stable"))
+        nearly = in_order(each, exactly=False)
+        assert np.array_equal(np.sort(nearly), np.arange(rows))
+        assert np.array_equal(each[nearly] >> np.uint64(48), np.sort(each) >> np.uint64(48))
 
 
 def test_rows_of_groups_that_lie_in_order_are_not_moved() -> None:

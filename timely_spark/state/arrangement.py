@@ -352,10 +352,13 @@ class Arrangement:
         """
         rest = self._rest(on)
         h = (self._hashes(probe, on) if hashed is None else hashed) & ~rest
-        counts = np.zeros(probe.num_rows, np.int64)
+        order = in_order(h, exactly=False) if len(h) >= FEW else slice(None)  # see `find`
+        h = h[order]
+        ordered, counts = np.zeros((2, len(h)), np.int64)
         for part in self._parts(before):
-            counts += part.positions(np.searchsorted(part.hashes, h | rest, "right"))
-            counts -= part.positions(np.searchsorted(part.hashes, h, "left"))
+            ordered += part.positions(part.hashes.searchsorted(h | rest, "right"))
+            ordered -= part.positions(part.hashes.searchsorted(h))
+        counts[order] = ordered
         return counts
 
     def _rest(self, on: Sequence[str]) -> np.uint64:

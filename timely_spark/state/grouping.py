@@ -16,6 +16,8 @@ from timely_spark.state.arrow import FEW, Hashes, Indices, Mask, rows_at
 from timely_spark.state.hashing import exact, hashes, same
 
 _U = np.uint64
+#: by so many bits a hash is shifted to leave as many as a radix sort of numpy's takes
+_BEGIN = _U(48)
 #: so few sorted runs are merged in less time than their rows are sorted
 _RUNS = 8
 
@@ -57,7 +59,7 @@ def in_order(h: Hashes, *, exactly: bool = True) -> Indices:
     """The row numbers in the order of the rows' hashes; rows with one hash keep their order.
 
     Args:
-        exactly: else hashes that are almost equal may be in another order.
+        exactly: else hashes that begin alike may be in another order.
 
     Example:
         >>> in_order(np.array([7, 3, 7, 3], np.uint64)).tolist()
@@ -68,6 +70,8 @@ def in_order(h: Hashes, *, exactly: bool = True) -> Indices:
         return np.argsort(h, kind="stable")
     if (h[1:] >= h[:-1]).all():
         return np.arange(rows)
+    if not exactly:
+        return np.argsort((h >> _BEGIN).astype(np.uint16), kind="stable")  # a radix sort
     # np.sort is five times as fast as np.argsort: sort the hashes with row numbers in their lowest bits
     low = _U((1 << (rows - 1).bit_length()) - 1)
     mixed = h & ~low
@@ -75,8 +79,6 @@ def in_order(h: Hashes, *, exactly: bool = True) -> Indices:
     sort(mixed)
     mixed &= low
     order = mixed.view(np.int64)
-    if not exactly:
-        return order
     ordered = h[order]
     if (ordered[1:] < ordered[:-1]).any():  # some hashes differ in the replaced bits only
         order = order[np.argsort(ordered, kind="stable")]
