@@ -4,7 +4,7 @@ Both queries are alive in one session, and epochs alternate, each pair in the ot
 meets both. Milliseconds are from sending an epoch to having its result; processor time is that of the driver,
 the JVM and the Python workers together, while the other query is idle.
 
-An epoch varies by more than the log costs; so "writing" is what the writing of the log takes by itself.
+An epoch varies by more than the log costs; so "writing" is for how long an epoch waits for its log by itself.
 
 Workloads: running counts of many keys, of which a thousand change in an epoch; an asynchronous loop; a loop
 with a barrier, whose rounds all run in one micro-batch.

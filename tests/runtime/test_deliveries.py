@@ -119,6 +119,20 @@ def test_a_delivery_looks_at_the_folder_only_if_another_process_may_have_written
     assert len(looked) == 1
 
 
+def test_a_reader_that_lacks_the_newest_delivery_alone_lists_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliveries = written(tmp_path, [0, 1, 4, 6])
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "names", lambda *_: pytest.fail("listed"))
+        for after in (4, 5):
+            ((version, table),) = deliveries.read(6, after=after)
+            assert (version, table) == (6, rows(6, 2))
+    assert [version for version, _ in deliveries.read(6, after=3)] == [4, 6]
+    deliveries.merge(7)
+    assert not list(deliveries.read(6, after=6))
+
+
 def test_a_reader_goes_on_while_deliveries_are_merged(tmp_path: Path) -> None:
     deliveries = written(tmp_path, range(6))
     reader = Deliveries(str(tmp_path), "out").read(5)

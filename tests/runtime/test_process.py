@@ -95,14 +95,14 @@ def test_while_a_micro_batch_stays_threads_take_short_turns() -> None:
     before = sys.getswitchinterval()
     first, second = process.short_turns(), process.short_turns()  # of two flows in one session
     first.__enter__()
-    assert sys.getswitchinterval() == pytest.approx(0.001)
+    assert sys.getswitchinterval() == pytest.approx(0.00025)
     second.__enter__()
     first.__exit__(None, None, None)
-    assert sys.getswitchinterval() == pytest.approx(0.001)
+    assert sys.getswitchinterval() == pytest.approx(0.00025)
     second.__exit__(None, None, None)
     assert sys.getswitchinterval() == pytest.approx(before)
     try:
-        for own, inside in ((0.0037, 0.001), (0.0002, 0.0002)):  # shorter ones of the program's stay
+        for own, inside in ((0.0037, 0.00025), (0.0002, 0.0002)):  # shorter ones of the program's stay
             sys.setswitchinterval(own)
             for _ in range(100):
                 with process.short_turns():

@@ -22,6 +22,7 @@ from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.present import present
 from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.stores import Local
 
 RUNNING = SimpleNamespace(isActive=True, exception=lambda: None)
 
@@ -131,6 +132,33 @@ def test_an_answer_at_an_epoch_is_that_of_the_collection_then(begin: Begin) -> N
             verb()
     with pytest.raises(BadArgument, match="at=3"):
         query.ask("of_a", at=3, fresh=True)
+
+
+def test_a_question_reads_files_only_after_a_batch_and_lists_no_folder(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = begin(manual())
+    a, query = process.handles["a"], query_of(process)
+    for epoch in range(3):
+        a.send([(epoch, 1)])
+        a.advance_to(epoch + 1)
+        process.batches()
+        query.ask("of_a", [epoch], keys="n")
+    used: list[tuple[str, str]] = []
+    for name in ("read", "mapped", "size", "names"):
+        real = getattr(Local, name)
+        monkeypatch.setattr(
+            Local, name, lambda store, path, n=name, real=real: used.append((n, path)) or real(store, path)
+        )
+    assert query.ask("of_a", [2, 3], keys="n").rows() == [(2,), (3,)]
+    assert not used
+    a.send([(3, 1)])
+    a.advance_to(4)
+    process.batches()
+    used.clear()
+    assert query.ask("of_a", [3], keys="n").epoch == 3
+    assert sorted(Path(path).parent.parent.name for _, path in used) == ["captured", "rounds"]
+    assert not [path for name, path in used if name == "names"]
 
 
 def test_what_is_waited_for_is_fixed_at_the_call_although_the_flow_goes_on(begin: Begin) -> None:

@@ -93,6 +93,7 @@ def test_each_call_and_each_message_is_counted_at_its_step_and_epoch(
     assert {row["epoch"] for row in rows if row["kind"] == "frontier"} == {1, 2, 3}
 
     process.driver.system_log.write(newest, newest, process.driver._last.states, [])  # the batch runs again
+    process.driver.system_log.wait()
     assert len(run(flow, {})["rows"].epochs) == len(found["rows"].epochs)
 
 

@@ -71,13 +71,16 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def called(*args: Any, **options: Any) -> Any:
         try:
-            signature.bind(*args, **options)
-        except TypeError as error:
-            _, *names = signature.parameters
-            hint = f"check the arguments: {method.__name__}({', '.join(names)})"
-            msg = f"{method.__name__}: {error}"
-            raise BadArgument(msg, where=caller(), hint=hint) from None
-        return method(*args, **options)
+            return method(*args, **options)
+        except TypeError:
+            try:
+                signature.bind(*args, **options)  # takes longer than a look-up
+            except TypeError as error:
+                _, *names = signature.parameters
+                hint = f"check the arguments: {method.__name__}({', '.join(names)})"
+                msg = f"{method.__name__}: {error}"
+                raise BadArgument(msg, where=caller(), hint=hint) from None
+            raise
 
     return called
 

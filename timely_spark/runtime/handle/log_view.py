@@ -24,7 +24,6 @@ from timely_spark.runtime.handle.interrupts import only_the_wait
 from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.account import Account
-from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.log import FIRST
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.show.sketch import Sketch
@@ -176,9 +175,12 @@ class LogView:
 
     def frontier(self, name: str, manifest: Manifest | None = None) -> Antichain[Any]:
         """The frontier of an output or probe; `manifest`: by default the newest one."""
-        plan, state = self.context.plan, self.newest() if manifest is None else manifest
-        frontier = find(state.frontier, name, kind="output or probe", flow=plan.name)
-        return Antichain(map(plan.times.decode, frontier))
+        return Antichain(self._times(name, self.newest() if manifest is None else manifest))
+
+    def _times(self, name: str, manifest: Manifest) -> list[Any]:
+        plan = self.context.plan
+        times = find(manifest.frontier, name, kind="output or probe", flow=plan.name)
+        return list(map(plan.times.decode, times))
 
     def names(self) -> list[str]:
         """The outputs and probes."""
@@ -296,7 +298,7 @@ class LogView:
             until = self.complete([name])  # before the records are read: a flow that runs has more then
             last = self.newest().captured.get(name)
             parts: dict[int, list[pa.Table]] = {}
-            for version, table in Deliveries(self.context.checkpoint, name).read(last):
+            for version, table in self.log.deliveries(name).read(last):
                 epochs = [version] if not table.num_rows else sorted(set(table.column(0).to_pylist()))
                 for epoch in epochs:
                     part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
@@ -319,7 +321,7 @@ class LogView:
         """
         manifest = self.newest()
         begun: int = manifest.coordinator["begun"]
-        ended = [int(at.epoch) - 1 for name in names for at in self.frontier(name, manifest)]
+        ended = [int(at.epoch) - 1 for name in names for at in self._times(name, manifest)]
         return min(ended) if ended and not self.context.plan.clocked else min([begun, *ended])
 
     def released(self, name: str, after: int, until: int) -> Iterator[tuple[int, pa.Table]]:
@@ -329,7 +331,7 @@ class LogView:
                 epochs = self._last.captured[name].epochs
                 yield from ((epoch, table) for epoch, table in epochs.items() if after < epoch <= until)
             elif (last := self.newest().captured.get(name)) is not None:
-                for epoch, table in Deliveries(self.context.checkpoint, name).read(last, after=after):
+                for epoch, table in self.log.deliveries(name).read(last, after=after):
                     if epoch > min(last, until):
                         break
                     yield epoch, table.remove_column(0)

@@ -97,6 +97,8 @@ class Driver:
             while restored and (begun := self.context.log.begun(last.manifest.batch + 1)) is not None:
                 last = self._next(session, last, micro_batch, Ends(**begun))
             self._last = self._stay(session, last, micro_batch)
+            if self.system_log is not None:
+                self.system_log.wait()
 
     # -- batches ---------------------------------------------------------------------------------------------
     def _first(

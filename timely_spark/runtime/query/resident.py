@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import LogDamaged
+from timely_spark.runtime.process import in_thread
 from timely_spark.runtime.query.flow_reader import SMALL_ENTRIES, next_entries, packed_entries, wakeup_of
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.file_readers import readers_of
@@ -91,13 +92,7 @@ class ResidentInputs:
 
         The disk takes as long as a small batch. Nothing of the batch may be released before the result.
         """
-        begin = partial(self.context.log.begin, batch, ends.encode())
-        try:
-            return self._thread.submit(begin)
-        except RuntimeError:  # the interpreter is about to end, and takes no more work
-            begun = Future[dict[str, Any]]()
-            begun.set_result(begin())
-            return begun
+        return in_thread(self._thread, partial(self.context.log.begin, batch, ends.encode()))
 
     @cached_property
     def _thread(self) -> ThreadPoolExecutor:

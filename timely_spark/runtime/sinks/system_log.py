@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from timely_spark.operators import output_vertex as vertices
+from timely_spark.operators.join import with_nulls
+from timely_spark.runtime.process import in_thread
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.sink import Output
 from timely_spark.runtime.storage.files import Files
@@ -32,11 +36,16 @@ also round, place, time and change. Null where a kind has none. The page "The sy
 
 @dataclass
 class SystemLog:
-    """Writes one epoch for each micro-batch, numbered like it. The first attempt at a micro-batch counts."""
+    """Writes one epoch for each micro-batch, numbered like it. The first attempt at a micro-batch counts.
+
+    A thread waits for the disk, which takes as long as a small epoch.
+    """
 
     path: str
     #: by location the step and a word: `Plan.places`
     places: Sequence[tuple[str, str]]
+    #: the last write; None if nothing is to be waited for
+    _writing: Future[None] | None = field(default=None, repr=False)
 
     @property
     def _sink(self) -> CaptureFolderSink:
@@ -48,29 +57,57 @@ class SystemLog:
         self._sink.prepare(None, output, checkpoint, identity)
 
     def write(self, before: Manifest, manifest: Manifest, states: States, counted: CountChanges) -> None:
-        """Write what a micro-batch did, and how it changed the counts of pointstamps."""
+        """Begin to write what a micro-batch did, and how it changed the counts of pointstamps.
+
+        Raises:
+            StorageFailed: the write before this one failed.
+        """
+        self.wait()
+        columns = zip(*_rows(manifest, states), strict=True)
+        rows = with_nulls(dict(zip(SCHEMA.names, columns, strict=False)), SCHEMA)
+        stamps = _pointstamps(self.places, before.coordinator["tracker"], counted)
+        table = pa.concat_tables([rows, stamps])
+        self._writing = in_thread(self._thread, partial(self._write, manifest, table))
+
+    def wait(self) -> None:
+        """Wait until all is written.
+
+        Raises:
+            StorageFailed: the last write failed.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, manifest: Manifest, table: pa.Table) -> None:
         if not Files(self.path).exists(self._sink._name(manifest.batch)):  # noqa: SLF001 - its own room
-            rows = [dict(zip(SCHEMA.names, row, strict=False)) for row in _rows(manifest, states)]
-            rows += _pointstamps(self.places, before.coordinator["tracker"], counted)
-            self._sink.write(manifest.batch, pa.Table.from_pylist(rows, SCHEMA))
+            self._sink.write(manifest.batch, table)
         if manifest.complete:
             self._sink.complete()
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "timely-log")
 
 
 def _pointstamps(
     places: Sequence[tuple[str, str]], before: Mapping[str, Any], rounds: CountChanges
-) -> Iterator[dict[str, Any]]:
-    """The rows before the micro-batch, as of round -1, and then the changes of each round."""
+) -> pa.Table:
+    """The counts before the micro-batch, as of round -1, and then the changes of each round."""
     inputs = len(places) // 2
     active = [(at + inputs * (kind == "inputs"), *rest) for kind in before for at, *rest in before[kind]]
     first: CountChanges = [[(None, location, time, None, n) for location, time, n in active]]
-    for number, changes in enumerate([*first, *rounds], -1):
-        for worker, location, time, change, count in changes:
-            step, place = places[location]
-            yield {
-                "kind": "pointstamp", "round": number, "step": step, "place": place, "worker": worker,
-                "epoch": _epoch(time), "time": json.dumps(time), "change": change, "count": count,
-            }  # fmt: skip
+    rows = [(number, *row) for number, changes in enumerate([*first, *rounds], -1) for row in changes]
+    if not rows:
+        return SCHEMA.empty_table()
+    numbers, workers, locations, times, changes, counts = zip(*rows, strict=True)
+    steps, words = zip(*(places[location] for location in locations), strict=True)
+    columns = {
+        "kind": ["pointstamp"] * len(rows), "round": numbers, "step": steps, "place": words,
+        "worker": workers, "epoch": list(map(_epoch, times)), "time": list(map(json.dumps, times)),
+        "change": changes, "count": counts,
+    }  # fmt: skip
+    return with_nulls(columns, SCHEMA)
 
 
 def _epoch(time: Any) -> int | None:
@@ -82,7 +119,7 @@ def _epoch(time: Any) -> int | None:
     return time[0] if isinstance(time, list) and time and isinstance(time[0], int) else None
 
 
-def _rows(manifest: Manifest, states: States) -> Iterator[Iterable[Any]]:
+def _rows(manifest: Manifest, states: States) -> Iterator[tuple[Any, ...]]:
     for worker, measured in states.measured.items():
         for kind, step, epoch, count, records, size, ns in measured:
             if kind == "call":

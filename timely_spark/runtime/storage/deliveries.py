@@ -56,9 +56,12 @@ class Deliveries:
 
         Args:
             last: a version that must exist.
-            after: only later versions are read.
+            after: only later versions are read. If `last` alone is later, no folder is listed.
         """
         folder = self._folder
+        if last is not None and 0 <= after < last and (table := self._newest(last, after)) is not None:
+            yield last, table.replace_schema_metadata(None)
+            return
         listed = folder.listed()
         self._check(listed, last)
         rest = [each for each in listed if each.last > after]
@@ -76,6 +79,13 @@ class Deliveries:
                 if version > after:
                     yield version, table.slice(start, rows)
                 start, after = start + rows, max(after, version)
+
+    def _newest(self, last: int, after: int) -> pa.Table | None:
+        """The file of a version, if it is the only one after another."""
+        if (table := self._folder.files.table(self._folder.name(last))) is None:
+            return None
+        before = self._head(Span(last, last), table)["after"]
+        return table if before is not None and before <= after else None
 
     def check(self, version: int) -> None:
         """Check that a delivery is there."""

@@ -111,6 +111,8 @@ class RoundLog:
         self._oldest: dict[str, int] = {}
         #: By output what it captured.
         self._captured: dict[str, Deliveries] = {}
+        #: The last batch whose manifest this object has written; None if it has written none.
+        self._written: int | None = None
 
     # -- the identity of the checkpoint ----------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:
@@ -223,6 +225,7 @@ class RoundLog:
         """Write a manifest and its rows, atomically."""
         schema = rows.schema.with_metadata({HEAD: manifest.encode()})
         self.files.write_table(f"rounds/{self.term}/{manifest.batch}.arrow", rows.cast(schema))
+        self._written = manifest.batch
 
     def has(self, batch: int) -> bool:
         """Whether manifest `batch` exists."""
@@ -283,7 +286,12 @@ class RoundLog:
             batch -= 1
 
     def newest(self, hint: int | None = None) -> int | None:
-        """The id of the newest manifest; with `hint`, a manifest that exists, found without listing."""
+        """The id of the newest manifest; with `hint`, a manifest that exists, found without listing.
+
+        The process that writes the manifests of this term looks into no folder.
+        """
+        if self._written is not None:
+            return self._written
         if hint is None or not self.has(hint):
             exists = self.has if self.term is not None else (lambda _: True)
             return next(filter(exists, reversed(self._batches())), None)
@@ -316,7 +324,7 @@ class RoundLog:
         manifest = Manifest.of(self.files, name, table.schema)
         self._check_gaps(manifest.kept_from, newest)
         for output, version in manifest.captured.items():
-            self._deliveries(output).check(version)
+            self.deliveries(output).check(version)
         if done < needed:
             manifest = replace(manifest, micro_batch=needed, garbage=[], offsets=self.spark.text(needed))
         return manifest, table.replace_schema_metadata(None)
@@ -470,7 +478,7 @@ class RoundLog:
                 for name, last in old.entries.items():
                     self._remove_entries(name, last)
                 for name, last in old.captured.items():
-                    self._deliveries(name).merge(last)
+                    self.deliveries(name).merge(last)
                 for name in (*old.garbage, *([f"epochs/{batch}.json"] if old.resident else [])):
                     self.files.remove(name)
             for term in {self.term, self._earlier.get(batch, self.term)}:
@@ -486,7 +494,8 @@ class RoundLog:
             self.files.remove(f"{folder}/{number}.arrow")
         self._oldest[name] = max(self._oldest[name], last)
 
-    def _deliveries(self, output: str) -> Deliveries:
+    def deliveries(self, output: str) -> Deliveries:
+        """What an output captured."""
         return self._captured.setdefault(output, Deliveries(self.checkpoint, output))
 
     def sweep(self) -> None:
