@@ -74,7 +74,8 @@ def test_the_newest_is_found_from_any_hint(log: RoundLog) -> None:
     for batch in range(-1, 4):
         log.write(manifest(batch), ROWS)
 
-    assert [log.newest(hint) for hint in (None, -1, 2, 3, 77)] == [3] * 5
+    for each in (log, RoundLog(log.checkpoint, log.term, log.first), RoundLog(log.checkpoint)):
+        assert [each.newest(hint) for hint in (None, -1, 2, 3, 77)] == [3] * 5
 
 
 def test_the_manifest_is_read_without_the_rows(log: RoundLog, monkeypatch: pytest.MonkeyPatch) -> None:
