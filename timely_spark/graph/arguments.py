@@ -274,7 +274,7 @@ def check_columns(
         what = (
             "nested columns" if all(map(pa.types.is_nested, refused.values())) else "columns without equality"
         )
-        msg = f"step {step!r} has {what} {[*refused]} as keys"
+        msg = f"step {step!r} compares {what} {[*refused]}"
         raise SchemaError(msg, where=caller(), hint="select flat columns, or a text form of them.")
 
 
