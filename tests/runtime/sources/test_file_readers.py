@@ -397,6 +397,29 @@ def test_a_process_that_lost_the_checkpoint_writes_no_batch() -> None:
     assert len(world.root.names("files/in")) == 1
 
 
+def test_what_is_not_read_is_that_of_the_last_listing_also_after_a_restart() -> None:
+    world = World(None)
+    world.reader._report({"/in/link": "is a link"})
+    world.start()
+    world.reader._list()
+    assert world.root.json("ignored/in-ignored.json") == {"count": 0, "names": {}}
+    world.start()
+    with mock.patch.object(Files, "write_json") as write:
+        world.reader._list()
+    assert not write.called, "it says so already"
+
+
+def test_each_flow_of_a_process_is_warned_once_of_columns_that_are_not_read() -> None:
+    warnings = list[int]()
+    for checkpoint in ("/one", "/other", "/one"):
+        world = World(None)
+        context: Any = world.reader.context
+        context.checkpoint = checkpoint
+        world.reader._warn_of_columns("/in/new.csv", ["more"])
+        warnings.append(context.log_message.call_count)
+    assert warnings == [1, 1, 0]
+
+
 def test_a_source_is_looked_at_for_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
 

@@ -139,14 +139,19 @@ def _waiting(log: RoundLog, name: str, last: int | None) -> int:
 
 def write_waiting(files: Files, source: str, count: int) -> None:
     """Write how much of a source no batch has begun to read, if that has changed."""
-    if (files.json(_file("waiting", source)) or {"count": 0}) != {"count": count}:
-        files.write_json(_file("waiting", source), {"count": count})
+    _write_changed(files, _file("waiting", source), {"count": count}, {"count": 0})
 
 
 def write_ignored(files: Files, source: str, names: Mapping[str, str]) -> None:
     """Write which names in the folder of a source are not read, and why."""
-    some = dict(sorted(names.items())[:_NAMES])
-    files.write_json(_file("ignored", source), {"count": len(names), "names": some})
+    content = {"count": len(names), "names": dict(sorted(names.items())[:_NAMES])}
+    _write_changed(files, _file("ignored", source), content, {"count": 0, "names": {}})
+
+
+def _write_changed(files: Files, name: str, content: dict[str, Any], missing: dict[str, Any]) -> None:
+    """Write a file if it has other content; `missing` is that of a file that was not written yet."""
+    if (files.json(name) or missing) != content:
+        files.write_json(name, content)
 
 
 def write_names(files: Files, kind: _Kind, source: str, names: Mapping[str, str]) -> None:

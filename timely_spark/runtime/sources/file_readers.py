@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -46,8 +45,8 @@ class FilesReader(Reader):
 
     counts = "files"
     _available_now = False
-    #: By name what the last listing had that is not read, and why.
-    _ignored: Mapping[str, str] = MappingProxyType({})
+    #: By name what the last listing had that is not read, and why; None before the first one.
+    _ignored: Mapping[str, str] | None = None
 
     @cached_property
     def _journal(self) -> FileJournal:
@@ -135,7 +134,7 @@ class FilesReader(Reader):
         """Log what is in the folder and is not read, once, and store it for `Account`."""
         if ignored == self._ignored:
             return
-        new = sorted(ignored.keys() - self._ignored.keys())
+        new = sorted(ignored.keys() - (self._ignored or {}).keys())
         for name in new[:_LOGGED]:
             self.context.log_message(logging.WARNING, "source %r: %s %s", self._name, name, ignored[name])
         if len(new) > _LOGGED:

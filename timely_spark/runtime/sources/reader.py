@@ -27,8 +27,8 @@ Changes = Callable[[str | None], int]
 
 #: Looking for new input takes at most one part in so many of the time, if nothing tells of any.
 _IDLE = 10
-#: (source, column) that this process has warned about.
-_warned_columns: set[tuple[str, str]] = set()
+#: (checkpoint, source, column) that this process has warned about.
+_warned_columns: set[tuple[str, str, str]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +190,9 @@ class Reader:
 
     def _warn_of_columns(self, path: str, names: list[str]) -> None:
         """Warn, once in a process, of columns that are new in a file and are not read."""
-        new = [name for name in names if (self._name, name) not in _warned_columns]
-        if new:
-            _warned_columns.update((self._name, name) for name in new)
+        source = self.context.checkpoint, self._name
+        if new := [name for name in names if (*source, name) not in _warned_columns]:
+            _warned_columns.update((*source, name) for name in new)
             text = f"source {self._name!r}: columns {new} of {path} are not read: it was built without them."
             hint = "an input of another name, with them in files(schema=...), reads them from the start."
             self.context.log_message(logging.WARNING, "%s", with_hint(text, hint))
