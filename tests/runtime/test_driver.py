@@ -791,6 +791,27 @@ def test_what_was_read_is_let_go_of_when_a_manifest_says_so(
     assert forgotten[:3] == [0, 1, 2]
 
 
+def test_what_was_captured_after_a_roll_back_is_gone(begin: Begin) -> None:
+    """By hand, as the documents say: Spark's newest offsets and commits are removed."""
+    flow = ts.Dataflow("back")
+    flow.input("x", "k long").capture("out")
+    process = begin(flow)
+    for n in range(4):
+        process.handles["x"].send([n])
+        process.batches()
+    for batch in (2, 3):
+        process.world.files.remove(f"offsets/{batch}")
+        process.world.files.remove(f"commits/{batch}")
+    again = begin(flow)
+
+    def rows() -> dict[int, list[tuple[Any, ...]]]:
+        return {epoch: rows for epoch, rows in LogView(again.context).captured("out").rows().items() if rows}
+
+    assert rows() == {0: [(0,)], 1: [(1,)]}
+    again.batches()
+    assert sorted(row for each in rows().values() for row in each) == [(n,) for n in range(4)]
+
+
 def test_a_driver_spreads_the_keys_that_its_batches_find(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

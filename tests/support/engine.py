@@ -233,8 +233,6 @@ class World:
         for batch in [batch for batch in self.taken if batch > last]:
             self.taken.pop(batch)
             self.read.pop(batch, None)
-            for output in self.flow.outputs if self.clocked else ():
-                self.files.remove(f"timely/captured/{output.name}/{batch}.arrow")
             if self.clocked and self.folder is not None:
                 (self.folder / f"epoch-{batch:020d}.parquet").unlink(missing_ok=True)
         if self.clocked:

@@ -8,7 +8,7 @@ times for n deliveries, and a reader has few files to open.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -120,6 +120,21 @@ class Deliveries:
         head = {HEAD: json.dumps({"after": heads[0]["after"], "deliveries": deliveries}).encode()}
         table = pa.concat_tables(tables).combine_chunks().replace_schema_metadata(head)
         self._folder.merge(Span(old[0].first, old[-1].last), table)
+
+    @staticmethod
+    def forget(files: Files, delivered: Mapping[str, int]) -> None:
+        """Remove what was captured after the last delivery of each output: a flow that goes back repeats it.
+
+        Args:
+            files: `RoundLog.files` of the checkpoint.
+            delivered: by output the version of its last delivery.
+        """
+        last = {quoted(output): version for output, version in delivered.items()}
+        for name in files.names("captured"):
+            folder = MergedFiles(files, name)
+            for span in folder.present():
+                if span.first > last.get(name.rpartition("/")[2], -1):
+                    files.remove(folder.name(*span))
 
     def _size(self, of: Span) -> int:
         return self._folder.files.size(self._folder.name(*of)) or 0
