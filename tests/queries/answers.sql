@@ -28,6 +28,11 @@ SELECT a, b, count(*) FROM t GROUP BY a, b GROUPING SETS ((a), ())
 NULL NULL 1
 NULL NULL 4
 
+SELECT grouping(a) AS g, a, count(*) FROM u GROUP BY ROLLUP(a) ORDER BY g + 1 DESC, CASE WHEN g = 0 THEN a END LIMIT 2
+----
+0 1 1
+1 NULL 3
+
 SELECT a, count(*) FROM t WHERE a > 100 GROUP BY ROLLUP(a)
 ----
 

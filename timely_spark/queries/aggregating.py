@@ -386,7 +386,10 @@ class Aggregating(Joins):
             for n, shift in enumerate(places)
         ]
         kind = "tinyint" if isinstance(node, exp.Grouping) else "bigint"
-        return parse.parse_expression(f"CAST({' | '.join(bits)} AS {kind})")
+        tree = parse.parse_expression(f"CAST({' | '.join(bits)} AS {kind})")
+        for one in tree.find_all(exp.Column):
+            one.meta["resolved"] = True
+        return tree
 
 
 #: sqlglot's names of the operators whose operands may change places
