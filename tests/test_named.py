@@ -18,7 +18,8 @@ import pytest
 
 import timely_spark as ts
 from tests.support.turns import in_turn
-from timely_spark.coordinator.migrate import FlowChanged, Migrator
+from timely_spark.coordinator.migrate import Migrator
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.differential import CollectionVariable
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.group_by import Grouped

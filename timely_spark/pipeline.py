@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from timely_spark.coordinator.migrate import FlowChanged
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.dataflow import Dataflow
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError, TimelyError

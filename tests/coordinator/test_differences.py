@@ -12,7 +12,8 @@ import timely_spark as ts
 from tests.support.turns import in_turn
 from tests.worker.test_loops import answers
 from timely_spark.coordinator.differences import compare
-from timely_spark.coordinator.migrate import FlowChanged, Migrator
+from timely_spark.coordinator.migrate import Migrator
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.testing import Simulation
 
 UP = {"n": pc.add(pc.field("n"), 1)}

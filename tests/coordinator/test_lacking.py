@@ -155,20 +155,6 @@ def test_an_input_with_one_more_column_is_the_same_if_a_select_leaves_it_out() -
     assert list(new.captured["counted"].rows().values())[-1] == [(1, 1, -1), (1, 2, 1)]
 
 
-@pytest.mark.parametrize("output", ["capture", "to_memory", "capture_to"])
-def test_a_stored_output_keeps_its_columns(output: str, tmp_path: Any) -> None:
-    def stored(*columns: str) -> Callable[[ts.Stream], Any]:
-        if output == "capture_to":
-            return lambda x: x.select(*columns).capture_to(str(tmp_path), name="out")
-        return lambda x: getattr(x.select(*columns), output)("out")
-
-    old = started(stored("k"))
-    assert "step 'out' " in (text := refused(old, built(stored("k", "v"))))
-    assert "inputs was ['k int64'], is ['k int64, v int64']" in text
-    if output != "capture_to":  # the simulator's folder is of the first flow
-        go_on(old, built(stored("k")))
-
-
 def test_steps_that_need_a_name_are_listed_a_few_of_them_and_by_line() -> None:
     def flow(names: int) -> tuple[str, ...]:
         made = ts.Dataflow("flow")

@@ -14,8 +14,8 @@ import pytest
 import timely_spark as ts
 from timely_spark.coordinator.differences import compare
 from timely_spark.coordinator.lacking import lacking_by_output
-from timely_spark.coordinator.migrate import FlowChanged, Migrator
-from timely_spark.coordinator.migration import Migration
+from timely_spark.coordinator.migrate import Migrator
+from timely_spark.coordinator.migration import FlowChanged, Migration
 from timely_spark.errors import VertexError
 from timely_spark.testing import Simulation
 from timely_spark.times import LEXICOGRAPHIC, Descending

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import timely_spark as ts
 from tests.support.rescaling import move
 from timely_spark.compiler.plan import Node
-from timely_spark.coordinator.migrate import FlowChanged
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.differential import Collection
 from timely_spark.differential.reduce import Reduce
 from timely_spark.differential.skew import named_keys

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from tests.support.turns import in_turn
-from timely_spark.coordinator.migrate import FlowChanged, Migrator
+from timely_spark.coordinator.migrate import Migrator
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import forest as module

@@ -16,8 +16,8 @@ import pytest
 
 import timely_spark as ts
 from tests.support.rescaling import plain
-from timely_spark.coordinator.migrate import FlowChanged, Migrator
-from timely_spark.coordinator.migration import Migration
+from timely_spark.coordinator.migrate import Migrator
+from timely_spark.coordinator.migration import FlowChanged, Migration
 from timely_spark.testing import Simulation
 
 K, V = pc.field("k"), pc.field("v")

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from tests.support.tables import rows_of
-from timely_spark.coordinator.migrate import FlowChanged
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.runtime.handle.status import Status
 
 EDGES = [(1, 2), (2, 3), (3, 1), (4, 5)]

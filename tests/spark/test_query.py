@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.coordinator.migrate import FlowChanged
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.runtime.errors import NoSession, SourceMismatch
 from timely_spark.runtime.start import default_workers
 

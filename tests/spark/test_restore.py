@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.coordinator.migrate import FlowChanged
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.start import default_workers
 from timely_spark.runtime.storage.log import RoundLog

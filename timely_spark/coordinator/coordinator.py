@@ -63,6 +63,8 @@ class Coordinator:
         self._index()
         #: the epoch of each input, with clock epochs the next batch; None if the input is closed
         self.inputs: dict[str, int | None] = {source.name: 0 for source in plan.inputs}
+        #: the epochs of inputs that the flow had before, and may have again
+        self.removed_inputs: dict[str, int | None] = {}
         self._forget_workers()
         #: per sink the epochs that have begun and were not released; and the last released epoch
         self.unreleased: dict[str, set[int]] = {
@@ -485,6 +487,7 @@ class Coordinator:
             "batch": self.batch,
             "tracker": self.tracker.encode(),
             "inputs": self.inputs,
+            "removed": self.removed_inputs,
             "pending": pending,
             "left": sorted(self.unfinished),
             **({"elsewhere": [elsewhere, self.unfinished_elsewhere]} if self.hosts_some else {}),
@@ -515,7 +518,7 @@ class Coordinator:
         self._index()
         self.tracker = Tracker.decode(plan.reach, plan.times, snapshot["tracker"])
         self.batch = snapshot["batch"]
-        self.inputs = dict(snapshot["inputs"])
+        self.inputs, self.removed_inputs = dict(snapshot["inputs"]), dict(snapshot.get("removed", {}))
         self._forget_workers()
         elsewhere, self.unfinished_elsewhere = snapshot.get("elsewhere", ([], 0))
         self.hosts_some = "elsewhere" in snapshot

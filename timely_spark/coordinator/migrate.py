@@ -16,7 +16,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -32,10 +33,9 @@ from timely_spark.coordinator.lacking import (
     reads_changes,
     refusal,
 )
-from timely_spark.coordinator.migration import Migration
+from timely_spark.coordinator.migration import FlowChanged, Migration
 from timely_spark.coordinator.round_result import RoundResult
-from timely_spark.errors import TimelyError
-from timely_spark.graph import Kind, Partition, Stage, Vertex
+from timely_spark.graph import Kind, Partition, Stage, Vertex, describe
 from timely_spark.progress import Tracker
 from timely_spark.progress.tracker import encoded_counts
 from timely_spark.state.arrow import from_bytes
@@ -50,14 +50,8 @@ from timely_spark.worker.round import FORMAT, Worker
 from timely_spark.worker.vertex_snapshot import changed
 from timely_spark.worker.wire import Message
 
-
-class FlowChanged(TimelyError, ValueError):
-    """A flow cannot continue from a checkpoint: names every step that prevents it, and what to do.
-
-    >>> issubclass(FlowChanged, ValueError)
-    True
-    """
-
+Unread: TypeAlias = tuple[int, int | None, pa.Schema]
+"""An entry of a handle: its number, its epoch (None by the clock), and its columns."""
 
 #: the encoded state of a worker without contents
 _EMPTY: Mapping[str, Any] = {"format": FORMAT, "vertices": {}, "queue": [], "batches": [], "pending": []}
@@ -73,8 +67,9 @@ class Migrator:
         states: the `Worker.checkpoint` of each old worker, None if it never ran.
         messages: the messages in flight, of schema `ROWS`. They are queued at their workers.
         empty: whether new steps that need the past may start empty.
-        planned: inputs with records in a batch that has begun and will run again.
-        closed: inputs that were closed for good, perhaps in an earlier flow.
+        planned: inputs that a batch reads which has begun, and will run again.
+        unread: by handle that the old plan lacks what no batch has read: number, epoch and columns.
+        due: by output the complete epochs that are not delivered.
     """
 
     def __init__(  # noqa: PLR0917 - all of a checkpoint's parts, none of them optional
@@ -88,10 +83,11 @@ class Migrator:
         *,
         empty: bool = False,
         planned: Collection[str] = (),
-        closed: Collection[str] = (),
+        unread: Mapping[str, Iterable[Unread]] = MappingProxyType({}),
+        due: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self.plan, self.snapshot, self.blobs, self.empty = plan, snapshot, blobs, empty
-        self.planned, self.closed = planned, closed
+        self.planned, self.unread, self.due = planned, unread, due
         self.new_plan, self.differences = plan.described(), compare(before, plan)
         self.old_plan = with_bounds(before, self.new_plan)
         self.bounded = lowered_bounds(before, self.new_plan)
@@ -114,9 +110,7 @@ class Migrator:
         #: continuing vertices with state that is repartitioned if `rescaled`
         self.moving = self.continuing
         #: new and changed steps that records of before the restart would have reached
-        self.new = new_steps(
-            plan, self.continuing, [n for n, rows in snapshot.get("read", {}).items() if rows]
-        )
+        self.new = new_steps(plan, self.continuing, self._read())
         same = self.differences.same if "edges" in before and snapshot.get("read") else self.continuing
         #: steps that need the past, and got it from other steps than those before them now
         self.fed_otherwise = fed_otherwise(plan, sorted(self.continuing - same), self.new)
@@ -145,16 +139,21 @@ class Migrator:
                 contents[name]["notification"] += 1 + len(later)
         for _, message in self.messages:
             contents[self.old_plan["channels"][message.channel][1]]["batch"] += 1
-        for name, epochs in self.snapshot["unreleased"].items():
+        for name, epochs in chain(self.snapshot["unreleased"].items(), self.due.items()):
             if epochs:
                 contents[name]["unreleased epoch"] += len(epochs)
         return contents
+
+    def _read(self) -> list[str]:
+        """The inputs of which something was read: with a journal perhaps nothing that the old flow needed."""
+        read = self.snapshot.get("read", {})
+        inputs = [source for source in self.plan.inputs if source.name in read]
+        return [each.name for each in inputs if read[each.name] or each.stage.origin == "journal"]
 
     def migration(self) -> Migration:
         """The migration, or an error with all reasons against it."""
         inputs = self._inputs()
         self._check_steps()
-        self._check_stored()
         self._check_new_steps()
         if self.hot_keys and any(contents["batch"] for contents in self.contents.values()):
             self._problem("records are in flight, and its hot keys have changed", _QUIESCE, self.as_before)
@@ -162,8 +161,9 @@ class Migrator:
         self._refuse()
         tracker = self._tracker(workers, inputs)
         self._check_overtaking(tracker, inputs)
-        self._refuse()
         first = {stage: self._first_epoch(stage, tracker) for stage in self.new}
+        self._check_delivered(first)
+        self._refuse()
         lacking = {
             name: at for name, at in self.snapshot.get("lacking", {}).items() if name in self.continuing
         }
@@ -239,17 +239,6 @@ class Migrator:
             return False
         return name not in self.differences.certain
 
-    def _check_stored(self) -> None:
-        """Refuse outputs with stored epochs of other columns; Delta tables and files check their own."""
-        for name, parts in self.differences.changed.items():
-            stage = self.stages[name]
-            stored = stage.parameters.get("to") in {"capture", "memory", "folder"}
-            if stored and "inputs" in parts and self.snapshot["done"].get(name, -1) >= 0:
-                self._problem(
-                    f"{self._shown(name)} has stored epochs, and other columns: {self._changes(name)}",
-                    "give the output another name (and, if it writes to a folder, another folder)",
-                )
-
     def _check_new_steps(self) -> None:
         """Refuse new steps that need the past."""
         lacking = [stage for stage in self.new if lacks_past(self.plan, stage)]
@@ -269,6 +258,15 @@ class Migrator:
         """The first epoch whose records a new step gets."""
         frontier = tracker.frontier(self.plan.by_name[stage.name].arrives)
         return min((time.epoch for time in frontier), default=self.open_epoch)
+
+    def _check_delivered(self, first: Mapping[Stage, int]) -> None:
+        """Refuse outputs that come back, and would deliver an epoch for the second time."""
+        for stage, epoch in first.items():
+            if stage.kind is Kind.OUTPUT and epoch <= (last := self.snapshot["done"].get(stage.name, -1)):
+                text = (
+                    f"{self._shown(stage.name)} has delivered epoch {last}, and gets records of epoch {epoch}"
+                )
+                self._problem(text, "give the output another name, and another table or folder")
 
     def _changes(self, name: str) -> str:
         parts = self.differences.changed[name].items()
@@ -301,7 +299,7 @@ class Migrator:
                 "keep DataFrame sources and their order, by which Spark's log of offsets identifies them",
             )
         for name in sorted({*self.planned} - {*self.plan.sources}):
-            self._problem(f"input {name!r} is removed, and a batch that runs again has its records", _QUIESCE)
+            self._problem(f"input {name!r} is removed, and a batch that runs again reads it", _QUIESCE)
         kinds = {name: kind for name, *kind in self.old_plan["inputs"]}
         for source in self.plan.inputs:
             if source.name in kinds:
@@ -310,17 +308,34 @@ class Migrator:
         return {s.name: old[s.name] if s.name in kinds else self._begins(s) for s in self.plan.inputs}
 
     def _begins(self, source: PlanInput) -> int | None:
-        """The epoch at which a new input begins; None if an earlier flow has closed it."""
-        if source.name in self.closed:
+        """The epoch at which a new input begins, or one that comes back; None: it was closed."""
+        if (stands := self.snapshot.get("removed", {}).get(source.name, 0)) is None:
             return None
-        if source.epochs == "clock":
-            return int(self.snapshot["batch"]) + 1
         open_epochs = [epoch for epoch in self.snapshot["inputs"].values() if epoch is not None]
-        oldest = min(open_epochs, default=self.open_epoch)
-        if oldest and source.epochs == "manual" and not source.stage.handle:
+        begins: int = max(stands, min(open_epochs, default=self.open_epoch))
+        if source.epochs == "clock":
+            begins = int(self.snapshot["batch"]) + 1
+        elif begins > stands and source.epochs == "manual" and not source.stage.handle:
             text = f"{self._shown(source.name)}, a replay, is new: its first epochs are complete here"
             self._problem(text, "replay it in a flow with a new checkpoint")
-        return oldest
+        self._check_unread(source, begins)
+        return begins
+
+    def _check_unread(self, source: PlanInput, begins: int) -> None:
+        """Check that what an earlier flow was sent, and has not read, can enter an input that comes back."""
+        declared = source.stage.outputs[0]
+        for number, epoch, columns in self.unread.get(source.name, ()):
+            if (epoch is None) != (source.epochs == "clock"):
+                what = "was sent to an input with other epochs"
+            elif not columns.equals(declared):
+                what = f"has the columns {describe(columns)}, the input {describe(declared)}"
+            elif epoch is not None and epoch < begins:
+                what = f"is of epoch {epoch}, and epoch {begins - 1} may be complete"
+            else:
+                continue
+            text = f"{self._shown(source.name)}, an input, comes back: its unread entry {number} {what}"
+            self._problem(text, "give the input another name, and send the records again")
+            return
 
     def _check_input(self, source: PlanInput, old: list[str]) -> None:
         """Check that an input has the epochs and the origin that it had, and a handle its columns."""
@@ -478,8 +493,8 @@ class Migrator:
         for source in self.plan.inputs:
             for index in source.entries:
                 epoch, channel = inputs[source.name], self.plan.channels[index]
-                if epoch is None and index in source.late:  # a closed source, open for late rows
-                    epoch = self.snapshot["after"].get(source.name)
+                if epoch is None and index in source.late:
+                    epoch = self._late_epochs(inputs)[source.name]
                 time = None if epoch is None else channel.summary.results_in(self.plan.times.epoch(epoch))
                 if time is not None:
                     inputs_at[self.plan.lands(channel), time] += 1
@@ -496,6 +511,12 @@ class Migrator:
                     for worker in workers:
                         worker.pending.add(Pending(node.index, time, time))
         return counted()
+
+    def _late_epochs(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """The epoch at which late rows enter, of each closed source whose late rows are used."""
+        after = self.snapshot["after"]
+        closed = [each.name for each in self.plan.inputs if each.late and inputs[each.name] is None]
+        return {name: after.get(name, self.open_epoch) for name in closed}
 
     def _initial_notifications(self, node: Node, tracker: Tracker) -> Iterable[Any]:
         """The times of notifications for vertices that are new, or announce their repartitioned state."""
@@ -556,10 +577,12 @@ class Migrator:
         """The new plan's coordinator and result after the newest batch; the next batch releases epochs."""
         snapshot = self.snapshot
         outputs = [node.name for node in self.plan.nodes if node.stage.kind is Kind.OUTPUT]
+        delivered = snapshot["done"]  # also those of removed outputs, which may come back
         old_outputs = [name for name in outputs if name in snapshot["unreleased"]]
-        open_ = [at for at in (*inputs.values(), *snapshot["after"].values()) if at is not None]
+        before, late_epochs = snapshot.get("removed", {}) | snapshot["inputs"], self._late_epochs(inputs)
+        open_ = [at for at in (*inputs.values(), *late_epochs.values()) if at is not None]
         oldest = min([*open_, *(time.epoch for _, time in tracker.active)], default=self.open_epoch)
-        done = min((snapshot["done"][name] for name in old_outputs), default=oldest - 1)
+        done = min((delivered[name] for name in old_outputs), default=oldest - 1)
         begun = sorted(
             {epoch for name in old_outputs for epoch in snapshot["unreleased"][name] if epoch > done}
         )
@@ -568,22 +591,21 @@ class Migrator:
             "batch": snapshot["batch"],
             "tracker": tracker.encode(),
             "inputs": inputs,
+            "removed": {name: at for name, at in before.items() if name not in inputs},
             "pending": [[[p.node, p.guarantee.encode(), 1] for p in worker.pending] for worker in workers],
             "left": [index for index, worker in enumerate(workers) if worker.queue],
-            "unreleased": {name: snapshot["unreleased"].get(name, begun) for name in outputs},
-            "done": {name: snapshot["done"].get(name, done) for name in outputs},
+            "unreleased": {
+                name: snapshot["unreleased"].get(name, [e for e in begun if e > delivered.get(name, done)])
+                for name in outputs
+            },
+            "done": dict.fromkeys(outputs, done) | delivered,
             "opened": snapshot["opened"],
             "begun": snapshot["begun"],
             "loops": snapshot["loops"],
             "unseen": [s.name for s in self.plan.inputs if by_column(s.epochs) and s.name in unseen],
-            "after": {name: at for name, at in snapshot["after"].items() if name in inputs},
-            "refused": {name: count for name, count in snapshot["refused"].items() if name in inputs},
-            "late": {name: count for name, count in snapshot["late"].items() if name in inputs},
+            "after": late_epochs,
+            **{counted: snapshot.get(counted, {}) for counted in ("read", "late", "refused", "quarantined")},
             "lacking": lacking,
-            **{
-                counted: {name: count for name, count in snapshot.get(counted, {}).items() if name in inputs}
-                for counted in ("read", "quarantined")
-            },
             **{
                 part: {step: value for step, value in snapshot.get(part, {}).items() if step in self.stages}
                 for part in ("hot_keys", "negatives")

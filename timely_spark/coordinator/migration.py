@@ -1,4 +1,4 @@
-"""`Migration`: what a checkpoint has become for another plan."""
+"""`Migration`: what a checkpoint has become for another plan; `FlowChanged`: it cannot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.round_result import RoundResult
+from timely_spark.errors import TimelyError
 from timely_spark.worker.round import Worker
+
+
+class FlowChanged(TimelyError, ValueError):
+    """A flow cannot continue from a checkpoint: names every step that prevents it, and what to do.
+
+    >>> issubclass(FlowChanged, ValueError)
+    True
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

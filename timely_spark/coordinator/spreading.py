@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Node, Plan
 from timely_spark.coordinator.coordinator import SPREAD_LATER, Coordinator
-from timely_spark.coordinator.migrate import FlowChanged, Migrator
+from timely_spark.coordinator.migrate import Migrator
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.coordinator.round_result import RoundResult
 from timely_spark.graph import FoundKeys, Stage
 from timely_spark.graph.stage import closure

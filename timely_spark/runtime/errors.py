@@ -146,6 +146,13 @@ class OutputMismatch(TimelyError, ValueError):
         return cls(msg, hint=hint)
 
     @classmethod
+    def columns(cls, output: str, *, stored: str, now: str) -> OutputMismatch:
+        """The epochs that the output has stored have other columns than the stream."""
+        msg = f"Output {output!r} has stored epochs with the columns {stored}; the stream has {now}"
+        hint = "give the output another name (and, if it writes to a folder, another folder)."
+        return cls(msg, hint=hint)
+
+    @classmethod
     def taken_away(cls, table: str) -> OutputMismatch:
         """Another writer has restored an earlier version of a Delta table, or overwritten it."""
         msg = (

@@ -16,7 +16,7 @@ from timely_spark.coordinator.migration import Migration
 from timely_spark.runtime.query.driver import progress_fields
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage.blobs import Blobs, files_of
-from timely_spark.runtime.storage.entries import is_closed
+from timely_spark.runtime.storage.entries import unread
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States, write_state
@@ -81,8 +81,21 @@ def _migrated(
     before = log.flow(manifest)["described"]
     states = States.of(rows).encoded(blobs, before["workers"])
     messages = blobs.resolve(wire.only(rows, Message))
-    more: Any = {"planned": _planned(log, manifest), "closed": _closed(log, plan, manifest), "empty": empty}
-    return Migrator(before, plan, manifest.coordinator, states, messages, blobs, **more).migration()
+    handles = {each.name for each in plan.inputs if each.stage.handle}.difference(
+        manifest.coordinator["inputs"]
+    )
+    return Migrator(
+        before,
+        plan,
+        manifest.coordinator,
+        states,
+        messages,
+        blobs,
+        empty=empty,
+        planned=_planned(log, manifest),
+        unread={name: unread(log, name, manifest.entries.get(name, -1)) for name in handles},
+        due=manifest.due,
+    ).migration()
 
 
 def _planned(log: RoundLog, manifest: Manifest) -> list[str]:
@@ -93,12 +106,6 @@ def _planned(log: RoundLog, manifest: Manifest) -> list[str]:
     if (begun := log.begun(manifest.batch + 1)) is not None:
         read += [(manifest.entries, begun["entries"]), (manifest.sources, begun["sources"])]
     return [name for before, after in read for name, end in after.items() if before.get(name, -1) != end]
-
-
-def _closed(log: RoundLog, plan: Plan, manifest: Manifest) -> list[str]:
-    """The inputs whose last entry that was read closes them, also if an earlier flow has read it."""
-    read = ((name, manifest.entries.get(name, -1)) for name in plan.sources)
-    return [name for name, last in read if last >= 0 and is_closed(log, name, last)]
 
 
 def _warn_of_changes(name: str, migration: Migration) -> None:

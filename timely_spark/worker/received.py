@@ -81,7 +81,7 @@ class Received:
         self.in_time: dict[str, InTime] = {}
         parts: dict[str, list[Tick]] = defaultdict(list)
         for tick in ticks:
-            self.read += Counter({tick.source: tick.read})  # without zeros
+            self.read[tick.source] += tick.read  # also 0: it was there
             self.quarantined += Counter({tick.source: tick.quarantined})
             epochs = self.plan.source(tick.source).epochs
             if tick.spans is not None:

@@ -110,7 +110,7 @@ class Driver:
         offsets = log.spark.text(micro_batch)
         if self.context.resident and not rows.num_rows and before.batch >= self.context.first:
             # a micro-batch began so that the driver can stay: that is no batch of the flow
-            manifest = replace(before, micro_batch=micro_batch, offsets=offsets, worked=False)
+            manifest = replace(before, micro_batch=micro_batch, offsets=offsets, resident=True, worked=False)
             log.write(manifest, pa.concat_tables([last.rows, states.rows()]))
             log.check_owner()  # Spark commits the micro-batch when this returns
             return replace(last, manifest=manifest)

@@ -176,12 +176,12 @@ class FlowReader:
         return {name: max(entries.get(name, -1) for entries in read) for name in self.context.inputs}
 
     def _new(self, start: Mapping[str, Offset], *, unlimited: bool) -> dict[str, Offset]:
-        """By source that has something new, or is new, its end."""
-        ends = {}
+        """By source that has something new, or of which nothing was ever looked at, its end."""
+        ends, present = {}, {*start, *(self._manifest.sources if self._manifest is not None else ())}
         for name, reader in self.readers.items():
             before = start.get(name) or reader.initial_offset()
             end = reader.latest_offset(before, unlimited=unlimited)
-            if end != before or name not in start:
+            if end != before or name not in present:
                 ends[name] = end
         return ends
 

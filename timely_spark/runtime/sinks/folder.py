@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
+from timely_spark.graph import describe
 from timely_spark.runtime.batches import numbered, portions
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.delivery import arrow_schema
@@ -61,9 +62,12 @@ class FolderSink(Sink):
     def _claim(self, output: Output, identity: str) -> None:
         """Own the folder, or refuse to write to it."""
         files, own = Files(self.path), {"checkpoint": identity, "output": output.name}
+        columns = f"{describe(output.schema)} in {self.format}"
         content = files.read(OWNER)
         owner = None if content is None else files.parsed(OWNER, content)
-        if owner == own:
+        if owner is not None and own.items() <= owner.items():
+            if (stored := owner.get("columns", columns)) != columns:
+                raise OutputMismatch.columns(output.name, stored=stored, now=columns)
             files.tidy(".")
             return
         names = files.names(".")
@@ -85,7 +89,7 @@ class FolderSink(Sink):
         for name in names:  # before the owner changes, so that the next start repeats an interrupted removal
             if _EPOCH.fullmatch(name) or name == COMPLETE:
                 files.remove(name)
-        files.write(OWNER, json.dumps(own).encode())
+        files.write(OWNER, json.dumps(own | {"columns": columns}).encode())
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write a file for each epoch, also an empty one, so that readers see which epochs are complete."""

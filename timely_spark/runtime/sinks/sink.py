@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 
+from timely_spark.graph import describe
 from timely_spark.operators import output_vertex as vertices
 from timely_spark.operators.exactly_once import ExactlyOnce
 from timely_spark.runtime.errors import OutputMismatch
@@ -140,8 +141,11 @@ class CaptureSink(Sink):
     deliveries: Deliveries | None = None
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
-        """Set the folder of the files."""
+        """Set the folder of the files, whose columns must be those of the stream."""
         self.deliveries = Deliveries(checkpoint, output.name)
+        stored, now = self.deliveries.schema(), describe(output.schema)
+        if stored is not None and (before := describe(stored)) != now:
+            raise OutputMismatch.columns(output.name, stored=before, now=now)
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write one file, also for an epoch without records; a repeated delivery writes the same file."""

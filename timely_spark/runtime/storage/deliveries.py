@@ -32,7 +32,7 @@ class Deliveries:
     #: The newest delivery that this object wrote.
     _last: int | None = field(default=None, repr=False)
     #: Of `merge`: the version that it was last called with; how many later ones until it looks at the folder;
-    #: and the last delivery that stays as it is, because those up to it are large, or of several schemas.
+    #: and the last delivery that stays as it is, because those up to it are large.
     _before: int = field(default=-1, repr=False)
     _countdown: int = field(default=0, repr=False)
     _stays: int = field(default=-1, repr=False)
@@ -87,6 +87,13 @@ class Deliveries:
         before = self._head(Span(last, last), table)["after"]
         return table if before is not None and before <= after else None
 
+    def schema(self) -> pa.Schema | None:
+        """The columns of the newest delivery, without that of epochs; None if there is no delivery."""
+        if not (listed := self._folder.listed()):
+            return None
+        schema = self._folder.files.schema(self._folder.name(*listed[-1]))
+        return None if schema is None else schema.remove(0)
+
     def check(self, version: int) -> None:
         """Check that a delivery is there."""
         self._check(self._folder.listed(), version)
@@ -104,17 +111,15 @@ class Deliveries:
         if self._countdown > 0:
             return
         self._countdown, size = EVERY, sum(map(self._size, old))
-        tables = [self._folder.table(*each) for each in old] if size <= MOST else []
-        if not tables or not all(table.schema.equals(tables[0].schema) for table in tables):
+        if size > MOST:
             self._stays = old[-1].last
             return
+        tables = [self._folder.table(*each) for each in old]
         for each in reversed(listed[: listed.index(old[0])]):
             own = self._size(each)
             if not each.is_merged or own > 2 * size or own + size > MOST:
                 break
-            if not (table := self._folder.table(*each)).schema.equals(tables[0].schema):
-                break
-            old, tables, size = [each, *old], [table, *tables], size + own
+            old, tables, size = [each, *old], [self._folder.table(*each), *tables], size + own
         heads = list(map(self._head, old, tables))
         deliveries = [delivery for head in heads for delivery in head["deliveries"]]
         head = {HEAD: json.dumps({"after": heads[0]["after"], "deliveries": deliveries}).encode()}

@@ -13,7 +13,7 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -223,9 +223,15 @@ def read_entry(log: RoundLog, name: str, number: int) -> Entry:
     return Entry(head["kind"], head["epoch"], table.replace_schema_metadata(None), head.get("id", ""))
 
 
-def is_closed(log: RoundLog, name: str, number: int) -> bool:
-    """Whether an input is closed after an entry."""
-    return bool(_head(log, name, number)["closed"])
+def unread(log: RoundLog, name: str, after: int) -> Iterator[tuple[int, int | None, pa.Schema]]:
+    """The entries after one that send or advance: their numbers, epochs and columns."""
+    while entry_size(log, name, after := after + 1) is not None:
+        file = _file(name, after)
+        with log.reading_entry(name, after):
+            schema = log.files.existing(file, log.files.schema(file))
+            head = log.files.head(file, schema)
+        if head["kind"] in {"send", "advance"}:
+            yield after, head["epoch"], schema
 
 
 def _head(log: RoundLog, name: str, number: int) -> dict[str, Any]:
