@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pyarrow as pa
@@ -127,19 +128,24 @@ def test_a_peer_that_ends_is_lost_at_once() -> None:
     assert not any("is silent" in str(error) for error in found)
 
 
+def swaps(theirs: Connection, token: bytes) -> None:
+    """A process of its own, which can be stopped."""
+    with Peers(1, 2, HOST, token, SCHEMA, silence=1.0) as own:
+        theirs.send(own.address)
+        address = theirs.recv()
+        own.connect(lambda _: address)
+        theirs.recv()
+        own.swap([table(1)] * 2)
+        time.sleep(60)
+
+
 @pytest.mark.slow
 def test_a_peer_without_a_sign_of_life_is_lost() -> None:
-    ours, theirs = multiprocessing.Pipe()
-    child = os.fork()
-    if child == 0:  # a process of its own, which can be stopped
-        with Peers(1, 2, HOST, TOKEN, SCHEMA, silence=1.0) as own:
-            theirs.send(own.address)
-            address = theirs.recv()
-            own.connect(lambda _: address)
-            theirs.recv()
-            own.swap([table(1)] * 2)
-            time.sleep(60)
-        os._exit(0)
+    # forked it would close the connections of this process's threads to the JVM
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    child = spawn.Process(target=swaps, args=(theirs, TOKEN))
+    child.start()
     try:
         with Peers(0, 2, HOST, TOKEN, SCHEMA, silence=1.0) as own:
             ours.send(own.address)
@@ -148,12 +154,12 @@ def test_a_peer_without_a_sign_of_life_is_lost() -> None:
             time.sleep(1.5)  # longer than the silence: signs of life arrive
             ours.send("swap")
             assert own.swap([table(0)] * 2)[1] == table(1)
-            os.kill(child, signal.SIGSTOP)
+            os.kill(child.pid or 0, signal.SIGSTOP)
             with pytest.raises(PeerLost, match=r"lost task 1.*is silent for 1 s"):
                 own.swap([table(0)] * 2)
     finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        child.kill()
+        child.join()
         ours.close()
         theirs.close()
 
