@@ -61,7 +61,7 @@ def classpath() -> str:
     if done.returncode or not fetched.exists():
         message = f"Kafka's jars were not fetched: is Maven Central reachable?\n{done.stdout[-2000:]}"
         raise RuntimeError(message)
-    run_path(str(PREPARE))["verify"](fetched.read_text().strip().split(os.pathsep))
+    run_path(str(PREPARE))["verify"](map(Path, fetched.read_text().strip().split(os.pathsep)))
     fetched.replace(CLASSPATH)
     return CLASSPATH.read_text().strip()
 
