@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import timely_spark as ts
-from tests.support import engine
+from tests.support import changing, engine
 from tests.support.engine import World, check_seed, difference, files
 from timely_spark.runtime.storage import entries
 from timely_spark.runtime.storage.log import RoundLog
@@ -34,6 +34,21 @@ def test_random_crashes_change_no_output_and_leave_no_files(capsys: pytest.Captu
 @pytest.mark.timeout(3600)
 def test_random_crashes_change_no_output_in_many_cases() -> None:
     assert engine.main(["--cases", "2000", "--first", "100"]) == 0
+
+
+@pytest.mark.slow
+def test_inputs_that_come_and_go_lose_nothing_and_are_read_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert engine.main(["--cases", "2", "--first", "3"], changing.check_seed, "changing") == 0
+    printed = capsys.readouterr().out
+
+    for what in ("kills", "starts", "resident batches"):
+        assert what in printed
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+def test_inputs_that_come_and_go_lose_nothing_in_many_cases() -> None:
+    assert engine.main(["--cases", "300", "--first", "100"], changing.check_seed, "changing") == 0
 
 
 # -- what is left behind -------------------------------------------------------------------------------------

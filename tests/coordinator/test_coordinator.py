@@ -168,6 +168,17 @@ def test_a_column_epoch_completes_one_round_after_a_higher_one_and_late_rows_are
     assert simulation.captured["out"].rows()[5] == [(1, 3), (9, 1)]
 
 
+@pytest.mark.parametrize("rows", [[(None, 1)], [(5, 1), (None, 1)], [(-3, 1), (None, 1)]])
+def test_late_rows_of_the_last_batch_are_delivered(rows: list[tuple[int | None, int]]) -> None:
+    simulation = Simulation(column_flow(), workers=2)
+    simulation.send("s", rows)
+    simulation.close("s")
+    simulation.run()
+
+    late = [row for rows in simulation.captured["late"].rows().values() for row in rows]
+    assert sorted(late, key=str) == sorted(rows[-simulation.result.late["s"] :], key=str)
+
+
 @pytest.mark.slow
 def test_a_snapshot_is_plain_json_and_goes_on_like_the_original() -> None:
     flow = ts.Dataflow("snapshot")

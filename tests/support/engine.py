@@ -149,6 +149,10 @@ class World:
         #: the last that happened, for whoever looks for a mistake
         self.story: deque[str] = deque(maxlen=200)
 
+    def process(self) -> Process:
+        """A process that is to start."""
+        return Process(self)
+
     def offset(self, batch: int) -> Any | None:
         """The end of the flow's source in Spark's offset log."""
         ends = self.ends(batch)
@@ -182,7 +186,7 @@ class World:
         with _points(self):
             while True:
                 stalled = [process for process in self.processes if process.stalled and not process.ended]
-                running = Process(self)
+                running = self.process()
                 self.processes = [*stalled, running]
                 while not (running.stalled or running.ended):
                     turn = running
@@ -499,7 +503,7 @@ class Told(Driver):
         world, log = self.process.world, self.context.log
         if max(world.files.numbers("timely/terms")) > log.term:
             return  # it has lost the checkpoint: what it reads from what is left there is of no epoch
-        world.taken[batch] = dict(taken)
+        world.taken[batch], read = dict(taken), {name: paths for name, paths in read.items() if paths}
         assert world.read.setdefault(batch, read) == read, "a replay reads the same files"
 
 
@@ -625,10 +629,10 @@ def expected(world: World) -> dict[str, dict[int, list[Any]]]:
     batches, inputs = [], defaultdict[str, list[Any]](list)
     for batch, taken in sorted(world.taken.items()):
         read = world.read.get(batch, {})
-        if taken != before or any(read.values()):
+        if taken != before or read:
             batches.append(batch)
-            for name, paths in read.items():
-                inputs[name].append(world.feeds[name].of(paths))
+            for name, feed in world.feeds.items():
+                inputs[name].append(feed.of(read.get(name, [])))
             for name, last in taken.items():
                 entries = world.sends[name][before[name] + 1 : last + 1]
                 inputs[name].append([row for _, (rows,) in entries for row in rows])
@@ -830,7 +834,12 @@ def check_seed(seed: int, count: Counter[str], points: int | None = 100_000) -> 
         return None if differs is None else "\n  ".join([differs, *world.story])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    check: Callable[[int, Counter[str]], str | None] = check_seed,
+    module: str = "engine",
+) -> int:
+    """Run the cases that the arguments say; the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--first", type=int, default=0, help="the first case's seed")
@@ -842,8 +851,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count: Counter[str] = Counter()
     began = calls = time.monotonic()
     for seed in seeds:
-        if (differs := check_seed(seed, count)) is not None:
-            print(f"DIFFERS: seed {seed}: {differs}\nagain: python -m tests.support.engine --seed {seed}")
+        if (differs := check(seed, count)) is not None:
+            print(f"DIFFERS: seed {seed}: {differs}\nagain: python -m tests.support.{module} --seed {seed}")
             return 1
         if (now := time.monotonic()) - calls > 10:
             calls = now

@@ -274,8 +274,8 @@ class Coordinator:
         source = self.plan.source(name)
         self._update_entries([index for index in source.entries if index not in source.late], old, new)
         if source.late:
-            if new is None:
-                self.late_epochs[name] = self.last_epoch + 1
+            if new is None:  # late rows of this batch are at the epoch `old`, which need not have begun
+                self.late_epochs[name] = max(self.last_epoch, old or 0) + 1
             self._update_entries(source.late, old, self.late_epochs.get(name, new))
         self.inputs[name] = new
 
