@@ -177,6 +177,16 @@ def test_a_session_fetches_no_jar_that_its_spark_has(
     assert packages() == [delta, kafka, "a:b:1"]
 
 
+def test_a_java_without_archives_is_named(
+    ready: Prepared, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prepare.subprocess, "run", lambda *_, **__: type("Ended", (), {"returncode": 0}))
+
+    assert main(["prepare"]) == 1
+    assert "its Java has written no archive of classes" in capsys.readouterr().err
+    assert prepared() is None
+
+
 def test_the_command_says_what_spark_submit_needs(
     ready: Prepared, capsys: pytest.CaptureFixture[str]
 ) -> None:

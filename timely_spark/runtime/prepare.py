@@ -225,9 +225,12 @@ def archive(path: Path, home: Path, packages: Sequence[str], environment: Mappin
     """Run a small flow on the Spark of `home`. Its JVM archives the classes that it has loaded.
 
     Raises:
-        TimelyError: Spark does not run.
+        TimelyError: Spark does not run, or its Java writes no archive.
     """
     _run(_FLOW, packages, home, environment, f'"-XX:ArchiveClassesAtExit={path}"')
+    if not path.exists():
+        msg = "Spark ran, and its Java has written no archive of classes"
+        raise TimelyError(msg, hint="use a Java that shares class data, such as OpenJDK 17.")
 
 
 def _run(
