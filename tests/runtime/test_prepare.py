@@ -163,6 +163,7 @@ def test_a_session_fetches_no_jar_that_its_spark_has(
     kafka = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
     assert packages() == [delta, kafka, "a:b:1"]
     assert packages(**{PACKAGES: "c:d:2"}) == ["c:d:2", delta, kafka, "a:b:1"], "what the builder has stays"
+    assert packages(**{PACKAGES: f"{kafka},a:b:1"}) == [kafka, "a:b:1", delta], "each once"
     assert main(["prepare", "--delta", "--kafka"]) == 0
     assert packages() == ["a:b:1"]
     assert packages("spark://host:7077") == [delta, kafka, "a:b:1"], "executors have another Spark"

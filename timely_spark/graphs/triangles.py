@@ -60,6 +60,6 @@ def by_degree(links: Collection) -> Collection:
     one = links.join(sizes, left="a", right="node").select("a", "b", *more, first="size")
     both = one.join(sizes, left="b", right="node")
     first, second = pc.field("first"), pc.field("size")
-    ends_in_order = first <= second
+    ascending = first <= second
     a, b = pc.field("a"), pc.field("b")
-    return both.select(*more, low=pc.if_else(ends_in_order, a, b), high=pc.if_else(ends_in_order, b, a))
+    return both.select(*more, low=pc.if_else(ascending, a, b), high=pc.if_else(ascending, b, a))

@@ -137,9 +137,10 @@ def configure(
             **DELTA,
         }
     packages = list(filter(None, str(options.get("spark.jars.packages", "")).split(",")))
-    packages += [*_packages(options, delta=delta, kafka=kafka), *extra_packages]
     if delta or kafka:
+        packages += _packages(options, delta=delta, kafka=kafka)
         confs |= {"spark.jars.excludes": _IN_SPARK}
+    packages = list(dict.fromkeys([*packages, *extra_packages]))  # the builder may have been here before
     for key, value in confs.items():
         if key not in options:
             builder = builder.config(key, value)

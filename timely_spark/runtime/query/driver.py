@@ -214,7 +214,7 @@ class Driver:
         manifest = replace(manifest, delivered=self._delivered_by(manifest, before))
         manifest = pending.into(manifest)
         manifest = log.prune(manifest, keep=self.context.keep, seconds=self.context.keep_seconds)
-        if self.system_log is not None:  # before the manifest, after which the batch does not run again
+        if self.system_log is not None:  # begun before the manifest, after which the batch does not run again
             self.system_log.write(before, manifest, states, result.pointstamps)
         log.write(manifest, pa.concat_tables([result.rows, states.rows()]))
         if manifest.resident and manifest.batch % self.context.keep == 0:
