@@ -351,6 +351,23 @@ def state() -> str:
 _NOT_YET = "Not measured yet.\n"
 
 
+def cold() -> str:
+    """The seconds of a new session, and of one after `prepare`, as Markdown."""
+    seconds = {row["case"]: row["ours"] for row in _results("cold")["rows"]}
+    programs = {
+        "counts": "counts of a few words",
+        "groupBy().count()": "the same by `groupBy().count()`",
+        "components of 5,000,000 edges": "components of 5 million edges",
+    }
+    parts = ("session", "start()", "first epoch", "start and first epoch")
+    rows = [
+        [shown.format(words), *(f"{seconds[f'{case}{prepared}: {part}']:.1f}" for part in parts)]
+        for prepared, shown in (("", "{}"), (", prepared", "after `prepare`: {}"))
+        for case, words in programs.items()
+    ]
+    return markdown_table(["", "session", "`start()`", "first epoch", "`start()` and first epoch"], rows)
+
+
 def _alternatives() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     return _results("alternatives")["rows"] if (RESULTS / "alternatives.json").exists() else found
@@ -446,6 +463,7 @@ TABLES = (
     (SIZING, "<!-- measured: scaling -->\n", scaling),
     (SIZING, "<!-- measured: workers -->\n", workers),
     (SIZING, "<!-- measured: missed -->\n", missed),
+    (SIZING, "<!-- measured: cold -->\n", cold),
     (DIFFERENTIAL, "<!-- measured: engine -->\n", engine),
     (ALTERNATIVES, "<!-- measured: recursion -->\n", recursion),
     (ALTERNATIVES, "<!-- measured: state -->\n", state),
