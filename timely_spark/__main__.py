@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     look.set_defaults(run=partial(_shown, text=_inspected))
     look.add_argument("checkpoint", help="the directory (or URI) given to start()")
-    look.add_argument("--round", type=int, metavar="N", help="a micro-batch (the newest)")
+    look.add_argument("--round", type=int, metavar="N", help="a batch (the newest)")
     look.add_argument("--step", metavar="NAME", help="the step whose state and records in flight are shown")
     look.add_argument("--limit", type=int, default=20, metavar="ROWS", help="rows of a table (%(default)s)")
     left_out = commands.add_parser(

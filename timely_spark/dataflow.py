@@ -255,7 +255,7 @@ class Dataflow(Inputs, Suggests):
                 the next micro-batch. None means yes, unless Spark allocates executors dynamically, encrypts
                 its traffic, or runs behind Spark Connect.
             record: a folder into which each worker's round is written, to be repeated by `testing.recorded`.
-            log_to: a folder into which each micro-batch writes what it did, by step, worker and epoch, as a
+            log_to: a folder into which each batch writes what it did, by step, worker and epoch, as a
                 capture: `replay` reads it in another flow. Its columns are explained in "The system's log".
             replace: for a notebook cell that is run again: first stop queries of this process that read this
                 flow's inputs, or have the query's name or checkpoint. Sent records are kept if the checkpoint
@@ -273,7 +273,7 @@ class Dataflow(Inputs, Suggests):
                 multiplicity becomes negative, and the log has one warning per step, with an example. "raise":
                 the flow fails. Loops, and steps behind `negate` or `threshold`, may have such records. `min`,
                 `max` and `top_k` do not look at changes that are too bad to matter to a key of many records.
-            keep: how long the states of earlier micro-batches are kept for `timely_spark.inspect`: seconds,
+            keep: how long the states of earlier batches are kept for `timely_spark.inspect`: seconds,
                 or text such as "7 days"; at least as many are kept as Spark keeps of its own log.
             new_steps: None means that a changed flow is refused if a new step's results depend on earlier
                 records. "empty": such steps start without these records, and `status`, the log and the

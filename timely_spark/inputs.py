@@ -116,7 +116,7 @@ class Inputs:
         of `source` with a DataFrame of the same files. Columns that the flow drops, and row groups of
         Parquet that its first `where` excludes by their statistics, are not read.
 
-        The files of one micro-batch are an epoch. Files are read in the order of their modification times,
+        The files that one batch reads are an epoch. Files are read in the order of their modification times,
         and a late file with an older time is read, too. A changed file is not read again, nor is another link
         to a file that was read: a local file is known by its inode, others by their path. As in Spark's file
         source, names that begin with "." or "_" do not count, folders below are read, and folders called
@@ -297,8 +297,8 @@ class Inputs:
         """The messages of topics of Kafka, as columns: each is read exactly once.
 
         The tasks fetch messages with `confluent-kafka` (the extra `kafka`), and decode many at a time; no
-        connector of Spark is needed. The messages of one micro-batch are an epoch. Which offsets it has is in
-        the checkpoint before anything of it is released, and a repeated epoch has the same. Messages of a
+        connector of Spark is needed. The messages that one batch reads are an epoch. Its offsets are in the
+        checkpoint before anything of it is released, so a repeated epoch has the same. Messages of a
         partition stay in order. There is no consumer group: no other program can take partitions away. New
         partitions are read from their first message on.
 
@@ -479,8 +479,21 @@ class Inputs:
 
         Args:
             schema: the schema of the records.
-            epochs: "clock": records sent since the last micro-batch join the next epoch; "manual": the
-                program ends epochs, by `Input.advance_to`.
+            epochs: "clock": records sent since the last batch join the next epoch; "manual": the program
+                ends epochs, by `Input.advance_to`.
+
+        **Columns:** out `schema`.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("numbers")
+            >>> _ = flow.input("numbers", "n long").distinct().capture("seen")
+            >>> ts.testing.run(flow, {"numbers": [[1, 1], [2, 1]]})["seen"].rows()
+            {0: [(1,)], 1: [(2,)]}
+
+        Raises:
+            GraphError: the flow's other inputs have another kind of epoch.
+            BadArgument: `name` is no text.
         """
         from timely_spark.runtime.handle.input_handle import InputHandle
 

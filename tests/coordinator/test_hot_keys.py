@@ -174,7 +174,7 @@ def test_the_last_hot_key_of_a_step_stays_with_its_micro_batch_also_after_a_rest
 
     (text,) = simulation.coordinator.hot_keys.values()
     assert "hot key k = 9: of 4 workers" in text
-    assert "of them have this key (micro-batch 1)" in text
+    assert "of them have this key (batch 1)" in text
 
 
 def test_the_share_counts_workers_that_report_nothing() -> None:

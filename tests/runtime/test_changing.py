@@ -118,7 +118,7 @@ def test_in_a_loop_of_streams_that_has_ended_nothing_changes(begin: Any, tmp_pat
     )
     turns.capture("out")
     process = begin(flow, workers=2, rounds=2, keep=50)
-    none_yet = "up: no micro-batch is complete yet"
+    none_yet = "up: no batch is complete yet"
     assert str(ts.inspect(str(tmp_path)).at().changing("up")).startswith(none_yet)
     for n in (7, 8):
         process.handles["x"].send([(n,)])

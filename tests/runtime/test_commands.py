@@ -239,7 +239,7 @@ def test_why_status_and_the_line_tell_of_a_step_that_takes_long(
             GO_ON.set()
     for text in texts:
         assert "up.slowly" in text
-        assert "micro-batch 0 runs" in text or "now batch 0" in text
+        assert "batch 0 runs" in text or "now batch 0" in text
     assert "test_commands.py" in texts[0]
     assert status.state == "running"
     json.loads(status.json())

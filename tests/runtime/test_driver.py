@@ -181,9 +181,9 @@ def test_a_hot_key_is_logged_once_and_stays_in_the_status(
     assert other.startswith("hot: step 'by key of y' (")
     assert "hot key k = 7: of 2 workers one got 200 records, at least 1.9 times its share" in logged
     checkpoint = process.context.log.checkpoint
-    warning, _, _ = logged.removeprefix("hot: ").partition(" (micro-batch 0)")
-    assert f"{warning} (micro-batch " in str(status := Status.of(checkpoint))
-    assert "(micro-batch 0)" not in str(status)  # it is the last one that stays
+    warning, _, _ = logged.removeprefix("hot: ").partition(" (batch 0)")
+    assert f"{warning} (batch " in str(status := Status.of(checkpoint))
+    assert "(batch 0)" not in str(status)  # it is the last one that stays
     assert "by key" in status.json()
 
 

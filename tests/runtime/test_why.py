@@ -51,7 +51,7 @@ def test_what_a_loop_does_and_since_when(begin: Any, tmp_path: Path) -> None:
     assert moving.path[-1] == "out"
     waits = next(each for each in why.pointstamps if each.notifications)
     assert waits.since < why.batch, "something has waited since the first record left the loop"
-    assert f"since micro-batch {waits.since}" in str(why)
+    assert f"since batch {waits.since}" in str(why)
     assert f", {moving.records} record" in str(why)
     assert str(why) in str(Status.of(str(tmp_path)))
     process.batches()

@@ -56,7 +56,7 @@ def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, HotKey]
         text = (
             f"step {stage.name!r} ({stage.where}): hot key {', '.join(by.columns)} = {most.key}: of "
             f"{workers} workers one got {most.records:,} records, at least {most.records / share:.1f} times "
-            f"its share, and {most.share:.0%} of them have this key (micro-batch {batch})"
+            f"its share, and {most.share:.0%} of them have this key (batch {batch})"
         )
         if isinstance(keys, FoundKeys) and not by.copies:
             step = next(step for step, own in plan.found_keys.items() if own is keys)

@@ -57,11 +57,11 @@ class Context(Protocol):
         ...
 
     def batch(self) -> int:
-        """The number of the micro-batch, which is the same if it runs again."""
+        """The number of the batch, which is the same if it runs again."""
         ...
 
     def keep(self) -> int:
-        """How many micro-batches before it may still run again."""
+        """How many batches before it may still run again."""
         ...
 
     def since(self) -> int:

@@ -96,9 +96,9 @@ def probe(stream: Stream, name: str | None = None) -> Probe:
 
 @operator(Stream)
 def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stream:
-    """Print records on arrival, on the driver: at most `limit` a micro-batch. Returns the stream.
+    """Print records on arrival, on the driver: at most `limit` a batch. Returns the stream.
 
-    A micro-batch may take many rounds; ``start(rounds_per_batch=1)`` shows each. To call a function with the
+    A batch may take many rounds; ``start(rounds_per_batch=1)`` shows each. To call a function with the
     records of each epoch, use `subscribe`.
 
     **Columns:** printed: the stream's.
@@ -173,8 +173,8 @@ def subscribe(
 ) -> Stream:
     """Call `on_epoch(epoch, table)` on the driver for each complete epoch, in order, also for empty ones.
 
-    By the clock, epochs are the micro-batches with input. Manual epochs, and those of a column, are all
-    numbers from the first on; if one micro-batch completes more than 100 empty ones in a row, `on_epoch` is
+    By the clock, epochs are the batches with input. Manual epochs, and those of a column, are all
+    numbers from the first on; if one batch completes more than 100 empty ones in a row, `on_epoch` is
     called for the last of them only.
 
     At least once: after a crash, or a failed `on_epoch`, an epoch is repeated with the same number and

@@ -44,11 +44,11 @@ def _age(view: LogView, _: Progress) -> dict[str, float]:
 
 
 _METRICS = (
-    _Metric("micro_batch", None, "The newest micro-batch that is done.", lambda _, p: {"": p.epoch}),
+    _Metric("micro_batch", None, "The newest batch that is done.", lambda _, p: {"": p.epoch}),
     _Metric(
         "micro_batch_seconds",
         None,
-        "The duration of the newest micro-batch.",
+        "The duration of the newest batch.",
         lambda _, p: {} if p.duration_ms is None else {"": p.duration_ms / 1000},
     ),
     _Metric(

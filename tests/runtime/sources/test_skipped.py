@@ -62,7 +62,7 @@ def _manifest(batch: int) -> Any:
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ({"file": "a.csv"}, "was read by a micro-batch that is complete"),
+        ({"file": "a.csv"}, "was read by a batch that is complete"),
         ({"file": "c.csv"}, "(?s)2 files called.*give the whole path"),
         ({"file": "none.csv"}, "(?s)no files called.*Hint: give one of them: /in/c.csv"),
         ({"entry": 0}, "(?s)entry 0 of input 'sent' was read .*the next one is 1"),

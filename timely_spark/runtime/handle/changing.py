@@ -64,7 +64,7 @@ class Changing:
     def _lines(self) -> Iterator[str]:
         iterations = self.iterations
         if not iterations:
-            none_yet = "no micro-batch is complete yet; of a loop that grows the log has records"
+            none_yet = "no batch is complete yet; of a loop that grows the log has records"
             at = f"{self.step} at epoch {self.epoch}: nothing changes"
             yield at if self.epoch >= 0 else f"{self.step}: {none_yet}"
             return

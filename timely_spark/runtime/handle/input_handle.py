@@ -20,7 +20,7 @@ from timely_spark.times import as_epoch
 class InputHandle:
     """The user's end of an input (Naiad section 4.1: OnNext, OnCompleted).
 
-    By default it follows the flow's clock: records sent since the last micro-batch join the next epoch. With
+    By default it follows the flow's clock: records sent since the last batch join the next epoch. With
     `epochs="manual"` the user names the epoch of the records, and closes epochs with `advance_to`.
 
     Records sent before the query starts are buffered, and written at the start. From then on a send is

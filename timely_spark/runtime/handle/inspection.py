@@ -91,7 +91,7 @@ class Inspection:
 
     @property
     def retained(self) -> range:
-        """The retained rounds: numbers of micro-batches, -1 for the state before the first."""
+        """The retained rounds: numbers of batches, -1 for the state before the first."""
         newest = self._log.newest()
         assert newest is not None
         manifest = self._log.read(newest)
@@ -122,8 +122,8 @@ class Inspection:
         Args:
             last: only so many, the newest.
 
-        **Columns:** round long (the micro-batch), local_rounds long (rounds since the checkpoint was made, of
-        which a micro-batch may have several), epochs array<long> (those in flight), released array<string>
+        **Columns:** round long (the batch), local_rounds long (rounds since the checkpoint was made, of
+        which a batch may have several), epochs array<long> (those in flight), released array<string>
         (output and epoch), messages long, notifications long, state_bytes long, complete boolean.
         """
         retained = self.retained[-integer("last", last) :] if last is not None else self.retained
@@ -139,13 +139,13 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Round:
-    """A flow after one micro-batch, as its manifest and the summary of its plan tell it."""
+    """A flow after one batch, as its manifest and the summary of its plan tell it."""
 
     #: The flow's name.
     flow: str
     log: RoundLog
     manifest: Manifest
-    #: The messages for the next micro-batch, and the references of the workers' states.
+    #: The messages for the next batch, and the references of the workers' states.
     rows: pa.Table
     #: The summary of the plan in this process, which has times of a user's kind, too; None means read it.
     own: PlanSummary | None = None
@@ -184,7 +184,7 @@ class Round:
 
     @property
     def round(self) -> int:
-        """The micro-batch."""
+        """The batch."""
         return self.manifest.batch
 
     @property

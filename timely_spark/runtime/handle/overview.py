@@ -17,21 +17,21 @@ from timely_spark.times.refined import time_text
 if TYPE_CHECKING:
     from timely_spark.methods import Query
 
-#: The most micro-batches, epochs and times that are listed.
+#: The most batches, epochs and times that are listed.
 _BATCHES, _EPOCHS, _TIMES = 5, 8, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The state of a query, its epochs in flight, its steps, and its last micro-batches."""
+    """The state of a query, its epochs in flight, its steps, and its last batches."""
 
     name: str
     #: "running", "ended", or "failed: " and the error
     state: str
-    #: the newest micro-batch that is done; -1: none
+    #: the newest batch that is done; -1: none
     batch: int
     rounds: int
-    #: records that the recent micro-batches delivered to steps, per second; None means unknown
+    #: records that the recent batches delivered to steps, per second; None means unknown
     rate: float | None
     #: epochs that have begun and are not complete, and the inputs and steps that keep the oldest open
     epochs: Sequence[int]
@@ -121,8 +121,8 @@ class Overview:
             yield loops_table(self.running)
         yield steps_table(self.steps)
         if rows := list(self._batches()):
-            columns = ["micro-batch", "rounds", "records", "ms", "late rows", "cut off"]
-            yield Table(columns, rows, "Last micro-batches")
+            columns = ["batch", "rounds", "records", "ms", "late rows", "cut off"]
+            yield Table(columns, rows, "Last batches")
 
     def _batches(self) -> Iterator[list[Any]]:
         before = {-1: 0} | {progress.epoch: progress.rounds for progress in self.recent}
@@ -138,8 +138,8 @@ class Overview:
 
 
 def loops_table(running: BatchProgress) -> Table:
-    """The loops of the micro-batch that is running."""
-    title = f"Running: micro-batch {running.epoch}, round {running.rounds}, {running.records:,} records"
+    """The loops of the batch that is running."""
+    title = f"Running: batch {running.epoch}, round {running.rounds}, {running.records:,} records"
     rows = [[each.loop, each.epoch, each.iteration, each.changes, each.total] for each in running.loops]
     return Table(["loop", "epoch", "iteration", "changes", "changes so far"], rows, title)
 

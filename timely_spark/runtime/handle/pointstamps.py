@@ -24,7 +24,7 @@ _SCHEMA = pa.schema(
 
 
 def pointstamps(self: Query, *, round: int | None = None) -> pa.Table:
-    """The active pointstamps after a micro-batch, with occurrence and precursor counts (Naiad section 2.3).
+    """The active pointstamps after a batch, with occurrence and precursor counts (Naiad section 2.3).
 
     A pointstamp is a time at a place: of messages for a step that were not delivered, of capabilities that a
     step holds for notifications, and of inputs that are open. Its precursor count is that of the others which
@@ -32,7 +32,7 @@ def pointstamps(self: Query, *, round: int | None = None) -> pa.Table:
     counts change, round by round.
 
     Args:
-        round: the micro-batch, one that is retained; by default the last one.
+        round: the batch, one that is retained; by default the last one.
 
     **Columns:** step string, where string (the user's line), place string ("messages", "capabilities" or
     "open input"; with declared summaries also of which input), time string, occurrences long, precursors

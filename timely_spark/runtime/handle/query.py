@@ -354,7 +354,7 @@ class Query:
 
     @property
     def rounds(self) -> int:
-        """Rounds run since the checkpoint was made; a micro-batch may take several."""
+        """Rounds run since the checkpoint was made; a batch may take several."""
         return self._watch.newest().rounds
 
     def frontier(self, name: str | None = None) -> Any:
@@ -400,6 +400,11 @@ class Query:
 
         Returns:
             Whether the epoch is complete; False after the timeout, or when the query has ended before.
+
+        Example:
+            >>> numbers.send([1, 2])  # doctest: +SKIP
+            >>> query.wait_for(timeout=60)  # doctest: +SKIP
+            True
 
         Raises:
             InvalidTime: `epoch` is no epoch.
@@ -458,7 +463,7 @@ class Query:
 
         Raises:
             UnknownName: there is no input of that name.
-            EpochClosed: the input has clock epochs, which end with each micro-batch; or replays a capture.
+            EpochClosed: the input has clock epochs, which end with each batch; or replays a capture.
             QueryEnded: the input's handle sends to another query, or the checkpoint is deleted.
         """
         inputs = {input_.name: input_ for input_ in self._context.plan.inputs}
@@ -482,7 +487,7 @@ class Query:
             raise QueryEnded.verb(self._context.name, verb, why, where=caller())
 
     def step(self, timeout: float | None = None) -> bool:
-        """Wait until one more micro-batch has run; False after the timeout, or if the query has ended.
+        """Wait until one more batch has run; False after the timeout, or if the query has ended.
 
         Raises:
             TimelyError: the query failed.
@@ -493,10 +498,15 @@ class Query:
     def epochs(self) -> Iterator[Completed]:
         """Iterate over the epochs that this run releases, in order, until the query ends.
 
-        An epoch comes once for each output, when it is complete there.
-        A failure of the query is raised by `await_termination`, not here. Outputs that print, or release
-        records on arrival, have no epochs. If the program falls behind by more micro-batches than are
-        retained (`start(keep=...)`), it misses the epochs of the oldest.
+        An epoch comes once for each output, when it is complete there. Outputs that print, or release records
+        on arrival, have no epochs. If the program falls behind by more batches than are retained
+        (`start(keep=...)`), it misses the epochs of the oldest. A failure of the query is raised by
+        `await_termination`, not here.
+
+        Example:
+            >>> for done in query.epochs():  # doctest: +SKIP
+            ...     print(f"epoch {done.epoch} is complete at {done.output}")
+            epoch 0 is complete at seen
         """
         batch = self._started_after
         durations: dict[int, int | None] = {}

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def why(self: Query, epoch: int | None = None) -> Why:
     """Why an epoch is not complete: the inputs, messages and notifications that keep it open.
 
-    As of the newest micro-batch that is complete. Before that, one line says what the running one does,
-    if it takes more than a moment: its loops with their iterations, and the step that works. The last
+    As of the newest complete batch. If the running one takes more than a moment, the first line says what it
+    does: its loops with their iterations, and the step that works. The last
     lines of `python -m timely_spark status` show the same of the oldest epoch.
 
     Args:
@@ -32,7 +32,7 @@ def why(self: Query, epoch: int | None = None) -> Why:
     Example:
         >>> print(query.why(3))  # doctest: +SKIP
         epoch 3 is held back by
-          2 messages at (3, 17), step hops.near (job.py:12), 310 records, since micro-batch 40
+          2 messages at (3, 17), step hops.near (job.py:12), 310 records, since batch 40
             before hops.link -> out
 
     Raises:
@@ -47,7 +47,7 @@ def why(self: Query, epoch: int | None = None) -> Why:
 
 
 def audit(self: Query) -> dict[str, Account]:
-    """By input what became of all that it was given, up to the newest micro-batch.
+    """By input what became of all that it was given, up to the newest batch.
 
     Law: `listed == entered + quarantined + skipped`, in files, entries of handles, messages or captured
     epochs; and of the records that were read, `rows`, `late` ones were late, and all others are in the flow.
@@ -113,7 +113,7 @@ def explain_row(
 def changing(self: Query, name: str, *, last: int = 16) -> Changing:
     """Which records of a loop still change, and whether that repeats; see `Round.changing`.
 
-    As of the newest micro-batch. A loop that does not end is reported with its name, after `warn_after`
+    As of the newest batch. A loop that does not end is reported with its name, after `warn_after`
     iterations; `cancel` ends it.
 
     Args:

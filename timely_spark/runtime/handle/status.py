@@ -34,9 +34,9 @@ _NAMES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The status of a flow: its state after the newest micro-batch, and what became of its last run."""
+    """The status of a flow: its state after the newest batch, and what became of its last run."""
 
-    #: the flow after its newest micro-batch
+    #: the flow after its newest batch
     after: Round
     #: the process that started the flow last
     owner: Mapping[str, Any]
@@ -46,7 +46,7 @@ class Status:
     state: str
     #: the error that ended the flow, with its hint, and `when`; None if none has
     failure: Mapping[str, str] | None
-    #: the micro-batch that runs, if it has run for a while
+    #: the batch that runs, if it has run for a while
     now: BatchProgress | None
     #: per input what became of all that it was given
     read: Mapping[str, Account]

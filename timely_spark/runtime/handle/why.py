@@ -21,13 +21,13 @@ class Moving(OpenPointstamp):
 
     #: records in flight to the step at that time, from other workers
     records: int
-    #: the first micro-batch since which the pointstamp has been there, of those retained
+    #: the first batch since which the pointstamp has been there, of those retained
     since: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """Why an epoch is not complete, as of the newest micro-batch; as text, one line for each reason.
+    """Why an epoch is not complete, as of the newest batch; as text, one line for each reason.
 
     Example:
         >>> print(Why(epoch=3, batch=7, begun=True, inputs={"edges": (2, "job.py:4")}, pointstamps=[]))
@@ -36,7 +36,7 @@ class Why:
     """
 
     epoch: int
-    #: the newest micro-batch
+    #: the newest batch
     batch: int
     #: whether any input has reached the epoch
     begun: bool
@@ -44,7 +44,7 @@ class Why:
     inputs: dict[str, tuple[int, str]]
     #: messages and notifications at times up to the epoch, by time
     pointstamps: list[Moving]
-    #: the micro-batch that runs, if it has run for a while; its input counts as begun
+    #: the batch that runs, if it has run for a while; its input counts as begun
     running: BatchProgress | None = None
 
     @property
@@ -54,7 +54,7 @@ class Why:
 
     @classmethod
     def of(cls, flow: Round, epoch: int, *, running: BatchProgress | None = None) -> Why:
-        """The reasons in a flow's state; `running` is the micro-batch after it."""
+        """The reasons in a flow's state; `running` is the batch after it."""
         manifest, snapshot, summary = flow.manifest, flow.manifest.coordinator, flow.summary
         clocked = all(epochs == "clock" for epochs, _ in summary.inputs.values())
         inputs = {
@@ -88,7 +88,7 @@ class Why:
         if self.running is not None:
             yield f"{self.running}"
         if not self.begun and not self.inputs:
-            until = "" if self.running is None else f" up to micro-batch {self.batch}, which is complete"
+            until = "" if self.running is None else f" up to batch {self.batch}, which is complete"
             yield f"epoch {self.epoch} has not begun: no input was read for it{until}"
             return
         yield f"epoch {self.epoch} is held back by"
@@ -98,7 +98,7 @@ class Why:
             kinds = [(each.messages, "message"), (each.notifications, "notification")]
             contents = " and ".join(counted(n, kind) for n, kind in kinds if n)
             records = f", {counted(each.records, 'record')}" if each.records else ""
-            since = f", since micro-batch {each.since}" if each.since < self.batch else ""
+            since = f", since batch {each.since}" if each.since < self.batch else ""
             yield f"  {contents} at {time_text(each.time)}, step {each.step} ({each.where}){records}{since}"
             if len(each.path) > 1:
                 yield f"    before {' -> '.join(each.path[1:])}"
@@ -111,7 +111,7 @@ def _key(pointstamp: OpenPointstamp) -> tuple[str, str]:
 
 
 def _since(flow: Round, active: list[OpenPointstamp], epoch: int) -> dict[tuple[str, str], int]:
-    """By pointstamp the first retained micro-batch since which it has been there."""
+    """By pointstamp the first retained batch since which it has been there."""
     manifest = flow.manifest
     since = {_key(each): manifest.batch for each in active}
     still = set(since)

@@ -79,7 +79,7 @@ class BatchProgress:
         return replace(self, loops=tuple(replace(each, loop=loop(each.loop)) for each in self.loops))
 
     def __str__(self) -> str:
-        parts = [f"micro-batch {self.epoch} runs: round {self.rounds}, {self.records:,} records"]
+        parts = [f"batch {self.epoch} runs: round {self.rounds}, {self.records:,} records"]
         parts += [
             f"loop {loop.loop!r} at iteration {loop.iteration} of epoch {loop.epoch}, "
             f"{loop.changes:,} changes"

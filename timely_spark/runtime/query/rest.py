@@ -90,7 +90,7 @@ def stop_with_warning(context: RunContext, stop: Callable[[], object]) -> None:
         with suppress(Exception):  # the checkpoint was removed
             newest = context.log.newest()
             running = None if newest is None else running_batch(context.log, newest)
-            text = f"stop() waits for the end of {running or 'the running micro-batch'}"
+            text = f"stop() waits for the end of {running or 'the running batch'}"
             context.log_message(logging.WARNING, "%s", text)
 
     timer = threading.Timer(QUIET, warn)

@@ -149,8 +149,8 @@ def _only(names: list[str], what: str, option: str) -> str:
 
 
 def _already(what: tuple[str, object], source: str, read: int | None) -> BadFile:
-    """The reads of a complete micro-batch, perhaps up to the number `read`."""
-    msg = f"{what[0]} {what[1]} of input {source!r} was read by a micro-batch that is complete"
+    """The reads of a complete batch, perhaps up to the number `read`."""
+    msg = f"{what[0]} {what[1]} of input {source!r} was read by a batch that is complete"
     if read is not None:
         msg += f": the next one is {read + 1}"
     return BadFile(msg, hint="skip what a batch that failed wants to read: the flow's error names it.")

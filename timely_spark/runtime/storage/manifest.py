@@ -129,7 +129,7 @@ class Manifest:
 
     @property
     def hot_keys(self) -> dict[str, str]:
-        """By step the warning of the last hot key, with its micro-batch."""
+        """By step the warning of the last hot key, with its batch."""
         return dict(self.coordinator.get("hot_keys", {}))
 
     @property
