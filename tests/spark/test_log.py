@@ -93,6 +93,20 @@ def spark_ran(log: RoundLog, *, offsets: list[int], commits: list[int]) -> None:
             spark.write(f"{folder}/{number}", b'v1\n{"batchTimestampMs": %d}\n' % number)
 
 
+@pytest.mark.parametrize("resident", [False, True])
+def test_what_a_run_writes_that_has_lost_the_checkpoint_does_not_count(
+    log: RoundLog, *, resident: bool
+) -> None:
+    """The run between wrote no batch, and removed what the late manifest refers to."""
+    for batch in range(-1, 3):
+        log.write(manifest(batch, resident=resident), ROWS)
+    spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
+    restarted(log)
+    log.write(manifest(3, header="late", resident=True), ROWS)
+
+    assert restarted(log).newest() == 2
+
+
 def test_align_forgets_what_spark_has_forgotten(log: RoundLog) -> None:
     for batch in range(-1, 6):
         log.write(manifest(batch), ROWS)

@@ -340,9 +340,9 @@ class RoundLog:
         """Before a start: fit the manifests to Spark's own log; returns the batch to continue from, if any.
 
         Manifests of micro-batches that are not in Spark's log (rolled back by hand) are removed, and so are
-        the ends of resident batches after them, and what was captured in them. If Spark ran micro-batches
-        without this package, or a micro-batch stayed resident, the newest manifest is written again. The run
-        writes all later manifests.
+        the ends of resident batches after them, and what was captured in them. If there is no newer
+        manifest, the one to continue from is written again under the run's own term: a later one of a run
+        that has lost the checkpoint does not count.
         """
         if (chosen := self.chosen()) is None:
             self.first = FIRST
@@ -364,12 +364,11 @@ class RoundLog:
         for batch in self.files.numbers("epochs"):
             if batch > manifest.batch + runs_again:
                 self.files.remove(f"epochs/{batch}.json")
-        written = self._earlier_manifest(manifest.batch)
-        same = written.micro_batch == manifest.micro_batch and not manifest.resident
         self._earlier = terms
         Deliveries.forget(self.files, self._earlier_manifest(max(terms)).captured)
-        self.first = manifest.batch + same
-        if not same:  # a run that has lost the checkpoint may still write the manifest after it
+        newest = manifest.batch == max(terms)  # Spark may still commit the micro-batch of a newer one
+        self.first = manifest.batch + (not newest)
+        if newest:
             self.write(manifest, rows)
         return manifest.batch
 
