@@ -12,13 +12,12 @@ Archive and SPARK_HOME are those of `python -m timely_spark prepare --delta --ka
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from timely_spark.errors import TimelyError
-from timely_spark.runtime.prepare import archive, fetch, link
+from timely_spark.runtime.prepare import prepare
 
 #: As `sha256sum` writes them.
 CHECKSUMS = Path(__file__).with_name("jars.sha256")
@@ -54,14 +53,8 @@ def main(classes: str, home: str) -> int:
         "fetching Delta's and Kafka's jars, and archiving Spark's classes (once)",
         flush=True,
     )
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    folder, packages = Path(home), ["delta", "kafka"]
     try:
-        link(folder)
-        jars = fetch(folder, packages, environment)
-        verify(jars)
-        link(folder, jars)
-        archive(Path(classes), folder, packages, environment)
+        prepare(Path(home), Path(classes), ["delta", "kafka"], verify)
     except (TimelyError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,7 +39,7 @@ _LIBRARIES = "python/lib"
 _PARTS = ("bin", "conf", "data", "examples", "licenses", "sbin", "python/pyspark")
 
 #: Names the jars of a session with packages, and loads no class of them.
-_FETCH = """
+_NAME_JARS = """
 import pathlib, sys
 import timely_spark as ts
 from pyspark.sql import SparkSession
@@ -127,13 +127,7 @@ class Prepared:
             TimelyError: Spark does not run here, or the packages cannot be had.
         """
         self._index.unlink(missing_ok=True)
-        environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-        link(self.home)
-        if packages:
-            link(self.home, fetch(self.home, packages, environment))
-        new = self.archive.with_suffix(".new")
-        archive(new, self.home, packages, environment)
-        new.replace(self.archive)
+        prepare(self.home, self.archive, packages)
         self._index.write_text(json.dumps(self._made()))
 
 
@@ -165,7 +159,35 @@ def _pyspark() -> Path:
     return Path(spec.origin).resolve().parent
 
 
-def link(home: Path, packages: Iterable[Path] = ()) -> None:
+def prepare(
+    home: Path,
+    classes: Path,
+    packages: Sequence[str],
+    check: Callable[[Sequence[Path]], object] = lambda _: None,
+) -> None:
+    """Make a SPARK_HOME of links with the jars of packages, and an archive of the classes that it loads.
+
+    Args:
+        home: the folder.
+        classes: the file of the archive.
+        packages: "delta", "kafka".
+        check: called with the packages' jars before a class of them is loaded; it raises if one is wrong.
+
+    Raises:
+        TimelyError: Spark does not run here, or the packages cannot be had.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+    _link(home)
+    if packages:
+        jars = _fetch(home, packages, environment)
+        check(jars)
+        _link(home, jars)
+    new = classes.with_suffix(".new")
+    _archive(new, home, packages, environment)
+    new.replace(classes)
+
+
+def _link(home: Path, packages: Iterable[Path] = ()) -> None:
     """Make `home` a SPARK_HOME of links into the installed PySpark, with folders for its zips of Python.
 
     Args:
@@ -209,7 +231,7 @@ def _unpack(source: Path, target: Path) -> None:
         new.rename(target)
 
 
-def fetch(home: Path, packages: Sequence[str], environment: Mapping[str, str]) -> list[Path]:
+def _fetch(home: Path, packages: Sequence[str], environment: Mapping[str, str]) -> list[Path]:
     """Have the Spark of `home` fetch the jars of packages ("delta", "kafka") from Maven, or Ivy's cache.
 
     Raises:
@@ -217,11 +239,11 @@ def fetch(home: Path, packages: Sequence[str], environment: Mapping[str, str]) -
     """
     with tempfile.TemporaryDirectory() as folder:
         jars = Path(folder) / "jars"
-        _run(_FETCH, [str(jars), *packages], home, environment, "")
+        _run(_NAME_JARS, [str(jars), *packages], home, environment, "")
         return [Path(jar.removeprefix("file:")) for jar in jars.read_text().split(",")]
 
 
-def archive(path: Path, home: Path, packages: Sequence[str], environment: Mapping[str, str]) -> None:
+def _archive(path: Path, home: Path, packages: Sequence[str], environment: Mapping[str, str]) -> None:
     """Run a small flow on the Spark of `home`. Its JVM archives the classes that it has loaded.
 
     Raises:
@@ -240,6 +262,7 @@ def _run(
         **environment,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SUBMIT_OPTS": f"{java} -Xlog:disable",
     }
     # a process of its own: its JVM writes the archive when it ends, and holds the pipes until then
@@ -248,5 +271,5 @@ def _run(
     if tried.returncode != 0:
         msg = f"a small program did not run on Spark:\n{tried.stdout}{tried.stderr}"
         hint = "check that JAVA_HOME, or the PATH, has Java 17 or newer"
-        hint += ", and that Maven Central is reachable." if program == _FETCH else "."
+        hint += ", and that Maven Central is reachable." if program == _NAME_JARS else "."
         raise TimelyError(msg, hint=hint)
