@@ -60,6 +60,7 @@ def restore(log: RoundLog, context: RunContext, newest: int, *, empty: bool = Fa
     files = files_of(wire.only(rows, Message))
     garbage = files.union(manifest.garbage, *(state.files for state in States.of(rows).by_worker.values()))
     garbage = garbage.difference(*(state.files for state in states.by_worker.values()))
+    log.first = newest
     log.write(
         replace(
             manifest,
