@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
@@ -13,7 +14,7 @@ import pytest
 
 import timely_spark as ts
 from tests.support import engine
-from tests.support.engine import Process, World, difference, files
+from tests.support.engine import CALM, Killed, Process, World, difference, files
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
@@ -115,3 +116,28 @@ def test_attempts_that_differ_write_files_that_differ(tmp_path: Path) -> None:
     references = [blobs.put("0-7-0", data) for data in attempts]
 
     assert [blobs.get(reference).to_pybytes() for reference in references] == attempts
+
+
+class KilledOnce(Process):
+    """A driver that is killed after a batch, before Spark commits its micro-batch."""
+
+    def point(self, what: str) -> None:
+        count = self.world.count
+        if what.endswith("is to be committed") and count["batches"] == 2 and not count["kills"]:
+            count["kills"] += 1
+            raise Killed
+        super().point(what)
+
+
+def test_other_workers_run_a_batch_again_that_spark_has_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its manifest is there; the migrated one of the batch before is the run's own."""
+    monkeypatch.setattr(engine, "Process", KilledOnce)
+    world = looping(tmp_path, sends=10, keep=5)
+    world.odds = replace(CALM, rescale=1.0)
+
+    world.live()
+
+    assert world.count["kills"] == 1
+    assert difference(world) is None
