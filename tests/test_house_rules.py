@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,24 @@ def called_by_users() -> Iterator[tuple[str, list[inspect.Parameter]]]:
             if not name.startswith("_") and inspect.isroutine(method) and is_ours:
                 own = inspect.isfunction(method)  # of a class method, `cls` is bound
                 yield f"{of.__name__}.{name}", list(inspect.signature(method).parameters.values())[own:]
+
+
+#: The sections of a docstring, in their order.
+SECTIONS = ["Args", "Returns", "Columns", "Example", "Raises", "Source"]
+HEAD = re.compile(rf"^(?:\*\*)?({'|'.join(SECTIONS)}):", re.MULTILINE)
+
+
+def test_sections_of_docstrings_have_one_order(parsed: dict[Path, ast.Module]) -> None:
+    documented = (ast.FunctionDef, ast.ClassDef)
+    texts = {
+        f"{path}: {node.name}": ast.get_docstring(node) or ""
+        for path, tree in parsed.items()
+        for node in ast.walk(tree)
+        if isinstance(node, documented)
+    }
+    found = {name: [SECTIONS.index(head) for head in HEAD.findall(text)] for name, text in texts.items()}
+
+    assert [name for name, sections in found.items() if sections != sorted({*sections})] == []
 
 
 def test_arguments_after_the_second_are_keyword_only_or_required() -> None:

@@ -74,13 +74,13 @@ class Captured:
         Integers and booleans have pandas' nullable types (``Int64``, ``boolean``): an id stays as it is,
         also in a column where one is missing.
 
-        Raises:
-            SchemaError: the records have a column of that name.
-
         Example:
             >>> Captured(pa.schema([("n", pa.int64())]), {3: pa.table({"n": [5]})}).to_pandas()
                epoch  n
             0      3  5
+
+        Raises:
+            SchemaError: the records have a column of that name.
         """
         return as_pandas(self.table())
 
@@ -90,11 +90,11 @@ class Captured:
         For large results write a table instead: `to_delta`. Times with a zone are Spark's `timestamp`, others
         its `timestamp_ntz`, whatever the session's zone.
 
-        Raises:
-            SchemaError: the records have a column of that name.
-
         Example:
             >>> query.captured("near").to_spark(spark).createTempView("near")  # doctest: +SKIP
+
+        Raises:
+            SchemaError: the records have a column of that name.
         """
         from pyspark.sql.pandas.types import from_arrow_schema
 

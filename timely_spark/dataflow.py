@@ -134,6 +134,32 @@ class Dataflow(Inputs, Suggests):
 
         Returns:
             A stream; a tuple of streams if `outputs` is a list.
+
+        **Columns:** in: any; out: those of `outputs`.
+
+        Example:
+            >>> import pyarrow.compute as pc, timely_spark as ts
+            >>> class Longest(ts.Vertex):
+            ...     def __init__(self):
+            ...         self.longest = 0
+            ...
+            ...     def on_recv(self, edge, time, batch):
+            ...         self.longest = max(self.longest, *map(len, batch["word"].to_pylist()))
+            ...         self.notify_at(time)
+            ...
+            ...     def on_notify(self, time):
+            ...         self.send_by(0, time, [(self.longest,)])
+            >>> flow = ts.Dataflow("longest")
+            >>> words = flow.input("words", "word string")
+            >>> all_on_one = pc.scalar(0)
+            >>> _ = flow.vertex(Longest(), words, "length long", by=all_on_one).capture("out")
+            >>> ts.testing.run(flow, {"words": [["to", "be"], ["not"]]}, workers=2)["out"].rows()
+            {0: [(2,)], 1: [(3,)]}
+
+        Raises:
+            GraphError: `vertex` is not an instance of `Vertex`, a method does not fit, or a checkpoint would
+                miss part of its state; or the inputs are in different scopes.
+            SchemaError: a column of `by` or `guarantees` is missing.
         """
         streams: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         several = isinstance(outputs, list | tuple)
@@ -195,6 +221,13 @@ class Dataflow(Inputs, Suggests):
     @locate_errors
     def compile(self, workers: int = 1) -> Plan:
         """The physical plan for a number of workers.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("counts")
+            >>> _ = flow.input("words", "word string").group_by("word").count().capture("counts")
+            >>> flow.compile(workers=2).workers
+            2
 
         Raises:
             BadArgument: `workers` is no number from 1 to 65,536.

@@ -107,9 +107,6 @@ class Source(Stream):
         **Columns:** out of files path string, size long, modified timestamp, reason string; of messages
         topic string, partition int, offset long, timestamp timestamp, key binary, value binary, and reason.
 
-        Raises:
-            GraphError: the source does not quarantine.
-
         Example:
             >>> import pathlib, tempfile, timely_spark as ts
             >>> flow = ts.Dataflow("edges")
@@ -117,6 +114,9 @@ class Source(Stream):
             >>> edges = flow.files("edges", folder, format="csv", **more)
             >>> edges.quarantined.select("path", "reason").capture("bad").schema.names
             ['path', 'reason']
+
+        Raises:
+            GraphError: the source does not quarantine.
         """
         if self.stage.quarantined is None:
             msg = f"quarantined: source {self.name!r} does not quarantine"

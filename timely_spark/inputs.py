@@ -80,6 +80,18 @@ class Inputs:
             max_jump: by how much an epoch may exceed the highest epoch so far. Records with a greater epoch
                 go to `late` with a warning. The first epoch may be any.
 
+        **Columns:** out those of `frame`.
+
+        Example:
+            In a test a schema stands for the DataFrame:
+
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("totals")
+            >>> sales = flow.source("sales", "shop string, amount long")  # or spark.readStream...
+            >>> _ = sales.group_by("shop").aggregate(total=("sum", "amount")).capture("totals")
+            >>> ts.testing.run(flow, {"sales": [[("a", 5), ("a", 2)]]})["totals"].rows()
+            {0: [('a', 7)]}
+
         Raises:
             GraphError: the DataFrame is not streaming, or the kinds of epoch are mixed.
         """
@@ -139,12 +151,6 @@ class Inputs:
 
         **Columns:** out `schema`. A column that an older file lacks is null in its rows, or has its default.
 
-        Raises:
-            BadFile: the folder has no file to take the schema from, or the newest file has other columns. At
-                run time: a file is damaged, or was removed before it was read.
-            BadLocation: the path cannot be reached.
-            BadArgument: an argument is of another kind, or a default is no value of its column.
-
         Example:
             >>> import pathlib, tempfile, timely_spark as ts
             >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -152,6 +158,12 @@ class Inputs:
             >>> flow = ts.Dataflow("edges")
             >>> flow.files("edges", folder, format="csv").schema.names
             ['src', 'dst']
+
+        Raises:
+            BadFile: the folder has no file to take the schema from, or the newest file has other columns. At
+                run time: a file is damaged, or was removed before it was read.
+            BadLocation: the path cannot be reached.
+            BadArgument: an argument is of another kind, or a default is no value of its column.
         """
         from timely_spark.runtime.sources.arrivals import QUARANTINED
         from timely_spark.runtime.sources.folder import FileSource, Folder
@@ -201,18 +213,18 @@ class Inputs:
 
         **Columns:** out those of the newest version when the flow is built; with `changes` also diff long.
 
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("edges")
+            >>> edges = flow.delta("edges", "/tables/edges", changes=True).collection(diff="diff")
+            ... # doctest: +SKIP
+
         Raises:
             BadFile: there is no table, or no version since `from_time`, or `from_version` is later than the
                 next one; or at run time: a version removes rows, or a file was removed.
             BadArgument: `from_time` is no time, or both it and `from_version` are given.
             TableUnsupported: the table needs Spark's reader, and there is no session; or, at run time, since
                 a version.
-
-        Example:
-            >>> import timely_spark as ts
-            >>> flow = ts.Dataflow("edges")
-            >>> edges = flow.delta("edges", "/tables/edges", changes=True).collection(diff="diff")
-            ... # doctest: +SKIP
         """
         from timely_spark.runtime.errors import TableUnsupported
         from timely_spark.runtime.sources.delta_begin import Begin
@@ -260,13 +272,13 @@ class Inputs:
 
         **Columns:** out those of the table; with `changes` also diff long.
 
+        Example:
+            >>> flow.table("edges", "main.graph.edges", from_time="2026-11-22 08:00:00")  # doctest: +SKIP
+
         Raises:
             NoSession: no session is active.
             TableUnsupported: Spark cannot read it as a stream, or not its changes.
             BadArgument: `from_time` is no time, or both it and `from_version` are given.
-
-        Example:
-            >>> flow.table("edges", "main.graph.edges", from_time="2026-11-22 08:00:00")  # doctest: +SKIP
         """
         from timely_spark.runtime.sources.delta_begin import Begin
         from timely_spark.runtime.sources.delta_log import table_frame
@@ -302,6 +314,9 @@ class Inputs:
         partition stay in order. There is no consumer group: no other program can take partitions away. New
         partitions are read from their first message on.
 
+        A message without a value (a tombstone) has null in all columns of `schema`. Of a transaction only
+        what is committed is read.
+
         Args:
             topics: the names of one or more topics.
             servers: the brokers, such as ``"host1:9092,host2:9092"``.
@@ -327,18 +342,8 @@ class Inputs:
                 are in no log, error or checkpoint.
             epoch: as for `source`, as is `max_jump`.
 
-        A message without a value (a tombstone) has null in all columns of `schema`. Of a transaction only
-        what is committed is read.
-
         **Columns:** out those of the values, then those of `metadata`: topic string, partition int, offset
         long, timestamp timestamp, key binary, headers array<struct<key: string, value: binary>>.
-
-        Raises:
-            BadArgument: an argument is of another kind, or the client refuses an option.
-            SchemaError: a column of `metadata` has the name of another column.
-            BadTopic: when the flow starts, or runs: the topic is missing, was deleted or created again, its
-                messages were deleted before they were read, or its brokers do not answer.
-            BadRecord: at run time: a message cannot be decoded.
 
         Example:
             >>> import timely_spark as ts
@@ -348,6 +353,13 @@ class Inputs:
             ... )
             >>> payments.schema.names
             ['account', 'amount']
+
+        Raises:
+            BadArgument: an argument is of another kind, or the client refuses an option.
+            SchemaError: a column of `metadata` has the name of another column.
+            BadTopic: when the flow starts, or runs: the topic is missing, was deleted or created again, its
+                messages were deleted before they were read, or its brokers do not answer.
+            BadRecord: at run time: a message cannot be decoded.
         """
         from timely_spark.runtime.sources.kafka import QUARANTINED
         from timely_spark.runtime.sources.kafka_options import kafka_source
@@ -387,12 +399,12 @@ class Inputs:
 
         **Columns:** out those of the captured stream.
 
+        Example: see `Stream.capture_to`.
+
         Raises:
             BadFile: nothing was captured there; at run time: files were removed or damaged, or the folder has
                 another capture now.
             BadLocation: the path cannot be reached.
-
-        Example: see `Stream.capture_to`.
         """
         from timely_spark.runtime.sources.folder import Folder
         from timely_spark.runtime.sources.replay import ReplaySource
@@ -524,6 +536,13 @@ class Inputs:
     @locate_errors
     def handle(self, name: str) -> InputHandle:
         """The handle that sends to an input.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("numbers")
+            >>> _ = flow.input("numbers", "n long", epochs="manual").capture("out")
+            >>> flow.handle("numbers").epoch
+            0
 
         Raises:
             UnknownName: the flow has no input of that name.

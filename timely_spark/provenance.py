@@ -129,11 +129,6 @@ def explain_row(
 
     **Columns:** `inputs` of the result have those of the inputs; `steps` see `StepRecords`.
 
-    Raises:
-        UnknownName: there is no such input or output.
-        SchemaError: the row does not fit the output, or records do not fit an input.
-        TimelyError: the row depends on the epochs in which records come, as with aggregates per epoch.
-
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("reach")
@@ -146,6 +141,11 @@ def explain_row(
         >>> why = ts.testing.explain_row(flow, inputs, "near", {"node": 3})
         >>> why.present, why.inputs["edges"].select(["src", "dst"]).to_pylist()
         (True, [{'src': 1, 'dst': 4}, {'src': 4, 'dst': 3}])
+
+    Raises:
+        UnknownName: there is no such input or output.
+        SchemaError: the row does not fit the output, or records do not fit an input.
+        TimelyError: the row depends on the epochs in which records come, as with aggregates per epoch.
     """
     if not isinstance(flow, Plan) and not hasattr(flow, "compile"):
         refuse(flow, what="flow", expected="a Dataflow", hint="give the flow that has the output.")

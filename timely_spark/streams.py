@@ -323,6 +323,10 @@ class Scope:
         Names of inputs and outputs stay as they are. With `workers`, the steps, also those of loops inside,
         get records on these workers only: a loop on one worker exchanges nothing, so it takes one round.
 
+        Args:
+            name: the region's name.
+            workers: the numbers of its workers; by default all.
+
         Example:
             >>> import timely_spark as ts
             >>> flow = ts.Dataflow("regions")
@@ -352,6 +356,8 @@ class Scope:
             name: the step's name.
 
         **Columns:** out as in.
+
+        Example: see `Stream.enter`.
 
         Raises:
             GraphError: the stream's scope is not around this one.
@@ -429,6 +435,13 @@ class Scope:
 
     def variable(self, initial: Stream | SchemaLike, *, name: str | None = None) -> Variable:
         """A loop variable with an initial stream, or a schema; `feed` defines its later iterations.
+
+        Args:
+            initial: the variable's value in iteration 0; a schema, if it has none there.
+
+        **Columns:** out those of `initial`.
+
+        Example: see `Variable`.
 
         Raises:
             GraphError: this scope is no loop.

@@ -135,10 +135,6 @@ class Simulation:
         given_epochs: where state expires by epochs, count those that `send` is given, as `run` does; else by
             the clock an epoch is a batch.
 
-    Raises:
-        BadArgument: `crashes` is not at least 0 and below 1; or another argument is not allowed.
-        Diverged: by `step` and `run`: a repeated batch had another result.
-
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("hello")
@@ -156,6 +152,10 @@ class Simulation:
         >>> simulation.run()
         >>> simulation.captured["out"].rows(), simulation.crashed > 0
         ({0: [(1,), (2,)]}, True)
+
+    Raises:
+        BadArgument: `crashes` is not at least 0 and below 1; or another argument is not allowed.
+        Diverged: by `step` and `run`: a repeated batch had another result.
     """
 
     def __init__(
@@ -482,21 +482,18 @@ def run(
 
     Without a seed the schedule is one of those of Spark, and the same in every run: see `Simulation`. The
     inputs of an epoch arrive together, with one exception. If a step matches the records of one epoch of two
-    inputs by the clock, as ``join(per="time")`` does, these inputs arrive in two micro-batches in half of the
+    inputs by the clock, as ``join(per="time")`` does, these inputs arrive in two batches in half of the
     epochs, by the seed, as they may on Spark. Inputs with ``epochs="manual"`` have the epochs that are given.
+
+    The other arguments are those of `Simulation`.
 
     Args:
         flow: the flow.
         inputs: for each input its records of epoch 0, 1, ...: rows, pandas frames or Arrow tables.
         together: let epochs be in flight together, instead of one after the other.
 
-    The other arguments are those of `Simulation`.
-
     Returns:
         For each output (`capture`, `to_delta`, ... by step name) its released epochs.
-
-    Raises:
-        Diverged: a repeated batch had another result: a vertex has state outside its fields.
 
     Example:
         >>> import timely_spark as ts
@@ -508,6 +505,9 @@ def run(
         A test of your own vertices in one line:
 
         >>> assert all(run(flow, {"x": [[1], [2]]}, seed=s, crashes=0.3) for s in range(20))
+
+    Raises:
+        Diverged: a repeated batch had another result: a vertex has state outside its fields.
     """
     simulation = Simulation(
         flow, workers=workers, seed=seed, crashes=crashes, warn_after=warn_after,
@@ -568,10 +568,6 @@ def check_lattice(merge: Any, samples: Any) -> None:
         merge: a function of two Arrow arrays, as for `Stream.merge`.
         samples: values: an Arrow array, or a list; at most 100.
 
-    Raises:
-        BrokenLaw: a law is broken; the message shows the values.
-        BadArgument: `merge` is not a function, or there are no samples, or too many.
-
     Example:
         >>> import pyarrow.compute as pc
         >>> check_lattice(pc.max_element_wise, [1, 5, 3])
@@ -579,6 +575,10 @@ def check_lattice(merge: Any, samples: Any) -> None:
         Traceback (most recent call last):
         timely_spark.testing.BrokenLaw: merge is not idempotent: merge(1, 1) is 2, not 1 (...)
         Hint: ...
+
+    Raises:
+        BrokenLaw: a law is broken; the message shows the values.
+        BadArgument: `merge` is not a function, or there are no samples, or too many.
     """
     if not callable(merge):
         hint = "give a function of two arrays, such as pyarrow.compute.max_element_wise."

@@ -29,12 +29,12 @@ def parsed(source: bytes, file: str) -> ast.Module:
 def imported(tree: ast.AST, package: str, *, top_level: bool = False) -> Iterator[str]:
     """The names in import statements: a module, or ``module:name`` for a name from a module.
 
+    A relative import that leads out of the top package keeps its dots, and so names no module.
+
     Args:
         tree: the file's.
         package: the one that relative imports begin at; empty for a script.
         top_level: only what runs when the module is imported: nothing in functions, or for type checkers.
-
-    A relative import that leads out of the top package keeps its dots, and so names no module.
     """
     for node in _statements(tree, top_level=top_level):
         if isinstance(node, ast.Import):

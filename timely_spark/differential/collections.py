@@ -45,7 +45,6 @@ class Collection(CollectionMethods):
 
     Made by `Stream.collection` and by operators on collections, whose argument `name` is that of `Stream`'s
     operators. `index`, `keys`, `skew`, `once`, `like` and `together` are for writing operators.
-    Source: McSherry et al., Differential dataflow, CIDR 2013.
 
     **Columns:** `schema` has the records' columns; `stream` these, then `DIFF`, a long: the change of the
     record's multiplicity from the change's time on.
@@ -57,6 +56,8 @@ class Collection(CollectionMethods):
         >>> _ = edges.count(keys="src").changes().capture("degrees")
         >>> ts.testing.run(flow, {"edges": [[(1, 2, 1), (1, 3, 1)], [(1, 2, -1)]]})["degrees"].rows()
         {0: [(1, 2, 1)], 1: [(1, 1, 1), (1, 2, -1)]}
+
+    Source: McSherry et al., Differential dataflow, CIDR 2013.
     """
 
     __slots__ = ("_plain", "index", "keys", "lasting", "later", "once", "signed", "skew")

@@ -130,7 +130,7 @@ class Vertex:
     `on_recv` gets combined records and others, as those of its own worker are not combined.
 
     Example:
-        Without threads, which add floats in varying order: a repeated micro-batch has the same sums.
+        Without threads, which add floats in varying order: a repeated batch has the same sums.
 
         >>> class Totals(Vertex):  # of an input that is partitioned by "k"
         ...     def combine(self, edge, batch):
@@ -222,7 +222,13 @@ class Vertex:
             raise StateError(msg, hint="give the reason as a text, or leave pickles out")
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Receive a batch on input `edge` at `time`: all batches that waited at this (edge, time) as one."""
+        """Receive a batch on input `edge` at `time`: all batches that waited at this (edge, time) as one.
+
+        Args:
+            edge: the number of the input, from 0.
+            time: the time of the batch, at which or after which the vertex may send.
+            batch: an Arrow table with the input's columns.
+        """
         msg = f"{type(self).__name__} gets records and has no on_recv(self, edge, time, batch)"
         raise NotImplementedError(msg)
 
@@ -231,6 +237,11 @@ class Vertex:
 
     def send_by(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send a batch by output `edge` at `time`.
+
+        Args:
+            edge: the number of the output, from 0.
+            time: the time of the call, or a later one.
+            batch: an Arrow table, a pandas frame or rows, with the output's columns.
 
         Raises:
             CapabilityError: `time` is not later than or equal to the time being processed.

@@ -120,11 +120,6 @@ def entities(
     `cannot_link` ``a``, ``b``; of `records` ``record``, of the same type. A pair with a null is no link. Out:
     see `Entities`; ``record``, ``a``, ``b`` of their type, ``entity`` string.
 
-    Raises:
-        GraphError: an argument is not a collection, or the pairs are in a loop.
-        BadArgument: `threshold`, `max_size` or `step` is not a number in its range.
-        SchemaError: a column is missing, or has another type.
-
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("entities")
@@ -137,6 +132,11 @@ def entities(
         [['1@0', '1@0', '1@0', '4@0', '4@0'], ['1@0', '1@0', '4@0', '4@0']]
         >>> ts.snapshot(out["held"], at=0).to_pylist()
         [{'a': 3, 'b': 4, 'score': 0.82}]
+
+    Raises:
+        GraphError: an argument is not a collection, or the pairs are in a loop.
+        BadArgument: `threshold`, `max_size` or `step` is not a number in its range.
+        SchemaError: a column is missing, or has another type.
     """
     kind = _checked("pairs", pairs, ["a", "b"])
     _checked("pairs", pairs, ["score"], pa.float64())
@@ -316,10 +316,6 @@ def stable_ids(
 
     **Columns:** in: `record`, `group`. Out: ``record`` of its type, ``entity`` string.
 
-    Raises:
-        GraphError: `groups` is not a collection, or is in a loop.
-        SchemaError: a column is missing.
-
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("ids")
@@ -329,6 +325,10 @@ def stable_ids(
         >>> out = ts.testing.run(flow, {"edges": [[(5, 6, 1)], [(2, 5, 1)]]}, workers=2)
         >>> sorted(ts.snapshot(out["ids"], at=1).to_pylist(), key=str)  # the least node is another one
         [{'record': 2, 'entity': '5@0'}, {'record': 5, 'entity': '5@0'}, {'record': 6, 'entity': '5@0'}]
+
+    Raises:
+        GraphError: `groups` is not a collection, or is in a loop.
+        SchemaError: a column is missing.
     """
     check_collection("stable_ids", groups)
     check_columns("stable_ids", groups.schema, [record, group])

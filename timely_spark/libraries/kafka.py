@@ -49,13 +49,13 @@ def origin(frame: DataFrame) -> DataFrame:
     **Columns:** in `headers`, as Spark reads it; out also flow string, epoch long, record string, which are
     null in records that `to_kafka` did not write.
 
-    Raises:
-        SchemaError: the frame has no `headers`, or has one of the new columns.
-
     Example:
         >>> import timely_spark as ts
         >>> read = spark.readStream.format("kafka").option("includeHeaders", "true")  # doctest: +SKIP
         >>> frame = ts.kafka.origin(read.options(**options).load())  # doctest: +SKIP
+
+    Raises:
+        SchemaError: the frame has no `headers`, or has one of the new columns.
     """
     from pyspark.sql.functions import expr
 
@@ -91,16 +91,11 @@ def drop_repeats(records: Any, *, name: str | None = None) -> Any:
         records: what `origin` returns, read at once; or a stream whose source is such a frame, with
             epochs by micro-batch, outside of loops.
 
-    **Columns:** in topic string, partition int, flow string, epoch long, record string, and others; of a
-    DataFrame also offset long. Out as in.
-
     Returns:
         The same kind, DataFrame or stream.
 
-    Raises:
-        SchemaError: a column is missing, or of another type.
-        GraphError: the stream is in a loop.
-        BadArgument: `records` is neither, or a streaming DataFrame.
+    **Columns:** in topic string, partition int, flow string, epoch long, record string, and others; of a
+    DataFrame also offset long. Out as in.
 
     Example:
         >>> import timely_spark as ts
@@ -110,6 +105,11 @@ def drop_repeats(records: Any, *, name: str | None = None) -> Any:
         >>> first, second = ("t", 0, "f", 7, "a", 1), ("t", 0, "f", 7, "b", 2)
         >>> ts.testing.run(flow, {"numbers": [[first], [first, second]]})["out"].rows()
         {0: [(1,)], 1: [(2,)]}
+
+    Raises:
+        SchemaError: a column is missing, or of another type.
+        GraphError: the stream is in a loop.
+        BadArgument: `records` is neither, or a streaming DataFrame.
     """
     if isinstance(records, Stream):
         return _of_stream(records, name)

@@ -40,6 +40,12 @@ def branch(
 ) -> Branches:
     """Split a stream in two by a predicate; null counts as false.
 
+    Args:
+        predicate: as for `where`.
+
+    Returns:
+        The streams `trues` and `falses`.
+
     **Columns:** both out as in.
 
     Example:

@@ -229,8 +229,6 @@ def call(
     can run their micro-batch again (``spark.sql.streaming.minBatchesToRetain``; at least 102 micro-batches).
     Equal calls of one time share an answer.
 
-    **Columns:** in: any; out: those of `schema`. No exchange: records stay on their workers.
-
     Args:
         function: gets a table of at most `rows` records; returns an Arrow table, a pandas frame or rows, of
             any number. May be a coroutine function (``async def``). Other functions run in threads; one that
@@ -241,6 +239,8 @@ def call(
         timeout: seconds for each attempt.
         attempts: how often a call is tried.
         record: a folder, or a URI of ``pyarrow.fs``, for the answers of this step; all workers must reach it.
+
+    **Columns:** in: any; out: those of `schema`. No exchange: records stay on their workers.
 
     Example:
         >>> import timely_spark as ts

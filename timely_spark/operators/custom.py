@@ -92,7 +92,10 @@ def unary(
         function: gets the time and an Arrow table; returns an Arrow table, a pandas frame, rows, or None to
             send no batch.
         schema: the schema of the results.
-        by: the columns by which the input is partitioned; by default it is not exchanged.
+        by: the columns by which the input is partitioned, or an expression of worker numbers, as in
+            `exchange`: ``pc.scalar(0)`` brings all records to one worker. By default nothing is exchanged.
+
+    **Columns:** in: any; out: `schema`.
 
     Example:
         >>> import timely_spark as ts
@@ -119,7 +122,15 @@ def binary(
     by: tuple[Columns, Columns] = (None, None),
     name: str | None = None,
 ) -> Stream:
-    """Apply a function to each batch of two streams; its first argument is the side, 0 or 1.
+    """Apply a function to each batch of two streams, on arrival.
+
+    Args:
+        other: the second stream, of the same flow and scope.
+        function: as for `unary`, but it gets the side of the batch first, 0 or 1.
+        schema: the schema of the results.
+        by: for each side, as for `unary`.
+
+    **Columns:** in: any; out: `schema`.
 
     Example:
         >>> import timely_spark as ts
@@ -146,7 +157,12 @@ def unary_notify(
 ) -> Stream:
     """Buffer by time; when a time is complete, apply the function once to a worker's records of it.
 
-    Args: as `unary`.
+    Args:
+        function: gets the time and an Arrow table of all its records; returns what `unary` takes.
+        schema: the schema of the results.
+        by: as for `unary`.
+
+    **Columns:** in: any; out: `schema`.
 
     Example:
         >>> import timely_spark as ts
@@ -172,6 +188,14 @@ def binary_notify(
     name: str | None = None,
 ) -> Stream:
     """Buffer two streams by time; when a time is complete, apply the function to both sides of it.
+
+    Args:
+        other: the second stream, of the same flow and scope.
+        function: gets the time and an Arrow table of each side; returns what `unary` takes.
+        schema: the schema of the results.
+        by: for each side, as for `unary`.
+
+    **Columns:** in: any; out: `schema`.
 
     Example:
         >>> import timely_spark as ts

@@ -149,9 +149,6 @@ def once(
     Returns:
         A function of (epoch, table); it can be pickled if its parts can.
 
-    Raises:
-        BadArgument: the name has other characters; `connect` or `function` is not a function.
-
     Example:
         >>> import sqlite3, tempfile
         >>> from contextlib import closing
@@ -175,5 +172,8 @@ def once(
         >>> with closing(connect()) as connection:
         ...     connection.execute("SELECT * FROM numbers").fetchall()
         [(0, 0), (1, 10)]
+
+    Raises:
+        BadArgument: the name has other characters; `connect` or `function` is not a function.
     """
     return ExactlyOnce(connect, name, function)

@@ -157,8 +157,8 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
     A record of epoch e passes at once with diff +1, and again with diff -1 when epoch ``e + after`` is
     complete. So the sum of `diff` up to an epoch counts the records of the last `after` epochs. Retracted
     records leave the state. The inputs decide how long an epoch is: with ``epoch="minute"`` the window is in
-    minutes. By the clock an epoch is a micro-batch, including one that only runs a loop, and retractions wait
-    for the next micro-batch with input.
+    minutes. By the clock an epoch is a batch, including one that only runs a loop, and retractions wait
+    for the next batch with input.
 
     Give the same number to ``aggregate(expire=...)``, which then drops keys whose window is empty.
     `aggregate` adds up counts and sums with the sign of `diff`. Other operators of streams, such as

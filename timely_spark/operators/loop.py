@@ -147,6 +147,13 @@ def leave(stream: Stream, *, name: str | None = None) -> Stream:
 
     **Columns:** out as in.
 
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("through")
+        >>> _ = flow.input("x", "n long").enter(flow.scope.inner(name="loop")).leave().capture("out")
+        >>> ts.testing.run(flow, {"x": [[1, 2]]})["out"].rows()
+        {0: [(1,), (2,)]}
+
     Raises:
         GraphError: the stream is in no loop.
     """
@@ -177,6 +184,12 @@ def loop(
     Records of `min` and `max` may improve later, so the steps from them to the end of `step` must be monotone
     (a better value leads to a better one); if they are not, call `settle()` on the stream.
 
+    A loop, also one with `max_iterations`, warns at its ten thousandth iteration in an epoch, and again
+    whenever the number has doubled (`warn_after` of `Dataflow.start` and `testing.run`). Warnings are logged
+    by ``timely_spark`` on the driver; in tests they are Python warnings of the category
+    `testing.LoopWarning`, and `testing.run` fails at twice as many iterations of a loop without
+    `max_iterations`. `Query.cancel` ends an endless loop.
+
     Args:
         stream: the variable's initial value.
         step: gets the variable, a stream in the loop's scope; returns the stream to feed back, which also
@@ -186,12 +199,6 @@ def loop(
             (`last_progress.cut_off`), and there is a warning, once per epoch. "return": no warning, for a
             loop that is meant to end there. "raise": the flow fails with `LimitReached`.
         name: the loop's name.
-
-    A loop, also one with `max_iterations`, warns at its ten thousandth iteration in an epoch, and again
-    whenever the number has doubled (`warn_after` of `Dataflow.start` and `testing.run`). Warnings are logged
-    by ``timely_spark`` on the driver; in tests they are Python warnings of the category
-    `testing.LoopWarning`, and `testing.run` fails at twice as many iterations of a loop without
-    `max_iterations`. `Query.cancel` ends an endless loop.
 
     Returns:
         The streams that leave, outside the loop: one stream, or a tuple if `step` returned several.

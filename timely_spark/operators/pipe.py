@@ -54,10 +54,6 @@ class ExternalVertex(Vertex):
         timeout: seconds for which it may be silent while it is asked.
         attempts: how often a call is tried, if the program ends.
 
-    Raises:
-        GraphError: the program is not found here, or an argument is not allowed.
-        VertexError: when it runs: the program ended, was silent for too long, or broke the protocol.
-
     Example:
         >>> import sys, timely_spark as ts
         >>> flow = ts.Dataflow("external")
@@ -66,6 +62,10 @@ class ExternalVertex(Vertex):
         >>> matched, unmatched = flow.vertex(
         ...     vertex, streams, ["id long, price double", "id long"], by=["id", "id"]
         ... )
+
+    Raises:
+        GraphError: the program is not found here, or an argument is not allowed.
+        VertexError: when it runs: the program ended, was silent for too long, or broke the protocol.
     """
 
     _transient: ClassVar[frozenset[str]] = Vertex._transient | {  # noqa: SLF001
@@ -263,8 +263,6 @@ def pipe(
     Spark's `RDD.pipe`, but with batches of Arrow instead of lines, with times and notifications, and with
     state in the checkpoint.
 
-    **Columns:** in: any; out: those of `schema`.
-
     Args:
         command: the program and its arguments.
         schema: the schema of what it sends.
@@ -272,6 +270,8 @@ def pipe(
         env: environment variables for it.
         timeout: seconds for which it may be silent while it is asked.
         attempts: how often a call is tried, if the program ends.
+
+    **Columns:** in: any; out: those of `schema`.
 
     Example:
         >>> import sys, tempfile, timely_spark as ts

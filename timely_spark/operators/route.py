@@ -100,7 +100,7 @@ def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
 def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream:
     """Delay records by a number of epochs.
 
-    By the clock an epoch is a micro-batch, including one that only runs a loop, so the delay then depends on
+    By the clock an epoch is a batch, including one that only runs a loop, so the delay then depends on
     how busy the flow is. Use it with manual epochs, or epochs of a column.
 
     Args:

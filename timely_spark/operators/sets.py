@@ -65,7 +65,7 @@ def union(stream: Stream, other: Stream, *, all: bool = False, name: str | None 
     as often as both sides have it, as from `concat`, which forwards at once. (PySpark's `union` is with
     `all`.) Null equals null, and NaN equals NaN. For the records of all times so far see `Collection.union`,
     or use ``concat(other).distinct()``. Give two inputs ``epochs="manual"``: by the clock, what is sent to
-    both together may fall into two micro-batches, which have two times. Source: Union of Naiad section 4.2.
+    both together may be read by two batches, which have two times. Source: Union of Naiad section 4.2.
 
     **Columns:** out as in, the same on both sides.
 

@@ -36,6 +36,13 @@ class Reachability:
 
     Law: a pointstamp (t, l) could result in (u, m) iff ``s.results_in(t) <= u`` for some ``s`` in
     ``summaries(m)[l]``. It is a partial order because every cycle advances time, which is checked here.
+
+    Args:
+        identities: The identity summary of each location, which the searches for paths need.
+
+    Raises:
+        CyclicTime: A cycle need not advance time, even if a limit ends it.
+
     Source: Naiad section 2.3.
 
     >>> from timely_spark.times import PRODUCT
@@ -48,12 +55,6 @@ class Reachability:
     Traceback (most recent call last):
     ...
     timely_spark.errors.CyclicTime: the cycle of locations 0 -> 1 -> 0 does not advance time: ...
-
-    Args:
-        identities: The identity summary of each location, which the searches for paths need.
-
-    Raises:
-        CyclicTime: A cycle need not advance time, even if a limit ends it.
     """
 
     def __init__(self, n: int, edges: Iterable[Arc], *, identities: Sequence[PathSummary] = ()) -> None:

@@ -151,13 +151,13 @@ def prometheus_metrics(
     Returns:
         A function that ends it.
 
-    Raises:
-        TimelyError: prometheus_client is not installed, or the port is in use.
-        BadArgument: the port is no number of a port.
-
     Example:
         >>> stop = prometheus_metrics(port=None)
         >>> stop()
+
+    Raises:
+        TimelyError: prometheus_client is not installed, or the port is in use.
+        BadArgument: the port is no number of a port.
     """
     try:
         import prometheus_client
@@ -251,12 +251,12 @@ def opentelemetry_metrics(provider: MeterProvider | None = None) -> None:
     Args:
         provider: by default OpenTelemetry's global one.
 
-    Raises:
-        TimelyError: opentelemetry-api is not installed.
-
     Example:
         >>> from opentelemetry.sdk.metrics import MeterProvider
         >>> opentelemetry_metrics(MeterProvider())
+
+    Raises:
+        TimelyError: opentelemetry-api is not installed.
     """
     try:
         from opentelemetry import metrics

@@ -106,10 +106,6 @@ def configure(
     Kafka that such a session's SPARK_HOME has are not fetched. A Spark Connect server has its settings and
     packages from its own start: its sessions stay as they are.
 
-    Example:
-        >>> from pyspark.sql import SparkSession
-        >>> spark = configure(SparkSession.builder.master("local[2]")).getOrCreate()  # doctest: +SKIP
-
     Args:
         builder: `SparkSession.builder`, with your own settings.
         delta: also set up Delta Lake (needs the extra `delta`; its jars come from Maven).
@@ -117,6 +113,10 @@ def configure(
         extra_packages: Maven coordinates beside those that the builder has, for example of a JDBC driver.
         quiet: leave out progress bars, and the warnings that Spark repeats at each start and stop of a
             healthy query. Logging settings of your own (a `log4j2` file of Spark's, or a Java option) stay.
+
+    Example:
+        >>> from pyspark.sql import SparkSession
+        >>> spark = configure(SparkSession.builder.master("local[2]")).getOrCreate()  # doctest: +SKIP
 
     Raises:
         SparkMissing: PySpark, or with `delta` delta-spark, is not installed; or PySpark is older than 4.2.
@@ -231,12 +231,12 @@ def tune(session: SparkSession) -> list[str]:
     Args:
         session: the session, classic or of Spark Connect.
 
+    Returns:
+        One line per setting that cannot change: its name, and the reason.
+
     Example:
         >>> tune(spark)  # doctest: +SKIP
         ['spark.ui.enabled: must be set before the session starts; use timely_spark.configure']
-
-    Returns:
-        One line per setting that cannot change: its name, and the reason.
     """
     confs = {PARTITIONS: str(cores(session) or os.cpu_count() or 2), **FILE_MANAGER}
     missed = [f"{key}: {reason}" for key, _, reason in _set(session, confs) if reason]

@@ -114,17 +114,17 @@ class Arrangement:
     There are logarithmically many batches (per `LIMIT` rows). A batch is never changed, so a checkpoint may
     keep it by reference. Rows that are equal in the keys, and in `within`, stay in the order of insertion.
 
+    Args:
+        keys: columns by which rows are found.
+        tables: rows, in the order of their hashes.
+        within: columns by which, with the keys, single rows are found among those of one key.
+
     Example:
         >>> state = Arrangement(("id",))
         >>> state.insert(pa.table({"id": [1, 2, 2], "name": ["a", "b", "c"]}))
         >>> probe, found = state.lookup(pa.table({"id": [2, 3]}), ["id"])
         >>> probe.tolist(), sorted(found["name"].to_pylist())
         ([0, 0], ['b', 'c'])
-
-    Args:
-        keys: columns by which rows are found.
-        tables: rows, in the order of their hashes.
-        within: columns by which, with the keys, single rows are found among those of one key.
     """
 
     def __init__(

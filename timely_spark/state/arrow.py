@@ -125,16 +125,16 @@ def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
 def from_bytes(*streams: Any, validate: bool = True) -> pa.Table:
     """The table of Arrow IPC streams of one schema, in order; columns that were not narrowed are not copied.
 
+    >>> wide, narrow = pa.table({"n": [1 << 40] * 2048}), pa.table({"n": [1] * 2048})
+    >>> streams = [to_bytes(part, narrow=True) for part in (narrow, narrow, wide)]
+    >>> from_bytes(*streams).equals(pa.concat_tables([narrow, narrow, wide]))
+    True
+
     Args:
         validate: check every offset and string; unnecessary for data that this process has checked before.
 
     Raises:
         pyarrow.ArrowInvalid: the data is no such stream, an offset leads out of it, or it exceeds a bound.
-
-    >>> wide, narrow = pa.table({"n": [1 << 40] * 2048}), pa.table({"n": [1] * 2048})
-    >>> streams = [to_bytes(part, narrow=True) for part in (narrow, narrow, wide)]
-    >>> from_bytes(*streams).equals(pa.concat_tables([narrow, narrow, wide]))
-    True
     """
     tables = [_read(stream, validate=validate) for stream in streams]
     # a cast of many small columns takes longer than one of all

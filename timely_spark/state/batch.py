@@ -131,11 +131,11 @@ class Batch:
     ) -> npt.NDArray[Any] | None:
         """A column of signed integers without nulls, at some positions or at all; None if it is another.
 
-        Args:
-            hashed: the hash of each of these rows, if the column is the key and not stored.
-
         >>> Batch.of(np.zeros(2, np.uint64), pa.table({"n": [7, 8]})).integers("n").tolist()
         [7, 8]
+
+        Args:
+            hashed: the hash of each of these rows, if the column is the key and not stored.
         """
         values = self._arrays.get(column)
         if values is not None:

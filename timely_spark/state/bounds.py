@@ -25,9 +25,6 @@ _KIND, _HEADER, _DATA, _LENGTH, _COMPRESSION = 1, 2, 1, 0, 3
 def check_stream(data: Any) -> None:
     """Check the messages of an Arrow IPC stream before it is decoded.
 
-    Raises:
-        pyarrow.ArrowInvalid: a message is compressed, or has more rows than its stream could hold.
-
     >>> sink = pa.BufferOutputStream()
     >>> table = pa.table({"n": [0] * 1000})
     >>> with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as out:
@@ -35,6 +32,9 @@ def check_stream(data: Any) -> None:
     >>> check_stream(sink.getvalue())
     Traceback (most recent call last):
     pyarrow.lib.ArrowInvalid: a message of the Arrow stream is compressed
+
+    Raises:
+        pyarrow.ArrowInvalid: a message is compressed, or has more rows than its stream could hold.
     """
     buffer = pa.py_buffer(data)
     for message in pa.ipc.MessageReader.open_stream(buffer):  # checks the structure of each

@@ -46,13 +46,13 @@ def watch(
         seconds: the longest time that is watched; None means without limit.
         until: an epoch with which the display ends, once it is complete at all outputs and probes.
 
-    Raises:
-        GraphError: `every` or `seconds` is no length of time.
-        InvalidTime: `until` is no epoch.
-
     Example:
         >>> query.watch(until=4)  # doctest: +SKIP
         fraud: running, batch 4, 61 rounds; now batch 5, round 12, hops: iteration 40, 1,200 changes
+
+    Raises:
+        GraphError: `every` or `seconds` is no length of time.
+        InvalidTime: `until` is no epoch.
     """
     ends = math.inf if seconds is None else time.monotonic() + length("seconds", seconds)
     is_complete = None
@@ -84,12 +84,12 @@ def ui(self: Query, *, port: int = 0, slo: float | None = None) -> str:
     Returns:
         The address of the page.
 
-    Raises:
-        OSError: the port is in use.
-
     Example:
         >>> query.ui(slo=2)  # doctest: +SKIP
         'http://127.0.0.1:41233/?flow=0'
+
+    Raises:
+        OSError: the port is in use.
     """
     port = integer("port", port, least=0)
     slo = None if slo is None else length("slo", slo)
@@ -112,11 +112,11 @@ def plot(self: Query) -> Figure:
     Returns:
         A `matplotlib.figure.Figure`, which a notebook shows; ``savefig`` writes it to a file.
 
-    Raises:
-        TimelyError: matplotlib is not installed.
-
     Example:
         >>> query.plot().savefig("fraud.png")  # doctest: +SKIP
+
+    Raises:
+        TimelyError: matplotlib is not installed.
     """
     return figure_of(self.name or self._context.name, self._watch.history(), self._watch.sketch)
 

@@ -30,17 +30,17 @@ class InputHandle:
     After the query has ended, sends are still durable in its checkpoint, for the next start. A query without
     a checkpoint loses all sends when it ends; later sends are buffered for the next start.
 
+    Args:
+        name: the input's name in the flow.
+        schema: DDL, an Arrow schema, or a mapping of names to types.
+        epochs: "clock" or "manual".
+
     Example:
         >>> roots = InputHandle("roots", "node long", epochs="manual")
         >>> roots.send([(1,), (2,)])
         >>> roots.advance_to(1)
         >>> roots.epoch
         1
-
-    Args:
-        name: the input's name in the flow.
-        schema: DDL, an Arrow schema, or a mapping of names to types.
-        epochs: "clock" or "manual".
     """
 
     def __init__(

@@ -134,9 +134,11 @@ class Query:
         >>> _ = numbers.distinct().capture("seen")
         >>> with flow.start(spark, workers=2) as query:  # doctest: +SKIP
         ...     numbers.send([1, 1, 2])
-        ...     query.wait_for()
+        ...     query.wait_for(timeout=60)
+        ...     query.frontier("seen")
         ...     query.captured("seen").table().num_rows
         True
+        [Time(1)]
         2
     """
 
@@ -401,11 +403,6 @@ class Query:
         Returns:
             Whether the epoch is complete; False after the timeout, or when the query has ended before.
 
-        Example:
-            >>> numbers.send([1, 2])  # doctest: +SKIP
-            >>> query.wait_for(timeout=60)  # doctest: +SKIP
-            True
-
         Raises:
             InvalidTime: `epoch` is no epoch.
             TimelyError: the query failed.
@@ -502,11 +499,6 @@ class Query:
         on arrival, have no epochs. If the program falls behind by more batches than are retained
         (`start(keep=...)`), it misses the epochs of the oldest. A failure of the query is raised by
         `await_termination`, not here.
-
-        Example:
-            >>> for done in query.epochs():  # doctest: +SKIP
-            ...     print(f"epoch {done.epoch} is complete at {done.output}")
-            epoch 0 is complete at seen
         """
         batch = self._started_after
         durations: dict[int, int | None] = {}

@@ -79,12 +79,12 @@ def explain_row(
     flow then runs again on them, in this process and without Spark, as by `testing.explain_row`, which
     says what is found and what it costs. The query runs on.
 
+    The other arguments are those of `testing.explain_row`.
+
     Args:
         inputs: for each input the name of a captured output that has its records, or the records. An
             input that is left out is empty.
         at: a complete epoch; None means the last one that was captured.
-
-    The other arguments are those of `testing.explain_row`.
 
     **Columns:** a captured output has at least those of the input.
 
