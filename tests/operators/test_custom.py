@@ -138,6 +138,28 @@ def test_several_outputs_of_several_schemas() -> None:
     assert (result["numbers"].rows(), result["texts"].rows()) == ({0: [(1,), (2,)]}, {0: [("1",), ("2",)]})
 
 
+def test_by_no_columns_one_worker_has_all_records() -> None:
+    class Sum(ts.Vertex):
+        total = 0
+
+        def on_recv(self, edge: int, time: ts.Time, batch: pa.RecordBatch) -> None:
+            self.total += sum(batch["n"].to_pylist())
+            self.notify_at(time)
+
+        def on_notify(self, time: ts.Time) -> None:
+            self.send_by(0, time, [(self.total,)])
+
+    flow = ts.Dataflow("by nothing")
+    numbers = flow.input("n", "n long").exchange("n")
+    numbers.unary_notify(lambda time, batch: [(batch.num_rows,)], "rows long", by=[]).capture("rows")
+    flow.vertex(Sum(), numbers, "total long", by=[]).capture("total")
+
+    out = run(flow, {"n": [range(10)]}, workers=3)
+
+    assert out["rows"].rows() == {0: [(10,)]}
+    assert out["total"].rows() == {0: [(45,)]}
+
+
 def test_wrong_partition_columns_are_refused_when_the_graph_is_built() -> None:
     flow = ts.Dataflow("bad")
 

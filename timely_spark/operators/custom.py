@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
@@ -93,7 +94,7 @@ def unary(
             send no batch.
         schema: the schema of the results.
         by: the columns by which the input is partitioned, or an expression of worker numbers, as in
-            `exchange`: ``pc.scalar(0)`` brings all records to one worker. By default nothing is exchanged.
+            `exchange`. No columns, ``[]``, bring all records to one worker. By default nothing is exchanged.
 
     **Columns:** in: any; out: `schema`.
 
@@ -217,7 +218,7 @@ def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partit
     if by is None:
         by = [None] * len(streams)
     listed: list[Any] = [by] if isinstance(by, str | Expression) else list(by)
-    if len(streams) == 1 and listed and all(isinstance(column, str) for column in listed):
+    if len(streams) == 1 and all(isinstance(column, str) for column in listed):
         listed = [listed]  # one input: its columns
     if len(listed) != len(streams):
         msg = f"{operator}: by={by!r} has {len(listed)} entries for {len(streams)} inputs"
@@ -229,8 +230,12 @@ def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partit
 
 def partition_by(operator: str, schema: pa.Schema, by: Columns) -> Partition | None:
     """The partitioning by columns or by an expression; None means any."""
+    if by is None:
+        return None
     if not isinstance(by, Expression):
-        return Partition(names(operator, by)) if by else None
+        if columns := names(operator, by):
+            return Partition(columns)
+        by = pc.scalar(0)  # by no column all records are alike
     try:
         kind = project(schema.empty_table(), {"worker": by}).schema.field(0).type
     except pa.ArrowException as error:
