@@ -88,7 +88,9 @@ def maintain(
         flow, result = _of_algorithm(frame, algorithm, diff, name, arguments)
     else:
         flow, result = _of_query(sql, tables or {}, diff, name)
-    result.changes().to_delta(table, keys=keys or result.schema.names, diff="diff", name="table")
+    result.changes().to_delta(
+        table, keys=result.schema.names if keys is None else keys, diff="diff", name="table"
+    )
     source: Any = next(iter(flow.frames.values()))
     return flow.start(source.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)
 

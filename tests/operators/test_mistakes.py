@@ -81,6 +81,7 @@ def test_one_column_may_be_given_as_a_text() -> None:
 
 
 SLIPS: dict[str, tuple[Any, str]] = {
+    "a table by no key": (lambda _, x: x.to_delta("t", keys=[]), r"to_delta: keys=\[\] has no column"),
     "by too short": (
         lambda f, x: f.vertex(Silent(), [x, x], x.schema, by=[["id"]]),
         "has 1 entries for 2 inputs",

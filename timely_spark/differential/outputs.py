@@ -63,7 +63,7 @@ def to_delta(
     changes_of(collection, diff, name).to_delta(
         table,
         keys=keys,
-        diff=diff if keys else None,
+        diff=None if keys is None else diff,
         epoch=epoch,
         overwrite=overwrite,
         release=release,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
@@ -233,9 +232,7 @@ def partition_by(operator: str, schema: pa.Schema, by: Columns) -> Partition | N
     if by is None:
         return None
     if not isinstance(by, Expression):
-        if columns := names(operator, by):
-            return Partition(columns)
-        by = pc.scalar(0)  # by no column all records are alike
+        return Partition.by(names(operator, by))
     try:
         kind = project(schema.empty_table(), {"worker": by}).schema.field(0).type
     except pa.ArrowException as error:

@@ -295,11 +295,15 @@ def to_delta(
 
     Raises:
         SchemaError: a key is missing; or `diff` is a key, or a column that is not an integer.
-        GraphError: the stream is in a loop, or `diff` is combined with `release` "arrival". At the start: the
-            output is to retract records of a step that replaces values and retracts none, as `aggregate`, or
-            records that are derived of those of `min` or `max`.
+        GraphError: the stream is in a loop, `keys` is empty, or `diff` is combined with `release` "arrival".
+            At the start: the output is to retract records of a step that replaces values and retracts none,
+            as `aggregate`, or records that are derived of those of `min` or `max`.
     """
     columns = names("to_delta", keys)
+    if keys is not None and not columns:
+        hint = "leave keys out to append each epoch's records, or name the columns that identify a row."
+        msg = f"to_delta: keys={keys!r} has no column"
+        raise GraphError(msg, where=caller(), hint=hint)
     check_columns("to_delta", stream.schema, columns, keys=True)
     if not columns or release == "arrival":
         if epoch is False:
