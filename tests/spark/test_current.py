@@ -104,6 +104,26 @@ def test_keys_are_checked_at_each_epoch_of_a_commit_of_several(spark: SparkSessi
     assert rows_of(tmp_path / "now") == [(1, "c")]
 
 
+@pytest.mark.parametrize("keys", [("k",), ()])
+def test_an_epoch_that_comes_again_in_another_group_is_written_once(
+    keys: tuple[str, ...], spark: SparkSession, tmp_path: Path
+) -> None:
+    """A batch delivers epochs 0 to 2, runs again, is stopped before epoch 2 is complete, and goes on."""
+
+    def started() -> DeltaSink:
+        sink = DeltaSink(str(tmp_path), keys=keys, diff="diff" if keys else None)
+        sink.prepare(spark, Output(name="out", vertex=Vertex(CHANGES), sink=sink), "/nowhere", "one")
+        return sink
+
+    first, second, third, fourth = (part(epoch, (epoch, "a", 1)) for epoch in range(4))
+    started().deliver(spark, 2, [first, second, third])
+    again = started()
+    again.deliver(spark, 1, [first, second])
+    again.deliver(spark, 3, [third, fourth])
+
+    assert rows_of(tmp_path, "k", "v") == [(epoch, "a") for epoch in range(4)]
+
+
 def test_odd_names_are_names(spark: SparkSession, tmp_path: Path) -> None:
     keys = ("it's", "a,b;{}", "s.x", "k`y\n", "_change_type")
     values = ('"v"', "()=\t", "s", "_metadata", "_commit_version")

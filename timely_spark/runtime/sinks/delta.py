@@ -71,6 +71,8 @@ class DeltaSink(Sink):
     _columns: list[str] = field(default_factory=list)
     #: where the table is, if on the local file system
     _folder: str | None = None
+    #: whether versions are epochs; else they are batches
+    _by_epoch: bool = True
     _history: DeltaHistory | None = None
 
     @property
@@ -82,6 +84,7 @@ class DeltaSink(Sink):
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Create the table, or check the existing one."""
         self._app, self._own = f"timely/{identity}/{output.name}/{output.release}", {_OWNER: identity}
+        self._by_epoch = output.release == "epoch"
         configured = "delta" in (session.conf.get("spark.sql.extensions", "") or "").lower()
         if not configured or find_spec("delta") is None:
             msg = f"{self.target}: this Spark session has no Delta Lake."
@@ -140,7 +143,9 @@ class DeltaSink(Sink):
     # -- per epoch -------------------------------------------------------------------------------------------
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write one transaction, or none if there are no records."""
-        parts = [part for part in parts if not part.is_empty]
+        # a batch that ran again may have ended later than before, and its epochs come in other groups
+        committed = self._history.last if self._by_epoch and self._history is not None else -1
+        parts = [part for part in parts if part.epoch > committed and not part.is_empty]
         if not parts:
             return
         self._check_whole(session)

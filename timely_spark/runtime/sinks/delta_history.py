@@ -38,6 +38,8 @@ class DeltaHistory:
     _complete: dict[int, bool] = field(default_factory=dict)
     #: whether there are epochs that a version may lack
     _delivered: bool = False
+    #: the last transaction of the output that `begin` has found; -1: none
+    last: int = -1
 
     def begin(self, *, own: bool, delivered: bool) -> None:
         """Begin with the last version but one of the output, if the table is its `own`; or the newest.
@@ -53,7 +55,8 @@ class DeltaHistory:
             ours: list[int] = []
             # the last may have come after a RESTORE that the check before the write did not see
             while len(ours) < 2 and (commit := self._commit(version)) is not None:
-                if self._is_own(commit):
+                if (transaction := self._own(commit)) is not None:
+                    self.last = max(self.last, transaction)
                     ours.append(version)
                 version -= 1
             unknown = not ours and delivered and version >= 0
@@ -85,7 +88,7 @@ class DeltaHistory:
             complete = not self._delivered or self._is_complete_after(
                 commit, complete=self._complete[version]
             )
-            if self._is_own(commit):
+            if self._own(commit) is not None:
                 self._complete.clear()
                 self._delivered = True
             version += 1
@@ -119,8 +122,10 @@ class DeltaHistory:
             undone ^= _files(later)
         return False
 
-    def _is_own(self, commit: Commit) -> bool:
-        return any(action.get("txn", {}).get("appId") == self.app for action in commit)
+    def _own(self, commit: Commit) -> int | None:
+        """The number of the output's transaction in a commit; None if it has none."""
+        transactions = (action["txn"] for action in commit if "txn" in action)
+        return next((int(one["version"]) for one in transactions if one["appId"] == self.app), None)
 
     def _newest(self) -> int | None:
         lines = self._lines("_last_checkpoint")
