@@ -36,6 +36,7 @@ from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog, stop_file
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
+from timely_spark.testing import Simulation
 from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.wire import Message
 
@@ -690,6 +691,20 @@ def test_tasks_that_stay_run_large_rounds_if_tasks_may_be_parallel(
 
     (work,) = works
     assert [Bound(**bound) for bound in work.bounds][1:] == [rounds.bound] * parallel
+
+
+def test_a_batch_that_runs_again_has_the_rounds_that_it_had(begin: Begin) -> None:
+    """Else it would release on arrival what its version is not written for any more."""
+    context = begin(loop(), rounds=100).context
+    simulation = Simulation(loop(), workers=2, rounds_per_batch=1)
+    simulation.send("x", [0, 4])
+    simulation.step()
+    start = RoundResult.of_input(simulation.result.header, simulation.result.rows)
+    _, result, _ = Rounds(context, parallel=False).from_input(
+        None, simulation.coordinator, 0, start, States(), bound=Bound(rounds=2), repeated=True
+    )  # type: ignore[arg-type]
+
+    assert result.stats["rounds"] == 2
 
 
 def test_a_batch_begins_also_when_the_interpreter_ends(begin: Begin) -> None:

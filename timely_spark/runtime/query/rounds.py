@@ -149,7 +149,7 @@ class Rounds:
 
         Args:
             start: `RoundResult.of_input`.
-            bound: how far tasks go, where they are parallel.
+            bound: of how many rounds; and how far tasks go, where they are parallel.
             repeated: whether the batch may have begun before.
 
         Returns:
@@ -157,7 +157,7 @@ class Rounds:
             that have run.
         """
         references = states.references
-        bounds = [replace(SMALL, rounds=self.context.rounds)]
+        bounds = [replace(SMALL, rounds=bound.rounds)]
         if self._tasks is not None:
             wide = [*bounds, bound] if bound.states == maxsize else bounds
             work = Work.of(coordinator, batch, start, wide, repeated=repeated)
