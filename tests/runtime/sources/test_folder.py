@@ -292,7 +292,9 @@ def test_why_a_file_is_bad_is_its_content_and_not_its_storage(
 
     monkeypatch.setattr(Folder, "_fragment", failing)
     assert folder.why_bad(by_name["a"], schema, ["n"]) is not None
-    monkeypatch.setattr(Folder, "place", (SimpleNamespace(open_input_stream=failing), ""))
+    monkeypatch.setattr(
+        Folder, "place", (SimpleNamespace(open_input_stream=failing, get_file_info=failing), "")
+    )
     with pytest.raises(BadFile, match="the disk"):
         folder_of(tmp_path).why_bad(by_name["a"], schema, ["n"])
 
@@ -555,6 +557,26 @@ def test_missing_damaged_and_empty(tmp_path: Path) -> None:
     (tmp_path / "half.parquet").write_bytes(b"PAR1 and no end")
     with pytest.raises(BadFile, match=r"half\.parquet cannot be read"):
         folder.inspect(None)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_a_file_that_grew_since_it_was_listed_is_not_read_in_part(tmp_path: Path, form: str) -> None:
+    """The parts are those of the listed file: no task would read the row groups behind its end."""
+
+    def write(number: int) -> None:
+        table = pa.table({"n": range(number)})
+        if form == "csv":
+            csv.write_csv(table, tmp_path / "a.csv")
+        else:
+            pq.write_table(table, tmp_path / "a.parquet", row_group_size=1000, compression="none")
+
+    write(1000)
+    folder = folder_of(tmp_path, form)
+    (parts,) = split_files(folder.files(), 1, divisible=folder.divisible)
+    write(20_000)
+
+    with pytest.raises(BadFile, match=r"bytes when it was listed.*\(job.py:7\)\nHint: .*skip CHECKPOINT"):
+        list(folder.read(parts, as_schema("n long"), ["n"]))
 
 
 def test_a_flow_with_a_schema_is_built_again_though_the_newest_file_is_damaged(tmp_path: Path) -> None:

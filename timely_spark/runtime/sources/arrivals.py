@@ -60,6 +60,8 @@ class Part(NamedTuple):
     start: int
     end: int
     values: Values | None = None
+    #: the size of the file when it was listed, which it must have when it is read; None: it may have any
+    size: int | None = None
 
 
 def is_visible(path: str) -> bool:
@@ -160,7 +162,7 @@ def split_files(files: Iterable[File], tasks: int, *, divisible: bool) -> list[l
     for file in listed:
         step = share if divisible else file.size
         for start in range(0, file.size, step):
-            part = Part(file.path, start, min(start + step, file.size), file.values)
+            part = Part(file.path, start, min(start + step, file.size), file.values, file.size)
             if not shares or part.end - part.start > room:
                 shares.append([])
                 room = share

@@ -175,7 +175,7 @@ class Folder:
             BadFile: not the content is the reason, but that the storage does not give it.
         """
         try:
-            for _ in self.read([Part(file.path, 0, file.size, file.values)], schema, columns):
+            for _ in self.read([Part(file.path, 0, file.size, file.values, file.size)], schema, columns):
                 pass
         except BadFile as error:
             if isinstance(error.__cause__, FileNotFoundError):
@@ -396,9 +396,10 @@ class Folder:
         """
         import pyarrow.dataset as ds
 
-        for path, start, end, constants in parts:
+        for path, start, end, constants, size in parts:
             values = self._values(path, constants)
             with self.reading(path):
+                self._check_size(path, size)
                 fragment = self._fragment(self._validated(path), schema, values)
                 own = self._own(fragment)
                 present = {*own.names, *dict(values)}
@@ -428,6 +429,14 @@ class Folder:
                 exprs |= {name: value for name, value in defaults.items() if name not in present}
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=exprs, use_threads=False)
                 yield from scanner.to_batches()
+
+    def _check_size(self, path: str, size: int | None) -> None:
+        """Check that a file is as long as when it was listed: its parts are of that file, as is a replay."""
+        info = None if size is None else self.place[0].get_file_info(path)
+        if info is not None and info.is_file and info.size != size:
+            what = f"{path} had {size:,} bytes when it was listed, and has {info.size:,}: it was changed"
+            hint = f"restore it, and rename complete files into the folder{self.or_without(path)}."
+            raise self.error(what, hint)
 
     def _json(
         self,
