@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -69,7 +70,7 @@ class SimulatedFolders:
         if name in self._sinks:
             self._sinks[name].write(epoch, table)
 
-    def end(self, *, complete: bool) -> None:
-        """After a batch: write the end of the captures if there will be no more epochs."""
-        for sink in self._sinks.values() if complete else ():
-            sink.complete()
+    def end(self, outputs: Iterable[str]) -> None:
+        """Write the end of the captures among outputs that will have no more epochs."""
+        for name in self._sinks.keys() & {*outputs}:
+            self._sinks[name].complete()

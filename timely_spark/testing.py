@@ -415,7 +415,7 @@ class Simulation:
             template: Any = (node := self.plan.by_name[sink]).template
             self._deliver(node, epoch, template.finish(self._parts.pop((sink, epoch), [])))
             next(point)
-        self.folders.end(complete=self.result.complete)
+        self.folders.end(name for name, at in self.result.frontier.items() if self.result.complete and not at)
 
     def _deliver(self, node: Node, epoch: int, table: pa.Table, *, batch: int | None = None) -> None:
         """Deliver an epoch's records, or a batch's part of them if released on arrival."""

@@ -288,6 +288,46 @@ def test_a_stored_output_keeps_its_columns(
     begin(flow("k")).batches()
 
 
+def test_a_capture_that_comes_back_has_all_epochs_or_is_refused(begin: Begin, tmp_path: Path) -> None:
+    """A replay takes an epoch that the capture skipped for an empty one."""
+
+    def flow(*, captured: bool) -> ts.Dataflow:
+        made = ts.Dataflow("stored")
+        x = made.input("x", "k long", epochs="manual")
+        x.capture("all")
+        if captured:
+            x.capture_to(tmp_path / "shared", name="shared")
+        return made
+
+    for epoch, captured in enumerate([True, False]):
+        process = begin(flow(captured=captured))
+        process.handles["x"].send([epoch])
+        process.handles["x"].advance_to(epoch + 1)
+        process.batches()
+    with pytest.raises(FlowChanged, match=r"(?s)step 'shared' .*depend on records.*new_steps=\"empty\""):
+        begin(flow(captured=True))
+
+
+def test_a_capture_that_has_ended_gets_no_later_epoch(begin: Begin, tmp_path: Path) -> None:
+    """Its readers have closed their inputs, and would not see it."""
+
+    def flow(*names: str) -> ts.Dataflow:
+        made = ts.Dataflow("ends")
+        inputs = [made.input(name, "k long", epochs="manual") for name in names]
+        inputs[0].concat(*inputs[1:], name="all").capture_to(tmp_path / "shared", name="shared")
+        return made
+
+    process = begin(flow("x"))
+    process.handles["x"].send([1])
+    process.handles["x"].close()
+    process.batches()
+    process = begin(flow("x", "y"))
+    process.handles["y"].send([2])
+    process.handles["y"].advance_to(process.handles["y"].epoch + 1)
+    with pytest.raises(OutputMismatch, match=r"(?s)has the end of its capture.*epoch 1 comes.*Hint"):
+        process.batches()
+
+
 def test_late_rows_of_a_closed_source_are_not_lost_by_a_change(
     begin: Begin, reads: Any, tmp_path: Path
 ) -> None:

@@ -167,7 +167,11 @@ class Migrator:
         lacking = {
             name: at for name, at in self.snapshot.get("lacking", {}).items() if name in self.continuing
         }
-        lacking |= {stage.name: at for stage, at in first.items() if lacks_past(self.plan, stage)}
+        lacking |= {
+            stage.name: at
+            for stage, at in first.items()
+            if lacks_past(self.plan, stage) or self._skips(stage, at)
+        }
         coordinator, result = self._result(workers, inputs, tracker, lacking)
         removed = {step: contents_in_words(self.contents.get(step, {})) for step in self.differences.removed}
         return Migration(
@@ -260,13 +264,21 @@ class Migrator:
         return min((time.epoch for time in frontier), default=self.open_epoch)
 
     def _check_delivered(self, first: Mapping[Stage, int]) -> None:
-        """Refuse outputs that come back, and would deliver an epoch for the second time."""
+        """Refuse outputs that come back, and would deliver an epoch twice, or captures that lack some."""
         for stage, epoch in first.items():
             if stage.kind is Kind.OUTPUT and epoch <= (last := self.snapshot["done"].get(stage.name, -1)):
                 text = (
                     f"{self._shown(stage.name)} has delivered epoch {last}, and gets records of epoch {epoch}"
                 )
                 self._problem(text, "give the output another name, and another table or folder")
+
+        if not self.empty and (skipping := [stage for stage, at in first.items() if self._skips(stage, at)]):
+            self._problem(*refusal(skipping, ()))
+
+    def _skips(self, output: Stage, first: int) -> bool:
+        """Whether a capture comes back and lacks epochs, which its readers would take for empty ones."""
+        last: int = self.snapshot["done"].get(output.name, -1)
+        return output.parameters.get("to") == "folder" and -1 < last < first - 1
 
     def _changes(self, name: str) -> str:
         parts = self.differences.changed[name].items()

@@ -48,10 +48,13 @@ class OtherFlow(TimelyError, ValueError):
         return cls(msg, hint="start the version that wrote it, or give a new checkpoint.")
 
     @classmethod
-    def none_at(cls, checkpoint: str) -> OtherFlow:
+    def none_at(cls, checkpoint: str, where: Where | None = None) -> OtherFlow:
         """There is no checkpoint of a flow."""
-        msg = f"{checkpoint} holds no checkpoint of a flow."
-        return cls(msg, hint="give the directory of start(checkpoint=...); the first start makes it.")
+        msg, hint = (
+            f"{checkpoint} holds no checkpoint of a flow",
+            "give the directory of start(checkpoint=...)",
+        )
+        return cls(msg, where=where, hint=f"{hint}; the first start makes it.")
 
 
 class LostOwnership(TimelyError, RuntimeError):
@@ -163,6 +166,15 @@ class OutputMismatch(TimelyError, ValueError):
             "RESTORE it to the version before that, by its number in DESCRIBE HISTORY, and start again; or "
             "begin with a new checkpoint and another table."
         )
+        return cls(msg, hint=hint)
+
+    @classmethod
+    def ended(cls, folder: str, epoch: int) -> OutputMismatch:
+        """A capture has ended, so its readers have closed their inputs; and there is a later epoch."""
+        msg = (
+            f"{folder} has the end of its capture, since all inputs were closed, and epoch {epoch} comes now"
+        )
+        hint = "capture to another folder, by an output of another name; readers of this one have ended."
         return cls(msg, hint=hint)
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks.folder import COMPLETE, FolderSink, Format, Writer
 from timely_spark.runtime.sinks.sink import Output, Parts
 from timely_spark.runtime.storage.files import Files
-from timely_spark.runtime.storage.published import Published
+from timely_spark.runtime.storage.published import Published, epoch_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,4 +65,7 @@ class CaptureFolderSink(FolderSink):
             self._published.compact()
 
     def _writer(self, epoch: int, schema: pa.Schema) -> Writer:
-        return Writer(Files(self.path), self._name(epoch), self.format, schema)
+        files = Files(self.path)
+        if files.exists(COMPLETE) and epoch > max(map(epoch_of, files.names(".")), default=-1):
+            raise OutputMismatch.ended(self.path, epoch)
+        return Writer(files, self._name(epoch), self.format, schema)
