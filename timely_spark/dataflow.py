@@ -345,6 +345,8 @@ class Dataflow(Inputs, Suggests):
             log_to=log_to,
             new_steps=new_steps,
             resident=resident,
+            parallel_rounds=parallel_rounds,
+            replace=replace,
         )
         if workers is None:
             workers = default_workers(session, checkpoint)

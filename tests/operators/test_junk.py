@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import io
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from timely_spark.errors import TimelyError
@@ -201,6 +207,30 @@ def of_pregel(flow: ts.Dataflow) -> tuple[Any, dict[str, Any]]:
     return ts.pregel, {"nodes": nodes, "edges": edges, "vprog": list, "send_msg_to_dst": "src_v"}
 
 
+@functools.cache
+def folders() -> Path:
+    """A folder of files, a Delta table, a capture and a published arrangement."""
+    top = Path(tempfile.mkdtemp())
+    (top / "in").mkdir()
+    (top / "in" / "a.csv").write_text("n\n1\n")
+    write_deltalake(top / "table", pa.table({"n": [1]}))
+    flow = ts.Dataflow("shares")
+    x = flow.input("x", "n long", epochs="manual")
+    x.capture_to(top / "captured")
+    x.collection().arrange("n").publish(top / "published")
+    ts.testing.run(flow, {"x": [[1]]})
+    return top
+
+
+def of_folder(
+    method: str, place: str, argument: str = "path", **fitting: Any
+) -> Callable[[ts.Dataflow], tuple[Any, dict[str, Any]]]:
+    def made(flow: ts.Dataflow) -> tuple[Any, dict[str, Any]]:
+        return of_flow(method, name="y", **{argument: str(folders() / place)}, **fitting)(flow)
+
+    return made
+
+
 #: by what is called, what makes it and what its arguments are where they are not junk
 CALLS = {
     "Dataflow": lambda flow: (ts.Dataflow, {"name": "flow"}),
@@ -229,6 +259,22 @@ CALLS = {
     "Simulation.cancel": of_simulation("cancel", epoch=0),
     "Simulation.run": of_simulation("run"),
     "send": of_input("send", records=[1]),
+    "files": of_folder("files", "in", format="csv", schema="n long"),
+    "delta": of_folder("delta", "table"),
+    "replay": of_folder("replay", "captured"),
+    "import_arrangement": of_folder("import_arrangement", "published", "published"),
+    "kafka": of_flow("kafka", name="y", topics="topic", servers="nowhere:1"),
+    "flow.sql": of_flow("sql", script="CREATE VIEW a AS SELECT n FROM x"),
+    "sql": lambda flow: (ts.sql, {"query": "SELECT n FROM x", "x": stream(flow)}),
+    "explain_sql": lambda flow: (ts.explain_sql, {"query": "SELECT n FROM x", "x": stream(flow)}),
+    "region": of_flow("region", name="r"),
+    "to_svg": of_flow("to_svg"),
+    "maintain": lambda flow: (ts.maintain, {"checkpoint": "/nowhere"}),
+    "configure": lambda flow: (ts.configure, {"builder": SparkSession.builder}),
+    "tune": lambda flow: (ts.tune, {"session": None}),
+    "inspect": lambda flow: (ts.inspect, {"checkpoint": "/nowhere"}),
+    "recorded": lambda flow: (ts.testing.recorded, {"folder": "/nowhere"}),
+    "prometheus_metrics": lambda flow: (ts.prometheus_metrics, {"port": 1 << 16}),
     "advance_to": of_input("advance_to", epoch=1),
 }
 #: arguments that stand for parts of the runtime, and what is only asked whether it is true

@@ -17,6 +17,7 @@ from timely_spark.graph.arguments import (
     path_text,
     refuse,
     seconds,
+    truth,
     with_checked_arguments,
 )
 from timely_spark.graph.caller import caller
@@ -103,5 +104,6 @@ __all__ = [
     "projected",
     "refuse",
     "seconds",
+    "truth",
     "with_checked_arguments",
 ]

@@ -173,14 +173,24 @@ def refuse(value: object, *, what: str, expected: str, hint: str) -> NoReturn:
     raise BadArgument(msg, where=caller(), hint=hint)
 
 
-def path_text(path: Any, hint: str) -> str:
-    """Check a path, which is a text or a `PathLike`.
+def truth(what: str, value: Any, *, or_none: bool = False) -> None:
+    """Check an argument that is True or False, or perhaps None.
+
+    >>> truth("resident", None, or_none=True)
+    """
+    if not (isinstance(value, bool) or (or_none and value is None)):
+        expected = "None, True or False" if or_none else "True or False"
+        refuse(value, what=what, expected=expected, hint=f"leave it out, or write {what}=True.")
+
+
+def path_text(path: Any, hint: str, *, what: str = "path") -> str:
+    """Check a path, which is a text or a `PathLike`, and not empty.
 
     >>> path_text("/data", "give a folder")
     '/data'
     """
-    if not isinstance(path, str | os.PathLike):
-        refuse(path, what="path", expected="a path", hint=hint)
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        refuse(path, what=what, expected="a path", hint=hint)
     return os.fspath(path)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from timely_spark.graph import is_text, refuse
+from timely_spark.graph import is_text, refuse, truth
 
 _UNIT = r"(?:(?:micro|milli)?second|minute|hour|day|week)s?"
 _INTERVAL = re.compile(rf"(?:interval\s+)?(?:\d+(?:\.\d+)?\s+{_UNIT}\s*)+", re.IGNORECASE)
@@ -32,10 +32,12 @@ def check_arguments(
     log_to: Any = None,
     new_steps: Any = None,
     resident: Any = None,
+    parallel_rounds: Any = None,
+    replace: Any = False,
 ) -> None:
     """Check the kinds of a start's arguments; None stands for an argument's default."""
-    if session is not None and not hasattr(session, "readStream"):
-        refuse(session, what="session", expected="a SparkSession", hint="call start(spark, checkpoint=...).")
+    if session is not None:
+        check_session(session, "call start(spark, checkpoint=...).")
     for argument, place in (("checkpoint", checkpoint), ("record", record), ("log_to", log_to)):
         if place is not None and (not isinstance(place, str | os.PathLike) or not os.fspath(place)):
             refuse(place, what=argument, expected="a path or URI", hint=f'write start({argument}="/folder").')
@@ -44,12 +46,18 @@ def check_arguments(
     if new_steps not in (None, "empty"):
         hint = 'leave it out; or write new_steps="empty", to start new steps without the past.'
         refuse(new_steps, what="new_steps", expected='None or "empty"', hint=hint)
-    if resident not in (None, True, False):
-        hint = "leave it out; or write resident=False, to make each epoch a micro-batch."
-        refuse(resident, what="resident", expected="None, True or False", hint=hint)
-    if sources is not None and not isinstance(sources, Mapping):
+    truth("resident", resident, or_none=True)
+    truth("parallel_rounds", parallel_rounds, or_none=True)
+    truth("replace", replace)
+    if sources is not None and not (isinstance(sources, Mapping) and all(map(is_text, sources))):
         hint = 'write start(sources={"name": frame}).'
         refuse(sources, what="sources", expected="a mapping of names to DataFrames", hint=hint)
+
+
+def check_session(session: Any, hint: str) -> None:
+    """Check that an argument is a session, not its class or its builder."""
+    if isinstance(session, type) or not hasattr(session, "readStream"):
+        refuse(session, what="session", expected="a SparkSession", hint=hint)
 
 
 def trigger_of(trigger: Any) -> dict[str, Any]:

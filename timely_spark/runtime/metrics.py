@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from timely_spark.errors import TimelyError
-from timely_spark.graph import caller, integer, refuse
+from timely_spark.graph import caller, integer, is_text, refuse
 from timely_spark.runtime.handle.log_view import LogView, Progress
 from timely_spark.runtime.handle.query import living, query_of
 from timely_spark.runtime.storage.latencies import QUANTILES
@@ -157,7 +157,7 @@ def prometheus_metrics(
 
     Raises:
         TimelyError: prometheus_client is not installed, or the port is in use.
-        BadArgument: the port is no number of a port.
+        BadArgument: the port is no number of a port, or the address no text.
     """
     try:
         import prometheus_client
@@ -167,6 +167,8 @@ def prometheus_metrics(
         raise TimelyError(msg, where=caller(), hint=_HINT) from None
     if port is not None:
         port = integer("port", port, most=65535, hint="give a number, as in port=9464, or None.")
+    if not is_text(address):
+        refuse(address, what="address", expected="a text", hint='leave it out, or write address="0.0.0.0".')
     chosen = prometheus_client.REGISTRY if registry is None else registry
 
     class Collector(prometheus_client.registry.Collector):

@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from timely_spark.graph import refuse, truth
+from timely_spark.runtime.arguments import check_session
 from timely_spark.runtime.errors import NoSession, SparkMissing
 from timely_spark.runtime.prepare import Prepared, prepared
 
@@ -120,8 +122,10 @@ def configure(
 
     Raises:
         SparkMissing: PySpark, or with `delta` delta-spark, is not installed; or PySpark is older than 4.2.
+        BadArgument: an argument is of another kind.
     """
     require_spark()
+    _check_arguments(builder, extra_packages, delta=delta, kafka=kafka, quiet=quiet)
     options: Mapping[str, object] = builder._options  # noqa: SLF001 - the only way not to overwrite the user's choice
     if "spark.remote" in options or "SPARK_REMOTE" in os.environ:
         return builder  # the server has its settings already, and packages; `start` sets those of the query
@@ -145,6 +149,18 @@ def configure(
         if key not in options:
             builder = builder.config(key, value)
     return builder.config("spark.jars.packages", ",".join(packages)) if packages else builder
+
+
+def _check_arguments(builder: Any, packages: Any, **flags: Any) -> None:
+    """Check the kinds of the arguments of `configure`."""
+    if not hasattr(builder, "_options"):
+        hint = "write configure(SparkSession.builder).getOrCreate(); tune(spark) is for a session."
+        refuse(builder, what="builder", expected="a SparkSession.Builder", hint=hint)
+    if not isinstance(packages, list | tuple) or not all(isinstance(each, str) for each in packages):
+        hint = 'write extra_packages=["group:artifact:version"].'
+        refuse(packages, what="extra_packages", expected="a list of texts", hint=hint)
+    for name, value in flags.items():
+        truth(name, value)
 
 
 def _packages(options: Mapping[str, object], *, delta: bool, kafka: bool) -> list[str]:
@@ -237,7 +253,11 @@ def tune(session: SparkSession) -> list[str]:
     Example:
         >>> tune(spark)  # doctest: +SKIP
         ['spark.ui.enabled: must be set before the session starts; use timely_spark.configure']
+
+    Raises:
+        BadArgument: it is no session.
     """
+    check_session(session, "call tune(spark); configure(SparkSession.builder) is for a new session.")
     confs = {PARTITIONS: str(cores(session) or os.cpu_count() or 2), **FILE_MANAGER}
     missed = [f"{key}: {reason}" for key, _, reason in _set(session, confs) if reason]
     for key, value in {**_AT_START, **_RAW_FILES}.items():

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from timely_spark.compiler.plan import Plan
 from timely_spark.errors import StorageFailed
+from timely_spark.graph import path_text
 from timely_spark.state.arrow import from_bytes, to_bytes
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.codec import pack_parts, unpack_parts
@@ -94,4 +95,5 @@ def recorded(folder: str) -> list[Recorded]:
         >>> recorded("/no/such/folder")
         []
     """
-    return [Recorded.read(file) for file in sorted(Path(folder).glob("*.round"))]
+    place = Path(path_text(folder, "give the folder of start(record=...).", what="folder"))
+    return [Recorded.read(file) for file in sorted(place.glob("*.round"))]

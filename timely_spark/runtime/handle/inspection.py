@@ -15,7 +15,7 @@ import pyarrow as pa
 from timely_spark.compiler.summary import PlanSummary
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import UnknownName
-from timely_spark.graph import caller, find, integer, locate_errors
+from timely_spark.graph import caller, find, integer, locate_errors, path_text
 from timely_spark.graph.schema import RESERVED
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.handle.changing import Changing
@@ -73,11 +73,12 @@ def inspect(checkpoint: str) -> Inspection:
     Raises:
         OtherFlow: there is no checkpoint of a flow.
         LogDamaged: a file is damaged or missing.
+        BadArgument: `checkpoint` is no path.
     """
-    log = RoundLog(str(checkpoint))
+    log = RoundLog(path_text(checkpoint, "give the folder of start(checkpoint=...).", what="checkpoint"))
     identity = log.identity()
     if identity is None or log.newest() is None:
-        raise OtherFlow.none_at(log.checkpoint)
+        raise OtherFlow.none_at(log.checkpoint, caller())
     return Inspection(log, identity["name"])
 
 
