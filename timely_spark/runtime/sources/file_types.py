@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from json import loads
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.sql.types import READ_AS
 
@@ -119,6 +120,19 @@ def times_as_texts(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(times_as_texts(kind.value_type)))
     return kind
+
+
+def with_times_as_texts(
+    schema: pa.Schema, columns: Mapping[str, pc.Expression]
+) -> tuple[pa.Schema, dict[str, pc.Expression]]:
+    """The schema with texts for dates and times; and these.
+
+    Arrow's reader of JSON takes dates for numbers, and times without a zone for those of UTC.
+    """
+    texts = pa.schema([field.with_type(times_as_texts(field.type)) for field in schema])
+    dates = {field.name for field, text in zip(schema, texts, strict=True) if field.type != text.type}
+    cast = {name: pc.field(name).cast(schema.field(name).type) for name in dates & {*columns}}
+    return texts, {**columns, **cast}
 
 
 def plain(kind: pa.DataType) -> pa.DataType:

@@ -28,9 +28,9 @@ from timely_spark.runtime.sources.file_types import (
     folded,
     intervals,
     plain,
-    times_as_texts,
     types,
     with_instants,
+    with_times_as_texts,
     zones,
 )
 from timely_spark.runtime.sources.listing import walk
@@ -453,7 +453,7 @@ class Folder:
 
         options = self.format.default_fragment_scan_options
         wanted = pa.schema([field for field in schema if field.name in exprs and field.name not in values])
-        texts, exprs = _with_times_as_texts(wanted, exprs)
+        texts, exprs = with_times_as_texts(wanted, exprs)
         for name, default in self._defaults(schema, exprs).items():
             exprs[name] = pc.coalesce(exprs[name], default)
         for name in values.keys() & exprs.keys():
@@ -566,19 +566,6 @@ class FileSource(JournaledSource):
         """Do as `JournaledSource.bind`, and let hints name the checkpoint."""
         bound = replace(self, folder=replace(self.folder, checkpoint=checkpoint))
         return super(FileSource, bound).bind(checkpoint, read, tasks)
-
-
-def _with_times_as_texts(
-    schema: pa.Schema, columns: Mapping[str, pc.Expression]
-) -> tuple[pa.Schema, dict[str, pc.Expression]]:
-    """The schema with texts for dates and times; and these.
-
-    Arrow's reader of JSON takes dates for numbers, and times without a zone for those of UTC.
-    """
-    texts = pa.schema([field.with_type(times_as_texts(field.type)) for field in schema])
-    dates = {field.name for field, text in zip(schema, texts, strict=True) if field.type != text.type}
-    cast = {name: pc.field(name).cast(schema.field(name).type) for name in dates & {*columns}}
-    return texts, {**columns, **cast}
 
 
 def _value(text: str | None, kind: pa.DataType) -> pa.Scalar:
