@@ -35,8 +35,8 @@ def maintain(
 ) -> Query:
     """Keep a Delta table at the result of an algorithm on a streaming DataFrame; starts the query.
 
-    After each micro-batch with input the table is what the algorithm gives for all records so far: each
-    epoch's changes are one transaction, exactly once. For several outputs write a `Dataflow`.
+    After each micro-batch with input the table is what the algorithm gives for all records so far. It has
+    each epoch's changes exactly once, in one transaction. For several outputs write a `Dataflow`.
 
     Args:
         frame: a streaming DataFrame.

@@ -259,6 +259,8 @@ def to_delta(
 ) -> Stream:
     """Write to a Delta table: each epoch exactly once, in one transaction.
 
+    A transaction has one or more whole epochs (`commit_every` of `Dataflow.start`).
+
     If a column or field name has a space or one of ``,;{}()=``, the table is created with Delta's column
     mapping by name, which readers must support.
 
