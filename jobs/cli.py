@@ -112,7 +112,7 @@ def read_table(spark: SparkSession, table: str) -> DataFrame:
 def directory(text: str) -> str:
     """An existing directory."""
     if "://" not in text and not Path(text).is_dir():
-        message = f"{text!r} is no directory"
+        message = f"{text!r} is not a directory"
         raise argparse.ArgumentTypeError(message)
     return text
 

@@ -74,7 +74,7 @@ class Graph:
         name = f"{algorithm.lower()}.source-vertex"
         root: int = self.number(name)
         if root not in self.nodes():
-            message = f"{self.prefix}.properties: {name} is {root}, which is no node in {self.files[0]}"
+            message = f"{self.prefix}.properties: {name} is {root}, which is not a node in {self.files[0]}"
             raise ts.TimelyError(message, hint="name one of the nodes: no other is reached from it.")
         return root
 
@@ -127,7 +127,7 @@ class Graph:
         known = np.isin(edges[["src", "dst"]].to_numpy(), self.nodes()).all(axis=1)
         if not known.all():
             ends = edges[["src", "dst"]].iloc[int(known.argmin())].tolist()
-            message = f"{self.files[1]}: an end of edge {ends} is no node in {self.files[0]}"
+            message = f"{self.files[1]}: an end of edge {ends} is not a node in {self.files[0]}"
             raise ts.TimelyError(message, hint="add the node, or leave the edge out.")
         if "weight" in edges:
             usable = np.isfinite(edges["weight"]).to_numpy() & (edges["weight"] >= 0).to_numpy()
@@ -262,7 +262,7 @@ def staged(folder: Path, args: argparse.Namespace) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove the state of a job; half of it is no state."""
+    """Remove the state of a job; half of it is not a state."""
     (folder / "job.json").unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 

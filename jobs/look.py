@@ -34,7 +34,7 @@ def main() -> None:
 def delta_table(text: str) -> str:
     """A Delta table: a directory with a log of Delta's."""
     if "://" not in text and not (Path(text) / "_delta_log").is_dir():
-        message = f"{text!r} is no Delta table: there is no {Path(text) / '_delta_log'}"
+        message = f"{text!r} is not a Delta table: there is no {Path(text) / '_delta_log'}"
         raise argparse.ArgumentTypeError(message)
     return text
 

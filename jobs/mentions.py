@@ -71,7 +71,7 @@ def main() -> None:
     cli.progress(parser)
     args = parser.parse_args()
     if args.questions is not None and (not args.questions.exists() or args.questions.is_dir()):
-        parser.error(f"argument --questions: {str(args.questions)!r} is no file")
+        parser.error(f"argument --questions: {str(args.questions)!r} is not a file")
     flow = ts.Dataflow("mentions")
     component, top = mentions(read(flow, "posts", args.posts, args.files_per_epoch, COLUMNS))
     component.capture("component")

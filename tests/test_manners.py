@@ -44,7 +44,7 @@ def test_the_package_loads_nothing_heavy() -> None:
 def test_watching_needs_a_number_of_seconds(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["status", "/nowhere", f"--watch={seconds}"])
-    assert f"{seconds!r} is no number of seconds above 0" in capsys.readouterr().err
+    assert f"{seconds!r} is not a number of seconds above 0" in capsys.readouterr().err
 
 
 def test_the_status_is_printed_again_and_again(

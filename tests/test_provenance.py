@@ -172,8 +172,8 @@ def test_streams_and_captured_inputs() -> None:
         ("good", {"custom": "ann"}, GIVEN, SchemaError, "not \\['custom'\\]"),
         ("good", ("ann", 1, 2), GIVEN, SchemaError, "a tuple of all of them"),
         ("good", {}, GIVEN, SchemaError, "not a row without columns"),
-        ("good", {"customer": 7}, GIVEN, SchemaError, "7 is no value of 'customer'"),
-        ("good", {"amount": 1.5}, GIVEN, SchemaError, "1.5 is no value of 'amount'"),
+        ("good", {"customer": 7}, GIVEN, SchemaError, "7 is not a value of 'customer'"),
+        ("good", {"amount": 1.5}, GIVEN, SchemaError, "1.5 is not a value of 'amount'"),
         ("good", {"customer": "ann"}, {"order": []}, UnknownName, "did you mean 'orders'"),
         ("good", {"customer": "ann"}, {"orders": 7}, BadArgument, "records by epoch"),
     ],
@@ -185,7 +185,7 @@ def test_mistakes(output: str, row: Any, inputs: Any, error: type[Exception], te
 
 @pytest.mark.parametrize("at", [-1, 1.5, "now"])
 def test_at_is_an_epoch(at: Any) -> None:
-    with pytest.raises(InvalidTime, match=r"explain_row\(at=\).* is no epoch"):
+    with pytest.raises(InvalidTime, match=r"explain_row\(at=\).* is not an epoch"):
         explain_row(orders(), GIVEN, "good", {"customer": "ann"}, at=at)
 
 

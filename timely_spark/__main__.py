@@ -269,7 +269,7 @@ def _duration(text: str) -> float:
     try:
         return seconds("duration", text if text[-1:].isalpha() else f"{text} s", above=True)
     except BadArgument:
-        message = f"{text!r} is no number of seconds above 0"
+        message = f"{text!r} is not a number of seconds above 0"
         raise argparse.ArgumentTypeError(message) from None
 
 

@@ -166,7 +166,7 @@ class Dataflow(Inputs, Suggests):
         schemas: Any = outputs if several else [outputs]
         if not isinstance(vertex, Vertex):
             shown = vertex.__name__ if isinstance(vertex, type) else repr(vertex)  # type: ignore[unreachable]
-            msg = f"vertex: {shown} is no instance of Vertex"
+            msg = f"vertex: {shown} is not an instance of Vertex"
             instance = f"an instance, {shown}()," if isinstance(vertex, type) else "an instance"
             hint = f"give {instance} of a subclass of it."
             raise GraphError(msg, where=caller(), hint=hint)
@@ -230,7 +230,7 @@ class Dataflow(Inputs, Suggests):
             2
 
         Raises:
-            BadArgument: `workers` is no number from 1 to 65,536.
+            BadArgument: `workers` is not a number from 1 to 65,536.
             GraphError: the graph is incomplete.
             CycleError: a cycle does not advance time.
         """

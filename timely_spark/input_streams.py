@@ -47,7 +47,7 @@ class Input(Stream):
         Raises:
             SchemaError: the records do not fit the schema.
             EpochClosed: the epoch, or the input, is closed; or `epoch` is given to an input by the clock.
-            InvalidTime: `epoch` is no epoch.
+            InvalidTime: `epoch` is not an epoch.
         """
         table = as_table(records, self.schema, of=f"input {self.source!r} ({caller()})")
         self.handle.send(table, epoch=epoch)
@@ -62,7 +62,7 @@ class Input(Stream):
 
         Raises:
             EpochClosed: `epoch` is closed already, or the input follows the clock.
-            InvalidTime: `epoch` is no epoch.
+            InvalidTime: `epoch` is not an epoch.
         """
         self.handle.advance_to(epoch)
 

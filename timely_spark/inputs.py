@@ -163,7 +163,7 @@ class Inputs:
             BadFile: the folder has no file to take the schema from, or the newest file has other columns. At
                 run time: a file is damaged, or was removed before it was read.
             BadLocation: the path cannot be reached.
-            BadArgument: an argument is of another kind, or a default is no value of its column.
+            BadArgument: an argument is of another kind, or a default is not a value of its column.
         """
         from timely_spark.runtime.sources.arrivals import QUARANTINED
         from timely_spark.runtime.sources.folder import FileSource, Folder
@@ -222,7 +222,7 @@ class Inputs:
         Raises:
             BadFile: there is no table, or no version since `from_time`, or `from_version` is later than the
                 next one; or at run time: a version removes rows, or a file was removed.
-            BadArgument: `from_time` is no time, or both it and `from_version` are given.
+            BadArgument: `from_time` is not a time, or both it and `from_version` are given.
             TableUnsupported: the table needs Spark's reader, and there is no session; or, at run time, since
                 a version.
         """
@@ -278,7 +278,7 @@ class Inputs:
         Raises:
             NoSession: no session is active.
             TableUnsupported: Spark cannot read it as a stream, or not its changes.
-            BadArgument: `from_time` is no time, or both it and `from_version` are given.
+            BadArgument: `from_time` is not a time, or both it and `from_version` are given.
         """
         from timely_spark.runtime.sources.delta_begin import Begin
         from timely_spark.runtime.sources.delta_log import table_frame
@@ -505,7 +505,7 @@ class Inputs:
 
         Raises:
             GraphError: the flow's other inputs have another kind of epoch.
-            BadArgument: `name` is no text.
+            BadArgument: `name` is not a text.
         """
         from timely_spark.runtime.handle.input_handle import InputHandle
 

@@ -312,7 +312,7 @@ class _Question:
             raise SchemaError(msg, where=caller(), hint=hint)
         for name, value in row.items():
             if _row(value, self._schema.field(name).type) is None:
-                msg = f"{has}, and {value!r} is no value of {name!r}"
+                msg = f"{has}, and {value!r} is not a value of {name!r}"
                 raise SchemaError(msg, where=caller(), hint="give a value of the column's type.")
         return dict(row)
 

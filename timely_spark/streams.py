@@ -444,10 +444,10 @@ class Scope:
         Example: see `Variable`.
 
         Raises:
-            GraphError: this scope is no loop.
+            GraphError: this scope is not a loop.
         """
         if self.graph_scope.parent is None or self.graph_scope.inner is not None:
-            msg = f"variable: {f'scope {self.name!r}' if self.name else 'the outermost scope'} is no loop"
+            msg = f"variable: {f'scope {self.name!r}' if self.name else 'the outermost scope'} is not a loop"
             if self.graph_scope.inner is not None:
                 msg += ": its inner times are the records' own, and no feedback increases them"
             raise GraphError(msg, where=caller(), hint="make one inside of it, with scope.inner().")

@@ -1,4 +1,4 @@
-"""Programs that tests submit to a cluster: they are no tests, and are not imported here."""
+"""Programs that tests submit to a cluster: they are not tests, and are not imported here."""
 
 from __future__ import annotations
 

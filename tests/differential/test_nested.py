@@ -1,4 +1,4 @@
-"""Columns of arrays, structs and maps, which are no keys: joins carry them, and add up equal records."""
+"""Columns of arrays, structs and maps, which are not keys: joins carry them, and add up equal records."""
 
 from __future__ import annotations
 

@@ -323,11 +323,11 @@ def test_a_snapshot_repeats_records_by_multiplicity(came_to: Any) -> None:
     assert ts.snapshot(log, diff="n").num_rows == sum(held[-1].values())
     counted = ts.snapshot(log, at=0, diff="n", count="times").to_pylist()
     assert {(row["k"], row["v"]): row["times"] for row in counted} == {**held[0], ("gone", ""): -3}
-    with pytest.raises(ts.TimelyError, match="no epoch"):
+    with pytest.raises(ts.TimelyError, match="not an epoch"):
         ts.snapshot(log, at=-1, diff="n")
     with pytest.raises(ts.TimelyError, match=r"(?s)count='k' is a column of the records.*Hint: "):
         ts.snapshot(log, diff="n", count="k")
-    with pytest.raises(ts.TimelyError, match=r"(?s)count=1 is no name.*\nHint: give count= another name"):
+    with pytest.raises(ts.TimelyError, match=r"(?s)count=1 is not a name.*\nHint: give count= another name"):
         ts.snapshot(log, diff="n", count=1)  # type: ignore[arg-type]
     with pytest.raises(ts.TimelyError, match=r"(?s)snapshot.*no columns \['diff'\].*Hint: .*diff="):
         ts.snapshot(log)

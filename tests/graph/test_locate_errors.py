@@ -153,11 +153,11 @@ def test_protocol_lookups_find_no_suggestion() -> None:
         ([{"id": 1, "name": "a"}, {"name": "b"}], r"\{'name': 'b'\} has no 'id'"),
         ([{"id": 1, "nam": "a"}], r"has no 'name' but unknown columns \['nam'\]"),
         ([{"id": 1, "name": "a", 3: 4}], r"has unknown columns \['3'\]"),
-        ([(1, "a"), ("x", "b")], r"column 'id': 'x' is no int64"),
-        ([(1, "a"), (2, 7)], r"column 'name': 7 is no string"),
+        ([(1, "a"), ("x", "b")], r"column 'id': 'x' is not of type int64"),
+        ([(1, "a"), (2, 7)], r"column 'name': 7 is not of type string"),
         ([(1.5, "a")], r"column 'id': 1\.5 is not an integer"),
-        ([(2**70, "a")], r"column 'id': 1180591620717411303424 is no int64"),
-        ({"id": [1, None, "q"], "name": ["a", "b", "c"]}, r"column 'id': 'q' is no int64"),
+        ([(2**70, "a")], r"column 'id': 1180591620717411303424 is not of type int64"),
+        ({"id": [1, None, "q"], "name": ["a", "b", "c"]}, r"column 'id': 'q' is not of type int64"),
     ],
 )
 def test_an_unfit_value_is_named_with_input_and_column(records: Any, message: str) -> None:
@@ -179,7 +179,7 @@ def test_an_unfit_value_is_named_with_input_and_column(records: Any, message: st
         ("struct<a:long>", {"a": 1, "b": 2}, r"has unknown fields \['b'\]"),
         ("array<struct<a:long>>", [{"b": 2}], r"has unknown fields \['b'\]"),
         ("struct<a:long>", (0.5,), "0.5 is not an integer"),
-        ("array<long>", 5, "5 is no list"),
+        ("array<long>", 5, "5 is not of type list"),
     ],
 )
 def test_no_part_of_a_value_is_lost(kind: str, value: Any, message: str) -> None:

@@ -135,9 +135,9 @@ def test_a_node_without_edges_and_one_that_has_none(follows) -> None:
 
 WRONG = {
     "": r"has no terms",
-    "(a)-[]-(b)": r"'\(a\)-\[\]-\(b\)' is no edge or node",
-    "(a)<-[]->(b)": r"is no edge or node",
-    "(a)-[e*1..3]->(b)": r"is no edge or node",
+    "(a)-[]-(b)": r"'\(a\)-\[\]-\(b\)' is not an edge or node",
+    "(a)<-[]->(b)": r"is not an edge or node",
+    "(a)-[e*1..3]->(b)": r"is not an edge or node",
     "a->b, (c)": r"node 'c' has no edge in the pattern",
     "a->b, !a->c": r"node 'c' has no edge in the pattern",
     "(a)-[e]->(b); (b)-[e]->(c)": r"'e' names two edges",

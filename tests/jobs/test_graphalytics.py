@@ -191,7 +191,7 @@ def test_edges_come_go_and_come_again_and_all_are_there_at_the_end(written) -> N
         ("e", f"1 {FAR} 7 0.5\n1 {FAR - 1} 7\n", rf"edge \[1, {FAR - 1}\] has no weight"),
         ("e", f"1 {FAR} 7 -0.5\n", "one below 0"),
         ("e", f"1 {FAR} 7 inf\n", "finite weight"),
-        ("e", "1 0 7 0.5\n", r"edge \[1, 0\] is no node in"),
+        ("e", "1 0 7 0.5\n", r"edge \[1, 0\] is not a node in"),
         ("v", "1\n-2\n", "a node is negative"),
         ("v", "1\nx\n", "random-graph.v: .*x"),
     ],
@@ -293,7 +293,7 @@ def test_a_source_vertex_must_be_a_node(written, algorithm) -> None:
     properties.write_text("\n".join([*lines, f"{name} = 999999999"]))
     rows = ts.Dataflow("x").input("graph", graphalytics.SCHEMA).collection(diff="diff")
 
-    with pytest.raises(ts.TimelyError, match=r"(?s)source-vertex is 999999999, which is no node.*Hint"):
+    with pytest.raises(ts.TimelyError, match=r"(?s)source-vertex is 999999999, which is not a node.*Hint"):
         graphalytics.answer(algorithm, graphalytics.graph(prefix), rows)
 
 

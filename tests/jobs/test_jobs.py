@@ -332,16 +332,16 @@ def test_an_error_is_one_line_and_an_exit_code(
 @pytest.mark.parametrize(
     ("name", "args", "says"),
     [
-        ("look", [str(ROOT)], "is no Delta table: there is no"),
-        ("look", ["/no/such/place"], "'/no/such/place' is no Delta table"),
-        ("wordcount", ["--input", "/no/such/place"], "'/no/such/place' is no directory"),
-        ("connected_components", ["--edges", "/no/such/place"], "'/no/such/place' is no directory"),
+        ("look", [str(ROOT)], "is not a Delta table: there is no"),
+        ("look", ["/no/such/place"], "'/no/such/place' is not a Delta table"),
+        ("wordcount", ["--input", "/no/such/place"], "'/no/such/place' is not a directory"),
+        ("connected_components", ["--edges", "/no/such/place"], "'/no/such/place' is not a directory"),
         ("wordcount", ["--input", "/tmp", "--workers", "0"], "'0' is not a number of at least 1"),
         ("wordcount", [], "--input"),
         ("pagerank", ["--edges", "/tmp", "--damping", "1"], "'1' is not a number from 0 up and below 1"),
         ("shortest_paths", ["--edges", "/tmp", "--from", "-1"], "--from"),
         ("kmeans", ["--digits", "16"], "'16' is not a number from 1 to 15"),
-        ("import_cycles", ["--root", "/no/such/place"], "'/no/such/place' is no directory"),
+        ("import_cycles", ["--root", "/no/such/place"], "'/no/such/place' is not a directory"),
     ],
 )
 def test_bad_arguments_are_reported_at_once(

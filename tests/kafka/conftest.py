@@ -1,4 +1,4 @@
-"""Programs that the tests start, which are no tests."""
+"""Programs that the tests start, which are not tests."""
 
 from __future__ import annotations
 

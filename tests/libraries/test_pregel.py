@@ -441,7 +441,7 @@ def test_a_text_names_a_column_and_a_part_is_taken() -> None:
         ({"aggregators": {"v": ("sum", pc.field("v"))}}, "columns of the nodes already"),
         ({"aggregators": {"t": ("sum", pc.field("w"))}}, "w"),
         ({"aggregators": {"msg": ("sum", pc.field("v"))}}, "of the messages, and"),
-        ({"halt": pc.field("v")}, "no condition"),
+        ({"halt": pc.field("v")}, "not a condition"),
         ({"halt": pc.field("w") > 1}, "halt"),
         ({"mutate": 1}, "not a function"),
         ({"max_iterations": 0}, "max_iterations"),

@@ -199,7 +199,7 @@ def test_what_is_no_time_is_refused_with_its_step() -> None:
 
         flow = ts.Dataflow("slips")
         flow.vertex(Slips(), flow.input("x", "n long"), "n long", name="slips").capture("out")
-        with pytest.raises(VertexError, match=r"step 'slips'.*which is no time"):
+        with pytest.raises(VertexError, match=r"step 'slips'.*which is not a time"):
             run(flow, {"x": [[1]]})
 
 

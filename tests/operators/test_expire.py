@@ -362,7 +362,7 @@ def test_another_expire_is_another_flow() -> None:
 @pytest.mark.parametrize("workers", [1, 3, 8])
 @pytest.mark.parametrize("seed", [None, 2])
 def test_simulated_epochs_of_the_clock_are_counted_as_they_are_given(workers: int, seed: Any) -> None:
-    # an exchange behind another takes a batch, which is no epoch of the inputs
+    # an exchange behind another takes a batch, which is not an epoch of the inputs
     flow = ts.Dataflow("steps")
     x, y = flow.input("x", "k long, v long"), flow.input("y", "v long, w long")
     x.distinct().min("v", keys="k").join(y, on="v", expire=1).capture("pairs")

@@ -123,7 +123,7 @@ def test_three_nested_loops() -> None:
     ("build", "message"),
     [
         (lambda x: x.leave(), "is in no loop"),
-        (lambda x: x.scope.variable("n long"), "the outermost scope is no loop"),
+        (lambda x: x.scope.variable("n long"), "the outermost scope is not a loop"),
         (lambda x: x.scope.inner(max_iterations=0), "max_iterations=0"),
         (lambda x: x.loop(lambda n: None), "returned NoneType"),
         (lambda x: x.loop(lambda n: n.capture()), "is inside loop"),

@@ -377,7 +377,7 @@ REFUSED: dict[str, tuple[Callable[[ts.Stream], Any], str]] = {
     ),
     "iterations": (
         lambda x: x.scope.inner(name="s", time=int).variable(x),
-        "scope 's' is no loop: its inner times are",
+        "scope 's' is not a loop: its inner times are",
     ),
     "a text as a number": (lambda x: x.enter(x.scope.inner(time=int), at="text"), "at=text is string"),
     "two numbers": (lambda x: x.enter(x.scope.inner(time=int), at=["n", "n"]), r"at=\['n', 'n'\]"),
@@ -409,7 +409,7 @@ REFUSED: dict[str, tuple[Callable[[ts.Stream], Any], str]] = {
             .input("y", "n long", at="n", epochs="manual")
             .advance_to((0, 3))  # type: ignore[arg-type]
         ),
-        "is no epoch; inner times and iterations end with their epoch",
+        "is not an epoch; inner times and iterations end with their epoch",
     ),
     "expire": (lambda x: x.enter(x.scope.inner(name="s", time=Descending), at="n").expire(after=1), "expire"),
 }

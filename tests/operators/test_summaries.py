@@ -175,11 +175,11 @@ def test_summaries_that_make_no_sense_are_refused() -> None:
         ({(0, -1): None}, "there are 2 inputs and 2 outputs"),
         ({0: None}, "summaries has 0"),
         ({("a", 0): None}, "2 inputs and 2 outputs"),
-        ({(0, 0): -1}, "is no path"),
-        ({(0, 0): True}, "is no path"),
-        ({(0, 0): "later"}, "is no path"),
-        ({(0, 0): back}, "is no path"),
-        ({(0, 0): PRODUCT.enter(0)}, "is no path"),
+        ({(0, 0): -1}, "is not a path"),
+        ({(0, 0): True}, "is not a path"),
+        ({(0, 0): "later"}, "is not a path"),
+        ({(0, 0): back}, "is not a path"),
+        ({(0, 0): PRODUCT.enter(0)}, "is not a path"),
     ]:
         with pytest.raises(GraphError, match=message) as error:
             split(bad)
@@ -233,7 +233,9 @@ def test_a_path_of_a_loop_is_declared_by_its_path_summary() -> None:
     first_iteration = PRODUCT.leave(1).followed_by(PRODUCT.enter(0))
     deeper = PRODUCT.enter(1).followed_by(PRODUCT.feedback(2))
     for path in (first_iteration, deeper, PRODUCT.leave(1)):
-        with pytest.raises(GraphError, match="is no path from the times of its scope to the same or later"):
+        with pytest.raises(
+            GraphError, match="is not a path from the times of its scope to the same or later"
+        ):
             loop(1, path)
 
 

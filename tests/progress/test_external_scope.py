@@ -110,8 +110,8 @@ def test_a_program_may_tell_a_time_for_each_message() -> None:
     ("first", "match"),
     [
         ("exit 3;", "ended with code 3"),
-        ('print "hello\\n";', "'hello', which is no message"),
-        ('answer({verb => "notify_at", time => [0]}, "");', "which is no message"),
+        ('print "hello\\n";', "'hello', which is not a message"),
+        ('answer({verb => "notify_at", time => [0]}, "");', "which is not a message"),
         ('if ($v eq "open") { print $done; next }', "0 answers 'summary' to 'open'"),
         ('if ($v eq "open") { answer({verb => "summary"}, ""); print $done; next }', "KeyError: 'inputs'"),
         ('answer({verb => "progress"}, "") if $v eq "recv";', "an answer to 'recv'"),

@@ -146,7 +146,9 @@ def test_what_is_no_epoch_is_refused_before_anything_is_written(log: RoundLog, w
     x = handle()
     x.open(log)
     for verb in (lambda: x.send([(1, "a")], epoch=wrong), lambda: x.advance_to(wrong)):
-        with pytest.raises(InvalidTime, match=r"(?s)input 'x'.*is no epoch \(.*test_inputs.py:\d+\).*Hint: "):
+        with pytest.raises(
+            InvalidTime, match=r"(?s)input 'x'.*is not an epoch \(.*test_inputs.py:\d+\).*Hint: "
+        ):
             verb()
     with pytest.raises(InvalidTime, match="None"):
         x.advance_to(None)  # type: ignore[arg-type]

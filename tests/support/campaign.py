@@ -101,7 +101,7 @@ class Chain:
         self.missed += len(orders) - len(fired)
         self.doubles += run.met.exists()
         killed = any(victim in points.DRIVER for _, _, victim in fired)
-        # Spark gives a query up when the process of its Python source dies: that is no task
+        # Spark gives a query up when the process of its Python source dies: that is not a task
         stopped = any(victim == "python" and point not in points.TASKS for point, _, victim in fired)
         if (killed and code == -9) or (code == 1 and (stopped or BUSY in printed)):
             return False

@@ -38,7 +38,7 @@ EQUIVALENT = {
     "state/arrangement.py::Arrangement.find::change a comparison::2": (
         "a few hashes are put in order for one lane too"
     ),
-    "state/arrangement.py::Arrangement._cut::always take a branch::2": "a batch without rows is no batch",
+    "state/arrangement.py::Arrangement._cut::always take a branch::2": "a batch without rows is not a batch",
     "state/codec.py::unpack_parts::leave out a branch::1": "the first part is found to end too late",
     "state/grouping.py::group::always take a branch::2": "keys of equal exact hashes are compared, and equal",
     "times/frontier.py::MutableAntichain.update_iter::leave out a branch::3": (

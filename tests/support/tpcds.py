@@ -118,7 +118,7 @@ def column(
 
 
 def _tried(texts: Any, kind: pa.DataType) -> Any:
-    """Texts as a type; as texts if they are no values of it."""
+    """Texts as a type; as texts if they are not values of it."""
     try:
         made = texts.cast(kind)
     except pa.ArrowInvalid:

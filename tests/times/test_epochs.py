@@ -29,7 +29,9 @@ def test_the_simulator_refuses_invalid_epochs(wrong: Any) -> None:
         lambda: simulation.send("x", [1], epoch=wrong), lambda: simulation.advance_to("x", wrong)
     ]  # fmt: skip
     for verb in verbs:
-        with pytest.raises(InvalidTime, match=r"(?s)input 'x'.*is no epoch \(.*test_epochs.py:\d+\).*Hint: "):
+        with pytest.raises(
+            InvalidTime, match=r"(?s)input 'x'.*is not an epoch \(.*test_epochs.py:\d+\).*Hint: "
+        ):
             verb()
     assert simulation.idle
 

@@ -134,7 +134,7 @@ class SizeLimit:
 
     records: int | None = None
     bytes: int | None = None
-    #: bytes of what is no feedback of a loop; None means as feedback
+    #: bytes of what is not a feedback of a loop; None means as feedback
     others: int | None = None
 
     @classmethod

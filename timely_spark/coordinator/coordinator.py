@@ -433,7 +433,7 @@ class Coordinator:
             for time in self.tracker.frontier(self.plan.by_name[sink].arrives):
                 until = min(until, time.epoch)
             after = self.last_released[sink]
-            if clocked or self.first_epoch is None:  # a batch without input is no epoch
+            if clocked or self.first_epoch is None:  # a batch without input is not an epoch
                 released = sorted(epoch for epoch in epochs if epoch < until)
             else:
                 released = list(epochs_to_release(epochs, max(after, self.first_epoch - 1), until))

@@ -67,7 +67,7 @@ def broadcast_join(
         by: the columns by which the left side is partitioned; by default all of its columns. Name those by
             which it is partitioned already, and it is not exchanged.
 
-    **Columns:** out: all of the left, then those of the right that are no keys.
+    **Columns:** out: all of the left, then those of the right that are not keys.
 
     Example:
         >>> import timely_spark as ts

@@ -186,7 +186,7 @@ class Collection(CollectionMethods):
             {0: [(0, 1), (1, 1), (2, 1)]}
 
         Raises:
-            GraphError: `scope` is no loop, or not inside the collection's scope.
+            GraphError: `scope` is not a loop, or not inside the collection's scope.
         """
         return CollectionVariable(self, scope, name=name)
 
@@ -258,7 +258,7 @@ class Collection(CollectionMethods):
             ['loop', 'loop']
 
         Raises:
-            GraphError: one is no collection, or of another flow, or in an unrelated loop.
+            GraphError: one is not a collection, or of another flow, or in an unrelated loop.
         """
         for other in others:
             check_collection(operator, other, beside=self)

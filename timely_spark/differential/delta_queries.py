@@ -75,8 +75,8 @@ def wcoj(
         {0: [(1, 2, 3, 1)], 1: [(1, 2, 3, -1)]}
 
     Raises:
-        GraphError: there are no relations; one is no collection, or of another flow or an unrelated loop; or
-            they have no attributes in common, so that all pairs of records would match.
+        GraphError: there are no relations; one is not a collection, or of another flow or an unrelated loop;
+            or they have no attributes in common, so that all pairs of records would match.
         SchemaError: a column is missing or nested, an attribute has two types, or one of `without` is in none
             of the relations.
 

@@ -121,7 +121,7 @@ def iterate_until(
         {0: [(4.0, 2.0, 1), (9.0, 3.0, 1)]}
 
     Raises:
-        GraphError: an argument is no function, or returns no collection, or one of another loop.
+        GraphError: an argument is not a function, or returns no collection, or one of another loop.
         SchemaError: `step` returns other columns, or a column is nested.
     """
     check_function("iterate_until", step, "variable")

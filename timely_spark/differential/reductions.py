@@ -540,6 +540,6 @@ def _check_free(operator: str, column: Any, keys: Sequence[str]) -> None:
     if isinstance(column, str):
         check_given(operator, caller(), [column])
     if column in keys or not isinstance(column, str):
-        why = "is a key" if column in keys else "is no name for a result"
+        why = "is a key" if column in keys else "is not a name for a result"
         msg = f"{operator}: column {column!r} {why}"
         raise SchemaError(msg, where=caller(), hint="give the result another name.")

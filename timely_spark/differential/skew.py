@@ -33,7 +33,7 @@ def named_keys(
         spread: the columns by which their records are spread: by default all.
 
     Raises:
-        SchemaError: `values` are no list of keys, or the records have nested columns.
+        SchemaError: `values` are not a list of keys, or the records have nested columns.
     """
     if values is None:
         return None
@@ -45,7 +45,7 @@ def named_keys(
     one, keyed = len(keys) == 1, pa.schema([(str(i), schema.field(key).type) for i, key in enumerate(keys)])
     try:
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            raise TypeError  # noqa: TRY301 - reported like other values that are no keys
+            raise TypeError  # noqa: TRY301 - reported like other values that are not keys
         table = as_table([(value,) if one else tuple(value) for value in values], keyed)
     except TypeError as error:  # also SchemaError
         kinds = describe(pa.schema([schema.field(key) for key in keys]))

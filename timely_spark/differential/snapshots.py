@@ -79,7 +79,7 @@ def snapshot(
     Raises:
         SchemaError: a column is missing; or records are there so often that repeating them makes more than
             100 million rows (in a DataFrame, where it is computed: a record more often than that).
-        InvalidTime: `at` is no epoch.
+        InvalidTime: `at` is not an epoch.
         NotComplete: the captured output is not complete up to `at`.
         BadArgument: `changes` is neither a DataFrame nor captured changes.
     """
@@ -134,7 +134,7 @@ def _of_captured(changes: Captured, at: int | None, diff: str, count: str | None
 
 def _check_new(count: Any, columns: list[str]) -> None:
     if not isinstance(count, str) or count in columns:
-        what = f"is a column of the records {columns}" if count in columns else "is no name of a column"
+        what = f"is a column of the records {columns}" if count in columns else "is not a name of a column"
         msg = f"snapshot: count={count!r} {what}"
         raise SchemaError(msg, where=caller(), hint="give count= another name.")
 

@@ -48,7 +48,7 @@ class Latest:
 
 
 def _inserted(records: pa.Table, diff: int) -> pa.Table:
-    """The records that are no deletions, as changes."""
+    """The records that are not deletions, as changes."""
     present = records.filter(pc.invert(records.column(_DELETES))).drop_columns([_DELETES])
     return present.append_column(DIFF, pa.array(np.full(present.num_rows, diff, np.int64)))
 
@@ -97,7 +97,7 @@ def upserts(
     Raises:
         GraphError: the stream is in a loop, or has retractions; or the flow has times of its own kind.
         SchemaError: a column is missing or nested; there are no keys, or no columns to order by; one of
-            these is a key; or `apply_as_deletes` is no condition on the stream's columns.
+            these is a key; or `apply_as_deletes` is not a condition on the stream's columns.
     """
     keys, order = key_columns("upserts", stream.schema, keys), names("upserts", sequence_by)
     stream.check_outside("upserts", epochs="states follow one another by epochs")

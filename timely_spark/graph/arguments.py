@@ -242,7 +242,7 @@ def names(step: str, columns: str | Iterable[str] | None) -> tuple[str, ...]:
     listed = (columns,) if isinstance(columns, str) else () if columns is None else columns
     result: tuple[Any, ...] = tuple(listed) if hasattr(listed, "__iter__") else (listed,)
     if not all(isinstance(column, str) for column in result):
-        msg = f"{step}: {columns!r} are no column names"
+        msg = f"{step}: {columns!r} are not column names"
         raise SchemaError(msg, where=caller(), hint="give a column's name, or a list of names.")
     return result
 

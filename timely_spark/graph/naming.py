@@ -66,7 +66,7 @@ def is_text(value: Any) -> bool:
 def check_step_name(text: Any, where: Where) -> None:
     """Refuse what is not a name of a step."""
     if not is_text(text) or set(text) & set("./\\\0\n"):
-        msg = f"step name {text!r} is no text, is empty, or has one of . / \\ in it"
+        msg = f"step name {text!r} is not a text, is empty, or has one of . / \\ in it"
         raise GraphError(msg, where=where, hint="use letters, digits, _ and -.")
 
 

@@ -353,7 +353,11 @@ def _unfit(values: tuple[Any, ...], kind: pa.DataType) -> str:
         for value in values:
             pa.array([value], type=kind)
             fits += 1
-    return f"{shorten(values[fits])} is no {kind}" if fits < len(values) else f"the values are no {kind}"
+    return (
+        f"{shorten(values[fits])} is not of type {kind}"
+        if fits < len(values)
+        else f"the values are not of type {kind}"
+    )
 
 
 def _row(record: Any, schema: pa.Schema) -> tuple[Any, ...]:

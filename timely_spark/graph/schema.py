@@ -107,7 +107,7 @@ def _as_type(kind: Any, column: str) -> Any:
         return _whole_type(_Tokens(kind))
     described = _described(kind)
     if described is None and not isinstance(kind, pa.DataType):
-        msg = f"column {column!r}: {kind!r} is no type"
+        msg = f"column {column!r}: {kind!r} is not a type"
         raise SchemaError(msg, hint="write a type as in DDL, such as 'long', or give one of pyarrow's.")
     return kind if described is None else _of_spark(described, column)
 

@@ -218,7 +218,7 @@ class Vertex:
         super().__init_subclass__(**options)
         reason: object = cls.pickles
         if not isinstance(reason, str):
-            msg = f"vertex {cls.__name__}: pickles={reason!r} is no reason"
+            msg = f"vertex {cls.__name__}: pickles={reason!r} is not a reason"
             raise StateError(msg, hint="give the reason as a text, or leave pickles out")
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:

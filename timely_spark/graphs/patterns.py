@@ -153,7 +153,7 @@ def _parsed(pattern: Any) -> list[_Term]:
             continue
         match = _EDGE.fullmatch(text) or _SHORT.fullmatch(text)
         if match is None or bool(match[3]) == bool(match[5]):
-            msg = f"motifs: {text!r} is no edge or node of a pattern"
+            msg = f"motifs: {text!r} is not an edge or node of a pattern"
             raise GraphError(msg, where=caller(), hint=_HINT)
         first, second = (match[2] or f"({at}.0)"), (match[6] or f"({at}.1)")
         ends = (first, second) if match[5] else (second, first)

@@ -117,8 +117,8 @@ def entities(
         step: the size of the steps of scores.
 
     **Columns:** in: ``a``, ``b`` (of one type, long or string), ``score`` (double); of `must_link` and
-    `cannot_link` ``a``, ``b``; of `records` ``record``, of the same type. A pair with a null is no link. Out:
-    see `Entities`; ``record``, ``a``, ``b`` of their type, ``entity`` string.
+    `cannot_link` ``a``, ``b``; of `records` ``record``, of the same type. A pair with a null is not a link.
+    Out: see `Entities`; ``record``, ``a``, ``b`` of their type, ``entity`` string.
 
     Example:
         >>> import timely_spark as ts

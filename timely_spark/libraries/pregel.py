@@ -84,7 +84,7 @@ def pregel(
         vprog: or, slower, a function of one node (a named row); returns the new columns as tuple or dict, or
             for one column its value.
         send_msg_to_dst: the message from the source of each edge to its target: an expression, or several,
-            by column. A null is no message.
+            by column. A null is not a message.
         send_msg_to_src: the message from the target to the source.
         agg_msgs: "sum", "min", "max" or "mean"; or a function of the collection of messages, that
             returns one record for each node, with column ``node``.
@@ -104,7 +104,7 @@ def pregel(
         The nodes and edges after the last superstep; the nodes are a collection, so they are `Graph.nodes`.
 
     **Columns:** `nodes`: `node`, and any others but nested ones; `edges`: `src`, `dst` of the same
-    type, any others. Records with a null there are ignored, as are messages to what is no node. A program
+    type, any others. Records with a null there are ignored, as are messages to what is not a node. A program
     gets ``node``, the nodes' columns, ``msg`` (or the message's columns; null without a message), then the
     aggregators. A message is computed from ``src``, ``dst``, the edge's columns, and those of its ends, as
     ``src_rank`` and ``dst_rank`` for a column ``rank``. `mutate` gets nodes with ``node``, their columns, and
@@ -137,8 +137,8 @@ def pregel(
         {0: [(1, 7, 1), (2, 7, 1), (3, 7, 1)], 1: [(3, 6, 1), (3, 7, -1)]}
 
     Raises:
-        GraphError: an argument is no collection or function; there is not one program; no message is sent; or
-            an aggregate is unknown.
+        GraphError: an argument is not a collection or function; there is not one program; no message is sent;
+            or an aggregate is unknown.
         SchemaError: a column is missing, or ends and nodes are of different types; an expression does not
             fit, or a column's initial value and its later ones are of different types.
         VertexError: at run time: a node has two records, or a program returns other columns or rows.

@@ -123,11 +123,11 @@ class Supersteps:
             raise SchemaError(msg, where=caller(), hint="rename one.")
         batch = pa.schema([*(field for field in wide.schema if field.name != HALTED), *received])
         if self.halt is not None and not isinstance(self.halt, pc.Expression):
-            msg = f"pregel: halt={self.halt!r} is no expression"
+            msg = f"pregel: halt={self.halt!r} is not an expression"
             raise SchemaError(msg, where=caller(), hint="write pc.scalar(True), or a condition.")
         votes = {} if self.halt is None else {HALTED: self.halt}
         if projected("pregel: halt", votes, batch).types != [pa.bool_()] * len(votes):
-            msg = f"pregel: halt={self.halt} is no condition"
+            msg = f"pregel: halt={self.halt} is not a condition"
             raise SchemaError(msg, where=caller(), hint="compare with something, as pc.field('msg') > 1.")
         logic = Superstep(
             ("node",),

@@ -329,7 +329,7 @@ def aggregate(
 
     Args:
         stream: any.
-        named: results by name, for names that are no words of Python.
+        named: results by name, for names that are not words of Python.
         per: "accumulated" for all records up to each epoch, or "time" for those of each time alone.
         expire: after how many epochs without records the result starts again; by default never.
         columns: for each result ``"count"``, or a kind and a column as in ``("sum", "n")``: see

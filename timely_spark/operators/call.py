@@ -252,7 +252,7 @@ def call(
         {0: [('ab', 2), ('c', 1)]}
 
     Raises:
-        BadArgument: `rows`, `concurrency` or `attempts` is no number of at least 1, or `timeout` is 0.
+        BadArgument: `rows`, `concurrency` or `attempts` is not a number of at least 1, or `timeout` is 0.
         GraphError: `function` is not a function, or another step has the same `record`.
     """
     check_function("call", function, "table", awaited=True)

@@ -331,7 +331,7 @@ def _path(
         lawful = False
     if not lawful:
         declared = f"{step}: summaries[{pair}]={summary!r}"
-        msg = f"{declared} is no path from the times of its scope to the same or later"
+        msg = f"{declared} is not a path from the times of its scope to the same or later"
         hint = (
             "give None (no path), a number of epochs from 0 on, or a path summary as `times.PRODUCT` makes."
         )

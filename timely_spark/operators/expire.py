@@ -192,7 +192,7 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
     after = checked_expire("expire", stream, after) or 0
     schema = stream.schema
     if not isinstance(diff, str):
-        msg = f"expire: diff={diff!r} is no column's name"  # type: ignore[unreachable] # reached without a type checker
+        msg = f"expire: diff={diff!r} is not a column's name"  # type: ignore[unreachable] # reached without a type checker
         raise SchemaError(msg, where=caller(), hint="leave it out, or give a text.")
     if diff not in schema.names:
         schema = schema.append(pa.field(diff, pa.int32()))

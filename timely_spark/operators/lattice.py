@@ -125,7 +125,7 @@ class Merged(Joined):
 
     def __init__(self, monotone: Monotone) -> None:
         super().__init__(monotone)
-        #: on how many more records this process checks the law; it is no state
+        #: on how many more records this process checks the law; it is not a state
         self._unchecked = 0 if monotone.merge is natural else _CHECKED
 
     def _check(self, rows: pa.Table) -> None:

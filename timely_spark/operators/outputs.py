@@ -516,7 +516,7 @@ def capture_to(
 
     Raises:
         GraphError: the stream is in a loop.
-        BadArgument: `path` is no path.
+        BadArgument: `path` is not a path.
         OutputMismatch: at the start: the folder holds other files.
         TableTaken: at the start: another checkpoint's epochs are there, and `overwrite` is false.
     """

@@ -230,7 +230,7 @@ def _checked(command: Any, env: Any) -> tuple[tuple[str, ...], tuple[tuple[str, 
             raise GraphError(msg, where=caller(), hint="give a list of words.") from error
     words = tuple(command) if isinstance(command, Sequence) else ()
     if not words or not all(isinstance(word, str) and word and "\0" not in word for word in words):
-        msg = f"command={command!r} is no program with its arguments"
+        msg = f"command={command!r} is not a program with its arguments"
         raise GraphError(msg, where=caller(), hint='give a list of texts: ["python3", "totals.py"].')
     settings = {} if env is None else env
     if not isinstance(settings, Mapping) or not all(

@@ -212,7 +212,7 @@ class Program:
     def _junk(self, line: bytes) -> ProgramError:
         text = line[:_SHOWN].decode(errors="replace")
         return self._error(
-            f"wrote {text!r}, which is no message",
+            f"wrote {text!r}, which is not a message",
             hint="print to standard error: standard output is for messages only.",
         )
 

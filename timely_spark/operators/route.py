@@ -30,7 +30,7 @@ def exchange(
         >>> halves = flow.input("y", "n long").exchange(by="n % 2")
 
     Raises:
-        SchemaError: `by` is no expression of integers over the stream's columns.
+        SchemaError: `by` is not an expression of integers over the stream's columns.
         GraphError: both `keys` and `by` are given.
     """
     by = expression("exchange", by, stream.schema)
@@ -86,7 +86,7 @@ def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
         GraphError: one is of another kind or flow, or in another scope (collections: an unrelated one).
     """
     for other in others:
-        if getattr(other, "schema", stream.schema) != stream.schema:  # `then` refuses what is no stream
+        if getattr(other, "schema", stream.schema) != stream.schema:  # `then` refuses what is not a stream
             msg = (
                 f"concat: {stream.stage.name!r} has ({describe(stream.schema)}), {other.stage.name!r} has "
                 f"({describe(other.schema)})"

@@ -379,7 +379,7 @@ class Aggregating(Joins):
         unknown = [one for one, tree in zip(node.expressions, trees, strict=True) if tree not in keys]
         if unknown or (isinstance(node, exp.Grouping) and len(trees) != 1):
             where = unknown[0] if unknown else node
-            raise self.binder.refuse(where, f"{shown} of what is no key", "name one that is in GROUP BY.")
+            raise self.binder.refuse(where, f"{shown} of what is not a key", "name one that is in GROUP BY.")
         places = [len(keys) - 1 - keys.index(one) for one in trees or keys]
         bits = [
             f"shiftleft(shiftright(`{column}`, {shift}) & 1, {len(places) - 1 - n})"

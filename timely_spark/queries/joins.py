@@ -258,7 +258,7 @@ class Joins(FromItems):
         return parts, early, conditions
 
     def is_named(self, node: Any, names: VisibleColumns) -> bool:
-        """Whether a name is that of a column here; False of expressions that are no names."""
+        """Whether a name is that of a column here; False of expressions that are not names."""
         from sqlglot import exp
 
         try:

@@ -107,7 +107,7 @@ class BlockNames(ABC):
                 raise self._unknown(node, parts, names)
             return column_node(column, node)
         alias = self.aliased(node)
-        # another column of the result comes before those of the blocks around, and so does one that is no key
+        # another column of the result comes before those of the blocks around; so does one that is not a key
         lost = self._before is not None and names is self.names and self._before.has(parts)
         other = not names.has(parts) and (alias is not None or lost)
         match = None if other else self._found(node, parts, names)

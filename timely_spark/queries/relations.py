@@ -295,7 +295,7 @@ class RelationJoin(Relation):
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The left columns, and the right ones that are no keys."""
+        """The left columns, and the right ones that are not keys."""
         if self.how in {"semi", "anti"}:
             return self.left.schema
         more = [one for one in self.right.schema if one.name not in self.right_keys]

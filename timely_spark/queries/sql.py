@@ -45,9 +45,9 @@ def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -
         {0: [(1, 1), (2, 1), (3, 1)], 1: [(2, -1), (3, -1)]}
 
     Raises:
-        SqlError: the text is no query, does not fit the tables, or cannot be kept up to date; the message
+        SqlError: the text is not a query, does not fit the tables, or cannot be kept up to date; the message
             shows the place.
-        GraphError: a table is no collection, or of another flow, or there is none; or a step has the name.
+        GraphError: a table is not a collection, or of another flow, or there is none; or a step has the name.
     """
     from timely_spark.queries.scripts import bound, build_all, table_view
 

@@ -157,7 +157,7 @@ def prometheus_metrics(
 
     Raises:
         TimelyError: prometheus_client is not installed, or the port is in use.
-        BadArgument: the port is no number of a port, or the address no text.
+        BadArgument: `port` is not the number of a port, or `address` is not a text.
     """
     try:
         import prometheus_client
@@ -210,8 +210,8 @@ def progress_of(event: QueryProgressEvent) -> Progress | None:
         event: what Spark gives `StreamingQueryListener.onQueryProgress`.
 
     Returns:
-        The flow's progress; None if the query is no flow that this process has started, or if the micro-batch
-        is older than the checkpoint's history.
+        The flow's progress; None if the query is not a flow that this process has started, or if the
+        micro-batch is older than the checkpoint's history.
 
     Example:
         >>> class Listener(StreamingQueryListener):  # doctest: +SKIP
@@ -221,7 +221,7 @@ def progress_of(event: QueryProgressEvent) -> Progress | None:
         ...             report(event.progress.name, own.rounds, own.frontier, sum(own.state_bytes.values()))
 
     Raises:
-        BadArgument: `event` is no progress event.
+        BadArgument: `event` is not a progress event.
     """
     progress: Any = getattr(event, "progress", None)
     if progress is None:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from timely_spark.errors import TimelyError
 
-#: The archive's JVM says so if another one is given to it; that is no reason to print.
+#: The archive's JVM says so if another one is given to it; that is not a reason to print.
 _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 #: What would send the run below elsewhere.
 _ELSEWHERE = ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE", "SPARK_SUBMIT_OPTS")

@@ -321,7 +321,7 @@ def batch_id(log: RoundLog) -> int:
 
 
 def _batch_of_task() -> int | None:
-    """Spark's id of this task's micro-batch; None if it has none, or if this is no task of Spark's."""
+    """Spark's id of this task's micro-batch; None if it has none, or if this is not a task of Spark's."""
     from pyspark import TaskContext
 
     task = TaskContext.get()

@@ -33,7 +33,7 @@ def as_epoch(value: Any, label: str, where: Where | None = None) -> int:
     7
     """
     if not is_integer(value):
-        msg = f"{label}: {value!r} ({type(value).__name__}) is no epoch"
+        msg = f"{label}: {value!r} ({type(value).__name__}) is not an epoch"
         if isinstance(value, tuple):  # also a time
             msg += "; inner times and iterations end with their epoch, which may bring all of them until then"
         raise InvalidTime(msg, where=where, hint="an epoch is an integer from 0 on and below 2**62")

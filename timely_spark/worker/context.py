@@ -132,7 +132,7 @@ class CallContext:
 
     def _check_time(self, does: str, time: Timestamp) -> None:
         if not hasattr(time, "less_equal"):
-            msg = f"step {self.node.name!r} {does} {time!r}, which is no time"
+            msg = f"step {self.node.name!r} {does} {time!r}, which is not a time"
             raise CapabilityError(msg, hint="give the time of the call, or a later one, as ts.Time(epoch).")
 
     def _send_over(self, index: int, time: Timestamp, batch: pa.Table) -> None:

@@ -31,7 +31,7 @@ def check_epoch_column(name: str, schema: pa.Schema, column: Any, max_jump: Any)
     """Check the column of a source's epochs, and `max_jump`, which is returned as an int."""
     at, where = f"source {name!r}", caller()
     if column in ("clock", "manual"):
-        msg = f"{at}: epoch={column!r} is no column's name here, but a kind of epochs"
+        msg = f"{at}: epoch={column!r} is not a column's name here, but a kind of epochs"
         raise GraphError(
             msg, where=where, hint="give a column of another name; rename it in the DataFrame if need be."
         )

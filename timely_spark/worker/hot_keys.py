@@ -60,7 +60,7 @@ class Loads:
 def exchange_by_key(plan: Plan, vertex: int, input_: int) -> tuple[Stage, Partition] | None:
     """The stage and the partitioning of the exchange by key that leads to an input; None if there is none.
 
-    A key of the library's own, as that of a reduction without keys, is no key that a user can name.
+    A key of the library's own, as that of a reduction without keys, is not a key that a user can name.
     """
     for channel in plan.into[vertex, input_]:
         by = channel.exchange

@@ -252,7 +252,7 @@ def test_a_version_that_drops_or_changes_a_column_that_is_read_is_told(table: Ta
 
 
 def test_no_table_and_a_version_that_is_gone(table: Table) -> None:
-    with pytest.raises(BadFile, match="is no Delta table"):
+    with pytest.raises(BadFile, match="is not a Delta table"):
         ts.Dataflow("d").delta("t", table.folder)
     table.versions = 4
     table.commit(*BEGIN)

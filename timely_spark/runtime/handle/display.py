@@ -51,8 +51,8 @@ def watch(
         fraud: running, batch 4, 61 rounds; now batch 5, round 12, hops: iteration 40, 1,200 changes
 
     Raises:
-        GraphError: `every` or `seconds` is no length of time.
-        InvalidTime: `until` is no epoch.
+        GraphError: `every` or `seconds` is not a length of time.
+        InvalidTime: `until` is not an epoch.
     """
     ends = math.inf if seconds is None else time.monotonic() + length("seconds", seconds)
     is_complete = None

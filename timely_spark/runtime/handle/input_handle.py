@@ -67,7 +67,7 @@ class InputHandle:
 
         Raises:
             EpochClosed: the epoch, or the input, is closed.
-            InvalidTime: `epoch` is no epoch.
+            InvalidTime: `epoch` is not an epoch.
             SchemaError: the records do not fit the input's schema.
         """
         table = as_table(records, self.schema)
@@ -91,7 +91,7 @@ class InputHandle:
 
         Raises:
             EpochClosed: `epoch` is below the current one, or the input is closed.
-            InvalidTime: `epoch` is no epoch.
+            InvalidTime: `epoch` is not an epoch.
         """
         if self.epochs == "clock":
             raise EpochClosed.by_the_clock(self.name, "advance_to")

@@ -265,7 +265,7 @@ class Round:
             last: how many of the last iterations are shown. A cycle is found if they have it twice.
 
         Raises:
-            BadArgument: `last` is no number of at least 2.
+            BadArgument: `last` is not a number of at least 2.
             UnknownName: there is no such loop or step in a loop.
         """
         last = integer("last", last, least=2)

@@ -404,7 +404,7 @@ class Query:
             Whether the epoch is complete; False after the timeout, or when the query has ended before.
 
         Raises:
-            InvalidTime: `epoch` is no epoch.
+            InvalidTime: `epoch` is not an epoch.
             TimelyError: the query failed.
         """
         if isinstance(target, Number):
@@ -442,7 +442,7 @@ class Query:
             True
 
         Raises:
-            InvalidTime: `epoch` is no epoch.
+            InvalidTime: `epoch` is not an epoch.
             QueryEnded: the query's temporary checkpoint is deleted.
         """
         epoch = as_epoch(epoch, "cancel", caller())

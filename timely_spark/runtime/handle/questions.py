@@ -70,9 +70,9 @@ def ask(
     Raises:
         UnknownName: there is no captured output of a name.
         SchemaError: the question and the collection have no column in common, or of other types; the
-            output is no collection's.
-        BadArgument: two of `fresh`, `within` and `at` are given, or `within` is no time.
-        InvalidTime: `at` is no epoch.
+            output is not a collection's.
+        BadArgument: two of `fresh`, `within` and `at` are given, or `within` is not a time.
+        InvalidTime: `at` is not an epoch.
         NotComplete: the epoch did not complete in time, or the query ended before; or records were sent
             to an epoch that an input has not closed; or the epoch `at` is not complete.
         TimelyError: the query failed.

@@ -36,7 +36,7 @@ def why(self: Query, epoch: int | None = None) -> Why:
             before hops.link -> out
 
     Raises:
-        InvalidTime: `epoch` is no epoch.
+        InvalidTime: `epoch` is not an epoch.
         QueryEnded: the query's temporary checkpoint is deleted.
     """
     self._check_kept("why()")

@@ -109,7 +109,7 @@ class Driver:
         before, coordinator, states = last.manifest, last.coordinator, last.states
         offsets = log.spark.text(micro_batch)
         if self.context.resident and not rows.num_rows and before.batch >= self.context.first:
-            # a micro-batch began so that the driver can stay: that is no batch of the flow
+            # a micro-batch began so that the driver can stay: that is not a batch of the flow
             manifest = replace(before, micro_batch=micro_batch, offsets=offsets, resident=True, worked=False)
             log.write(manifest, pa.concat_tables([last.rows, states.rows()]))
             log.check_owner()  # Spark commits the micro-batch when this returns

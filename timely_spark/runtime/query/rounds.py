@@ -302,7 +302,7 @@ def _described(session: SparkSession, text: str) -> Iterator[None]:
         spark = session.sparkContext
         before = spark.getLocalProperty("spark.job.description")
         spark.setJobDescription(text)
-    except Exception:  # noqa: BLE001 - a description is no reason to fail
+    except Exception:  # noqa: BLE001 - a description is not a reason to fail
         yield
         return
     try:

@@ -56,7 +56,7 @@ class Begin:
 
 
 def read_time(text: str) -> datetime | None:
-    """A time as Spark reads it; None if the text is no time, or not always the same one, as "now" is."""
+    """A time as Spark reads it; None if the text is not a time, or not always the same one, as "now" is."""
     if not re.match(r"\s*[+-]?\d{4}", text):
         return None
     try:

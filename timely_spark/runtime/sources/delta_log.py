@@ -68,7 +68,7 @@ class DeltaLog:
         """The newest version."""
         if versions := [int(match[1]) for name in self._names() if (match := _COMMIT.fullmatch(name))]:
             return max(versions)
-        msg = f"{self.folder.path} is no Delta table"
+        msg = f"{self.folder.path} is not a Delta table"
         raise self.folder.error(msg, "give the folder that has _delta_log.")
 
     def check_reachable(self, version: int) -> None:

@@ -202,7 +202,7 @@ class Folder:
 
         Raises:
             BadFile: there is no schema and no file, or the newest file cannot be read or has other columns.
-            BadArgument: a default is no value of its column.
+            BadArgument: a default is not a value of its column.
         """
         if declared is None:
             schema, schemas = self._inferred_schema(quarantine=quarantine)

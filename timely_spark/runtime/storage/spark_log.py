@@ -154,7 +154,7 @@ class SparkLog:
 
 
 def _is_behind(now: Any, old: Any) -> bool:
-    """Whether a number in an offset is less than in the one before, is missing, or is no number."""
+    """Whether a number in an offset is less than in the one before, is missing, or is not a number."""
     if isinstance(old, dict):
         pairs = ((now.get(key), end) for key, end in old.items() if key != "after")
         return not isinstance(now, dict) or any(_is_behind(*pair) for pair in pairs)
