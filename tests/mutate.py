@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -298,6 +299,7 @@ class Mutating:
     def asked(self, mutation: Mutation, items: list[pytest.Item]) -> tuple[str, str]:
         """Make a change in this process, and run tests until one fails."""
         path = PACKAGE / mutation.file
+        gc.unfreeze()  # the package's functions among them
         if not put(path.read_text(), mutation, str(path)):
             return "lost", ""  # the function is not there to be changed
         self.failed.clear()

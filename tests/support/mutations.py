@@ -225,9 +225,8 @@ def mutated(source: str, mutation: Mutation) -> ast.Module:
 
 
 def put(source: str, mutation: Mutation, path: str) -> int:
-    """Change the functions that this process has of a file; returns how many there were."""
+    """Change the functions of a file that garbage collection knows; returns how many there were."""
     new = {one.co_firstlineno: one for one in _codes(compile(mutated(source, mutation), path, "exec"))}
-    gc.unfreeze()
     found = 0
     for one in gc.get_objects():
         if isinstance(one, FunctionType) and one.__code__.co_filename == path:
