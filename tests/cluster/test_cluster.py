@@ -19,7 +19,6 @@ from typing import Any
 import networkx as nx
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -37,8 +36,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with standalone.Cluster(tmp_path_factory.mktemp("cluster"), daemons=YOUNG) as running:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SPARK_HOME with PySpark's zips, as clusters have them, and the jars whose classes are archived."""
+    home = tmp_path_factory.mktemp("home")
+    for part in ("bin", "python"):
+        (home / part).symlink_to(standalone.installed() / part)
+    (home / "jars").symlink_to(Path(os.environ.get("SPARK_HOME", standalone.installed())) / "jars")
+    return home
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Any]:
+    with standalone.Cluster(tmp_path_factory.mktemp("cluster"), daemons=YOUNG, home=home) as running:
         yield running
 
 
@@ -82,7 +91,9 @@ def module(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def submit(request: pytest.FixtureRequest, bare_python: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def submit(
+    request: pytest.FixtureRequest, bare_python: Path, home: Path, tmp_path: Path
+) -> Iterator[Callable[..., Any]]:
     """spark-submit in client mode, from an empty directory; what still runs when the test ends is ended.
 
     Without a master it starts the cluster.
@@ -103,7 +114,6 @@ def submit(request: pytest.FixtureRequest, bare_python: Path, tmp_path: Path) ->
             "spark.driver.defaultJavaOptions": YOUNG,
         }
         master = master or request.getfixturevalue("cluster").url
-        home = Path(pyspark.__file__).parent  # a full one: PySpark's zip comes first, as on other clusters
         local = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "local")}
         local["SPARK_HOME"] = str(home)
         options = [option for name, value in confs.items() for option in ("--conf", f"{name}={value}")]

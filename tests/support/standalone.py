@@ -29,13 +29,21 @@ PATIENCE = 200
 TIED = ("setpriv", "--pdeathsig", "KILL")
 
 
+def installed() -> Path:
+    """The installed PySpark, which is a SPARK_HOME."""
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
 class Cluster:
     """Started when entered, ended when left; by its own processes only, and with all that they started.
 
     Every process leads a session (setsid), in which all its children stay: a worker's executors and their
     Python workers die with it. With `tied` they also die with this process, however it ends. Workers have
     addresses of their own, all of them this machine's, so that Spark takes them for different machines: it
-    lets no task run twice on one. `daemons` are Java options of the master and the workers.
+    lets no task run twice on one. `daemons` are Java options of the master and the workers, `home` is the
+    SPARK_HOME of all machines.
     """
 
     def __init__(
@@ -46,9 +54,11 @@ class Cluster:
         cores: int = 1,
         memory: str = "700m",
         daemons: str = "",
+        home: Path | None = None,
         tied: bool = True,
     ) -> None:
         self.folder, self.workers, self.daemons, self.tied = folder, workers, daemons, tied
+        self.home = home or installed()
         self.resources = ["--cores", str(cores), "--memory", memory]
         self.url = ""
         self._addresses = (f"127.0.0.{number}" for number in itertools.count(1))
@@ -94,13 +104,10 @@ class Cluster:
         return sorted(path.parent for path in (self.folder / name).glob("app-*/*/stderr"))
 
     def _launch(self, name: str, role: str, address: str, *args: str) -> None:
-        import pyspark
-
-        home = Path(pyspark.__file__).parent
-        spark_class = [*(TIED if self.tied else ()), "bash", str(home / "bin" / "spark-class"), role]
+        spark_class = [*(TIED if self.tied else ()), "bash", str(self.home / "bin" / "spark-class"), role]
         place = ["--host", address, "--port", "0", "--webui-port", "0"]
         local = {
-            "SPARK_HOME": str(home),
+            "SPARK_HOME": str(self.home),
             "SPARK_LOCAL_IP": address,
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
