@@ -127,9 +127,7 @@ def test_the_oracle_is_networkx(changing: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dangling", "start"), in_turn(["drop", "spread"], ["unit", "uniform"]))
-def test_ranks_from_sources_are_those_of_networkx(
-    follows: Any, changing: Any, dangling: str, start: str
-) -> None:
+def test_ranks_from_sources_are_those_of_networkx(changing: Any, dangling: str, start: str) -> None:
     edges = changing(8, 14, 4, seed=5)
     sources = [[(0, 1), (1, 1)], [(77, 1), (1, -1)], [(0, -1)], [(2, 1), (2, 1)]]
 

@@ -49,7 +49,6 @@ def submitted(name: str, *args: Any) -> subprocess.CompletedProcess[str]:
     local = ["--master", "local[2]", "--properties-file", str(conf), *packages]
     return subprocess.run(
         ["bash", str(home / "bin" / "spark-submit"), *local, str(JOBS / f"{name}.py"), *map(str, args)],
-        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

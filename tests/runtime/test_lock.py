@@ -143,7 +143,7 @@ def test_without_locks_a_start_continues_and_warns(
 
 
 def test_the_lock_of_a_query_outlives_a_connection_that_fails(
-    tmp_path: Path, held: Lock, monkeypatch: pytest.MonkeyPatch
+    held: Lock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost, ends, released = threading.Event(), threading.Event(), threading.Event()
 

@@ -267,7 +267,7 @@ def test_a_query_whose_session_was_stopped_makes_room_for_its_flow(session: Sess
     assert (old.is_active, new.is_active, numbers(tmp_path)) == (False, True, [1, 2])
 
 
-def test_a_session_that_was_stopped_is_refused(session: Session) -> None:
+def test_a_session_that_was_stopped_is_refused() -> None:
     stopped: Any = Session()
     stopped.sparkContext = SimpleNamespace(master="local[2]")
     with pytest.raises(NoSession, match=r"(?s)session was stopped.*Hint: make another"):
