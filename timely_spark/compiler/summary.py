@@ -92,7 +92,8 @@ class PlanSummary:
         if self.times is not None:
             kind: Any = self.times
             edges = [Arc(a, b, kind.summary(*map(tuple, s)), exchange=x) for a, b, x, s in data["edges"]]
-            self.reach = Reachability(len(self.places), edges)
+            identities = [kind.identity(self.steps[step][-1]) for step, _ in self.places]
+            self.reach = Reachability(len(self.places), edges, identities=identities)
 
     @classmethod
     def of(cls, plan: Plan) -> PlanSummary:

@@ -167,8 +167,9 @@ class Coordinator:
         reports, others = _read(batch_id, rows)
         total = Report.sum([*(report for _, report in reports), others])
         ticks, advanced = set(total.ticks), dict(total.advanced)
-        self.read_rows.update(total.read)
-        self.quarantined.update(total.quarantined)
+        _add(self.read_rows, total.read)
+        _add(self.quarantined, total.quarantined)
+        _add(self.late_rows, total.late)
         self._count(reports, others)
         counted = self._counted = self._reported(reports, others)
         # all changes of the round at once, so that no decrement comes before its increment
@@ -254,7 +255,6 @@ class Coordinator:
 
     def _advance_inputs(self, advanced: dict[str, int | None], total: Report) -> None:
         """Advance the inputs as a round's reports say."""
-        self.late_rows.update(total.late)
         self.no_epoch_yet -= total.seen.keys()
         for source in self.plan.inputs:
             name, old = source.name, self.inputs[source.name]
@@ -336,16 +336,14 @@ class Coordinator:
         stats["bytes_in_flight"] = stats.pop("bytes_sent", 0)
         stats["pending_notifications"] = self.pending_count
         stats["left"] = len(self.unfinished) + self.unfinished_elsewhere
+        frontiers = {node.name: _in_order(self.tracker.frontier(node.arrives)) for node in self.end_nodes}
         return RoundResult(
             rows=wire.concat([messages, wire.table((worker, header) for worker in sorted(wake))]),
             awake=awake,
             header=header,
             outputs=outputs,
-            released=sorted(self._release(), key=lambda pair: pair[1]),
-            frontier={
-                node.name: [time.encode() for time in _in_order(self.tracker.frontier(node.arrives))]
-                for node in self.end_nodes
-            },
+            released=sorted(self._release(frontiers), key=lambda pair: pair[1]),
+            frontier={name: [time.encode() for time in times] for name, times in frontiers.items()},
             complete=not awake and all(at is None for at in self.inputs.values()) and not self.pending_count,
             late=dict(self.late_rows),
             read=dict(self.read_rows),
@@ -426,11 +424,11 @@ class Coordinator:
             if not waiting:
                 del pending[index]
 
-    def _release(self) -> Iterable[tuple[str, int]]:
+    def _release(self, frontiers: Mapping[str, list[Any]]) -> Iterable[tuple[str, int]]:
         clocked = any(source.epochs == "clock" for source in self.plan.inputs)
         for sink, epochs in self.unreleased.items():
             until = max(self.last_epoch, *epochs, -1) + 1
-            for time in self.tracker.frontier(self.plan.by_name[sink].arrives):
+            for time in frontiers[sink]:
                 until = min(until, time.epoch)
             after = self.last_released[sink]
             if clocked or self.first_epoch is None:  # a batch without input is not an epoch
@@ -569,6 +567,12 @@ def _by_worker(rows: pa.Table, kind: type[Item]) -> pa.Table:
     if not len(places := wire.places(rows, kind)):
         return NO_ROWS
     return wire.at(rows, places[np.argsort(rows["worker"].to_numpy()[places], kind="stable")])
+
+
+def _add(counts: Counter[str], more: Mapping[str, int]) -> None:
+    """Add to counts; `Counter.update` takes longer than a round has."""
+    for name, n in more.items():
+        counts[name] += n
 
 
 def _in_order(times: Iterable[Timestamp]) -> list[Any]:

@@ -43,7 +43,7 @@ from timely_spark.state.codec import BlobStore, pack_json, unpack_json
 from timely_spark.state.exchange import partitioned
 from timely_spark.times import Timestamp
 from timely_spark.worker import wire
-from timely_spark.worker.context import errors_of
+from timely_spark.worker.context import ErrorsOf
 from timely_spark.worker.epoch_columns import by_column
 from timely_spark.worker.notify import Pending
 from timely_spark.worker.round import FORMAT, Worker
@@ -441,7 +441,7 @@ class Migrator:
                 f"write repartition() for such vertices; or {self.as_before}",
             )
         elif with_state:
-            with errors_of(node):
+            with ErrorsOf(node):
                 states = [changed(worker.vertex(node), node.template) for worker in with_state]
                 repartitioned = node.template.repartition(
                     states, len(new), lambda input_, table: self._parts(node, "state", input_, table)

@@ -145,13 +145,15 @@ class RowsByKey:
             return []
         self._grow(int(keys.max()) + 1)
         sizes = self._size[keys]
+        if not sizes.any():
+            return []
         which = np.arange(len(keys)).repeat(sizes)
         at = ranges(self._start[keys], sizes)
         return [which, *(column[at] for column in self._columns)]
 
     def replace(self, keys: Indices, rows: Rows) -> None:
         """Replace the rows of some keys; the first column is the position of the key in `keys`, ascending."""
-        if not len(keys):
+        if not len(keys) or not (rows or self._columns):
             return
         self._grow(int(keys.max()) + 1)
         self._size[keys] = 0
@@ -160,8 +162,8 @@ class RowsByKey:
         which, *columns = rows
         n = len(which)
         if not self._columns:
-            self._columns = [np.zeros(0, np.int64) for _ in columns]
-        if self._used + n > len(self._columns[0]):
+            self._columns = [np.zeros(max(2 * n, FEW), np.int64) for _ in columns]
+        elif self._used + n > len(self._columns[0]):
             self._make_room(n)
         sizes = np.bincount(which, minlength=len(keys))
         self._start[keys], self._size[keys] = self._used + sizes.cumsum() - sizes, sizes

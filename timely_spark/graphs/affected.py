@@ -27,14 +27,16 @@ class Affected:
         self._hashes: Hashes = np.zeros(0, np.uint64)
         #: integer values, sorted, with their numbers; newer values, at most as many, are not sorted yet
         self._sorted = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        #: whether the node's row was looked up, and whether the state has one
-        self.looked_up = self.stored = np.zeros(0, np.bool_)
+        self._flags, self._rows = np.zeros((3, 0), np.bool_), np.zeros((6, 0), np.int64)
+        self._split()
+
+    def _split(self) -> None:
+        #: whether the node's row was looked up, whether the state has one, and whether it has lost its parent
+        self.looked_up, self.stored, self.detached = self._flags
         #: the row before the batch: the least node of the component, and the parent; a root is its own parent
-        self.old_label = self.old_parent = self.old_rank = np.zeros(0, np.int64)
+        self.old_label, self.old_parent, self.old_rank = self._rows[:3]
         #: the row after the batch; a parent's rank is less than the ranks of its children
-        self.label = self.parent = self.rank = np.zeros(0, np.int64)
-        #: whether the node has lost its parent
-        self.detached = np.zeros(0, np.bool_)
+        self.label, self.parent, self.rank = self._rows[3:]
 
     def __len__(self) -> int:
         return len(self.values)
@@ -62,10 +64,9 @@ class Affected:
             number = self._in_order()
             numbers = [number[codes] for codes in numbers]
         if more := len(self) - len(self.looked_up):
-            for name in ("looked_up", "stored", "detached"):
-                setattr(self, name, np.append(getattr(self, name), np.zeros(more, np.bool_)))
-            for name in ("old_label", "old_parent", "old_rank", "label", "parent", "rank"):
-                setattr(self, name, np.append(getattr(self, name), np.full(more, NO_NODE)))
+            self._flags = np.concatenate([self._flags, np.zeros((3, more), np.bool_)], axis=1)
+            self._rows = np.concatenate([self._rows, np.full((6, more), NO_NODE)], axis=1)
+            self._split()
         return numbers
 
     def _numbered(self, arrays: list[npt.NDArray[Any]]) -> tuple[list[Indices], pa.Array]:
@@ -83,6 +84,8 @@ class Affected:
             at = np.minimum(np.searchsorted(sorted_, values), len(sorted_) - 1)
             numbers = np.where(sorted_[at] == values, order[at], NO_NODE)
         start, new = len(sorted_), numbers == NO_NODE
+        if not new.any():
+            return np.split(numbers, np.cumsum([len(array) for array in arrays])[:-1]), self.values
         codes, different = pd.factorize(np.append(numbered[start:], values[new]))
         numbers[new] = codes[len(numbered) - start :] + start
         every = pa.array(np.append(numbered[:start], different), self.values.type)

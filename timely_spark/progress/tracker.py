@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
@@ -25,7 +25,8 @@ class Tracker:
     >>> from timely_spark.progress import Arc
     >>> from timely_spark.times import PRODUCT, Time
     >>> one = PRODUCT.identity(0)
-    >>> tracker = Tracker(Reachability(3, [Arc(0, 1, one, True), Arc(1, 2, one, False)]))
+    >>> edges = [Arc(0, 1, one, True), Arc(1, 2, one, False)]
+    >>> tracker = Tracker(Reachability(3, edges, identities=[one] * 3))
     >>> tracker.input_at(0, None, Time(0))
     >>> tracker.update([(1, Time(0), 1), (0, Time(0), 1)])
     >>> tracker.input_at(0, Time(0), Time(1))
@@ -36,9 +37,10 @@ class Tracker:
     (Antichain([Time(1)]), Antichain([]))
     """
 
-    # The propagation runs on three layers of the graph; node = location + layer * n. Pointstamps begin in
-    # layer 0, and move to layer 1 by their first exchange; inputs are in layer 2. Every edge increases
-    # `Reachability.order`, so all changes of a (node, time) are made before it is handled, once.
+    # The propagation runs on two layers of the graph; node = location + layer * n. Pointstamps begin in layer
+    # 0, and move to layer 1 by their first exchange. Every edge increases `Reachability.order`, so all
+    # changes of a (node, time) are made before it is handled, once. Open inputs are not propagated: they move
+    # in each epoch, and few locations are asked for their frontier.
 
     def __init__(self, reachability: Reachability) -> None:
         self.reachability = reachability
@@ -51,9 +53,13 @@ class Tracker:
         self._queue: list[tuple[Any, int, Any]] = []
         #: Locations whose `arrivals` have changed since `arrived` was last called.
         self._arrived: set[int] = set()
-        #: For each epoch the number of least times in `_stamps`, without open inputs; and a heap of epochs.
+        #: For each epoch the number of least times in `_stamps`; and a heap of epochs.
         self._epochs: dict[int, int] = {}
         self._oldest: list[int] = []
+        #: For each location the counts of open inputs into it; and, of locations that were asked for since
+        #: these have changed, the times to which open inputs lead there.
+        self._inputs: dict[int, MutableAntichain[Any]] = {}
+        self._led_to: dict[int, list[Any]] = {}
 
     # -- counts and inputs -----------------------------------------------------------------------------------
 
@@ -76,18 +82,13 @@ class Tracker:
 
     def update_inputs(self, location: int, changes: Iterable[tuple[Any, int]]) -> None:
         """Add to the counts of open inputs into a location: (time, change)."""
-        self._count(location + 2 * self.reachability.n, changes)
+        if _counted(self._inputs, location, changes):
+            self._led_to.clear()
 
-    def _count(self, node: int, changes: Iterable[tuple[Any, int]]) -> None:
-        if (counted := self._stamps.get(node)) is None:
-            counted = self._stamps[node] = MutableAntichain()
-        changed = counted.update_iter(changes)
-        if not counted:
-            del self._stamps[node]
-        for time, n in changed:
-            self._push(node, time, n)
-            if node < 2 * self.reachability.n:
-                self._count_epoch(time.epoch, n)
+    def _count(self, location: int, changes: Iterable[tuple[Any, int]]) -> None:
+        for time, n in _counted(self._stamps, location, changes):
+            self._push(location, time, n)
+            self._count_epoch(time.epoch, n)
 
     def _count_epoch(self, epoch: int, n: int) -> None:
         count = self._epochs.get(epoch, 0) + n
@@ -144,9 +145,21 @@ class Tracker:
     def frontier(self, location: int) -> Antichain[Any]:
         """The least times of pointstamps that are at a location or could result there; empty if complete."""
         self._drain()
-        n = self.reachability.n
-        layers = (self._implied.get(node) for node in (location, location + n, location + 2 * n))
-        return Antichain(time for counted in layers if counted is not None for time in counted.least)
+        layers = (self._implied.get(node) for node in (location, location + self.reachability.n))
+        times = [time for counted in layers if counted is not None for time in counted.least]
+        if self._inputs and location not in self._led_to:
+            self._led_to[location] = self._from_inputs(location)
+        return Antichain([*times, *self._led_to.get(location, ())])
+
+    def _from_inputs(self, location: int) -> list[Any]:
+        """The times at which something may arrive from open inputs."""
+        return [
+            time
+            for at, counted in self._inputs.items()
+            for path in self.reachability.paths_from(at)[0].get(location, ())
+            for least in counted.least
+            if (time := path.results_in(least)) is not None
+        ]
 
     def arrivals(self, location: int) -> Antichain[Any]:
         """The least times that may still arrive over an exchange, not counting open inputs."""
@@ -171,29 +184,20 @@ class Tracker:
     def count(self, location: int, time: Timestamp) -> int:
         """The count of a pointstamp; with `Reachability.n` added to its location, that of open inputs."""
         n = self.reachability.n
-        stamps = self._stamps.get(location if location < n else location + n)
-        return 0 if stamps is None else stamps.counts.get(time, 0)
+        counted = self._stamps.get(location) if location < n else self._inputs.get(location - n)
+        return 0 if counted is None else counted.counts.get(time, 0)
 
     # -- the counts ------------------------------------------------------------------------------------------
 
     @property
     def active(self) -> dict[tuple[int, Any], int]:
         """The counts that are not zero, by (location, time), without open inputs."""
-        return self._counts(lambda node: node < self.reachability.n)
+        return _by_place(self._stamps)
 
     @property
     def inputs(self) -> dict[tuple[int, Any], int]:
         """The numbers of open inputs by (location, time)."""
-        return self._counts(lambda node: node >= self.reachability.n)
-
-    def _counts(self, wanted: Callable[[int], bool]) -> dict[tuple[int, Any], int]:
-        counted = [
-            ((node % self.reachability.n, time), n)
-            for node, stamps in self._stamps.items()
-            if wanted(node)
-            for time, n in stamps.counts.items()
-        ]
-        return dict(sorted(counted, key=lambda item: (item[0][0], item[0][1].order_key())))
+        return _by_place(self._inputs)
 
     def encode(self) -> dict[str, Any]:
         """The counts as plain JSON; equal counts have equal JSON."""
@@ -211,10 +215,27 @@ class Tracker:
         Antichain([Time(4)])
         """
         self = cls(reachability)
-        for kind, layer in (("counts", 0), ("inputs", 2)):
+        for kind, count in (("counts", self._count), ("inputs", self.update_inputs)):
             for location, time, n in data[kind]:
-                self._count(location + layer * reachability.n, [(times.decode(time), n)])
+                count(location, [(times.decode(time), n)])
         return self
+
+
+def _counted(
+    counts: dict[int, MutableAntichain[Any]], location: int, changes: Iterable[tuple[Any, int]]
+) -> list[tuple[Any, int]]:
+    """Add to the counts of a location; returns the changes of its least times."""
+    if (counted := counts.get(location)) is None:
+        counted = counts[location] = MutableAntichain()
+    changed = counted.update_iter(changes)
+    if not counted:
+        del counts[location]
+    return changed
+
+
+def _by_place(counts: Mapping[int, MutableAntichain[Any]]) -> dict[tuple[int, Any], int]:
+    every = [((at, time), n) for at, counted in counts.items() for time, n in counted.counts.items()]
+    return dict(sorted(every, key=lambda item: (item[0][0], item[0][1].order_key())))
 
 
 def encoded_counts(counts: Mapping[tuple[int, Any], int]) -> list[list[Any]]:

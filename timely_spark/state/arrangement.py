@@ -64,13 +64,13 @@ class Matches:
             return pa.table({})
         if not self.parts:
             return self.schema.empty_table().select(self.columns() if columns is None else list(columns))
-        tables = [part.take(at, columns, hashed) for part, at, hashed in self._with_hashes()]
+        tables = [part.take(at, columns, hashed) for part, at, hashed in self._with_hashes(columns)]
         return tables[0] if len(tables) == 1 else _concat(tables)
 
     def integers(self, column: str) -> npt.NDArray[Any] | None:
         """A column of signed integers without nulls; None if it is another."""
         taken = []
-        for part, at, hashed in self._with_hashes():
+        for part, at, hashed in self._with_hashes([column]):
             if (values := part.integers(column, at, hashed)) is None:
                 return None
             taken.append(values)
@@ -78,12 +78,13 @@ class Matches:
             return taken[0]
         return np.concatenate(taken) if taken else np.zeros(0, np.int64)
 
-    def _with_hashes(self) -> Iterator[tuple[Batch, Indices, Hashes | None]]:
-        """The parts, with the hashes of the rows where their keys are not stored."""
+    def _with_hashes(self, columns: Sequence[str] | None) -> Iterator[tuple[Batch, Indices, Hashes | None]]:
+        """The parts, with the hashes of the rows where one of these columns is a key that is not stored."""
         end = 0
         for part, at in self.parts:
             begin, end = end, end + len(at)
-            yield part, at, self.hashed[self.probe[begin:end]] if part.key else None
+            computed = part.key and (columns is None or part.key in columns)
+            yield part, at, self.hashed[self.probe[begin:end]] if computed else None
 
     def numbers(self, column: str) -> npt.NDArray[Any]:
         """A column that has integers and no nulls."""
@@ -381,10 +382,13 @@ def _runs(
         first, last = asked.searchsorted(part.hashes[0] & ~rest), asked.searchsorted(part.hashes[-1], "right")
         asked = asked[first:last]
     low = part.hashes.searchsorted(asked)
-    (some,) = (part.hashes.take(low, mode="clip") & ~rest == asked).nonzero()
+    stored = part.hashes.take(low, mode="clip")
+    (some,) = ((stored & ~rest if rest else stored) == asked).nonzero()
+    if not len(some):
+        return some, some
     low, who = low[some], some + first if first else some
     who = who if by_hash is None else by_hash[who]
-    if (part.distinct and not rest) or not len(some):
+    if part.distinct and not rest:
         return low, who
     once = part.starts is not None and not rest
     end = low + 1 if once else part.hashes.searchsorted(asked[some] | rest, "right")

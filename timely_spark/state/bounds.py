@@ -68,11 +68,11 @@ def parse_json(text: bytes | str) -> Any:
 def _batch(message: memoryview) -> tuple[bool, int]:
     """Whether the batch of a message is compressed, and its rows, by the message's flatbuffer."""
     root = _target(message, 0)
-    kind, header = message[_field(message, root, _KIND)], _target(message, _field(message, root, _HEADER))
+    if (kind := message[_field(message, root, _KIND)]) not in {_BATCH, _DICTIONARY}:
+        return False, 0
+    header = _target(message, _field(message, root, _HEADER))
     if kind == _DICTIONARY:
         header = _target(message, _field(message, header, _DATA))
-    elif kind != _BATCH:
-        return False, 0
     length = _field(message, header, _LENGTH)
     rows: int = struct.unpack_from("<q", message, length)[0] if length else 0
     return bool(_field(message, header, _COMPRESSION)), rows

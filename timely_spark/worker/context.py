@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,23 +32,28 @@ if TYPE_CHECKING:
     from timely_spark.worker.round import Worker
 
 
-@contextmanager
-def errors_of(node: Node, time: Timestamp | str = "", batch: pa.Table | None = None) -> Iterator[None]:
-    """Raise exceptions of the body as errors of the step that was called with `batch`."""
-    try:
-        yield
-    except (VertexError, LogDamaged, StorageFailed):
-        raise
-    except RAISED as error:
+class ErrorsOf:
+    """Raises exceptions of its body as errors of the step that was called with `batch`.
+
+    It is entered in each call of a vertex: a generator would take three times as many calls of functions.
+    """
+
+    __slots__ = ("_batch", "_node", "_time")
+
+    def __init__(self, node: Node, time: Timestamp | str = "", batch: pa.Table | None = None) -> None:
+        self._node, self._time, self._batch = node, time, batch
+
+    def __enter__(self) -> None:
+        """Nothing."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not isinstance(error, RAISED) or isinstance(error, VertexError | LogDamaged | StorageFailed):
+            return
         if isinstance(error, MemoryError) and not user_line(error):
-            error = _out_of_memory(error, batch)
-        rows = "" if batch is None else excerpt(batch)
-        where = node.stage.where
-        failed = VertexError.from_exception(node.name, where, error, time=str(time), rows=rows)
-        # of an error whose cause is a StopIteration, contextlib raises the cause
-        if isinstance(error, StopIteration):
-            raise failed from None
-        raise failed from error
+            error = _out_of_memory(error, self._batch)
+        rows = "" if self._batch is None else excerpt(self._batch)
+        node, time = self._node, str(self._time)
+        raise VertexError.from_exception(node.name, node.stage.where, error, time=time, rows=rows) from error
 
 
 def _out_of_memory(error: MemoryError, batch: pa.Table | None) -> MemoryError:

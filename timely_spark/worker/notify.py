@@ -11,7 +11,7 @@ import heapq
 import itertools
 import sys
 from bisect import bisect_left, insort
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -126,7 +126,7 @@ class Notificator:
         self._blocked: dict[int, list[_Entry]] = {}
         self._blocked_vertices: list[int] = []
         #: notifications that were requested (+1) and delivered (-1) since the round began
-        self.changed: Counter[Pending] = Counter()
+        self.changed: dict[Pending, int] = defaultdict(int)
         #: the capabilities, by location and epoch; and each location's epochs in order
         self._capabilities: dict[int, dict[int, MutableAntichain[Any]]] = {}
         self._epochs: dict[int, list[int]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
@@ -44,13 +44,13 @@ class Received:
         self.ticks: set[int] = set()
         self.advanced: dict[str, int | None] = {}
         self.seen: dict[str, int] = {}
-        self.late: Counter[str] = Counter()
+        self.late: dict[str, int] = defaultdict(int)
         self.refused: dict[str, Refused] = defaultdict(Refused)
-        self.read: Counter[str] = Counter()
-        self.quarantined: Counter[str] = Counter()
+        self.read: dict[str, int] = defaultdict(int)
+        self.quarantined: dict[str, int] = defaultdict(int)
         #: the pointstamps of the messages, and the records of inputs by channel, which `batches` counts
-        self.pointstamps: Counter[tuple[int, Any]] = Counter()
-        self.moved: Counter[int] = Counter()
+        self.pointstamps: dict[tuple[int, Any], int] = defaultdict(int)
+        self.moved: dict[int, int] = defaultdict(int)
         self._advance_inputs(items[Advance])
         self._check_epochs(items[Tick])
         self._inputs: list[InputBatch] = sorted(items[InputBatch], key=attrgetter("order"))
@@ -82,7 +82,8 @@ class Received:
         parts: dict[str, list[Tick]] = defaultdict(list)
         for tick in ticks:
             self.read[tick.source] += tick.read  # also 0: it was there
-            self.quarantined += Counter({tick.source: tick.quarantined})
+            if tick.quarantined:
+                self.quarantined[tick.source] += tick.quarantined
             epochs = self.plan.source(tick.source).epochs
             if tick.spans is not None:
                 parts[tick.source].append(tick)

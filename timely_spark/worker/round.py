@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic, perf_counter, perf_counter_ns
@@ -26,7 +26,7 @@ from timely_spark.state.arrow import FEW, data_bytes, from_bytes, to_bytes
 from timely_spark.state.codec import BlobRef, BlobStore, Chunk, Codec, pack_json, unpack_json
 from timely_spark.times import Timestamp
 from timely_spark.worker import wire
-from timely_spark.worker.context import CallContext, ReplayContext, errors_of
+from timely_spark.worker.context import CallContext, ErrorsOf, ReplayContext
 from timely_spark.worker.hot_keys import Loads
 from timely_spark.worker.loops import LoopState
 from timely_spark.worker.negatives import Negatives
@@ -127,8 +127,8 @@ class Worker:
         #: time spent in `step`, for statistics
         self.seconds = 0.0
         #: since the last state was written, records by channel, and nanoseconds by vertex
-        self.moved: Counter[int] = Counter()
-        self.spent: Counter[int] = Counter()
+        self.moved: dict[int, int] = defaultdict(int)
+        self.spent: dict[int, int] = defaultdict(int)
         #: asked before each delivery whether the round ends there; the next round does the rest
         self.ends: Callable[[Worker], bool] | None = None
         #: the present call: step, time, records, and its start by `time.monotonic`; None means between calls
@@ -149,7 +149,7 @@ class Worker:
         self.outbox = Outbox(self.plan, self.worker)
         self.outputs: dict[tuple[int, Any], list[pa.Table]] = defaultdict(list)
         self.negatives: list[Negatives] = []
-        self.stats: Counter[str] = Counter()
+        self.stats: dict[str, int] = defaultdict(int)
         self.queued_before = self._queued()
         received = self.received = Received(self.plan, batch_id, rows, header)
         self.header = received.header
@@ -161,7 +161,8 @@ class Worker:
         for batch in received.batches():
             self.enqueue(*batch)
         self.run()
-        self.moved.update(received.moved)
+        for channel, records in received.moved.items():
+            self.moved[channel] += records
         out = self._rows()
         self.seconds += perf_counter() - started
         return out
@@ -294,7 +295,7 @@ class Worker:
         outer, started = self.calling, perf_counter_ns()
         records = 0 if invocation.batch is None else invocation.batch.num_rows
         self.calling = node, invocation.time, records, monotonic()
-        with errors_of(node, invocation.time, invocation.batch):
+        with ErrorsOf(node, invocation.time, invocation.batch):
             self.context.call(node, self.vertex(node), invocation, capability, inputs)
         self.calling = outer
         self.running.pop()
@@ -313,13 +314,13 @@ class Worker:
         if node.index not in self.vertices:
             vertex, snapshot = instance(node.template), self.snapshots.get(node.name, VertexSnapshot())
             if snapshot.full is not None:
-                with errors_of(node):
+                with ErrorsOf(node):
                     data = self.codec.get(snapshot.full)
                     vertex.restore(self.codec.read(data, pickles=vertex.pickles, vertex=type(vertex)))
             replay = ReplayContext(self)
             vertex._context = replay  # noqa: SLF001 - only the worker sets the context
             for invocation in snapshot.invocations(self.codec):
-                with errors_of(node, invocation.time):
+                with ErrorsOf(node, invocation.time):
                     replay.call(node, vertex, invocation, None)
             vertex._context = self.context  # noqa: SLF001
             self.vertices[node.index] = vertex
@@ -327,15 +328,19 @@ class Worker:
 
     # -- out -------------------------------------------------------------------------------------------------
 
-    def _queued(self) -> Counter[tuple[int, Any]]:
-        return Counter((self.plan.nodes[index].lands(input_), time) for index, input_, time in self.queue)
+    def _queued(self) -> dict[tuple[int, Any], int]:
+        queued: dict[tuple[int, Any], int] = defaultdict(int)
+        for index, input_, time in self.queue:
+            queued[self.plan.nodes[index].lands(input_), time] += 1
+        return queued
 
     def _rows(self) -> pa.Table:
         """The rows for the driver: messages, outputs, and the report of the round."""
         received, items = self.received, list[tuple[int, Item]]()
         deltas = self._queued()
-        deltas.subtract(self.queued_before)
-        deltas.subtract(received.pointstamps)
+        for before in (self.queued_before, received.pointstamps):
+            for place, n in before.items():
+                deltas[place] -= n
         for pending, n in self.pending.changed.items():
             if pending.capability is not None:
                 deltas[self.plan.nodes[pending.node].holds(pending.input), pending.capability] += n
@@ -405,7 +410,7 @@ class Worker:
         nodes, snapshots = self.plan.nodes, {}
         for index in sorted({*self.invocations, *(self.plan.by_name[name].index for name in self.snapshots)}):
             self.codec.name_blobs(f"{prefix}-{index}")
-            with errors_of(nodes[index]):
+            with ErrorsOf(nodes[index]):
                 if snapshot := self._snapshot(nodes[index]):
                     snapshots[nodes[index].name] = snapshot
         self.codec.name_blobs(f"{prefix}-queue")

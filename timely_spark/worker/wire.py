@@ -10,12 +10,12 @@ import functools
 import json
 from array import array
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, astuple, dataclass, field, fields
 from enum import Enum
 from itertools import accumulate, chain, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
@@ -41,6 +41,7 @@ ROWS = pa.schema(
 
 NO_ROWS = pa.Table.from_batches([], ROWS)  # `empty_table` would import pandas
 
+_NO_LOOPS = LoopCounts()
 #: The sender of a report of all workers of another process.
 ELSEWHERE = -1
 
@@ -83,10 +84,9 @@ class Item:
         >>> Report(left=1).encode()
         '{"left":1}'
         """
-        names: tuple[str, ...] = self.__slots__
-        defaults = _defaults(type(self))  # type: ignore[arg-type] # a class has a hash of its own
-        values = [(name, getattr(self, name)) for name in names if name != self.binary]
-        return _as_json({name: value for name, value in values if value != defaults.get(name, _defaults)})
+        names, values, defaults = _encoded(type(self))  # type: ignore[arg-type] # a class has a hash of its own
+        named = zip(names, values(self), defaults, strict=True)
+        return _as_json({name: value for name, value, default in named if value != default})
 
     @classmethod
     def decode(cls, meta: str, payload: Any = None) -> Self:
@@ -100,12 +100,13 @@ class Item:
 
 
 @functools.cache
-def _defaults(item: Any) -> dict[str, Any]:
-    """The defaults of an item's fields that have one."""
-    factories = {
-        one.name: one.default_factory() for one in fields(item) if one.default_factory is not MISSING
-    }
-    return factories | {one.name: one.default for one in fields(item) if one.default is not MISSING}
+def _encoded(item: Any) -> tuple[list[str], Callable[[Any], Sequence[Any]], list[Any]]:
+    """The names of an item's fields without its payload, what gives their values, and their defaults."""
+    some = [one for one in fields(item) if one.name != item.binary]
+    defaults = [one.default if one.default_factory is MISSING else one.default_factory() for one in some]
+    names = [one.name for one in some]
+    values = attrgetter(*names) if len(names) > 1 else lambda of: [getattr(of, name) for name in names]
+    return names, values, defaults
 
 
 def _fields(item: Any) -> dict[str, Any]:
@@ -288,7 +289,7 @@ class Report(Item):
             refused=refused,
             read=_totals(part.read for part in parts),
             quarantined=_totals(part.quarantined for part in parts),
-            loops=LoopCounts.sum(part.loops for part in parts),
+            loops=LoopCounts.sum(part.loops for part in parts if part.loops != _NO_LOOPS),
             loads=sorted((load for part in parts for load in part.loads), key=astuple),
             negatives=sorted(one for part in parts for one in part.negatives),
             outputs=sorted({(sink, epoch) for part in parts for sink, epoch in part.outputs}),
@@ -317,11 +318,11 @@ def _sum_of_changes(parts: Iterable[list[Change]]) -> list[Change]:
     return [(at, time, n) for (at, _), (time, n) in sorted(sums.items()) if n]
 
 
-def _totals(parts: Iterable[dict[str, int]]) -> Counter[str]:
-    totals: Counter[str] = Counter()
+def _totals(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    totals: dict[str, int] = defaultdict(int)
     for part in parts:
-        if part:
-            totals.update(part)
+        for name in part:
+            totals[name] += part[name]
     return totals
 
 

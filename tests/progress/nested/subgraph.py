@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from tests.progress.nested.operate import Changes, Operate, Progress, Summaries, counted
 from timely_spark.progress.reachability import Arc, Reachability
 from timely_spark.progress.tracker import Tracker
-from timely_spark.times import Antichain, PathSummary, Timestamp
+from timely_spark.times import Antichain, MutableAntichain, PathSummary, Timestamp
 
 __all__ = ("OUTSIDE", "Connection", "Subgraph")
 
@@ -48,6 +48,16 @@ class _Tracker(Tracker):
         #: by location the frontier that `propagate` returned last, and the locations that have changed since
         self._told: dict[int, tuple[Any, ...]] = {}
         self._changed: set[int] = set()
+        self._outside: dict[int, MutableAntichain[Any]] = defaultdict(MutableAntichain)
+
+    def update_inputs(self, location: int, changes: Iterable[tuple[Any, int]]) -> None:
+        """Propagate open inputs as well, in a layer of their own: the changes of all frontiers are told."""
+        for time, n in self._outside[location].update_iter(changes):
+            self._push(location + 2 * self.reachability.n, time, n)
+
+    def frontier(self, location: int) -> Antichain[Any]:
+        outside = self._implied.get(location + 2 * self.reachability.n)
+        return Antichain([*super().frontier(location), *(() if outside is None else outside.least)])
 
     def _follow(self, location: int, layer: int, changes: Iterable[tuple[Any, int]]) -> None:
         self._changed.add(location)
