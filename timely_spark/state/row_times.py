@@ -166,7 +166,7 @@ class RowTimes:
 
 
 def advanced(table: pa.Table, kind: Times, since: int) -> pa.Table:
-    """The rows, with `Times.advance` applied to their times: no later time is before epoch `since`."""
+    """The rows with `CompactingTimes.advance` applied to their times: none is before epoch `since` then."""
     if only_epochs(kind):
         return replaced(table, EPOCH, np.maximum(epochs_of(table), since - 1))
     if not isinstance(kind, CompactingTimes):

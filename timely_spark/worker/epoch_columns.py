@@ -49,7 +49,7 @@ def kind_of(epochs: str) -> str:
 
 
 def by_column(epochs: str) -> bool:
-    """Whether `Source.epochs` is the name of a column."""
+    """Whether `Stage.epochs` is the name of a column."""
     return epochs not in {"clock", "manual"}
 
 

@@ -73,7 +73,7 @@ def inspect(checkpoint: str) -> Inspection:
     Raises:
         OtherFlow: there is no checkpoint of a flow.
         LogDamaged: a file is damaged or missing.
-        BadArgument: `checkpoint` is no path.
+        BadArgument: `checkpoint` is not a path.
     """
     log = RoundLog(path_text(checkpoint, "give the folder of start(checkpoint=...).", what="checkpoint"))
     identity = log.identity()
