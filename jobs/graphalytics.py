@@ -275,7 +275,7 @@ def write(path: Path, nodes: npt.NDArray[np.int64], found: pa.Table, unreached: 
     known = np.append(there, -1)[at] == nodes
     if unreached is None and not known.all():
         message = f"node {nodes[~known][0]} has no value"
-        raise ts.TimelyError(message, hint="this is a defect of the job: please report it, with the graph")
+        raise ts.TimelyError(message, hint="this is a defect of the job: please report it, with the graph.")
     of_nodes = np.append(values, np.array([0], values.dtype))[at]
     of_nodes = np.where(known, of_nodes, np.array([unreached or 0]).astype(values.dtype))
     fractions = values.dtype.kind == "f"

@@ -82,7 +82,7 @@ class Dataflow(Inputs, Suggests):
             refuse(name, what="name", expected="a text", hint=hint)
         if (broken := broken_law(times)) is not None:
             msg = f"flow {name!r} has times of the kind {type(times).__name__}: {broken}"
-            raise InvalidTime(msg, where=caller(), hint="correct the class: times.Times lists the laws")
+            raise InvalidTime(msg, where=caller(), hint="correct the class: times.Times lists the laws.")
         self.name = name
         self.graph = LogicalGraph(name, times)
         self.outputs: list[OutputSpec] = []

@@ -91,13 +91,13 @@ class InvalidTime(TimelyError, ValueError):
     def out_of_range(cls, values: Iterable[int], largest: int) -> Self:
         """An epoch or loop counter is negative or too large."""
         msg = f"an epoch and a loop counter lie between 0 and {largest}, got {tuple(values)}"
-        return cls(msg, hint="number epochs from 0 upwards")
+        return cls(msg, hint="number epochs from 0 upwards.")
 
     @classmethod
     def depths_differ(cls, left: object, right: object) -> Self:
         """Two times, or a time and a summary, are of different loop contexts."""
         msg = f"{left!r} and {right!r} differ in their number of loop counters, so in their loop contexts"
-        return cls(msg, hint="bring both into one context with enter or leave first")
+        return cls(msg, hint="bring both into one context with enter or leave first.")
 
 
 class CyclicTime(TimelyError, ValueError):
@@ -118,7 +118,7 @@ class CyclicTime(TimelyError, ValueError):
         path = " -> ".join(map(str, (*locations, locations[0])))
         error = cls(
             f"the cycle of locations {path} does not advance time: messages could return no later",
-            hint="every cycle must pass a feedback (of the loop that it stays in) or a delay",
+            hint="every cycle must pass a feedback (of the loop that it stays in) or a delay.",
         )
         error.locations = list(locations)
         return error
@@ -411,7 +411,7 @@ class LimitReached(VertexError):
     >>> error = LimitReached.of("hops", Where("job.py", 3), "near", epoch=2, iteration=5, rows="{'n': 1}")
     >>> print(error)
     loop 'hops' (job.py:3) ended at its limit after 5 iterations of epoch 2; 'near' would go on with {'n': 1}
-    Hint: start again with on_limit="warn" to drop these records; a larger limit needs a new checkpoint
+    Hint: start again with on_limit="warn" to drop these records; a larger limit needs a new checkpoint.
     >>> error.loop, error.epoch
     ('hops', 2)
 
@@ -465,14 +465,16 @@ class LimitReached(VertexError):
     @classmethod
     def text_of(cls, parts: Mapping[str, str | None], context: str) -> str:
         """The message."""
-        hint = 'start again with on_limit="warn" to drop these records; a larger limit needs a new checkpoint'
+        hint = (
+            'start again with on_limit="warn" to drop these records; a larger limit needs a new checkpoint.'
+        )
         if parts.get("grown") and not parts["loop"]:
-            hint = f"{FEWER}; or start more workers; or give start() or testing.run a larger epoch_limit"
+            hint = f"{FEWER}; or start more workers; or give start() or testing.run a larger epoch_limit."
         elif parts.get("grown"):
             hint = (
                 "end the body of the loop with distinct() (or min, max, reduce), which drops what has come "
                 "before; or bound it with max_iterations; or give start() or testing.run a larger "
-                "epoch_limit"
+                "epoch_limit."
             )
         return with_hint(f"{parts['cause']}{f' ({context})' if context else ''}", hint)
 

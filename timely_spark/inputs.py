@@ -521,7 +521,7 @@ class Inputs:
         self, handle_type: type[AnyInput], name: Any, outputs: list[pa.Schema], epochs: str, **more: Any
     ) -> AnyInput:
         if not isinstance(name, str):
-            hint = "name the input: its records are sent, and bound to DataFrames, by its name"
+            hint = "name the input: its records are sent, and bound to DataFrames, by its name."
             refuse(name, what="name", expected="a text", hint=hint)
         kind = kind_of(epochs)
         for stage in self.graph.stages:

@@ -27,7 +27,7 @@ class Notice:
     >>> print(Notice("iterations", "hops", "job.py:3", epoch=7, iteration=10000, rows="[1]"))
     loop 'hops' (job.py:3) has reached iteration 10000 in epoch 7; records: [1]
     Hint: let the loop drop repeated records, as distinct or min do; or bound it with max_iterations, \
-or with cancel(7); query.changing('hops') shows what still changes
+or with cancel(7); query.changing('hops') shows what still changes.
     """
 
     #: "iterations": a loop has very many iterations; "again": a step asks at a time for that time, and has
@@ -68,11 +68,11 @@ or with cancel(7); query.changing('hops') shows what still changes
                 hint = (
                     "let the loop drop repeated records, as distinct or min do; or bound it with "
                     f"max_iterations, or with cancel({self.epoch}); query.changing({self.loop!r}) shows what "
-                    "still changes"
+                    "still changes."
                 )
             case "again":
                 text = f"was notified of {self.rows} {self.iteration} times, and asks for it again"
-                hint = "let on_notify(time) ask for a later time, or for none once its work is done"
+                hint = "let on_notify(time) ask for a later time, or for none once its work is done."
             case "grows":
                 text = (
                     f"grows: iteration {self.iteration} of epoch {self.epoch} has {self.records:,} records; "
@@ -90,7 +90,7 @@ or with cancel(7); query.changing('hops') shows what still changes
                 )
             case "canceled":
                 text = f"ended by cancel{ended}"
-                hint = "the bound stays, for later epochs and restarts, until the loop gets another name"
+                hint = "the bound stays, for later epochs and restarts, until the loop gets another name."
         return text, hint
 
 

@@ -78,7 +78,7 @@ def read_by(context: Context, edge: int, kind: type[AnyVertex]) -> AnyVertex:
     index = context.feeds(edge)
     if not isinstance(index, kind):
         msg = f"input {edge} was built to read {kind.__name__}, and reads {type(index).__name__}"
-        raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")
+        raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow.")
     return index
 
 

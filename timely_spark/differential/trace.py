@@ -125,7 +125,7 @@ def check_since(time: Timestamp, since: int) -> None:
     """Check that a trace which was compacted up to an epoch may still get changes at a time."""
     if time.epoch < since:
         msg = f"a change at {time} arrives at a trace that was compacted up to epoch {since}"
-        raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow")
+        raise StateError(msg, hint="this is a defect of timely_spark: please report it, with the flow.")
 
 
 def consolidation(since: int, received: int = 0) -> Compact:

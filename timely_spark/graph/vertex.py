@@ -219,7 +219,7 @@ class Vertex:
         reason: object = cls.pickles
         if not isinstance(reason, str):
             msg = f"vertex {cls.__name__}: pickles={reason!r} is not a reason"
-            raise StateError(msg, hint="give the reason as a text, or leave pickles out")
+            raise StateError(msg, hint="give the reason as a text, or leave pickles out.")
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Receive a batch on input `edge` at `time`: all batches that waited at this (edge, time) as one.

@@ -157,6 +157,6 @@ def _checked(edges: Any, *, signed: bool) -> Any:
     if not pc.all(pc.fill_null(good, fill_value=False), min_count=0).as_py():
         bad = edges.filter(pc.invert(pc.fill_null(good, fill_value=False))).slice(0, 1).to_pylist()[0]
         msg = f"edge {bad} has no finite weight" + ("." if signed else " of at least 0.")
-        hint = "filter such edges out" if signed else "filter such edges out, or shift the weights"
+        hint = "filter such edges out." if signed else "filter such edges out, or shift the weights."
         raise SchemaError(msg, hint=hint)
     return edges

@@ -77,7 +77,7 @@ class Tracker:
         assert 0 <= location < self.reachability.n, location
         if old is not None and new is not None and not old.less_equal(new):
             msg = f"an input stands at {old!r} and cannot move to {new!r}, which is not later"
-            raise InvalidTime(msg, hint="advance an input to a later time, or close it")
+            raise InvalidTime(msg, hint="advance an input to a later time, or close it.")
         self.update_inputs(location, [(time, n) for time, n in ((old, -1), (new, +1)) if time is not None])
 
     def update_inputs(self, location: int, changes: Iterable[tuple[Any, int]]) -> None:

@@ -95,7 +95,7 @@ class LexicographicTimes(CompactingNestedTimes[Lexicographic, LexicographicSumma
         """The feedback of a loop: the last of ``depth`` counters + 1; ``limit`` only for ``depth`` 1."""
         if limit is not None and depth > 1:
             msg = f"the lexicographic order has no limit ({limit}) for the loop at nesting depth {depth}"
-            raise InvalidTime(msg, hint="limit only the outermost loop, or use the product order")
+            raise InvalidTime(msg, hint="limit only the outermost loop, or use the product order.")
         return NestedTimes.feedback(self, depth, limit)
 
 

@@ -292,7 +292,7 @@ class NestedTimes(Generic[TimeT_co, SummaryT_co]):
     def _in_loop(depth: int) -> None:
         if depth < 1:
             msg = f"there is no loop to leave or to go round at depth {depth}"
-            raise InvalidTime(msg, hint="enter a loop first")
+            raise InvalidTime(msg, hint="enter a loop first.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class ErrorsOf:
 def _out_of_memory(error: MemoryError, batch: pa.Table | None) -> MemoryError:
     """The machine's error in a step's own code, with what may be done."""
     size = "" if batch is None else f" for an input of {batch.num_rows:,} records"
-    hint = f"{FEWER}; or give the machine more memory"
+    hint = f"{FEWER}; or give the machine more memory."
     text = with_hint(f"the machine has too little memory{size}: {error}", hint)
     return MemoryError(text).with_traceback(error.__traceback__)
 

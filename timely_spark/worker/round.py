@@ -179,7 +179,7 @@ class Worker:
         if head["format"] != FORMAT:
             msg = f"a worker's state has format {head['format']}, this version reads {FORMAT}"
             raise StateError(
-                msg, hint="continue with the version that wrote it, or start with a new checkpoint"
+                msg, hint="continue with the version that wrote it, or start with a new checkpoint."
             )
         decode, by_name = self.plan.times.decode, self.plan.by_name
         self.snapshots = {

@@ -59,7 +59,7 @@ class Avro(Decoder):
         """
         from fastavro.schema import parse_schema
 
-        hint = "give the schema of Avro, as JSON or as a dict, by which the messages were written"
+        hint = "give the schema of Avro, as JSON or as a dict, by which the messages were written."
         try:
             record: Any = loads(schema) if isinstance(schema, str) else schema
             parse_schema(record)

@@ -344,7 +344,7 @@ def table_frame(name: str, table: str, *, changes: bool, begin: Begin) -> Any:
     """
     argument: Any = table
     if not isinstance(argument, str):
-        refuse(argument, what="table", expected="a text", hint="write catalog.schema.table")
+        refuse(argument, what="table", expected="a text", hint="write catalog.schema.table.")
     session, quoted = active_session(None), table_name(table)
     try:
         reader = _reader(session, changes=changes, begin=begin)

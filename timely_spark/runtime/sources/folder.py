@@ -92,7 +92,7 @@ class Folder:
             hint = "read other formats with flow.source(name, spark.readStream...)"
             refuse(form, what="format", expected=expected, hint=hint)
         if filesystem is not None and not isinstance(filesystem, fs.FileSystem):
-            hint = "leave it out for paths and URIs"
+            hint = "leave it out for paths and URIs."
             refuse(filesystem, what="filesystem", expected="one of pyarrow.fs", hint=hint)
         if not isinstance(defaults, Mapping | None):
             refuse(defaults, what="defaults", expected="a dict", hint='as in defaults={"diff": 1}')
@@ -213,9 +213,9 @@ class Folder:
             kind = schema.field(name).type if name in schema.names else None
             if kind is None or value is None or _scalar(value, kind) is None:
                 expected = f"values of columns of ({describe(schema)})"
-                hint = "columns without a default are null in files that lack them"
+                hint = "columns without a default are null in files that lack them."
                 if kind is not None and zones(kind):
-                    hint = "times of a timestamp have a zone (tzinfo=timezone.utc), of a timestamp_ntz none"
+                    hint = "times of a timestamp have a zone (tzinfo=timezone.utc), of a timestamp_ntz none."
                 refuse({name: value}, what="defaults", expected=expected, hint=hint)
         return schema, replace(self, known=tuple(schemas))
 

@@ -41,7 +41,7 @@ def kafka_source(
         raise BadArgument(msg, where=caller(), hint="pip install 'timely-spark[kafka]'.") from error
     names = (topics,) if isinstance(topics, str) else topics
     if not (isinstance(names, Sequence) and names and all(isinstance(n, str) and n for n in names)):
-        refuse(topics, what="topics", expected="a text, or a list of texts", hint="name the topics")
+        refuse(topics, what="topics", expected="a text, or a list of texts", hint="name the topics.")
     if not isinstance(servers, str) or not servers:
         refuse(servers, what="servers", expected="a text", hint='as in "host1:9092,host2:9092"')
     for what, value, other in (("on_bad_record", on_bad_record, "quarantine"), ("on_lost", on_lost, "skip")):
@@ -78,11 +78,11 @@ def kafka_source(
 def _decoder(form: Any, schema: Any) -> Decoder:
     form = form if form is not None else "bytes" if schema is None else "json"
     if form not in ("bytes", "json", "avro"):
-        hint = "read other formats as bytes, and decode them in a step of the flow"
+        hint = "read other formats as bytes, and decode them in a step of the flow."
         refuse(form, what="format", expected="'bytes', 'json' or 'avro'", hint=hint)
     if form == "bytes":
         if schema is not None:
-            hint = "leave it out: the column is called value"
+            hint = "leave it out: the column is called value."
             refuse(schema, what="schema", expected="None beside format='bytes'", hint=hint)
         return Bytes()
     if schema is None:
