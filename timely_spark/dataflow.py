@@ -138,7 +138,7 @@ class Dataflow(Inputs, Suggests):
         **Columns:** in: any; out: those of `outputs`.
 
         Example:
-            >>> import pyarrow.compute as pc, timely_spark as ts
+            >>> import timely_spark as ts
             >>> class Longest(ts.Vertex):
             ...     def __init__(self):
             ...         self.longest = 0
@@ -151,8 +151,7 @@ class Dataflow(Inputs, Suggests):
             ...         self.send_by(0, time, [(self.longest,)])
             >>> flow = ts.Dataflow("longest")
             >>> words = flow.input("words", "word string")
-            >>> all_on_one = pc.scalar(0)
-            >>> _ = flow.vertex(Longest(), words, "length long", by=all_on_one).capture("out")
+            >>> _ = flow.vertex(Longest(), words, "length long", by=[]).capture("out")  # on one worker
             >>> ts.testing.run(flow, {"words": [["to", "be"], ["not"]]}, workers=2)["out"].rows()
             {0: [(2,)], 1: [(3,)]}
 
