@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.calls import calls
 from timely_spark.errors import BadArgument, SchemaError, TimelyError
 from timely_spark.graph import as_table
 from timely_spark.runtime.handle.indexes import Answer, Indexes, how_old
@@ -109,6 +110,18 @@ def test_an_answer_is_that_of_the_collections_at_one_epoch(
 def ages_of(outputs: Outputs, name: str, epoch: int) -> list[object]:
     """The ages of a name at an epoch, or None if it has none."""
     return sorted(age for n, age in outputs.at("ages", epoch).elements() if n == name) or [None]  # type: ignore[type-var]
+
+
+def test_a_look_up_reads_a_key_of_one_change_and_adds_nothing_up() -> None:
+    outputs = Outputs({0: [(name, 1, 1) for name in "abcd"], 1: [("d", 1, -1), ("d", 2, 1)]}, {})
+    outputs.done = {"ages": 1, "towns": 1}
+
+    def price(name: str) -> int:
+        return calls(lambda: outputs.ask("ages", question={"name": [name]}))
+
+    price("a")  # reads the epochs
+    assert price("b") < 60 < price("d")
+    assert outputs.ask("ages", question={"name": ["b", "d"]}).rows() == [("b", 1), ("d", 2)]
 
 
 def test_each_epoch_is_read_once_by_an_index() -> None:

@@ -45,7 +45,8 @@ class LoopCounts:
     @classmethod
     def sum(cls, parts: Iterable[LoopCounts]) -> LoopCounts:
         """The loops of several reports: numbers of records added up, else the highest counters."""
-        parts = list(parts)
+        if not (parts := list(parts)):
+            return cls()
         return cls(
             highest(part.reached for part in parts),
             _by_epoch((each for part in parts for each in part.far), max),

@@ -356,12 +356,15 @@ def table(items: Iterable[tuple[int, Item]]) -> pa.Table:
     """Objects as rows of schema `ROWS`, each with the worker that receives or sends the object."""
     if not (listed := list(items)):
         return NO_ROWS
-    texts = {id(item): item.encode() for item in {id(item): item for _, item in listed}.values()}
+    texts, last = list[str](), None
+    for _, item in listed:  # one item may be for many workers
+        texts.append(texts[-1] if item is last else item.encode())
+        last = item
     payloads = [getattr(item, item.binary, None) for _, item in listed]
     arrays = [
         pa.array(np.array([worker for worker, _ in listed], np.int32)),
         _texts([item.kind.value for _, item in listed]),
-        _texts([texts[id(item)] for _, item in listed]),
+        _texts(texts),
         pa.nulls(len(listed), pa.binary())
         if payloads == [None] * len(payloads)
         else pa.array(payloads, pa.binary()),

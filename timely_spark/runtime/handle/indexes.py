@@ -12,11 +12,12 @@ import pandas as pd
 import pyarrow as pa
 
 from timely_spark.captured import as_pandas, sorted_rows
-from timely_spark.differential.trace import DIFF, consolidate, consolidation
+from timely_spark.differential.trace import DIFF, check_totals, consolidation
 from timely_spark.errors import SchemaError, shorten
 from timely_spark.graph import as_table, caller, describe, refuse, seconds
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.arrow import Indices, numbers, replaced
+from timely_spark.state.arrow import Indices, Longs, numbers, rows_at
+from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.row_times import EPOCH, epochs_of, with_time
 from timely_spark.times import Time
 
@@ -91,33 +92,31 @@ class _Index:
         Arrow's the thread of the engine may take the interpreter, and keep it for a turn.
         """
         matches = self.changes.find(question, keys)
-        which, diffs = matches.probe, matches.integers(DIFF)
-        each_once = diffs is not None and (diffs == 1).all() and (which[1:] > which[:-1]).all()
-        if self.last <= epoch and each_once:
-            return which, matches.table(columns)
-        return _present(*self.changes.lookup(question, keys), epoch)
+        if self.last > epoch:
+            matches = matches.filter(matches.numbers(EPOCH) <= epoch)
+        which, diffs, rows = matches.probe, matches.numbers(DIFF), matches.table(columns)
+        if (diffs == 1).all() and (which[1:] > which[:-1]).all():
+            return which, rows
+        return _present(which, rows, diffs)
 
     def everything(self, epoch: int, schema: pa.Schema) -> pa.Table:
         """All records at an epoch."""
         if not (parts := self.changes.batches()):
             return schema.empty_table()
         table = pa.concat_tables(parts, promote_options="permissive")
-        return _present(np.zeros(table.num_rows, np.int64), table, epoch)[1].select(schema.names)
+        if self.last > epoch:
+            table = table.filter(pa.array(epochs_of(table) <= epoch))
+        rows, diffs = table.select(schema.names), numbers(table, DIFF)
+        return _present(np.zeros(len(diffs), np.int64), rows, diffs)[1]
 
 
-def _present(which: Indices, changes: pa.Table, epoch: int) -> tuple[Indices, pa.Table]:
-    """The records that occur at an epoch, each as often as it occurs, in the order of `which`."""
-    if not changes.num_rows:
-        return which, changes
-    past = epochs_of(changes) <= epoch
-    of = replaced(changes, EPOCH, which)
-    total = consolidate(of if past.all() else of.filter(pa.array(past)))
-    counts, at = np.maximum(numbers(total, DIFF), 0), epochs_of(total)
-    if not ((counts == 1).all() and (at[1:] >= at[:-1]).all()):
-        order = np.argsort(at, kind="stable")
-        order = np.repeat(order, counts[order])
-        total, at = total.take(pa.array(order)), at[order]
-    return at, total.drop_columns([EPOCH, DIFF])
+def _present(which: Indices, rows: pa.Table, diffs: Longs) -> tuple[Indices, pa.Table]:
+    """The records that changes add up to, each as often as it occurs, in the order of `which`."""
+    groups = runs([which, *numbers_of(rows, rows.schema.names)], len(which))
+    check_totals(groups, {DIFF: diffs})
+    firsts, (totals,) = groups.nonzero([diffs])
+    at = np.repeat(firsts, np.maximum(totals, 0))
+    return which[at], rows_at(rows, at)
 
 
 @dataclass
