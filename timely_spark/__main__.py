@@ -29,6 +29,7 @@ from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.prepare import place
 from timely_spark.runtime.session import configure, quietly, require_spark
 from timely_spark.runtime.sources.skipped import skip
+from timely_spark.show.table import counted
 
 #: Before each answer of `--watch` on a terminal: home, and clear to the end.
 _CLEAR = "\x1b[H\x1b[J"
@@ -55,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="timely_spark", description="Look at timely dataflows on Spark.")
+    parser = argparse.ArgumentParser(
+        prog="timely_spark", description="Run timely dataflows on Spark, and look at them."
+    )
     parser.add_argument("--version", action="version", version=f"timely_spark {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     status = commands.add_parser(
@@ -283,7 +286,9 @@ def _inspected(options: argparse.Namespace) -> str:
     else:
         tables = {"records in flight": at.records(options.step), **at.state(options.step)}
     shown = (
-        f"{name}  ({table.num_rows} rows)\n{_rows(table, options.limit)}" for name, table in tables.items()
+        f"{name}  ({counted(table.num_rows, 'row')})"
+        + f"\n{_rows(table, options.limit)}" * bool(table.num_rows)
+        for name, table in tables.items()
     )
     return "\n".join([str(at), *shown])
 
