@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -21,6 +21,7 @@ from timely_spark.runtime.handle.indexes import Answer, Indexes, how_old
 from timely_spark.runtime.handle.input_handle import InputHandle
 from timely_spark.runtime.storage.entries import Entry
 from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.state.arrangement import Arrangement
 
 AGES = pa.schema([("name", pa.string()), ("age", pa.int64()), ("diff", pa.int64())])
 TOWNS = pa.schema([("age", pa.int64()), ("town", pa.string()), ("diff", pa.int64())])
@@ -41,7 +42,7 @@ class Outputs:
     def complete(self, names: Sequence[str]) -> int:
         return min(self.done[name] for name in names)
 
-    def released(self, name: str, after: int, until: int) -> Iterator[tuple[int, pa.Table]]:
+    def released(self, name: str, after: int, until: int) -> Generator[tuple[int, pa.Table], None, None]:
         self.looked += 1
         for epoch, rows in sorted(self.changes[name].items()):
             if after < epoch <= min(until, self.done[name]):
@@ -133,6 +134,36 @@ def test_each_epoch_is_read_once_by_an_index() -> None:
     outputs.done["ages"] = 4
     assert outputs.ask("ages", question={"name": ["ann"]}).rows() == [("ann", age) for age in range(5)]
     assert outputs.read == 5
+
+
+@pytest.mark.parametrize("merges", range(1, 5))
+def test_an_interrupted_question_changes_no_later_answer_and_holds_no_lock(
+    monkeypatch: pytest.MonkeyPatch, merges: int
+) -> None:
+    outputs = Outputs({epoch: [("ann", epoch, 1)] for epoch in range(4)}, {})
+    outputs.done["ages"] = 3
+    merge, closed = Arrangement._merge, list[str]()
+
+    def interrupted(self: Arrangement, compact: object) -> None:
+        nonlocal merges
+        merges -= 1
+        if not merges:
+            raise KeyboardInterrupt
+        merge(self, compact)  # type: ignore[arg-type]
+
+    def released(name: str, after: int, until: int) -> Generator[tuple[int, pa.Table], None, None]:
+        try:
+            yield from outputs.released(name, after, until)
+        finally:
+            closed.append(name)
+
+    monkeypatch.setattr(Arrangement, "_merge", interrupted)
+    outputs.asked.released = released
+    with pytest.raises(KeyboardInterrupt) as caught:  # a notebook keeps the error, and its frames
+        outputs.ask("ages", question={"name": ["ann"]})
+    assert closed == ["ages"]
+    assert outputs.ask("ages", question={"name": ["ann"]}).rows() == [("ann", age) for age in range(4)]
+    assert caught.traceback
 
 
 @pytest.mark.slow

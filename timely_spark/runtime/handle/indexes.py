@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -21,7 +22,7 @@ from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.row_times import EPOCH, epochs_of, with_time
 from timely_spark.times import Time
 
-Released = Callable[[str, int, int], Iterator[tuple[int, pa.Table]]]
+Released = Callable[[str, int, int], Generator[tuple[int, pa.Table], None, None]]
 """The epochs of an output after one, up to another, each with its changes."""
 
 
@@ -157,11 +158,14 @@ class Indexes:
             for name in names:
                 schema = self._records(name, diff)
                 on = () if table is None else _shared(name, table.schema, schema)
-                index = indexes.setdefault((name, on, diff), _Index(Arrangement(on or schema.names)))
+                # an index that is half read, as after an interrupt, is not used again
+                index = indexes.pop((name, on, diff), None) or _Index(Arrangement(on or schema.names))
                 if index.until < epoch:  # else nothing has been released that this answer needs
                     since = self.complete(list(self.schemas)) if at is None else at
-                    index.read(self.released(name, index.last, epoch), diff, since)
+                    with closing(self.released(name, index.last, epoch)) as epochs:  # it holds a lock
+                        index.read(epochs, diff, since)
                     index.until = epoch
+                indexes[name, on, diff] = index
                 if table is None:
                     table = index.everything(epoch, schema)
                 else:

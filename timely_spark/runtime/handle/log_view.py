@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -324,8 +324,8 @@ class LogView:
         ended = [int(at.epoch) - 1 for name in names for at in self._times(name, manifest)]
         return min(ended) if ended and not self.context.plan.clocked else min([begun, *ended])
 
-    def released(self, name: str, after: int, until: int) -> Iterator[tuple[int, pa.Table]]:
-        """The changes of a captured output in each epoch after one, up to another; to be read to the end."""
+    def released(self, name: str, after: int, until: int) -> Generator[tuple[int, pa.Table], None, None]:
+        """The changes of a captured output in each epoch after one, up to another; to be closed."""
         with self._reading:
             if self._last is not None:
                 epochs = self._last.captured[name].epochs
