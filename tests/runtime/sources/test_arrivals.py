@@ -44,6 +44,16 @@ def test_an_older_file_that_arrives_later_is_read_and_one_that_was_read_is_not()
     assert [file.path for file in unread.next()] == ["late"]
 
 
+def test_a_file_that_was_removed_before_it_was_read_may_come_back_or_have_another_name() -> None:
+    unread, ns = Unread({}), 10**9 + 1
+    assert unread.enter([File(ns, "a", 1, id="1:1"), File(2 * ns, "b", 1, id="1:2")]) == {}
+    assert [file.path for file in unread.next()] == ["a", "b"]
+    unread.forget(["a", "b"])
+
+    assert unread.enter([File(3 * ns, "a", 1, id="1:3"), File(2 * ns, "renamed", 1, id="1:2")]) == {}
+    assert [file.path for file in unread.next()] == ["renamed", "a"]
+
+
 @given(sizes=st.lists(sizes, max_size=12), tasks=st.integers(1, 8), divisible=st.booleans())
 def test_the_shares_of_tasks_have_every_byte_once_and_are_about_equal(
     sizes: list[int], tasks: int, *, divisible: bool

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,10 +22,10 @@ from hypothesis import strategies as st
 
 from timely_spark.errors import LogDamaged, Where
 from timely_spark.runtime.errors import BadFile, LostOwnership
-from timely_spark.runtime.sources import journal, reader
+from timely_spark.runtime.sources import file_readers, journal, reader
 from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.sources.arrivals import File
-from timely_spark.runtime.sources.file_readers import FilesReader
+from timely_spark.runtime.sources.file_readers import FilesReader, ReplayReader
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.reader import FilesShare
@@ -254,6 +255,42 @@ def test_a_file_that_is_removed_before_its_batch_is_not_waited_for() -> None:
 
     assert world.read == {1: ["/in/0"], 2: ["/in/3"]}
     assert [call.args[-1] for call in world.reader.context.log_message.mock_calls] == ["/in/1", "/in/2"]
+
+
+def test_a_file_that_comes_back_after_it_was_removed_is_read_without_a_restart() -> None:
+    world = World(1)
+    world.arrive(1)
+    world.removed = {"/in/0"}
+    assert not world.batch()
+    world.removed = set()
+    world.batch()
+
+    assert world.read == {1: ["/in/0"]}
+
+
+def test_batches_are_journaled_and_checked_also_when_the_interpreter_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = mock.Mock(side_effect=RuntimeError("cannot schedule new futures after interpreter shutdown"))
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
+    world = World(None, quarantine=True)
+    world.arrive(1)
+    world.arrive(2)
+    world.batch()
+
+    assert (world.read, world.told) == ({1: ["/in/1"]}, {1: ["/in/0"]})
+
+
+def test_a_hold_is_renewed_at_the_first_look_however_long_the_machine_has_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    holds = list[tuple[Any, ...]]()
+    source = SimpleNamespace(name="in", hold=lambda *args: holds.append(args[1:]))
+    own: Any = ReplayReader(SimpleNamespace(checkpoint="/c"), source, lambda _: 0)  # type: ignore[arg-type]
+    monkeypatch.setattr(file_readers.time, "monotonic", lambda: 1.0)
+    published: Any = SimpleNamespace(lease=1000.0, held=lambda _: 3)
+    assert own._since({"epoch": 5, "since": 2}, published) == 2
+    assert holds == [(own._reader, 3, 2)]
 
 
 def test_a_trigger_that_asks_for_everything_gets_it() -> None:

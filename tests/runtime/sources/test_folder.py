@@ -299,6 +299,25 @@ def test_why_a_file_is_bad_is_its_content_and_not_its_storage(
         folder_of(tmp_path).why_bad(by_name["a"], schema, ["n"])
 
 
+def test_a_file_that_the_storage_did_not_give_at_first_is_not_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
+    folder, fragment, failed = folder_of(tmp_path), Folder._fragment, list[int]()
+
+    def at_first(self: Folder, *args: Any) -> Any:
+        failed.append(1)
+        if len(failed) == 1:
+            msg = "AWS Error NETWORK_CONNECTION"
+            raise OSError(msg)
+        return fragment(self, *args)
+
+    monkeypatch.setattr(Folder, "_fragment", at_first)
+    (file,) = folder.files()
+    assert folder.why_bad(file, as_schema("n long"), ["n"]) is None
+    assert len(failed) == 2
+
+
 def test_a_csv_row_that_is_short_is_bad(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n,s\n1,a\n2\n")
     folder = folder_of(tmp_path, "csv")

@@ -125,6 +125,11 @@ class Unread:
                 heapq.heappush(self._waiting, file)
         return ignored
 
+    def forget(self, paths: Iterable[str]) -> None:
+        """Forget files that were removed before they were read, which may come back or have other names."""
+        for path in paths:
+            self._identities.discard(self._read.pop(path))
+
     def next(self, files: int | None = None, size: int | None = None) -> list[File]:
         """The files of the next batch: the oldest ones, at most so many and of so many bytes, at least one.
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from timely_spark.runtime.process import in_thread
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.account import write_ignored, write_names
 from timely_spark.runtime.sources.arrivals import File, Unread, split_files
@@ -103,7 +104,7 @@ class FilesReader(Reader):
     def _present(self, most_files: int | None, most_bytes: int | None) -> list[File]:
         """The next files that have not been removed since they were listed."""
         while files := self._unread.next(most_files, most_bytes):
-            removed = self.source.folder.removed(files)
+            self._unread.forget(removed := self.source.folder.removed(files))
             for path in sorted(removed):
                 text = "source %r: %s was removed before it was read"
                 self.context.log_message(logging.WARNING, text, self._name, path)
@@ -116,7 +117,8 @@ class FilesReader(Reader):
         schema = self.context.plan.source(self._name).stage.outputs[0]
         check = partial(self.source.folder.why_bad, schema=schema, columns=self.source.columns)
         with ThreadPoolExecutor(self.source.tasks) as threads:
-            reasons = list(threads.map(check, files))
+            checks = [in_thread(threads, partial(check, file)) for file in files]
+            reasons = [each.result() for each in checks]
         bad = {file.path: reason for file, reason in zip(files, reasons, strict=True) if reason is not None}
         for path, reason in bad.items():
             text = "source %r: %s is quarantined: %s"
@@ -251,7 +253,7 @@ class ReplayReader(Reader):
     #: With availableNow, what was there at the start.
     _target: CapturedEpochs | None = None
     #: When the hold in a published folder was renewed.
-    _renewed = 0.0
+    _renewed = float("-inf")
 
     def _end_here(self) -> None:
         since, published = -1, self.source.published

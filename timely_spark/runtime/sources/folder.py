@@ -174,16 +174,20 @@ class Folder:
         Raises:
             BadFile: not the content is the reason, but that the storage does not give it.
         """
+        if self._unreadable(file, schema, columns) is None:
+            return None
+        with self.reading(file.path), self.place[0].open_input_stream(file.path, None) as content:
+            while content.read(16 << 20):
+                pass
+        return self._unreadable(file, schema, columns)  # perhaps the storage did not give it before
+
+    def _unreadable(self, file: File, schema: pa.Schema, columns: Sequence[str]) -> str | None:
+        """Why a file cannot be read; None if it can, or if it was removed."""
         try:
             for _ in self.read([Part(file.path, 0, file.size, file.values, file.size)], schema, columns):
                 pass
         except BadFile as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return None
-            with self.reading(file.path), self.place[0].open_input_stream(file.path, None) as content:
-                while content.read(16 << 20):
-                    pass
-            return error.message
+            return None if isinstance(error.__cause__, FileNotFoundError) else error.message
         return None
 
     def error(self, what: str, hint: str) -> BadFile:

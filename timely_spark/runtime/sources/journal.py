@@ -12,12 +12,14 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from timely_spark.errors import LogDamaged
+from timely_spark.runtime.process import in_thread
 from timely_spark.runtime.sources.arrivals import File, Values
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
 from timely_spark.runtime.storage.merged_files import MergedFiles, Span, current
@@ -139,7 +141,8 @@ class FileJournal:
         self._sync()
 
     def _sync(self) -> None:
-        self._durable = self._thread.submit(self._folder.files.sync, self._folder.name(self.last))
+        name = self._folder.name(self.last)
+        self._durable = in_thread(self._thread, partial(self._folder.files.sync, name))
 
     def wait(self) -> None:
         """Wait until all batches are durable.

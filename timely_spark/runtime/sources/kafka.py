@@ -263,7 +263,10 @@ class Brokers:
         ranges = [each for each in ranges if each.start < each.end]
         if not ranges:
             return
-        consumer = self._idle.pop() if self._idle else self.consumer()
+        try:
+            consumer = self._idle.pop()
+        except IndexError:  # flows of one process share the consumers
+            consumer = self.consumer()
         try:
             for group in _groups(ranges):
                 yield from _Fetch(topics, consumer, group, on_lost).messages()
@@ -275,8 +278,9 @@ class Brokers:
 
     def close(self) -> None:
         """Close the consumers that are not in use."""
-        while self._idle:
-            self._idle.pop().close()
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
 
 _brokers: dict[Any, Brokers] = {}
