@@ -14,17 +14,18 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from moto.s3.exceptions import S3ClientError
 from moto.s3.models import S3Backend
 from moto.server import ThreadedMotoServer
 from pyarrow import fs
 
-from timely_spark.errors import LogDamaged
+from timely_spark.errors import LogDamaged, StorageFailed
 from timely_spark.runtime.errors import BadLocation
 from timely_spark.runtime.storage import files as files_module
 from timely_spark.runtime.storage.blobs import Blobs
@@ -99,6 +100,15 @@ def test_a_missing_file_is_none_and_a_missing_folder_empty(files: Files) -> None
     assert not files.exists("no/such.arrow")
     assert files.names("no") == files.numbers("no") == files.names(".") == []
     files.remove("no/such.arrow")
+
+
+def test_a_network_that_fails_is_no_damage(moved: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved.write_json("a.json", {})
+    down = OSError("When reading information for key 'a.json': AWS Error NETWORK_CONNECTION")
+    monkeypatch.setattr(Remote, "read", Mock(side_effect=down))
+    for ask in (moved.read, moved.json, moved.buffer):
+        with pytest.raises(StorageFailed, match=r"a\.json cannot be read: .*NETWORK_CONNECTION"):
+            ask("a.json")
 
 
 def test_a_listing_has_no_unfinished_files(files: Files) -> None:
@@ -389,6 +399,9 @@ NAMES = st.text(max_size=300) | st.text(max_size=3).map(lambda end: "x" * 150 + 
 
 @pytest.mark.slow
 @given(NAMES, NAMES)
+@example("Words", "words")
+@example("%57", "W")
+@example("X" * 200, "x" * 200)
 def test_a_quoted_name_is_one_harmless_part_of_a_path(first: str, second: str) -> None:
     parts = [quoted(first), quoted(second)]
     for part in parts:
@@ -396,7 +409,7 @@ def test_a_quoted_name_is_one_harmless_part_of_a_path(first: str, second: str) -
         assert "/" not in part
         assert not part.startswith(".")
         assert len(part.encode()) <= 150
-    assert (parts[0] == parts[1]) == (first == second)
+    assert (parts[0].casefold() == parts[1].casefold()) == (first == second)
 
 
 @pytest.mark.parametrize("name", ["..", "", "a/b", "../x", "ä" * 200, "%41", "x" * 1000, "a b?c#d"])
@@ -642,6 +655,17 @@ def test_a_cache_that_others_can_reach_is_refused(tmp_path: Path, monkeypatch: p
     mine.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BadLocation, match="others can read"):
         Cache.of_this_user()
+
+
+def test_a_disk_that_refuses_the_cache_owns_the_error(
+    moved: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved.write("blobs/a", b"x")
+    refused = OSError(errno.EROFS, os.strerror(errno.EROFS))
+    monkeypatch.setattr(os, "makedirs", Mock(side_effect=refused))
+    with pytest.raises(StorageFailed, match=rf"{tmp_path}/cache/timely-\d+, .*Read-only") as caught:
+        moved.buffer("blobs/a")
+    assert caught.value.errno == errno.EROFS
 
 
 def test_the_bound_of_the_cache_is_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

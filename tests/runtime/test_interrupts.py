@@ -97,6 +97,15 @@ def test_other_threads_wait_without_a_handler(cancels: list[int]) -> None:
     assert found == [before]
 
 
+def test_a_handler_that_python_did_not_install_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[Any] = []
+    monkeypatch.setattr(signal, "getsignal", lambda _: None)
+    monkeypatch.setattr(signal, "signal", lambda _, handler: handlers.append(handler))
+    with only_the_wait() as interruptible:
+        interruptible(handlers.append, "called")
+    assert handlers == ["called"]
+
+
 def test_what_blocks_is_called_in_a_thread_and_outlives_an_interrupt(cancels: list[int]) -> None:
     begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
 

@@ -174,6 +174,21 @@ def test_a_running_batch_is_seen_and_its_file_does_not_outlive_it(
     assert last.records > 31
 
 
+def test_a_batch_runs_also_when_the_interpreter_ends(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        msg = "can't create new thread at interpreter shutdown"
+        raise RuntimeError(msg)
+
+    progress = Live(RoundLog(str(tmp_path), 0), process="rounds")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with progress.during(0) as running:
+            assert running.batch == 0
+    with progress.during(1):
+        assert progress._thread is not None
+    progress.close()
+
+
 def test_one_thread_serves_batch_after_batch_and_ends_when_idle(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,20 @@ def test_the_lock_of_a_query_outlives_a_connection_that_fails(
     assert held.is_held() is False
 
 
+def test_a_query_whose_jvm_has_stopped_holds_no_lock(tmp_path: Path, held: Lock) -> None:
+    class Gone:
+        """A query of a JVM that has stopped."""
+
+        def __getattr__(self, name: str) -> object:
+            raise ConnectionError
+
+    held.query = Gone()  # type: ignore[assignment]
+    assert held.is_held() is False
+    again = Lock(Files(tmp_path))
+    assert again.acquire()
+    again.release()
+
+
 def test_a_lock_is_released_when_nobody_can_tell_any_more_whether_the_query_runs(held: Lock) -> None:
     class Gone:
         """A query of a JVM that has stopped."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from timely_spark.runtime.errors import PeerLost, PeersUnreachable
+from timely_spark.runtime.query import peers as peers_module
 from timely_spark.runtime.query.peers import (
     LARGEST,
     STRANGERS,
@@ -279,6 +280,16 @@ def test_what_a_peer_sends_has_a_largest_length_and_known_columns() -> None:
     assert f"at most {LARGEST} are allowed" in str(_sends(b"", (1 << 64) - 1))
     assert "expected were ['n', 'payload']" in str(_sends(to_bytes(pa.table({"n": [1]}))))
     assert isinstance(_sends(b"no Arrow stream"), PeerLost)
+
+
+def test_who_waits_for_a_table_hears_of_any_failure_to_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(content: bytes) -> pa.Table:
+        if len(content) > 10_000:
+            raise MemoryError
+        return from_bytes(content)
+
+    monkeypatch.setattr(peers_module, "from_bytes", full)
+    assert "lost task 1, which has ended (MemoryError())" in str(_sends(to_bytes(table(1, 20_000))))
 
 
 def test_connections_that_prove_nothing_are_limited() -> None:

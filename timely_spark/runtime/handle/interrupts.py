@@ -27,7 +27,8 @@ def only_the_wait() -> Iterator[Callable[..., None]]:
     first ends it.
     PySpark's own handler of SIGINT first cancels all jobs of the session, which fails every running query.
     """
-    if threading.current_thread() is not threading.main_thread():
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is None:  # a handler of C's could not be put back
         yield lambda call, *args: call(*args)
         return
     free = False

@@ -133,8 +133,10 @@ class Live:
             self._worker, self._content = None, {"rounds": 0, "records": 0, "loops": {}}
             self.written, self.asked, self.batch = False, False, batch
             if self._thread is None:
-                self._thread = threading.Thread(target=self._look, name="timely-live", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._look, name="timely-live", daemon=True)
+                with suppress(RuntimeError):  # the interpreter is about to end, and starts none
+                    thread.start()
+                    self._thread = thread
         try:
             yield self
         finally:

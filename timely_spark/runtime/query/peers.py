@@ -211,7 +211,7 @@ class Peers:
                 size = int.from_bytes(_exactly(file, _LENGTH), "big")
                 if size:  # 0: a sign of life
                     box.put(self._table(file, size))
-        except (OSError, pa.ArrowException, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - who waits must hear of any, also of a lack of memory
             box.put(error)
 
     def _table(self, file: IO[bytes], size: int) -> pa.Table:

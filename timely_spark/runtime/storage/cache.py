@@ -12,6 +12,7 @@ import uuid
 
 import pyarrow as pa
 
+from timely_spark.errors import StorageFailed
 from timely_spark.runtime.errors import BadLocation
 
 #: Environment variables for the cache's directory (else the temporary one) and its size in bytes.
@@ -51,12 +52,13 @@ class Cache:
     def of_this_user(cls) -> Cache:
         """The cache that the environment variables configure; makes its folder."""
         base = os.environ.get(PLACE)
-        if base:
-            os.makedirs(base, exist_ok=True)
         folder = os.path.join(base or tempfile.gettempdir(), f"timely-{os.getuid()}")
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        info = os.lstat(folder)
+        with StorageFailed.owning(f"{folder}, for copies of remote files,"):
+            if base:
+                os.makedirs(base, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            info = os.lstat(folder)
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
             msg = f"{folder} is for this user's copies of remote files, but others can read or write it."
             raise BadLocation(msg, hint=f"remove it, or set {PLACE} to another folder.")

@@ -27,6 +27,8 @@ from timely_spark.state.bounds import parse_json
 _LONGEST = 150
 #: The key of the JSON head in the metadata of an Arrow file's schema.
 HEAD = b"timely"
+#: A capital, or a code of `quote`, whose letters are capitals.
+_CAPITAL = re.compile(r"%..|[A-Z]")
 _NUMBERED = re.compile(r"(-?\d+)(?:\.(?:arrow|json))?", re.ASCII)
 #: Errors of reading that tell of the file itself; others are those of the file system and of rights.
 _OF_THE_FILE = {errno.EINVAL, errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV}
@@ -86,14 +88,17 @@ def local_path(location: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A component of a path for any name: different for different names, and never `.` or `..`.
+    """A component of a path for any name, and never `.` or `..`.
 
-    >>> quoted("words"), quoted("../a b"), quoted(".."), quoted("")
-    ('words', '%2E.%2Fa%20b', '%2E.', '%')
+    It is different for different names, also where a file system does not tell capitals from small letters.
+
+    >>> quoted("words"), quoted("Word"), quoted("../a b"), quoted(".."), quoted("")
+    ('words', '%57ord', '%2E.%2Fa%20b', '%2E.', '%')
     >>> len(quoted("long" * 100))
     150
     """
     text = quote(name, safe="", errors="surrogatepass") or "%"  # `quote` never gives a single %
+    text = _CAPITAL.sub(lambda match: f"%{ord(match[0]):X}" if len(match[0]) == 1 else match[0], text)
     if text.startswith("."):  # a hidden file
         text = f"%2E{text[1:]}"
     if len(text) <= _LONGEST:
@@ -204,7 +209,8 @@ class Files:
             except FileNotFoundError:
                 return None
             except OSError as error:
-                if error.errno in _OF_THE_FILE or error.errno is None:
+                # of a store without errnos the network may be the reason
+                if error.errno in _OF_THE_FILE or (error.errno is None and self.local):
                     raise LogDamaged.unreadable(self.root, name, error) from error
                 raise
 

@@ -53,7 +53,7 @@ class Lock:
 
     def _acquire(self, path: str) -> bool:
         if (holder := _held.get(path)) is not None:
-            if holder.query is None or holder.query.isActive:
+            if holder.query is None or holder._runs():  # noqa: SLF001 - its own class
                 return False
             holder.release()
         make_folder(os.path.dirname(path))
@@ -81,7 +81,7 @@ class Lock:
             return None if self.path is None else False
         with _one_at_a_time:
             if (holder := _held.get(self.path)) is not None:
-                return holder.query is None or bool(holder.query.isActive)
+                return holder.query is None or holder._runs()  # noqa: SLF001
             try:
                 file = os.open(self.path, os.O_RDONLY)
             except OSError:  # another user's file
