@@ -322,6 +322,33 @@ def test_a_manifest_of_another_flow_is_refused(begin: Begin) -> None:
         process.driver(frame, 0)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_changed_flow_says_that_the_run_before_has_committed_meanwhile(
+    begin: Begin,
+    planned: bool,  # noqa: FBT001
+) -> None:
+    before = begin(loop())
+    before.handles["x"].send([0])
+    before.poll()
+    before.driver(before.run(), 0)  # type: ignore[arg-type]
+    changed = ts.Dataflow("loop")
+    other = changed.input("x", "k long").distinct(name="other")
+    other.group_by("k").count(per="time", name="by time").capture("new")
+    process = begin(changed)
+    before.commit()  # it has looked for a newer run before that
+    if planned:
+        before.world.plan_batch(1, {**before.world.offset(0), "round": 0})
+    process.next = 1
+
+    def go_on() -> None:
+        assert planned or process.poll()
+        process.finish(process.run())
+
+    with pytest.raises(OtherFlow, match=r"(?s)micro-batch 0 was committed .*Hint: start again"):
+        go_on()
+    assert isinstance(process.context.failure(), OtherFlow)
+
+
 # -- outputs -----------------------------------------------------------------------------------------------
 
 
@@ -434,6 +461,28 @@ def test_what_a_subscriber_raises_is_named_and_the_epoch_comes_again(
     process.handles["x"].send([7])
     process.batch()
     assert delivered == [(0, [1]), (1, [3]), (2, [4])]
+
+
+def test_the_error_of_a_task_that_was_run_again_hides_no_later_one(begin: Begin, tmp_path: Path) -> None:
+    process = begin(loop())
+    context = process.context
+    where, once = context.plan.stages[0].where, ValueError("once")
+    with pytest.raises(VertexError), context.reporting():
+        raise VertexError.from_exception(context.plan.stages[0].name, where, once)
+    assert "once" in str(context.failure())
+    process.handles["x"].send([0])
+    process.batch()
+    assert context.failure() is None
+    assert Status.of(str(tmp_path)).failure is None
+
+    for text in ("a later one", "what Spark makes of it"):
+        with pytest.raises(RuntimeError), context.reporting():
+            raise RuntimeError(text)
+    assert "what Spark makes of it" in str(context.failure())
+    context.ended(context.failure())
+    failure = Status.of(str(tmp_path)).failure
+    assert failure is not None
+    assert "what Spark makes of it" in failure["error"]
 
 
 def test_a_batch_that_failed_runs_again_from_the_one_before(
@@ -705,6 +754,13 @@ def test_a_batch_that_runs_again_has_the_rounds_that_it_had(begin: Begin) -> Non
     )  # type: ignore[arg-type]
 
     assert result.stats["rounds"] == 2
+
+
+def test_tasks_that_stay_go_with_the_query_that_rested(begin: Begin) -> None:
+    driver = begin(loop()).driver
+    driver._rounds._tasks = tasks = mock.Mock()
+    driver.release()
+    assert tasks.end.called
 
 
 def test_a_batch_begins_also_when_the_interpreter_ends(begin: Begin) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -377,6 +378,16 @@ def test_an_entry_removed_while_the_query_runs_is_an_error(begin: Begin) -> None
     reader.end_here()
     with pytest.raises(LogDamaged, match=r"inputs/x/1\.arrow"):
         reader.latest_offset(at)
+
+
+def test_folders_that_are_made_to_be_watched_are_not_for_everybody(begin: Begin) -> None:
+    process, before = begin(two_inputs()), os.umask(0)
+    try:
+        flow_reader.wakeup_of(process.context, "inputs", "cancels").close()
+    finally:
+        os.umask(before)
+    for folder in ("inputs", "cancels"):
+        assert Path(process.context.log.files.path(folder)).stat().st_mode & 0o777 == 0o770
 
 
 def test_the_newest_manifest_removed_while_the_query_runs_is_an_error(begin: Begin) -> None:

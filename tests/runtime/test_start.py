@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import BadArgument, GraphError
+from tests.support.stepper import Begin
+from timely_spark.errors import BadArgument, GraphError, StorageFailed
 from timely_spark.runtime import start
 from timely_spark.runtime.errors import (
     CheckpointInUse,
@@ -27,9 +31,12 @@ from timely_spark.runtime.errors import (
     OtherFlow,
     QueryEnded,
     QueryFailed,
+    QueryRefused,
 )
 from timely_spark.runtime.handle import query as handle
+from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.query import Query, living
+from timely_spark.runtime.query.rest import yielding, yields
 from timely_spark.runtime.sinks.sink import CaptureSink, MemorySink
 from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.entries import read_entry
@@ -304,6 +311,122 @@ def test_nothing_is_complete_for_a_query_that_failed(session: Session) -> None:
     assert "connect back.\nHint: the machine was too busy to start" in told
     running.failure = RuntimeError("[INTERNAL_ERROR] You hit a bug in Spark: planning failed")
     assert "its Spark session was stopped.\nHint: stop() the query before" in str(query.exception())
+
+
+@pytest.mark.parametrize("refused", ["stop-", "rest-"])
+def test_a_storage_that_refuses_the_request_keeps_no_query_from_being_stopped(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    query = started(small()[0], session, tmp_path)
+
+    def refuse(_: Files, name: str, *args: Any, **more: Any) -> None:
+        if name.startswith(f"terms/{refused}"):
+            raise StorageFailed.of(name, OSError(errno.EROFS, os.strerror(errno.EROFS)))
+
+    monkeypatch.setattr(Files, "write", refuse)
+    monkeypatch.setattr(Files, "remove", refuse)
+    query.stop()
+    assert not session.all[-1].isActive
+    assert query not in living()
+    assert query._lock is not None
+    assert query._lock.is_held() is False
+
+
+def test_a_wait_that_the_storage_refuses_lets_later_micro_batches_stay(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = replace(started(small()[0], session, tmp_path)._context, resident=1.0)
+    with monkeypatch.context() as patch:
+        full = StorageFailed.of("terms/yield-0", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        patch.setattr(Files, "write", Mock(side_effect=full))
+        with pytest.raises(StorageFailed), yielding(context):
+            pass
+    with yielding(context):
+        assert yields(context)
+    assert not yields(context)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_changed_flow_that_spark_refuses_leaves_the_state_of_the_steps_that_it_lacks(
+    session: Session,
+    begin: Begin,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    runs: bool,  # noqa: FBT001
+) -> None:
+    def counts(name: str = "counts") -> ts.Dataflow:
+        flow = ts.Dataflow("counts")
+        flow.input("x", "n long").group_by("n").count(name=name).capture("out")
+        return flow
+
+    def refused(_s: Any, context: Any, *_: Any, **__: Any) -> None:
+        if runs:  # Spark has run a batch, whatever its answer was
+            manifest, rows = context.log.newest_before(1)
+            context.log.write(replace(manifest, batch=1), rows)
+        msg = "no"
+        raise QueryRefused(msg, hint="none")
+
+    process = begin(counts())
+    process.handles["x"].send([1])
+    process.batch()
+    monkeypatch.setattr(start, "_run", refused)
+    other = ts.Dataflow("counts")
+    other.input("x", "n long").capture("all")
+    with pytest.raises(QueryRefused):
+        other.start(session, checkpoint=str(tmp_path), workers=2)  # type: ignore[arg-type]
+    written = RoundLog(str(tmp_path)).files.numbers("rounds/1")
+    assert written == ([0, 1] if runs else [0])
+    if not runs:
+        again = begin(counts())
+        again.handles["x"].send([1])
+        again.batch()
+        assert LogView(again.context).captured("out").rows()[1] == [(1, 2)]
+
+
+def test_no_epoch_is_missed_that_completes_while_the_query_starts(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_s: Any, context: Any, _f: Any, _d: Any, *, name: str, trigger: Any) -> Running:
+        log = context.log
+        manifest, rows = log.newest_before(0)
+        log.write(replace(manifest, batch=0, released=[("out", 0)]), rows)
+        return Running(name, session)
+
+    monkeypatch.setattr(start, "_run", run)
+    query = started(small()[0], session, tmp_path, resident=False)
+    session.all[-1].isActive = False
+    session.all[-1].recentProgress = []  # type: ignore[attr-defined]
+    assert [(each.output, each.epoch) for each in query.epochs()] == [("out", 0)]
+
+
+def test_of_two_first_starts_without_a_lock_both_have_one_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, log = small()[0].compile(1), RoundLog(str(tmp_path))
+    identity, others = RoundLog.identity, list[Any]()
+
+    def slow(self: RoundLog) -> Any:
+        read = identity(self)
+        if not others:
+            others.append(None)
+            others.append(start._identified(RoundLog(str(tmp_path)), plan, 2))
+        return read
+
+    monkeypatch.setattr(RoundLog, "identity", slow)
+    assert start._identified(log, plan, 2) == others[1] == log.files.json("flow.json")
+
+
+def test_what_every_later_start_needs_is_on_the_disk(
+    session: Session, tmp_path: Path, synced: list[str]
+) -> None:
+    flow, x = small()
+    x.capture_to(tmp_path / "out", name="folder")
+    query = started(flow, session, tmp_path / "c")
+    log = query._context.log
+    renamed = {f"{tmp_path}/c/timely/flows", f"{tmp_path}/c/timely", f"{tmp_path}/out"}
+    assert log.files.names("flows")
+    assert renamed <= set(synced)
+    assert [len(list(Path(folder).glob(".*.tmp"))) for folder in renamed] == [0, 0, 0]
 
 
 def test_a_temporary_checkpoint_goes_with_its_query(

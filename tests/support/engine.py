@@ -345,7 +345,8 @@ class Process:
             if isinstance(source, JournaledSource)
         }
         context = replace(context, packed_sources=packed_sources(bound))
-        self.context, epochs = start._claimed(context)
+        self.context, newest = start._claimed(context)
+        epochs = newest.coordinator["inputs"]
         for name, handle in self.handles.items():
             handle.open(self.context.log, epochs[name])
         self.driver = Told(self.context, tuple(outputs))

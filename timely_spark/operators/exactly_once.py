@@ -103,6 +103,8 @@ class ExactlyOnce:
             )
             hint = f"resume the old checkpoint, choose another name, or delete the row of {self.name!r}."
             raise EpochsTaken(msg, hint=hint)
+        if epoch <= last[1]:  # some drivers do not count what an UPDATE has changed
+            return False
         cursor.execute(
             f"UPDATE timely_epochs SET epoch = {epoch:d} WHERE {condition} AND epoch < {epoch:d}"  # noqa: S608
         )

@@ -48,6 +48,15 @@ class OtherFlow(TimelyError, ValueError):
         return cls(msg, hint="start the version that wrote it, or give a new checkpoint.")
 
     @classmethod
+    def committed(cls, checkpoint: str, micro_batch: int) -> OtherFlow:
+        """A run that was presumed dead has ended a micro-batch while this one started."""
+        msg = (
+            f"Checkpoint {checkpoint}: micro-batch {micro_batch} was committed by the run before while this "
+            "one started."
+        )
+        return cls(msg, hint="start again: the flow then continues from that batch.")
+
+    @classmethod
     def none_at(cls, checkpoint: str, where: Where | None = None) -> OtherFlow:
         """There is no checkpoint of a flow."""
         msg, hint = (

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from sys import maxsize
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +36,7 @@ from timely_spark.errors import (
 from timely_spark.graph import caller
 from timely_spark.runtime import process
 from timely_spark.runtime.batches import portions
-from timely_spark.runtime.errors import PeerLost, QueryFailed, Unpicklable, first_line
+from timely_spark.runtime.errors import OtherFlow, PeerLost, QueryFailed, Unpicklable, first_line
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.log import FIRST, RoundLog, failure_file
 from timely_spark.worker import ROWS, pack
@@ -224,12 +225,29 @@ class RunContext:
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Write an error of this process to the log, where `Query.exception()` finds it."""
+        """Write an error of this process to the log, where `Query.exception()` finds it.
+
+        Raises:
+            OtherFlow: in place of an error that follows from a batch of another flow.
+        """
         try:
             yield
         except Exception as error:
-            self._report(error)
-            raise
+            own = self._of_another_flow(error) or error
+            self._report(own)
+            if own is error:
+                raise
+            raise own from error
+
+    def _of_another_flow(self, error: Exception) -> OtherFlow | None:
+        """The cause of an error, if Spark has committed a batch of another flow while this run started."""
+        if not isinstance(error, TimelyError):
+            with suppress(TimelyError):
+                newest = self.log.newest()
+                manifest = None if newest is None else self.log.read(newest)
+                if manifest is not None and manifest.plan != self.plan.fingerprint:
+                    return OtherFlow.committed(self.checkpoint, manifest.micro_batch)
+        return None
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
@@ -266,7 +284,9 @@ class RunContext:
         with suppress(StorageFailed):  # a full disk: this process still knows, and Spark tells the driver
             _reports[self.run] = report
             with suppress(LogDamaged):  # a damaged report is overwritten
-                earlier = self.log.files.json(self._failure)
+                if (newest := self._newest()) is not None:
+                    report["after"] = newest
+                earlier = self._reported()
                 if earlier is not None and earlier["rank"] > report["rank"]:
                     return  # a task's own error says more than the error that Spark makes of it
             self.log.files.write_json(self._failure, report)
@@ -275,22 +295,32 @@ class RunContext:
     def _failure(self) -> str:
         return failure_file(self.term)
 
+    def _reported(self) -> dict[str, Any] | None:
+        """The report in the log of an error that ended this run, or will; None if there is none."""
+        return self._lasting(self.log.files.json(self._failure))
+
+    def _lasting(self, report: dict[str, Any] | None) -> dict[str, Any] | None:
+        return None if report is None or is_over(report, self._newest()) else report
+
+    def _newest(self) -> int | None:
+        """The newest batch by what is in the log now, also in the process that writes it."""
+        return RoundLog(self.checkpoint, self.term, self.first).newest()
+
     def ended(self, error: TimelyError | None) -> None:
         """The run has ended: keep its error for `status` if no process has reported one; None if stopped."""
         if error is None:
             self.log.files.remove(self._failure)
-        elif not self.log.files.exists(self._failure):
+        elif self._reported() is None:
             self._report(error)
 
     def failure(self) -> TimelyError | None:
         """The error that `reporting` wrote in this run, made again from its text."""
         try:
-            report = self.log.files.json(self._failure)
+            report = self._reported() or self._lasting(_reports.get(self.run))
         except LogDamaged as damaged:
             return damaged
         except StorageFailed:
-            report = None
-        report = report or _reports.get(self.run)
+            report = _reports.get(self.run)
         if report is None:
             return None
         if report["vertex"] is not None:
@@ -312,6 +342,15 @@ class RunContext:
             return LogDamaged.no_file(files.root, "state")
         own = re.search(re.escape(files.root) + r"/((?:state|sources|offsets|commits)/[\w./-]*\w)", text)
         return None if own is None else LogDamaged.unreadable(files.root, own[1], line)
+
+
+def is_over(report: Mapping[str, Any], newest: int | None) -> bool:
+    """Whether a batch is complete after a reported error: a task that had failed was run again.
+
+    Args:
+        newest: the newest batch that is complete.
+    """
+    return newest is not None and newest > report.get("after", maxsize)
 
 
 def batch_id(log: RoundLog) -> int:

@@ -72,7 +72,7 @@ from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import FIRST, RoundLog
-from timely_spark.runtime.storage.manifest import FORMAT
+from timely_spark.runtime.storage.manifest import FORMAT, Manifest
 from timely_spark.runtime.storage.states import States
 from timely_spark.show.sketch import Sketch
 from timely_spark.worker.epoch_columns import by_column
@@ -174,14 +174,19 @@ def start(
         system_log = None if log_to is None else SystemLog(absolute(os.fspath(log_to)), plan.places)
         if system_log is not None:
             system_log.prepare(log.checkpoint, flow["id"])
-        worker_labels = labels(plan.workers, flow["partitions"])
-        context = dataclasses.replace(context, checkpoint=log.checkpoint, labels=worker_labels)
-        context, epochs = _claimed(
+        context = dataclasses.replace(
+            context, checkpoint=log.checkpoint, labels=labels(plan.workers, flow["partitions"])
+        )
+        context, newest = _claimed(
             sources(session, context, dataframes),
             empty=new_steps == "empty",
             about=_about(session, outputs, dataframes),
         )
-        pairs = [(handle, handle.journal(context.log, epochs[handle.name])) for handle in inputs]
+        undo.callback(_withdraw, context, accepted := list[object]())
+        pairs = [
+            (handle, handle.journal(context.log, newest.coordinator["inputs"][handle.name]))
+            for handle in inputs
+        ]
         for _, journal in pairs:  # before Spark starts: an availableNow query may stop at once
             undo.callback(journal.undo)
             journal.write()
@@ -192,12 +197,14 @@ def start(
         driver = Driver(context, tuple(outputs), system_log)
         # an interrupt waits for the end of the call: before it, no list of Spark's has the query
         with applied(session, confs) as unset, only_the_wait():
-            running = _run(session, context, dataframes, driver, name=name, trigger=arguments)
+            accepted.append(
+                running := _run(session, context, dataframes, driver, name=name, trigger=arguments)
+            )
         views = any(isinstance(output.sink, MemorySink) for output in outputs)
         query = Query(
             running, context, session=session, inputs=pairs, unset=unset, lock=lock, sources=dataframes,
             ends=bool(arguments.keys() & {"availableNow", "once"}), temporary=checkpoint is None, views=views,
-            published=published_by(outputs),
+            published=published_by(outputs), started_after=newest.batch,
         )  # fmt: skip
         for handle, journal in pairs:
             undo.callback(handle.unbinding())
@@ -466,7 +473,10 @@ def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
             msg = f"Checkpoint {log.checkpoint} is of a streaming query that no flow started."
             raise OtherFlow(msg, hint="give the flow a checkpoint directory of its own.")
         identity = {"format": FORMAT, "id": str(uuid.uuid4()), "name": plan.name, "partitions": partitions}
-        log.files.write_json("flow.json", identity, durable=True)
+        try:
+            log.files.write_json("flow.json", identity, durable=True, new=True)
+        except FileExistsError:  # by another first start, where there are no locks
+            return _identified(log, plan, partitions)
     return identity
 
 
@@ -485,7 +495,7 @@ def _about(
 
 def _claimed(
     context: RunContext, *, empty: bool = False, about: Mapping[str, Any] | None = None
-) -> tuple[RunContext, Mapping[str, int | None]]:
+) -> tuple[RunContext, Manifest]:
     """Claim the checkpoint: an earlier run that is still alive loses it.
 
     Args:
@@ -494,7 +504,7 @@ def _claimed(
         about: what else the console says of the run.
 
     Returns:
-        The context of the run that owns the checkpoint; and the epoch of each input, None for a closed one.
+        The context of the run that owns the checkpoint; and the manifest from which it continues.
     """
     plan = context.plan
     run = {"run": context.run, "host": platform.node(), "pid": os.getpid()}
@@ -511,7 +521,7 @@ def _claimed(
     log.sweep()
     shown = {"described": plan.described(), "outline": plan_summary(plan)}
     shown["sketch"] = Sketch.of(plan).encode()
-    log.files.write_json(f"flows/{plan.fingerprint}.json", shown)
+    log.files.write_json(f"flows/{plan.fingerprint}.json", shown, durable=True)
     if newest is None:
         coordinator = Coordinator(plan)
         result = coordinator.first()
@@ -528,7 +538,19 @@ def _claimed(
         context, first=log.first, planned=planned, continued=continued,
         read_entries=manifest.entries, read_offsets=manifest.sources,
     )  # fmt: skip
-    return context, manifest.coordinator["inputs"]
+    return context, manifest
+
+
+def _withdraw(context: RunContext, accepted: Sequence[object]) -> None:
+    """After a start that Spark has not `accepted`: write the manifest that there was before it.
+
+    The one of a changed flow lacks the state of the steps that it has removed.
+    """
+    log = RoundLog(context.checkpoint, context.term)
+    own = [] if accepted else log.files.numbers(f"rounds/{context.term}")
+    # unless a batch has run all the same, or a later start has begun with it
+    if len(own) == 1 and log.owner().get("run") == context.run and (before := log.chosen()) is not None:
+        log.write(*before)
 
 
 def _parallel(session: SparkSession, workers: int, *, asked: bool | None) -> bool:

@@ -42,6 +42,7 @@ from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.storage.cancel import request
 from timely_spark.runtime.storage.entries import Journal, close_source
 from timely_spark.runtime.storage.lock import Lock
+from timely_spark.runtime.storage.log import FIRST
 from timely_spark.show.table import counted
 from timely_spark.times import Timestamp, as_epoch
 from timely_spark.worker.epoch_columns import by_column
@@ -156,6 +157,7 @@ class Query:
         temporary: bool = False,
         views: bool = False,
         published: Mapping[str, str] | None = None,
+        started_after: int = FIRST,
     ) -> None:
         self._query, self._context, self._watch, self._lock = query, context, LogView(context), lock
         self._inputs = {journal.name: (handle, journal) for handle, journal in inputs}
@@ -168,7 +170,8 @@ class Query:
         self._published = dict(published or {})
         #: The session that runs the query.
         self.session = session
-        self._started_after = self._watch.newest().batch
+        #: The newest batch before the run, which may have run others by now.
+        self._started_after = started_after
         #: Deletes a temporary checkpoint: at `stop`, when the process ends, or when this object is garbage
         #: (a running query is in `_living`).
         self._deletes = weakref.finalize(self, _delete, context.checkpoint, views) if temporary else None

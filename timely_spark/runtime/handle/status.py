@@ -17,6 +17,7 @@ from timely_spark.runtime.handle.overview import steps
 from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.handle.why import Why
 from timely_spark.runtime.query.live import BatchProgress, running_batch
+from timely_spark.runtime.run_context import is_over
 from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog, failure_file
@@ -208,7 +209,7 @@ def failed(log: RoundLog, manifest: Manifest) -> dict[str, str] | None:
     """The error that ended the last run, and when; None if it was stopped, or went on after the error."""
     try:
         report = log.files.json(failure_file(max(log.files.numbers("terms"), default=None)))
-        if report is None or report["at"] < manifest.written:
+        if report is None or is_over(report, manifest.batch):
             return None
         when = datetime.fromtimestamp(report["at"], timezone.utc).isoformat(timespec="seconds")
         return {"error": str(report["text"]), "when": when}

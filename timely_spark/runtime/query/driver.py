@@ -73,6 +73,7 @@ class Driver:
     def release(self) -> None:
         """Let go of workers and inputs when the query has ended; Spark keeps this object for longer."""
         self.context.forget_query()
+        self._rounds.leave()
         self._last = None
         self.__post_init__()
 
@@ -316,11 +317,7 @@ class Driver:
         else:
             manifest, rows = log.before(micro_batch)
         if manifest.plan != self.context.plan.fingerprint or manifest.micro_batch < micro_batch - 1:
-            msg = (
-                f"Checkpoint {log.checkpoint}: micro-batch {micro_batch - 1} was committed by the run before "
-                "while this one started."
-            )
-            raise OtherFlow(msg, hint="start again: the flow then continues from that batch.")
+            raise OtherFlow.committed(log.checkpoint, micro_batch - 1)
         coordinator = Coordinator.decode(self.context.plan, manifest.coordinator)
         rows_of_next = wire.only(rows, Message, Header)
         sent = files_of(wire.only(rows, Message))

@@ -14,7 +14,6 @@ begins a micro-batch without rows, in which the driver stays and reads the entri
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import time
 from collections.abc import Iterator, Mapping
@@ -33,6 +32,7 @@ from timely_spark.runtime.sources.wakeup import Wakeup
 from timely_spark.runtime.storage.entries import entry_size, read_entry
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.stores import make_folder
 from timely_spark.worker import pack_input
 from timely_spark.worker.epoch_columns import by_column
 
@@ -87,13 +87,13 @@ class FlowReader:
             start: the end of the batch before.
             unlimited: whether the limits of sources do not hold.
         """
-        rest(self.context)
-        end = self._end(start, unlimited=unlimited)
-        if end == start and self._available_now:
-            end = self._question(start)
-        elif end == start and self._wait(start):
-            end = self._end(start, unlimited=unlimited)
         with self.context.reporting():
+            rest(self.context)
+            end = self._end(start, unlimited=unlimited)
+            if end == start and self._available_now:
+                end = self._question(start)
+            elif end == start and self._wait(start):
+                end = self._end(start, unlimited=unlimited)
             self.log.check_owner()
         if end != start:
             self._pause = 0.0
@@ -190,9 +190,8 @@ class FlowReader:
         least = max(self._newest, least)
         newest = self.log.newest(least)
         if (newest is None or newest < least) and not self.log.has(least):  # the newest is never pruned
-            with self.context.reporting():
-                self.log.check_owner()  # a later run may have removed this run's files
-                raise LogDamaged.no_manifest(self.log.files.root, least)
+            self.log.check_owner()  # a later run may have removed this run's files
+            raise LogDamaged.no_manifest(self.log.files.root, least)
         if newest is not None and (newest != self._newest or self._manifest is None):
             # a batch has run: the answer to the first poll after a batch has no pause
             self._newest, self._pause = newest, 0.0
@@ -235,9 +234,8 @@ class FlowReader:
         """Check that no entry is missing before a later one: the input would never advance."""
         later = entry_size(self.log, name, number + 1)
         if later is not None and entry_size(self.log, name, number) is None:
-            with self.context.reporting():
-                self.log.check_owner()  # a later run may have removed this run's files
-                read_entry(self.log, name, number)
+            self.log.check_owner()  # a later run may have removed this run's files
+            read_entry(self.log, name, number)
 
     def _wait(self, start: Offset) -> bool:
         """Pause before answering "nothing new", unless something may be new; pauses grow in an idle flow.
@@ -275,7 +273,7 @@ def wakeup_of(context: RunContext, *own: str) -> Wakeup:
     sources, files = context.sources.values(), context.log.files
     folders = [source.watched for source in sources if source.watched is not None]
     for name in own if files.local else ():
-        os.makedirs(folder := files.path(name), exist_ok=True)
+        make_folder(folder := files.path(name))
         folders.append(folder)
     tell = partial(context.log_message, logging.WARNING, "%s")
     return Wakeup(folders, [source.watch for source in sources], tell=tell)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from timely_spark.errors import StorageFailed
 from timely_spark.runtime.query.live import running_batch
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage.log import stop_file
@@ -33,21 +34,26 @@ _bodies: Counter[str] = Counter()
 
 @contextmanager
 def at_rest(query: StreamingQuery, context: RunContext) -> Iterator[None]:
-    """Wait until no micro-batch runs, for `PATIENCE` at most; only where files are local."""
+    """Wait until no micro-batch runs, for `PATIENCE` at most; only where files are local.
+
+    A storage that refuses the request, as a full disk does, keeps no query from being stopped.
+    """
     files = context.log.files
     request, answer = _files(context)
     if not files.local or not query.isActive:
         yield
         return
-    files.write(request, b"")
     try:
-        until = time.monotonic() + PATIENCE
-        while not files.exists(answer) and _may_run(query) and time.monotonic() < until:
-            time.sleep(_BEAT)
+        with suppress(StorageFailed):
+            files.write(request, b"")
+            until = time.monotonic() + PATIENCE
+            while not files.exists(answer) and _may_run(query) and time.monotonic() < until:
+                time.sleep(_BEAT)
         yield
     finally:
-        files.remove(request)
-        files.remove(answer)
+        with suppress(StorageFailed):
+            files.remove(request)
+            files.remove(answer)
 
 
 @contextmanager
@@ -57,10 +63,10 @@ def yielding(context: RunContext) -> Iterator[None]:
     if not context.resident:
         yield
         return
-    with _yielding:
-        _bodies[context.run] += 1
-        files.write(name, b"")
     try:
+        with _yielding:
+            _bodies[context.run] += 1
+            files.write(name, b"")
         yield
     finally:
         with _yielding:
@@ -108,7 +114,8 @@ def rest(context: RunContext) -> None:
     request, answer = _files(context)
     if not files.local or not files.exists(request):
         return
-    files.write(answer, b"")
+    with suppress(StorageFailed):  # `stop` does not wait for long
+        files.write(answer, b"")
     until = time.monotonic() + REST
     while time.monotonic() < until:
         time.sleep(_BEAT)

@@ -89,7 +89,7 @@ class FolderSink(Sink):
         for name in names:  # before the owner changes, so that the next start repeats an interrupted removal
             if _EPOCH.fullmatch(name) or name == COMPLETE:
                 files.remove(name)
-        files.write(OWNER, json.dumps(own | {"columns": columns}).encode())
+        files.write(OWNER, json.dumps(own | {"columns": columns}).encode(), durable=True)
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write a file for each epoch, also an empty one, so that readers see which epochs are complete."""
