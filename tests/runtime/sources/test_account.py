@@ -12,7 +12,7 @@ import pytest
 import timely_spark as ts
 from timely_spark import testing
 from timely_spark.errors import LogDamaged
-from timely_spark.runtime.sources.account import Account, write_ignored
+from timely_spark.runtime.sources.account import Account, write_ignored, write_names, write_waiting
 from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.journal import FileCounts, FileJournal
 from timely_spark.runtime.storage.log import RoundLog
@@ -65,6 +65,25 @@ def test_the_accounts_of_a_flow_are_those_of_its_sources_at_a_manifest(tmp_path:
     assert Account.of(log, manifest_of(entries={}, sources={}), inputs)["sent"].waiting == 0, "0 is gone"
     assert accounts["in"].names["/in/link000"] == "is a link"
     assert len(accounts["in"].names) == 100
+
+
+def test_what_is_written_for_people_stops_no_flow_when_it_is_damaged(tmp_path: Path) -> None:
+    """Half a file may be there after a loss of power."""
+    files = RoundLog(str(tmp_path)).files
+    writes = {
+        "waiting": lambda: write_waiting(files, "in", 3),
+        "files": lambda: write_ignored(files, "in", {"/in/a": "is empty"}),
+        "lost": lambda: write_names(files, "lost", "in", {"a": "was deleted"}),
+    }
+    for write in writes.values():
+        write()
+    whole = {name: files.json(name) for name in files.names("ignored")}
+    assert len(whole) == len(writes)
+    for name in whole:
+        files.write(name, b"")
+    for write in writes.values():
+        write()
+    assert {name: files.json(name) for name in whole} == whole
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ class World:
             where=here,
             place=(None, "/in"),
             divisible=False,
-            listing=lambda: (list(self.arrived), {}),
+            listing=lambda: ([file for file in self.arrived if file.path not in self.removed], {}),
             removed=lambda files: {file.path for file in files} & self.removed,
             why_bad=lambda file, **_: "half of it" if file.modified % 2 else None,
         )
@@ -260,12 +260,14 @@ def test_a_file_that_is_removed_before_its_batch_is_not_waited_for() -> None:
 def test_a_file_that_comes_back_after_it_was_removed_is_read_without_a_restart() -> None:
     world = World(1)
     world.arrive(1)
-    world.removed = {"/in/0"}
+    world.arrive(2)
+    world.batch()
+    world.removed = {"/in/1"}
     assert not world.batch()
     world.removed = set()
     world.batch()
 
-    assert world.read == {1: ["/in/0"]}
+    assert world.read == {1: ["/in/0"], 2: ["/in/1"]}
 
 
 def test_batches_are_journaled_and_checked_also_when_the_interpreter_ends(

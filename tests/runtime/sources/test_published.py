@@ -129,6 +129,12 @@ def test_a_reader_that_is_gone_loses_its_hold(tmp_path: Path, monkeypatch: pytes
         reader.run()
 
 
+def test_a_hold_is_on_the_disk(tmp_path: Path, synced: list[str]) -> None:
+    """Half a hold, after a loss of power, would stop the flow that publishes."""
+    Published(Files(tmp_path), 60.0, "diff").hold("reader", 3)
+    assert synced[-1] == str(tmp_path)
+
+
 def test_epochs_that_became_a_sum_are_missed_by_who_began_before_any_sum(tmp_path: Path) -> None:
     first = Simulation(publishing(tmp_path))
     for epoch in range(8):

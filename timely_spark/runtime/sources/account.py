@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from timely_spark.errors import LogDamaged
 from timely_spark.runtime.sources.journal import FileCounts
 from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.storage.entries import entry_size
@@ -115,7 +116,7 @@ def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[s
         case {"files": int(until)}:
             counts = FileCounts.of(files, name, until)
             left_out = sum(batch <= until for batch in skipped.files.values())
-            ignored = files.json(_file("ignored", name)) or {"count": 0, "names": {}}
+            ignored = _shown(files, _file("ignored", name)) or {"count": 0, "names": {}}
             other = _names(files, "quarantined", name) | _names(files, "columns", name)
             return {
                 "unit": "file",
@@ -132,7 +133,7 @@ def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[s
 def _waiting(log: RoundLog, name: str, last: int | None) -> int:
     """A handle's entries after the last one that was read; None: what another input had at its last look."""
     if last is None:
-        return int((log.files.json(_file("waiting", name)) or {"count": 0})["count"])
+        return int((_shown(log.files, _file("waiting", name)) or {"count": 0})["count"])
     later = range(last + 1, last + 1 + _WAITING)
     return next((n for n, number in enumerate(later) if entry_size(log, name, number) is None), _WAITING)
 
@@ -150,8 +151,16 @@ def write_ignored(files: Files, source: str, names: Mapping[str, str]) -> None:
 
 def _write_changed(files: Files, name: str, content: dict[str, Any], missing: dict[str, Any]) -> None:
     """Write a file if it has other content; `missing` is that of a file that was not written yet."""
-    if (files.json(name) or missing) != content:
+    if (_shown(files, name) or missing) != content:
         files.write_json(name, content)
+
+
+def _shown(files: Files, name: str) -> dict[str, Any] | None:
+    """The content of a file for people; None if it is missing, or damaged: the next write mends it."""
+    try:
+        return files.json(name)
+    except LogDamaged:
+        return None
 
 
 def write_names(files: Files, kind: _Kind, source: str, names: Mapping[str, str]) -> None:
@@ -162,7 +171,7 @@ def write_names(files: Files, kind: _Kind, source: str, names: Mapping[str, str]
 
 def _names(files: Files, kind: _Kind, source: str) -> dict[str, str]:
     """What `write_names` has written."""
-    return dict((files.json(_file(kind, source)) or {"names": {}})["names"])
+    return dict((_shown(files, _file(kind, source)) or {"names": {}})["names"])
 
 
 def _file(kind: str, source: str) -> str:

@@ -99,7 +99,9 @@ class Published:
             base: the epoch of the snapshot that the reader has mapped; -1: none.
         """
         content = {"epoch": epoch, "base": base, "renewed": time.time()}
-        self.files.write_json(f"_hold-{reader}.json", content)
+        self.files.write_json(
+            f"_hold-{reader}.json", content, durable=True
+        )  # half of one stops the publisher
 
     def held(self, reader: str) -> int | None:
         """The epoch of a reader's hold; None if it has none."""
