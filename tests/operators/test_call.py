@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import BadArgument, GraphError, StorageFailed, VertexError
+from timely_spark.errors import BadArgument, GraphError, LogDamaged, StorageFailed, VertexError
 from timely_spark.operators import call as module
 from timely_spark.testing import Recorded, Simulation, run
 from timely_spark.worker.wire import Header
@@ -200,6 +200,15 @@ def test_answers_that_were_recorded_are_not_asked_for_again(tmp_path: Path) -> N
     assert asked - first == Counter([3])
     assert dict(rows)[3] == 5
     assert all(value <= 4 for n, value in rows if n != 3)
+
+
+def test_a_recorded_answer_that_is_damaged_is_no_error_of_the_step(tmp_path: Path) -> None:
+    made = flow(lambda batch: [(n, n) for n in batch["n"].to_pylist()], record=str(tmp_path))
+    run(made, {"x": [[1]]})
+    (answer,) = tmp_path.rglob("*.arrow")
+    answer.write_bytes(b"")  # as after a loss of power
+    with pytest.raises(LogDamaged, match=rf"{answer} cannot be read: "):
+        run(made, {"x": [[1]]})
 
 
 def test_the_file_system_owns_the_error_of_an_answer_that_it_refuses(tmp_path: Path) -> None:

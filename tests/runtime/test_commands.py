@@ -364,7 +364,11 @@ def test_a_failed_flow_is_told_from_a_stopped_one(begin: Begin, tmp_path: Path) 
 
 def test_an_error_after_which_the_flow_went_on_is_no_failure(begin: Begin, tmp_path: Path) -> None:
     process = begin(endless())
-    process.context.log.files.write_json("failures/0.json", {"text": "a task was lost", "at": 1.0})
+    report = {"text": "a task was lost", "at": 1.0, "after": -1}
+    process.context.log.files.write_json("failures/0.json", report)
+    assert Status.of(str(tmp_path)).failure is not None
+    process.handles["x"].send([1])
+    process.batch()
     assert Status.of(str(tmp_path)).failure is None
     process.context.log.files.write_json("failures/0.json", {"text": "no time"})
     assert "damaged" in str(Status.of(str(tmp_path)).failure)

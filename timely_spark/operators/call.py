@@ -19,7 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import fs
 
-from timely_spark.errors import GraphError, StorageFailed
+from timely_spark.errors import GraphError, LogDamaged, StorageFailed
 from timely_spark.graph import (
     SchemaLike,
     Vertex,
@@ -173,14 +173,17 @@ class Answers:
 
     def read(self, question: pa.Table) -> pa.Table | None:
         """The recorded answer to a question of this time; None if none was recorded."""
-        name = self._name(question)
+        name, content = self._name(question), None
         with (
             StorageFailed.owning(f"call: record: {name}", "read"),
             suppress(FileNotFoundError),
             self.files.open_input_stream(name) as file,
         ):
-            return from_bytes(file.read())
-        return None
+            content = file.read()
+        try:
+            return None if content is None else from_bytes(content)
+        except (pa.ArrowException, OSError) as error:  # of an empty file, after a loss of power
+            raise LogDamaged.unreadable(self.path, name, error) from error
 
     def write(self, question: pa.Table, answer: pa.Table) -> None:
         """Record an answer."""

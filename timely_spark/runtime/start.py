@@ -547,10 +547,11 @@ def _withdraw(context: RunContext, accepted: Sequence[object]) -> None:
     The one of a changed flow lacks the state of the steps that it has removed.
     """
     log = RoundLog(context.checkpoint, context.term)
-    own = [] if accepted else log.files.numbers(f"rounds/{context.term}")
-    # unless a batch has run all the same, or a later start has begun with it
-    if len(own) == 1 and log.owner().get("run") == context.run and (before := log.chosen()) is not None:
-        log.write(*before)
+    with contextlib.suppress(TimelyError):  # the error of the start says more
+        own = [] if accepted else log.files.numbers(f"rounds/{context.term}")
+        # unless a batch has run all the same, or a later start has begun with it
+        if len(own) == 1 and log.owner().get("run") == context.run and (before := log.chosen()) is not None:
+            log.write(*before)
 
 
 def _parallel(session: SparkSession, workers: int, *, asked: bool | None) -> bool:
