@@ -367,7 +367,7 @@ def test_an_error_after_which_the_flow_went_on_is_no_failure(begin: Begin, tmp_p
     report = {"text": "a task was lost", "at": 1.0, "after": -1}
     process.context.log.files.write_json("failures/0.json", report)
     assert Status.of(str(tmp_path)).failure is not None
-    process.handles["x"].send([1])
+    process.handles["x"].send([-1])
     process.batch()
     assert Status.of(str(tmp_path)).failure is None
     process.context.log.files.write_json("failures/0.json", {"text": "no time"})
