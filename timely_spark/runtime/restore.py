@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from timely_spark.compiler import Plan
 from timely_spark.coordinator.lacking import lacking_by_output
 from timely_spark.coordinator.migrate import Migrator
 from timely_spark.coordinator.migration import Migration
+from timely_spark.errors import TimelyError
 from timely_spark.runtime.query.driver import progress_fields
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage.blobs import Blobs, files_of
@@ -73,6 +75,19 @@ def restore(log: RoundLog, context: RunContext, newest: int, *, empty: bool = Fa
         pa.concat_tables([migration.result.rows, states.rows()]),
     )
     _warn_of_changes(context.plan.name, migration)
+
+
+def withdraw(context: RunContext, accepted: Sequence[object]) -> None:
+    """After a start that Spark has not `accepted`: write the manifest that there was before it.
+
+    The one of a changed flow lacks the state of the steps that it has removed.
+    """
+    log = RoundLog(context.checkpoint, context.term)
+    with suppress(TimelyError):  # the error of the start says more
+        own = [] if accepted else log.files.numbers(f"rounds/{context.term}")
+        # unless a batch has run all the same, or a later start has begun with it
+        if len(own) == 1 and log.owner().get("run") == context.run and (before := log.chosen()) is not None:
+            log.write(*before)
 
 
 def _migrated(

@@ -42,7 +42,7 @@ from timely_spark.runtime.handle.query import Query, keep_until_it_ends, living
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.streaming import build, sources
-from timely_spark.runtime.restore import check, newest_flow, restore
+from timely_spark.runtime.restore import check, newest_flow, restore, withdraw
 from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.session import (
     FILE_MANAGER,
@@ -182,7 +182,7 @@ def start(
             empty=new_steps == "empty",
             about=_about(session, outputs, dataframes),
         )
-        undo.callback(_withdraw, context, accepted := list[object]())
+        undo.callback(withdraw, context, accepted := list[object]())
         pairs = [
             (handle, handle.journal(context.log, newest.coordinator["inputs"][handle.name]))
             for handle in inputs
@@ -539,19 +539,6 @@ def _claimed(
         read_entries=manifest.entries, read_offsets=manifest.sources,
     )  # fmt: skip
     return context, manifest
-
-
-def _withdraw(context: RunContext, accepted: Sequence[object]) -> None:
-    """After a start that Spark has not `accepted`: write the manifest that there was before it.
-
-    The one of a changed flow lacks the state of the steps that it has removed.
-    """
-    log = RoundLog(context.checkpoint, context.term)
-    with contextlib.suppress(TimelyError):  # the error of the start says more
-        own = [] if accepted else log.files.numbers(f"rounds/{context.term}")
-        # unless a batch has run all the same, or a later start has begun with it
-        if len(own) == 1 and log.owner().get("run") == context.run and (before := log.chosen()) is not None:
-            log.write(*before)
 
 
 def _parallel(session: SparkSession, workers: int, *, asked: bool | None) -> bool:
