@@ -78,6 +78,19 @@ def test_a_table_may_be_made_before_with_partitions_and_properties(
     assert spark.sql(f"DESCRIBE DETAIL delta.`{log}`").collect()[0]["clusteringColumns"] == ["k"]
 
 
+def test_a_table_that_a_dying_run_makes_while_the_next_one_starts_is_its_own(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(spark, tmp_path)
+    looks = iter([False])
+    exists = DeltaSink._exists
+    monkeypatch.setattr(DeltaSink, "_exists", lambda *args: next(looks, None) is None and exists(*args))
+
+    deliver(spark, prepared(spark, tmp_path), 0, (1, "a", 1))
+
+    assert rows_of(tmp_path, "k", "v") == [(1, "a")]
+
+
 def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
     sink = prepared(spark, tmp_path / "now", epoch=True)
     deliver(spark, sink, 0, (1, "a", 1))

@@ -274,10 +274,16 @@ class DeltaSink(Sink):
             writer.saveAsTable(self._sql)
 
     def _make(self, session: SparkSession, schema: StructType, properties: Mapping[str, str]) -> None:
+        from pyspark.errors import AnalysisException
+
         writer = session.createDataFrame([], schema).writeTo(self._sql).using("delta")
         for key, value in properties.items():
             writer = writer.tableProperty(key, value)
-        writer.create()
+        try:
+            writer.create()
+        except AnalysisException:  # perhaps the JVM of a killed driver has just made it
+            if not self._exists(session):
+                raise
 
     def _overwrite(
         self, session: SparkSession, schema: StructType, owner: Mapping[str, str], mapping: Mapping[str, str]
