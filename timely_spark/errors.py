@@ -404,7 +404,7 @@ FEWER = (
 
 
 class LimitReached(VertexError):
-    """A loop with ``on_limit="raise"`` has records left after its `max_iterations`.
+    """A loop with ``on_limit="raise"`` has reached `max_iterations`, or a step sends more than `epoch_limit`.
 
     Or a step sends more at one time, an epoch or an iteration of a loop, than `epoch_limit` allows.
 

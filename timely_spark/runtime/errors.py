@@ -39,7 +39,7 @@ class TableUnsupported(TimelyError, NotImplementedError):
 
 
 class OtherFlow(TimelyError, ValueError):
-    """The checkpoint is not one of a flow, or of another version."""
+    """The checkpoint has another format, or belongs to another flow or to a plain query."""
 
     @classmethod
     def format_is(cls, written: object, current: int) -> OtherFlow:
