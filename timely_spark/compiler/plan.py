@@ -165,7 +165,7 @@ class SizeLimit:
 
 
 class InputPath(NamedTuple):
-    """A way from an input to a location: the input's channel, and the path summaries behind its target."""
+    """A way from an input to a location: the input's channel, and path summaries from the input's epochs."""
 
     source: PlanInput
     channel: int
@@ -310,11 +310,13 @@ class Plan:
         entries: dict[int, list[InputPath]] = defaultdict(list)
         for source in self.inputs:
             for index in source.entries:
-                every, exchanged = self.reach.paths_from(self.lands(self.channels[index]))
-                for location, paths in every.items():
-                    entries[location].append(
-                        InputPath(source, index, paths, exchanged.get(location, Antichain()))
-                    )
+                channel = self.channels[index]
+                every, exchanged = self.reach.paths_from(self.lands(channel))
+                for location in every:
+                    behind = every[location], exchanged.get(location, ())
+                    both = ([channel.summary.followed_by(path) for path in paths] for paths in behind)
+                    minimal = (Antichain([path for path in one if path is not None]) for one in both)
+                    entries[location].append(InputPath(source, index, *minimal))
         return dict(entries)
 
     @cached_property

@@ -457,12 +457,11 @@ class Coordinator:
     def holding(self, node: Node, epoch: int) -> list[str]:
         """The inputs and steps that keep `epoch` from being complete at a node, by name."""
         names: list[str] = []
-        for source, index, reachable, _ in self.plan.entries_to.get(node.arrives, ()):
+        for source, _, reachable, _ in self.plan.entries_to.get(node.arrives, ()):
             at = self.inputs[source.name]
             if at is None or source.name in names:
                 continue
-            entered = self.plan.channels[index].summary.results_in(self.plan.times.epoch(at))
-            arrives = (path.results_in(entered) for path in reachable if entered is not None)
+            arrives = (path.results_in(self.plan.times.epoch(at)) for path in reachable)
             if any(time is not None and time.epoch <= epoch for time in arrives):
                 names.append(source.name)
         paths = self.plan.reach.summaries(node.arrives)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -108,7 +109,8 @@ class CallContext:
     def send(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send by an output: to this worker at once, mostly to its queue; to others at the round's end."""
         node = self.node
-        self._check_time("sends at", time)
+        if time is not self.invocation.time:
+            self._check_time("sends at", time)
         if self.capability is None or not self.capability.less_equal(time):
             msg = f"step {node.name!r} sends at {time} while it may send from {self.capability} on"
             hint = (
@@ -270,7 +272,7 @@ class CallContext:
         plan, nodes = self.round.plan, [self.node]
         if downstream:
             nodes += [plan.nodes[plan.channels[index].target] for out in self.node.out for index in out]
-        epochs = (epoch for node in nodes for epoch in self.round.epochs(node))
+        epochs = chain.from_iterable(map(self.round.epochs, nodes))
         least: int = min([self.invocation.time.epoch, *epochs])
         return max(self.invocation.since, least)
 

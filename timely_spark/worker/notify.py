@@ -50,11 +50,9 @@ def lower_bounds(
         if index in source.late and epochs[0] is None:  # rows of a closed source are late
             epochs = (header.late.get(source.name, epochs[1]),) * 2
         for paths, epoch in zip(reachable, epochs, strict=True):
-            if epoch is None:
-                continue
-            entered = plan.channels[index].summary.results_in(plan.times.epoch(epoch))
-            if entered is not None:
-                times.extend(time for path in paths if (time := path.results_in(entered)) is not None)
+            if epoch is not None:
+                at = plan.times.epoch(epoch)
+                times += [time for path in paths if (time := path.results_in(at)) is not None]
     return list(Antichain(dict.fromkeys(times)))
 
 

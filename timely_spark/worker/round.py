@@ -253,7 +253,7 @@ class Worker:
                 heapq.heappop(self.order)
                 del self.queue[index, input_, time]
                 batch = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
-                pieces = max((column.num_chunks for column in batch.columns), default=1)
+                pieces = max([column.num_chunks for column in batch.columns], default=1)
                 if pieces > 1 and batch.num_rows < FEW * pieces:  # one piece is worked on faster
                     batch = batch.combine_chunks()
                 self._deliver(node, input_, time, batch)
@@ -277,10 +277,10 @@ class Worker:
 
     def epochs(self, node: Node) -> list[int]:
         """Lower bounds of the epochs at which a node of this worker may be called after the present call."""
-        queued = (time.epoch for *_, time in self.order[:1])
-        outside = (time.epoch for time in self.blockers[node.index])
-        running = (time.epoch for _, time in self.running[:-1])
-        return [*queued, *outside, *running, *self.pending.epochs(node)]
+        epochs = self.pending.epochs(node)
+        epochs += [time.epoch for time in self.blockers[node.index]]
+        epochs += [time.epoch for *_, time in self.order[:1]]
+        return epochs + [time.epoch for _, time in self.running[:-1]]
 
     def _call(
         self, node: Node, invocation: Invocation, capability: Timestamp | None, inputs: tuple[int | None, ...]
