@@ -169,9 +169,9 @@ class InputPath(NamedTuple):
 
     source: PlanInput
     channel: int
-    paths: Antichain[PathSummary]
+    paths: tuple[PathSummary, ...]
     #: of the paths with an exchange
-    exchanged: Antichain[PathSummary]
+    exchanged: tuple[PathSummary, ...]
 
 
 @dataclass(eq=False)
@@ -315,7 +315,7 @@ class Plan:
                 for location in every:
                     behind = every[location], exchanged.get(location, ())
                     both = ([channel.summary.followed_by(path) for path in paths] for paths in behind)
-                    minimal = (Antichain([path for path in one if path is not None]) for one in both)
+                    minimal = (Antichain(path for path in one if path is not None).elements for one in both)
                     entries[location].append(InputPath(source, index, *minimal))
         return dict(entries)
 
