@@ -22,6 +22,7 @@ from timely_spark.graph import (
     is_text,
     locate_errors,
     refuse,
+    with_checked_arguments,
 )
 from timely_spark.input_streams import Input, Source
 from timely_spark.inputs import Inputs
@@ -235,6 +236,7 @@ class Dataflow(Inputs, Suggests):
         """
         return compile_plan(finalise_graph(self.graph), integer("workers", workers, most=_MOST_WORKERS))
 
+    @with_checked_arguments
     def start(
         self,
         session: SparkSession | None = None,

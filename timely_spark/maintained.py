@@ -113,10 +113,9 @@ def _of_algorithm(
     return flow, result
 
 
-def _of_query(
-    query: str, frames: Mapping[str, DataFrame], diff: str | None, name: str | None
-) -> tuple[Dataflow, Collection]:
-    if not frames or not all(hasattr(one, "isStreaming") for one in frames.values()):
+def _of_query(query: str, frames: Any, diff: str | None, name: str | None) -> tuple[Dataflow, Collection]:
+    given = frames.values() if isinstance(frames, Mapping) else ()
+    if not given or not all(hasattr(one, "isStreaming") for one in given):
         hint = "give streaming DataFrames by name: tables={'edges': spark.readStream.table('main.edges')}."
         refuse(frames, what="tables", expected="DataFrames", hint=hint)
     counted = [table for table, one in frames.items() if diff in one.columns]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 from timely_spark.errors import GraphError, Where
-from timely_spark.graph import caller, locate_errors
+from timely_spark.graph import caller, locate_errors, refuse
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,6 +90,8 @@ def view(function: Any = None, /, *, table: str | None = None, keys: str | Itera
         raise GraphError(msg, where=where, hint="a view is kept by both: view(table=..., keys=...).")
 
     def defined(function: F) -> F:
+        if not inspect.isfunction(inspect.unwrap(function)):
+            refuse(function, what="view", expected="a function", hint="write @ts.view above a function.")
         marked = FunctionView(function, None if table is None else (table, names), _where(function))
         if wrong := [one for one in _parameters(function) if one.kind not in _NAMED]:
             msg = f"view {marked.name} takes {wrong[0]}"

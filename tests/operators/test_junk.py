@@ -281,6 +281,25 @@ CALLS = {
 NOT_CHECKED = {"budget", "blobs", "given_epochs", "rounds_per_batch", "together"}
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        ts.configure,
+        lambda: ts.configure(SparkSession.builder, jars=[]),  # type: ignore[call-arg]
+        lambda: ts.Dataflow("x").start(None, "/checkpoint"),  # type: ignore[misc]
+        lambda: ts.Dataflow("x").start(folder="/checkpoint"),  # type: ignore[call-arg]
+        lambda: ts.function("double"),  # type: ignore[call-arg]
+        lambda: ts.view(5),  # type: ignore[type-var]
+        lambda: ts.maintain(sql="SELECT 1", tables=5, table="t/t", checkpoint="/c"),  # type: ignore[arg-type]
+        lambda: ts.Dataflow("x").start(resident=0),  # type: ignore[arg-type]
+        lambda: ts.Dataflow("x").start(new_steps=pc.field("x")),  # type: ignore[arg-type]
+    ],
+)
+def test_a_call_with_other_arguments_than_there_are_names_them(call: Callable[[], object]) -> None:
+    with pytest.raises(TimelyError, match=r"(?s)test_junk\.py:\d+\)\nHint: (?!.*no attribute)"):
+        call()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("called", CALLS)
 def test_other_functions_accept_junk_or_raise_a_typed_error(called: str) -> None:

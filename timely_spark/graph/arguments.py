@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from numbers import Number, Real
-from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
@@ -49,8 +49,8 @@ def no_truth_value(kind: str) -> NoReturn:
     raise GraphError(msg, where=caller(), hint="compare it with None; or keep records by where(...).")
 
 
-def with_checked_arguments(kind: type[T]) -> type[T]:
-    """Let the public methods of a class name the arguments that they have, if they are called with others.
+def with_checked_arguments(of: T) -> T:
+    """Let a function, or the public methods of a class, name its arguments if it is called with others.
 
     >>> class Query:
     ...     def step(self, timeout=None): ...
@@ -59,26 +59,29 @@ def with_checked_arguments(kind: type[T]) -> type[T]:
     timely_spark.errors.BadArgument: step: got an unexpected keyword argument 'seconds' (...)
     Hint: check the arguments: step(timeout)
     """
-    for name in dir(kind):
-        if not name.startswith("_") and inspect.isfunction(method := getattr(kind, name)):
-            setattr(kind, name, _checked(method))
-    return kind
+    if not isinstance(of, type):
+        function: Any = of
+        return cast("T", _checked(function))
+    for name in dir(of):
+        if not name.startswith("_") and inspect.isfunction(method := getattr(of, name)):
+            setattr(of, name, _checked(method))
+    return of
 
 
-def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(method)
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
 
-    @functools.wraps(method)
+    @functools.wraps(function)
     def called(*args: Any, **options: Any) -> Any:
         try:
-            return method(*args, **options)
+            return function(*args, **options)
         except TypeError:
             try:
                 signature.bind(*args, **options)  # takes longer than a look-up
             except TypeError as error:
-                _, *names = signature.parameters
-                hint = f"check the arguments: {method.__name__}({', '.join(names)})"
-                msg = f"{method.__name__}: {error}"
+                names = [name for name in signature.parameters if name != "self"]
+                hint = f"check the arguments: {function.__name__}({', '.join(names)})"
+                msg = f"{function.__name__}: {error}"
                 raise BadArgument(msg, where=caller(), hint=hint) from None
             raise
 

@@ -43,7 +43,7 @@ def check_arguments(
             refuse(place, what=argument, expected="a path or URI", hint=f'write start({argument}="/folder").')
     if name is not None and not is_text(name):
         refuse(name, what="name", expected="a text", hint="leave it out for the flow's name.")
-    if new_steps not in (None, "empty"):
+    if new_steps is not None and not (isinstance(new_steps, str) and new_steps == "empty"):
         hint = 'leave it out; or write new_steps="empty", to start new steps without the past.'
         refuse(new_steps, what="new_steps", expected='None or "empty"', hint=hint)
     truth("resident", resident, or_none=True)

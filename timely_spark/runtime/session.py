@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from timely_spark.graph import refuse, truth
+from timely_spark.graph import refuse, truth, with_checked_arguments
 from timely_spark.runtime.arguments import check_session
 from timely_spark.runtime.errors import NoSession, SparkMissing
 from timely_spark.runtime.prepare import Prepared, prepared
@@ -93,6 +93,7 @@ def require_spark() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
+@with_checked_arguments
 def configure(
     builder: SparkSession.Builder,
     *,
@@ -239,6 +240,7 @@ def quietly() -> Iterator[None]:
             os.close(terminal)
 
 
+@with_checked_arguments
 def tune(session: SparkSession) -> list[str]:
     """Tune an existing session for all its queries; returns the settings that cannot change.
 

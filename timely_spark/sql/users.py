@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.errors import BadArgument
-from timely_spark.graph import as_schema, caller
+from timely_spark.graph import as_schema, caller, with_checked_arguments
 from timely_spark.sql.binder import SPECIAL
 from timely_spark.sql.registry import FUNCTIONS
 
@@ -26,6 +26,7 @@ class UserFunction:
 USER_FUNCTIONS: dict[str, UserFunction] = {}
 
 
+@with_checked_arguments
 def function(name: str, type: Any, function: Any) -> None:
     """Let expressions in SQL call a function of whole columns by a name.
 
