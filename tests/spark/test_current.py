@@ -19,6 +19,7 @@ from timely_spark.runtime.sinks.sink import Output
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.state.arrow import to_bytes
+from timely_spark.testing import Simulation
 
 CHANGES = pa.schema([("k", pa.int64()), ("v", pa.string()), ("diff", pa.int64())])
 
@@ -135,6 +136,20 @@ def test_an_epoch_that_comes_again_in_another_group_is_written_once(
     again.deliver(spark, 3, [third, fourth])
 
     assert rows_of(tmp_path, "k", "v") == [(epoch, "a") for epoch in range(4)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_of_several_records_of_a_key_the_last_one_sent_is_the_last(workers: int) -> None:
+    """All records of a key are on one worker: what the workers hand over follows one after the other."""
+    flow = ts.Dataflow("now")
+    flow.input("x", "k long, v long").to_delta("now", keys="k", name="now")
+    simulation = Simulation(flow, workers=workers, seed=None)
+    for number in range(7):
+        simulation.send("x", [(0, 2 * number), (0, 2 * number + 1)])
+    simulation.run()
+
+    (epoch,) = simulation.captured["now"].epochs.values()
+    assert epoch["v"].to_pylist() == [*range(14)]
 
 
 def test_odd_names_are_names(spark: SparkSession, tmp_path: Path) -> None:

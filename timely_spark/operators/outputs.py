@@ -12,6 +12,7 @@ import pyarrow as pa
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
     Kind,
+    Partition,
     Stage,
     absolute,
     caller,
@@ -269,7 +270,8 @@ def to_delta(
         table: a path, which has a slash, or catalog.schema.table. A relative path is one of the program's
             working directory when the flow is built.
         keys: None means a change log, to which records are appended with their epoch. Else a current table,
-            upserted by key.
+            upserted by key: of a key's records in an epoch the last one counts, in the order in which a
+            handle sent them, or of files. `upserts` says which one is the last otherwise.
         diff: after `distinct`, `min` or `max`: the name of a new int column, +1 for a record that the epoch
             adds and -1 for one that it retracts; the sum up to an epoch gives the result at that epoch. With
             `keys` also a column of the stream, as in the changes of a collection: the table is the current
@@ -324,6 +326,7 @@ def to_delta(
         "delta",
         release,
         added=added,
+        by=columns if diff is None else (),
         diff=diff,
         target=_table(table),
         keys=list(columns),
@@ -532,9 +535,10 @@ def add_output(
     release: Release,
     *,
     added: str | None = None,
+    by: Sequence[str] = (),
     **options: Any,
 ) -> Stream:
-    """Add an output to the flow. Its sink gets the options."""
+    """Add an output to the flow. Its sink gets the options, and records of equal `by` in their order."""
     if kind != "inspect":
         stream.check_outside(operator)
     if release not in ("epoch", "arrival"):
@@ -553,6 +557,7 @@ def add_output(
         name=name,
         called=called,
         vertex=OutputVertex(schema, added),
+        requires=[Partition.by(tuple(by))] if by else None,
         detail=kind,
         parameters={"to": kind, **{key: options[key] for key in ("keys", "diff") if options.get(key)}},
     )
