@@ -114,8 +114,8 @@ def _of_algorithm(
 
 
 def _of_query(query: str, frames: Any, diff: str | None, name: str | None) -> tuple[Dataflow, Collection]:
-    given = frames.values() if isinstance(frames, Mapping) else ()
-    if not given or not all(hasattr(one, "isStreaming") for one in given):
+    tables = frames.values() if isinstance(frames, Mapping) else ()
+    if not tables or not all(hasattr(one, "isStreaming") for one in tables):
         hint = "give streaming DataFrames by name: tables={'edges': spark.readStream.table('main.edges')}."
         refuse(frames, what="tables", expected="DataFrames", hint=hint)
     counted = [table for table, one in frames.items() if diff in one.columns]
