@@ -65,9 +65,11 @@ ARCHIVE = Path(sys.prefix) / "classes.jsa"
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m "
+    "-XX:NewRatio=1 -XX:InitialRAMPercentage=50 "  # all of the heap at once, half of it for what is young
     f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable "
     f"-Djava.io.tmpdir={tempfile.gettempdir()}",
 )
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # No deadline: the machine is small and shared. A campaign looks at many more examples, new ones each time.
 settings.register_profile("timely", deadline=None, max_examples=10, derandomize=bool(os.environ.get("CI")))
