@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,14 @@ class Search:
         return 1000 * (self.told.get(timeout=120) - began)
 
 
+def add(
+    report: Report, case: str, took: Mapping[bool, list[float]], *, first: int = 0, aim: str = ""
+) -> None:
+    """A row: medians of epochs in a stay and of micro-batches, each without its first ones."""
+    ours, baseline = (median(took[resident][first:]) for resident in (True, False))
+    report.add(case, ours=ours, baseline=baseline, against=AGAINST, aim=aim)
+
+
 def one_change(report: Report, session: SparkSession, *, nodes: int, edges: int, seconds: float) -> None:
     """One change after the other, and larger ones."""
     single: dict[bool, list[float]] = {}
@@ -130,8 +138,7 @@ def one_change(report: Report, session: SparkSession, *, nodes: int, edges: int,
             "one change, beside a program in memory", ours=median(single[True]), baseline=median(theirs),
             against="differential (Rust)", epochs=len(theirs),
         )  # fmt: skip
-    ours, baseline = median(many[True]), median(many[False])
-    report.add("1,000 inserts and deletes, median", ours=ours, baseline=baseline, against=AGAINST)
+    add(report, "1,000 inserts and deletes, median", many)
     report.add(
         "changes, one after the other", ours=len(single[True]) / lasts, baseline=len(single[False]) / seconds,
         against=AGAINST, unit="epochs/s", aim=">=60",
@@ -169,8 +176,7 @@ def large(report: Report, session: SparkSession, *, rows: int, nodes: int, edges
         loads[resident].append(search.load)
         search.query.stop()
     for case, took in ((f"an epoch of {rows:,} rows", epochs), (f"load of {edges:,} edges", loads)):
-        ours, baseline = median(took[True]), median(took[False])
-        report.add(case, ours=ours, baseline=baseline, against=AGAINST, aim=">=0.95x")
+        add(report, case, took, aim=">=0.95x")
 
 
 def file_to_delta(report: Report, session: SparkSession, *, files: int) -> None:
@@ -194,8 +200,7 @@ def file_to_delta(report: Report, session: SparkSession, *, files: int) -> None:
             took.setdefault(resident, []).append(1000 * (newest.stat().st_mtime - began))
             time.sleep(0.05)
         query.stop()
-    ours, baseline = (median(took[resident][3:]) for resident in (True, False))
-    report.add("file to Delta commit, median", ours=ours, baseline=baseline, against=AGAINST, aim="<=60")
+    add(report, "file to Delta commit, median", took, first=3, aim="<=60")
 
 
 @contextmanager
@@ -227,8 +232,7 @@ def questions(report: Report, session: SparkSession, *, asked: int) -> None:
                 took.setdefault(resident, []).append(1000 * (time.perf_counter() - began))
                 assert found.table.num_rows == 1, found
                 time.sleep(0.02)
-    ours, baseline = (median(took[resident][3:]) for resident in (True, False))
-    report.add("a fresh question, median", ours=ours, baseline=baseline, against=AGAINST, aim="<=15")
+    add(report, "a fresh question, median", took, first=3, aim="<=15")
 
 
 def rests(report: Report, session: SparkSession) -> None:
@@ -287,8 +291,7 @@ def topics(report: Report, session: SparkSession, *, messages: int) -> None:
                     time.sleep(0.02)
                 query.stop()
                 consumer.close()
-            ours, baseline = (median(took[resident][3:]) for resident in (True, False))
-            report.add(f"Kafka to Kafka, {case}", ours=ours, baseline=baseline, against=AGAINST, aim=aim)
+            add(report, f"Kafka to Kafka, {case}", took, first=3, aim=aim)
 
 
 def _fewer(near: ts.Stream) -> ts.Stream:
@@ -309,8 +312,7 @@ def on_clusters(report: Report, *, nodes: int, edges: int, seconds: float) -> No
                     while time.monotonic() < until:
                         times.append(search.change(*((1, 0) if len(times) % 2 else (0, 1)), at=len(times)))
                     search.query.stop()
-            ours, baseline = median(took[True][1:]), median(took[False][1:])
-            report.add(f"one change on {name}", ours=ours, baseline=baseline, against=AGAINST, aim="<=40")
+            add(report, f"one change on {name}", took, first=1, aim="<=40")
 
 
 def run(quick: bool) -> None:
