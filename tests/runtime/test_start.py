@@ -429,6 +429,23 @@ def test_what_every_later_start_needs_is_on_the_disk(
     assert [len(list(Path(folder).glob(".*.tmp"))) for folder in renamed] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("epoch", [None, 0])
+def test_a_wait_whose_jvm_has_ended_fails_as_the_query(session: Session, epoch: int | None) -> None:
+    class Gone:
+        """A query of a JVM that has stopped."""
+
+        def __getattr__(self, name: str) -> object:
+            msg = "Connection refused"
+            raise ConnectionError(msg)
+
+    query = started(small()[0], session, None)
+    running, query._query = query._query, Gone()  # type: ignore[assignment]
+    with pytest.raises(QueryFailed, match="'small' failed: Connection refused") as caught:
+        query.wait_for(epoch=epoch, timeout=60)
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    query._query = running
+
+
 def test_a_temporary_checkpoint_goes_with_its_query(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -251,10 +251,8 @@ class Query:
         """
         self._context.check_may_wait("await_termination()")
         limit = None if timeout is None else max(_timeout(timeout), 0.001)  # Spark's least
-        try:
+        with self._owning():
             return wait_in_a_thread(lambda: self._query.awaitTermination(limit))  # type: ignore[arg-type]
-        except Exception as error:
-            raise self._own_error(error) from error
 
     def process_all_available(self) -> None:
         """Wait until everything that was available at the call is processed, loops included.
@@ -264,16 +262,13 @@ class Query:
         """
         self._context.check_may_wait("process_all_available()")
         taken = self._sent.taken()
-        try:
-            with yielding(self._context):
-                # The poll that ends the first wait may have begun before the last send. The poll that ends
-                # the second wait began later, but not every poll looks at every folder.
+        with self._owning(), yielding(self._context):
+            # The poll that ends the first wait may have begun before the last send. The poll that ends
+            # the second wait began later, but not every poll looks at every folder.
+            wait_in_a_thread(self._query.processAllAvailable)
+            wait_in_a_thread(self._query.processAllAvailable)
+            while not taken() and self.is_active:
                 wait_in_a_thread(self._query.processAllAvailable)
-                wait_in_a_thread(self._query.processAllAvailable)
-                while not taken() and self.is_active:
-                    wait_in_a_thread(self._query.processAllAvailable)
-        except Exception as error:
-            raise self._own_error(error) from error
 
     def stop(self) -> None:
         """Stop the query, between two micro-batches if the running one ends soon.
@@ -417,8 +412,9 @@ class Query:
         names = self._watch.names() if target is None else [getattr(target, "name", target)]
         for name in names:
             self._watch.frontier(name)  # an unknown name is an error
-        if epoch is None and not self.is_active and (error := self.exception()) is not None:
-            raise error  # records sent since then wait for another start
+        with self._owning():
+            if epoch is None and not self.is_active and (error := self.exception()) is not None:
+                raise error  # records sent since then wait for another start
         wanted = (lambda: epoch) if epoch is not None else self._sent.epoch(names)
         return self._wait(self._watch.past(names, wanted), timeout)
 
@@ -528,11 +524,22 @@ class Query:
     def _wait(self, reached: Any, timeout: Any) -> bool:
         limit = None if timeout is None else _timeout(timeout)
         self._context.check_may_wait("the wait", reached)
-        if self._watch.until(reached, lambda: self.is_active, limit):
-            return True
-        if (error := self.exception()) is not None:
-            raise error
-        return False
+        with self._owning():
+            if self._watch.until(reached, lambda: self.is_active, limit):
+                return True
+            if (error := self.exception()) is not None:
+                raise error
+            return False
+
+    @contextlib.contextmanager
+    def _owning(self) -> Iterator[None]:
+        """Raise an error of Spark's, as when its JVM has ended, as an error of the query."""
+        try:
+            yield
+        except TimelyError:
+            raise
+        except Exception as error:
+            raise self._own_error(error) from error
 
     def _own_error(self, error: Exception) -> TimelyError:
         if isinstance(error, TimelyError):
