@@ -21,7 +21,8 @@ from timely_spark.graph.stage import closure
 from timely_spark.queries.binder import BoundQuery, View
 from timely_spark.queries.explained import plan_text
 from timely_spark.queries.relations import Projection, TableScan
-from timely_spark.queries.scripts import build_all, create_view, relations_of, table_view
+from timely_spark.queries.scopes import Fresh
+from timely_spark.queries.scripts import as_step, build_all, create_view, relations_of, table_view
 from timely_spark.queries.sql import as_collection
 from timely_spark.queries.unique import unique_columns
 from timely_spark.runtime.sources.folder import Folder
@@ -119,8 +120,10 @@ class Pipeline:
         collections = built.all(outputs)
         for view, (table, keys) in outputs.items():
             key = built.keys(view, keys)
-            changes = collections[view].changes()
-            changes.to_delta(table, keys=key, diff="diff", name=f"table {view}", overwrite=view in overwrite)
+            diff = Fresh(collections[view].schema.names).name("diff")
+            changes = collections[view].changes(diff)
+            step = as_step(f"table {view}")
+            changes.to_delta(table, keys=key, diff=diff, name=step, overwrite=view in overwrite)
         return built.flow, collections
 
     def start(
@@ -382,11 +385,12 @@ class _Built:
         return options
 
     def _read(self, table: TableSource) -> Stream:
+        name = as_step(table.name)
         if self.planned is None and table.schema is not None:
-            return self.flow.source(table.name, table.schema)
+            return self.flow.source(name, table.schema)
         options: dict[str, Any] = {
-            name: int(value) if name in NUMBERS and value.isdecimal() else value
-            for name, value in table.options.items()
+            option: int(value) if option in NUMBERS and value.isdecimal() else value
+            for option, value in table.options.items()
         }
         if table.format in FILES:
             schema = table.schema
@@ -394,10 +398,10 @@ class _Built:
                 options["defaults"] = {"diff": 1}
             path: Any = options.pop("path")
             kind: Any = table.format
-            return self.flow.files(table.name, path, format=kind, schema=schema, **options)
+            return self.flow.files(name, path, format=kind, schema=schema, **options)
         if table.format == "delta":
-            return self.flow.delta(table.name, options.pop("path"), changes=True, **options)
-        return self.flow.source(table.name, self._frame(table))
+            return self.flow.delta(name, options.pop("path"), changes=True, **options)
+        return self.flow.source(name, self._frame(table))
 
     def _frame(self, table: TableSource) -> DataFrame:
         """A table that Spark reads: of Kafka, messages are JSON with the table's columns."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from timely_spark.errors import SqlError, Where
 from timely_spark.graph import as_schema, identifier
-from timely_spark.queries.binder import Binder
+from timely_spark.queries.binder import Binder, table_name
 from timely_spark.queries.scripts import statements
 from timely_spark.sql import parse
 
@@ -66,7 +66,7 @@ class SqlView(Statement):
 
         query = self.tree.expression
         read = (one for one in query.find_all(exp.Table) if isinstance(one.this, exp.Identifier))
-        return {(f"{one.db}.{one.name}" if one.db else one.name).lower(): one for one in read}
+        return {table_name(one).lower(): one for one in read}
 
     @property
     def named(self) -> set[str]:
@@ -103,15 +103,10 @@ def _statement(binder: Binder, tree: Any, parameters: Mapping[str, str], file: s
     if kind == "VIEW":
         properties = _properties(binder, tree)
         output = _output(binder, tree, properties) if "materialized" in properties else None
-        return SqlView(_name(tree), tree, binder, file, output)
+        return SqlView(table_name(tree.this), tree, binder, file, output)
     hint = "write CREATE TABLE ... USING, CREATE VIEW, or CREATE MATERIALIZED VIEW ... LOCATION."
     shown = tree.sql(dialect=parse.dialect()).split()
     raise binder.refuse(tree, f"{' '.join(shown[:2])} in a file of SQL", hint)
-
-
-def _name(tree: Any) -> str:
-    target = tree.this
-    return str((target.this if type(target).__name__ == "Schema" else target).name)
 
 
 def _fill(binder: Binder, tree: Any, parameters: Mapping[str, str]) -> None:
@@ -147,29 +142,29 @@ def _properties(binder: Binder, tree: Any) -> dict[str, Any]:
             properties[one.name] = one.args["value"].name
         elif not isinstance(one, says_nothing):
             shown = one.sql(dialect=parse.dialect())
-            raise binder.refuse(tree.this, f"{_name(tree)} has the clause {shown}", "leave it out.")
+            raise binder.refuse(tree.this, f"{table_name(tree.this)} has the clause {shown}", "leave it out.")
     return properties
 
 
 def _table(binder: Binder, tree: Any, file: str) -> TableSource:
-    properties = _properties(binder, tree)
+    name, properties = table_name(tree.this), _properties(binder, tree)
     kind = properties.pop("format", None)
     if kind not in {*FILES, "delta", "kafka"}:
         hint = f"write USING {', '.join(FILES)}, delta or kafka."
-        raise binder.refuse(tree.this, f"{_name(tree)} USING {kind or 'nothing'}", hint)
+        raise binder.refuse(tree.this, f"{name} USING {kind or 'nothing'}", hint)
     if kind != "kafka":
         if "path" not in properties:
             hint = "write LOCATION '/folder', or OPTIONS (path '/folder')."
-            raise binder.refuse(tree.this, f"{_name(tree)} has no place", hint)
+            raise binder.refuse(tree.this, f"{name} has no place", hint)
         if kind == "csv" and properties.get("header", "").lower() == "true":  # it always has one
             del properties["header"]
         if unknown := sorted(properties.keys() - {*_OPTIONS[kind]}):
             hint = f"the options of {kind} are {', '.join(_OPTIONS[kind])}."
-            raise binder.refuse(tree.this, f"{_name(tree)} has options {', '.join(unknown)}", hint)
+            raise binder.refuse(tree.this, f"{name} has options {', '.join(unknown)}", hint)
     ddl = columns_ddl(tree)
     if kind == "kafka" and not ddl:
-        raise binder.refuse(tree.this, f"{_name(tree)} has no columns", "list them: their messages are JSON.")
-    return TableSource(_name(tree), tree, binder, file, kind, as_schema(ddl) if ddl else None, properties)
+        raise binder.refuse(tree.this, f"{name} has no columns", "list them: their messages are JSON.")
+    return TableSource(name, tree, binder, file, kind, as_schema(ddl) if ddl else None, properties)
 
 
 def columns_ddl(tree: Any) -> str:
@@ -182,7 +177,7 @@ def columns_ddl(tree: Any) -> str:
 
 
 def _output(binder: Binder, tree: Any, properties: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    name = _name(tree)
+    name = table_name(tree.this)
     if unknown := sorted(properties.keys() - {"format", "path", "materialized", "keys"}):
         problem = f"{name} has properties {', '.join(unknown)}"
         raise binder.refuse(tree.this, problem, "the property of a kept view is 'keys'.")

@@ -747,3 +747,24 @@ SELECT a FROM t WHERE EXISTS (SELECT max(e) AS b FROM u WHERE u.a = t.a GROUP BY
 SELECT a AS k, b AS k FROM t WHERE a = 2 GROUP BY b, k
 ----
 2 3
+
+-- percentile_disc is a double, approx_percentile has the type of its argument
+
+SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY a), approx_percentile(p, 0.5), percentile_cont(0.25) WITHIN GROUP (ORDER BY b) FROM t
+----
+1.0 2.25 1.5
+
+-- a name behind a map is a key; variables of functions have any case
+
+SELECT m.k, transform(l, X -> x + A) FROM t WHERE a = 1
+----
+1 [2,3]
+2 []
+
+-- a row for each day
+
+SELECT d, count(u.a) FROM (SELECT explode(sequence(DATE '2024-02-28', DATE '2024-03-01', INTERVAL 1 DAY)) AS d) LEFT JOIN u ON day(d) = u.a GROUP BY d
+----
+2024-02-28 0
+2024-02-29 0
+2024-03-01 1

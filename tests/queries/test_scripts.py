@@ -15,11 +15,12 @@ import timely_spark as ts
 from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
 from timely_spark.compiler.pushdown import needed
-from timely_spark.errors import BadArgument, GraphError, SqlError
+from timely_spark.errors import BadArgument, ExpressionError, GraphError, SqlError
 from timely_spark.pipeline import PARTS
 from timely_spark.queries.scripts import planned, table_view
 from timely_spark.queries.unique import unique_columns
 from timely_spark.runtime.storage.files import Files
+from timely_spark.sql import bind
 
 EDGES = "src bigint, dst bigint, w bigint"
 
@@ -45,6 +46,27 @@ def test_views_of_a_script_read_those_before_them_and_share_what_they_read():
     assert made["of two"].rows() == {0: [(1, 3, 1)], 1: [(1, 3, -1)]}
     assert made["of n"].rows() == {0: [(1, 1)], 1: [(0, 1), (1, -1)]}
     assert made["of m"].rows() == {0: [(3, 1)], 1: [(None, 1), (3, -1)]}
+
+
+def test_a_script_has_comments_anywhere_and_names_with_schemas():
+    flow = ts.Dataflow("comments")
+    flow.input("edges", "src bigint, dst bigint, diff bigint")
+    views = flow.sql("""-- the views
+        CREATE VIEW main.loops AS SELECT src FROM edges WHERE src = dst; -- those to themselves
+        /* and how many */
+        CREATE VIEW n(n COMMENT 'it''s a count') AS SELECT count(*) FROM main.loops;
+        -- the end
+        """)
+    assert list(views) == ["main.loops", "n"]
+    views["n"].changes().capture("n")
+    assert ts.testing.run(flow, {"edges": [[(1, 1, 1), (1, 2, 1)]]})["n"].rows() == {0: [(1, 1)]}
+
+
+def test_a_script_keeps_nothing():
+    flow = ts.Dataflow("kept")
+    flow.input("edges", EDGES)
+    with pytest.raises(SqlError, match=r"(?s)MATERIALIZED VIEW in a script.*Hint: .*run FILE.*to_delta"):
+        flow.sql("CREATE MATERIALIZED VIEW v LOCATION '/v' AS SELECT src FROM edges")
 
 
 def test_the_steps_of_a_query_are_named_after_it():
@@ -267,6 +289,18 @@ def test_a_scalar_subquery_with_several_rows_is_an_error_of_the_epoch():
         ts.testing.run(flow, {"edges": [[(1, 2, 0), (2, 3, 0)]]})
 
 
+@pytest.mark.parametrize("over", ["", " OVER ()"])
+@pytest.mark.parametrize(
+    "aggregate", ["sum(CAST(1e37 * src AS decimal(38, 0)))", "avg(CAST(1e27 * src AS decimal(38, 10)))"]
+)
+def test_a_sum_or_average_with_too_many_digits_is_an_error_of_the_epoch(aggregate, over):
+    flow = ts.Dataflow("digits")
+    edges = flow.input("edges", EDGES).collection()
+    ts.sql(f"SELECT {aggregate}{over} AS s FROM edges", edges=edges).changes().capture("out")
+    with pytest.raises(ts.TimelyError, match=r"too large for decimal\(38,"):
+        ts.testing.run(flow, {"edges": [[(1, 1, 0), (9, 2, 0)]]})
+
+
 FILE = """
 CREATE TABLE edges (src bigint, dst bigint, diff bigint) USING csv OPTIONS (path '{folder}');
 CREATE VIEW far AS SELECT * FROM edges WHERE dst >= :least;
@@ -336,6 +370,17 @@ def test_a_kept_view_with_equal_rows_is_refused(tmp_path):
         read_sql(kept.replace("'src'", "'srcc'")).explain()
 
 
+def test_a_kept_view_has_any_names(tmp_path):
+    (tmp_path / "a.csv").write_text("src,dst\n1,2\n")
+    text = f"""CREATE TABLE raw.edges (src bigint, dst bigint) USING csv LOCATION '{tmp_path}'; -- the edges
+        CREATE MATERIALIZED VIEW main.r AS SELECT src, max(dst) - src AS diff FROM raw.edges GROUP BY src"""
+    pipeline = read_sql(text)
+    assert "main.r (SQL:2) reads raw.edges; kept in main.r by src" in pipeline.explain()
+    flow, views = pipeline.flow()
+    assert views["main.r"].schema.names == ["src", "diff"]
+    assert "table main_r" in repr(flow)
+
+
 def test_clauses_that_only_describe_a_table_are_read(tmp_path):
     (tmp_path / "a.csv").write_text("src,dst\n1,2\n")
     text = f"""CREATE EXTERNAL TABLE IF NOT EXISTS edges (
@@ -355,6 +400,23 @@ def test_a_function_of_the_user_is_called_in_queries():
     assert ts.testing.run(flow, {"edges": [[(1, 2, 3), (2, 2, 3), (2, 1, 4)]]})["out"].rows() == {
         0: [(2, 14, 1)]
     }
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (lambda _: 5, "TypeError: 'int' object is not iterable"),
+        (lambda n: n[9], "IndexError"),
+        (lambda n: pa.array(["x"] * len(n), pa.string()), "ArrowInvalid: Failed to parse string: 'x'"),
+        (lambda _: pa.array([1, 2]), "returned 2 values for 1 rows"),
+    ],
+)
+def test_a_function_that_fails_is_named(function, problem):
+    ts.function("wrong_one", "bigint", function)
+    expression = bind("wrong_one(w)", pa.schema([("w", pa.int64())]))
+    rows = pa.table({"w": pa.array([3], pa.int64())})
+    with pytest.raises(ExpressionError, match=rf"(?s)WRONG_ONE\(w\): wrong_one .*{problem}.*Hint: .*value"):
+        expression.evaluate(rows)
 
 
 @pytest.mark.slow

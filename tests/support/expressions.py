@@ -16,7 +16,7 @@ UTC = timezone.utc
 TEXTS = [
     "", "a", "abc", "Hello World", "  padded  ", "ÄÖÜ straße", "日本語", "😀 smile", "a,b,,c", "x.y.z", "12",
     "-7.5", "1e3", "true", "2024-02-29", "2024-02-29 12:34:56.789", "100%_", "a\\b",
-    "A" * 300, "tab\tnew\nline", "ﬁn", "NaN",
+    "A" * 300, "tab\tnew\nline", "ﬁn", "NaN", "a$b (2^3)",
 ]  # fmt: skip
 LONGS = [0, 1, -1, 7, -7, 2**63 - 1, -(2**63), 2**31, 1000, 64, 3_000_000_000]
 DOUBLES = [
@@ -34,7 +34,8 @@ DAYS = [
 TIMES = [
     datetime.fromisoformat(one)
     for one in ("1970-01-01", "2024-02-29T23:59:59.999999", "1969-12-31T12:00:00.000001",
-                "2024-03-31T01:30:00", "1883-11-18T12:00:00", "2024-10-27T00:30:00")
+                "2024-03-31T01:30:00", "1883-11-18T12:00:00", "2024-10-27T00:30:00",
+                "2024-10-27T01:30:59.5")
 ]  # fmt: skip
 
 
@@ -65,7 +66,9 @@ def rows(length: int = 48) -> pa.Table:
         "y": _cycled([0, 1, -1, 127, -128, 3], pa.int8(), length),
         "x": _cycled(DOUBLES, pa.float64(), length),
         "z": _cycled(DOUBLES, pa.float64(), length, 5),
-        "f": _cycled([0.0, 1.5, -2.25, math.nan, math.inf, 0.1, 3.4028235e38, 1e-45], pa.float32(), length),
+        "f": _cycled(
+            [0.0, 1.5, -2.25, math.nan, math.inf, 0.1, 3.4028235e38, 1e-45, 1.15], pa.float32(), length
+        ),
         "d": _cycled(decimals, pa.decimal128(10, 2), length),
         "c": _cycled(
             [Decimal("3.0"), Decimal("-0.1"), Decimal("0.0"), Decimal("7.5")], pa.decimal128(5, 1), length

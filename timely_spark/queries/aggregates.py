@@ -24,7 +24,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import ALL, halves_of, large_sums, longs_of_halves, too_large_sum
 from timely_spark.queries.sorting import Order, ranks, rows_in_order
 from timely_spark.sql.plain import decimals, rounded_quotient, unscaled, wide
-from timely_spark.sql.types import has_map
+from timely_spark.sql.types import has_map, name_of
 from timely_spark.state.arrow import Longs, Mask, replaced
 from timely_spark.state.grouping import run_starts
 
@@ -113,7 +113,8 @@ TYPES: dict[str, tuple[int, Callable[[pa.DataType], pa.DataType | None]]] = {
     "collect_set": (1, _list),
     "approx_count_distinct": (1, _long),
     "percentile": (1, _double),
-    "percentile_disc": (1, _same),
+    "percentile_disc": (1, _double),
+    "approx_percentile": (1, _same),
     "median": (1, _double),
     "string_agg": (1, _text),
 }
@@ -263,7 +264,11 @@ def _sum_of(members: GroupRecords, values: Any, kind: pa.DataType) -> pa.Array:
     sums = table.group_by("group", use_threads=False).aggregate([("value", "sum")])
     at = np.full(members.count, -1, np.int64)
     at[numbers(sums, "group")] = np.arange(sums.num_rows)
-    return flat(sums.column("value_sum")).take(pa.array(at, mask=at < 0)).cast(kind)
+    totals = flat(sums.column("value_sum")).take(pa.array(at, mask=at < 0))
+    try:
+        return totals.cast(kind)
+    except pa.ArrowInvalid as error:  # decimals
+        raise _too_many_digits(kind) from error
 
 
 def _average(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
@@ -307,7 +312,23 @@ def quotient(total: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
     by = wide(counts.fill_null(1).to_numpy(zero_copy_only=False))
     digits = wide(unscaled(total)) * 10 ** (kind.scale - total.type.scale)
     missing = pc.or_(counts.is_null(), total.is_null())
-    return pc.if_else(missing, pa.scalar(None, kind), decimals(rounded_quotient(digits, by), kind))
+    return pc.if_else(missing, pa.scalar(None, kind), checked_decimals(rounded_quotient(digits, by), kind))
+
+
+def checked_decimals(digits: Any, kind: pa.DataType) -> pa.Array:
+    """Unscaled integers as decimals of a type.
+
+    Raises:
+        SchemaError: one has too many digits.
+    """
+    if len(digits) and max(abs(digits)) >= 10**kind.precision:
+        raise _too_many_digits(kind)
+    return decimals(digits, kind)
+
+
+def _too_many_digits(kind: pa.DataType) -> SchemaError:
+    msg = f"a sum or an average is too large for {name_of(kind)}"
+    return SchemaError(msg, hint="cast the argument to a decimal of fewer digits, or to double.")
 
 
 def _extreme(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
@@ -399,7 +420,7 @@ def _percentile(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     ends = np.cumsum(counts)
     begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     some = sizes > 0
-    if call.function == "percentile_disc":
+    if call.function in {"percentile_disc", "approx_percentile"}:
         place = np.maximum(np.ceil(share * sizes).astype(np.int64) - 1, 0)
         rows = np.searchsorted(ends, (begins + place)[some], side="right")
         return records.spread(rows, records.table.column(column), call.type)
@@ -440,7 +461,7 @@ _FUNCTIONS: dict[str, Callable[[AggregateFunction, GroupRecords], pa.Array]] = {
     **dict.fromkeys(("bool_and", "bool_or"), _booleans),
     **dict.fromkeys(("collect_list", "collect_set", "string_agg"), _list_of),
     "approx_count_distinct": _distinct_count,
-    **dict.fromkeys(("percentile", "percentile_disc", "median"), _percentile),
+    **dict.fromkeys(("percentile", "percentile_disc", "approx_percentile", "median"), _percentile),
 }
 
 

@@ -323,10 +323,12 @@ class Aggregating(Joins):
             for value in one.options
         )
         options = tuple(float(value) if isinstance(value, Decimal) else value for value in constants)
-        if one.function in {"percentile", "percentile_disc"} and not (
+        if one.function in calls.PERCENTILES and not (
             options and isinstance(options[0], int | float) and 0 <= options[0] <= 1
         ):
-            raise self.binder.refuse(node, f"{shown} without one share", "write a number from 0 to 1.")
+            raise self.binder.refuse(
+                node, f"{shown} without one share", "write a number from 0 to 1, in a call each."
+            )
         return options
 
     def _expanded(

@@ -312,6 +312,12 @@ class Binder:
         return value
 
 
+def table_name(node: Any) -> str:
+    """The name of a table or view, also of one with columns, as it is written: `schema.name`."""
+    table = node.this if type(node).__name__ == "Schema" else node
+    return ".".join(one.name for one in table.parts)
+
+
 def named_rows(node: Any) -> Any:
     """`VALUES 1, 2 AS t(a)`, with the name that sqlglot gives to the last value."""
     from sqlglot import exp

@@ -37,7 +37,7 @@ AGGREGATES = {
     "ArrayUniqueAgg": "collect_set",
     "ApproxDistinct": "approx_count_distinct",
     "Quantile": "percentile",
-    "ApproxQuantile": "percentile_disc",
+    "ApproxQuantile": "approx_percentile",
     "PercentileCont": "percentile",
     "PercentileDisc": "percentile_disc",
     "Median": "median",
@@ -50,6 +50,8 @@ NAMED = {
     "std": "stddev",
     "percentile": "percentile",
 }
+#: those with a share
+PERCENTILES = {"percentile", "percentile_disc", "approx_percentile"}
 #: Aggregates that Spark has, sqlglot does not know, and a collection does not keep.
 KNOWN_AGGREGATES = {"count_min_sketch", "histogram_numeric", "hll_sketch_agg", "try_avg", "try_sum"}
 #: Functions that only windows have, by sqlglot's classes and by name.
@@ -166,7 +168,7 @@ def read_call(node: Any) -> AggregateCall:
         unread += order[1:]
         constants = [*arguments, bool(order and order[0].args.get("desc"))]
         arguments, order = [one.this for one in order[:1]], ()
-    elif function in {"percentile", "percentile_disc", "string_agg"}:
+    elif function in {*PERCENTILES, "string_agg"}:
         arguments, constants, more = arguments[:1], arguments[1:2], arguments[2:]
         unread += more
     elif function in {"first", "last"}:

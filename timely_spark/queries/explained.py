@@ -25,6 +25,7 @@ from timely_spark.queries.relations import (
     TableScan,
     Window,
 )
+from timely_spark.queries.scopes import Fresh
 
 
 def plan_text(relations: Sequence[Relation], notes: Sequence[str], flow: Any) -> str:
@@ -49,11 +50,13 @@ class _TrialBuilder(Builder):
         every = (one for root in relations for one in root.walk())
         tables = {one.name: one.columns for one in every if isinstance(one, TableScan)}
         tables = tables or {"no table": pa.schema([("n", pa.int64())])}
-        super().__init__({name: flow.input(name, columns).collection() for name, columns in tables.items()})
+        inputs = [flow.input(f"table {n}", columns) for n, columns in enumerate(tables.values())]
+        super().__init__({name: one.collection() for name, one in zip(tables, inputs, strict=True)})
         self._stages, self._owners = flow.graph.stages, dict[str, Relation]()
         self.expect(*relations)
         for number, one in enumerate(relations):
-            self.collection(one).changes().capture(f"out {number}")
+            diff = Fresh(one.schema.names).name("diff")
+            self.collection(one).changes(diff).capture(f"out {number}")
         self._plan = flow.compile(2)
 
     def collection(self, relation: Relation) -> Collection:

@@ -195,7 +195,7 @@ class BlockNames(ABC):
         return self._rebuilt(node, lambda one: self.plain(one, names))
 
     def _is_variable(self, node: Any) -> bool:
-        return node.name in self._variables and len(node.parts) == 1
+        return node.name.lower() in self._variables and len(node.parts) == 1
 
     def _rebuilt(self, node: Any, each: Callable[[Any], Any]) -> Any:
         """A node whose children are rewritten; a lambda's variables are no columns."""
@@ -205,7 +205,7 @@ class BlockNames(ABC):
             return node
         before = self._variables
         if isinstance(node, exp.Lambda):
-            self._variables = before | {one.name for one in node.expressions}
+            self._variables = before | {one.name.lower() for one in node.expressions}
         arguments = {}
         for key, value in node.args.items():
             if isinstance(value, list):

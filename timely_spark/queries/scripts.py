@@ -8,7 +8,7 @@ from typing import Any
 from timely_spark.differential.collections import Collection
 from timely_spark.graph import composed, refuse
 from timely_spark.operators.sql import session_zone
-from timely_spark.queries.binder import Binder, BoundQuery, View
+from timely_spark.queries.binder import Binder, BoundQuery, View, table_name
 from timely_spark.queries.building import Builder
 from timely_spark.queries.narrowing import narrowed
 from timely_spark.queries.query import QueryBinder
@@ -31,7 +31,9 @@ def statements(text: str) -> tuple[Binder, list[Any]]:
     cleared, clauses = take_clauses(text)
     sqlglot = parse.needs_sqlglot()
     try:
-        trees = [one for one in sqlglot.parse(cleared, dialect=parse.dialect()) if one is not None]
+        parsed = sqlglot.parse(cleared, dialect=parse.dialect())
+        # a comment behind a semicolon is a tree, too
+        trees = [one for one in parsed if not isinstance(one, sqlglot.exp.Semicolon | None)]
     except (sqlglot.errors.ParseError, sqlglot.errors.TokenError):
         trees = [parse.parse_query(cleared)]  # tells the mistake, and where it is
     trees = [parse.checked(text, tree) for tree in trees]
@@ -57,9 +59,8 @@ def bound(text: str, views: Mapping[str, View]) -> BoundQuery:
 
 def create_view(binder: Binder, tree: Any, views: dict[str, View]) -> str:
     """Add the view of a `CREATE VIEW` to those before it; its name."""
-    target = tree.this
+    target, name = tree.this, table_name(tree.this)
     named = type(target).__name__ == "Schema"
-    name = str((target.this if named else target).name)
     answer = binder.query(tree.expression, views)
     columns = tuple(one.name for one in target.expressions) if named else answer.names
     if len(columns) != len(answer.columns):
@@ -73,6 +74,8 @@ def create_view(binder: Binder, tree: Any, views: dict[str, View]) -> str:
 
 def views_of(text: str, tables: Mapping[str, Collection]) -> dict[str, Collection]:
     """The views of a script as collections; what several of them read is built once."""
+    from sqlglot import exp
+
     binder, trees = statements(text)
     views = {name: table_view(name, one) for name, one in tables.items()}
     names = []
@@ -80,6 +83,11 @@ def views_of(text: str, tables: Mapping[str, Collection]) -> dict[str, Collectio
         if type(tree).__name__ != "Create" or str(tree.args.get("kind")).upper() != "VIEW":
             hint = "write CREATE VIEW name AS SELECT ...; ts.sql(query, ...) takes one query."
             raise binder.refuse(tree, f"{tree.sql(dialect=parse.dialect()).split()[0]} in a script", hint)
+        if tree.find(exp.MaterializedProperty) is not None:
+            hint = (
+                "keep it by python -m timely_spark run FILE; or write CREATE VIEW, and changes().to_delta()."
+            )
+            raise binder.refuse(tree, "CREATE MATERIALIZED VIEW in a script", hint)
         names.append(create_view(binder, tree, views))
     return dict(zip(names, build_all([views[name].query for name in names], tables, names), strict=True))
 
@@ -94,7 +102,13 @@ def build_all(
     builder = Builder(tables)
     builder.expect(*relations)
     table = next(iter(tables.values()), None)
-    return [_named(table, builder, one, name=name) for one, name in zip(relations, names, strict=True)]
+    steps = [None if name is None else as_step(name) for name in names]
+    return [_named(table, builder, one, name=step) for one, step in zip(relations, steps, strict=True)]
+
+
+def as_step(name: str) -> str:
+    """The name of a table or view, such as `schema.name`, as one of a step, which has no points."""
+    return name.replace(".", "_")
 
 
 def relations_of(answers: Sequence[BoundQuery]) -> list[Relation]:

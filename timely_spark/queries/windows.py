@@ -21,9 +21,9 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import MOST_RECORDS, present_records
 from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import longs_of_halves
-from timely_spark.queries.aggregates import digits_of, quotient
+from timely_spark.queries.aggregates import checked_decimals, digits_of, quotient
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
-from timely_spark.sql.plain import decimals, unscaled, wide
+from timely_spark.sql.plain import unscaled, wide
 from timely_spark.state.arrow import Longs, Mask
 from timely_spark.state.grouping import changes
 
@@ -298,7 +298,7 @@ def _summed(
         return longs_of_halves(halves[1], halves[0], counts == 0)
     if exact and pa.types.is_decimal(kind):
         digits = wide(unscaled(values.fill_null(pa.scalar(Decimal(0), values.type))))
-        whole = decimals(fold(digits, low, high, np.add, 0), pa.decimal128(38, values.type.scale))
+        whole = checked_decimals(fold(digits, low, high, np.add, 0), pa.decimal128(38, values.type.scale))
         return pc.if_else(pa.array(counts == 0), pa.scalar(None, kind), whole.cast(kind))
     doubles = values.cast(pa.float64()).fill_null(0.0).to_numpy()
     return pa.array(fold(doubles, low, high, np.add, 0.0), mask=counts == 0)

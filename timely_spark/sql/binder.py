@@ -147,7 +147,9 @@ class ExpressionBinder:
         return terms.ColumnValue(kind, name, stored), used
 
     def field(self, node: exp.Expression, struct: Term, name: str) -> Term:
-        """A field of a struct, or of each struct of an array."""
+        """A field of a struct, or of each struct of an array; or the value of a map's key."""
+        if pa.types.is_map(struct.type):
+            return self.call(node, "element_at", struct, self.constant(pa.scalar(name)))
         kind = struct.type.value_type if types.is_array(struct.type) else struct.type
         if not pa.types.is_struct(kind):
             raise self.refuse(node, f"{name!r} of {name_of(struct.type)}, which is not a struct", WRITE)

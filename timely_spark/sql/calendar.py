@@ -133,6 +133,19 @@ def to_instants(local: Any, zone: str | None) -> Any:
     return np.where(missing, local - (to_local(before, zone_name) - before), instants)
 
 
+def resolved(local: Any, near: Any, zone: str | None) -> Any:
+    """The instants of local times in a zone; of two the one with the offset that an instant near it has."""
+    kept = near + (local - to_local(near, zone))
+    return np.where(to_local(kept, zone) == local, kept, to_instants(local, zone))
+
+
+def later(instants: Any, zone: str | None, *, months: Any = 0, days: Any = 0) -> Any:
+    """Instants some months or days later, by the clocks of a zone: a day may have 23 hours."""
+    clock = to_local(instants, zone)
+    day = plus_months(clock // DAY, months) if np.any(months) else clock // DAY
+    return resolved((day + days) * DAY + clock % DAY, instants, zone)
+
+
 def to_local(instants: Any, zone: str | None) -> Any:
     """The local times in a zone of instants, as microseconds."""
     zone_name = 0 if zone is None else zone_of(zone)

@@ -53,7 +53,8 @@ def _literal(binder: ExpressionBinder, node: Any) -> Term:
 
 def _made(binder: ExpressionBinder, node: Any, value: pa.Scalar | None) -> Term:
     if value is None:
-        raise binder.refuse(node, f"{node.this} has more than 38 digits", "write it with an exponent: 1e40.")
+        hint = "write it with an exponent: 1e40; a double reaches 1.8e308."
+        raise binder.refuse(node, f"no type has the number {node.this}", hint)
     return binder.constant(value)
 
 
@@ -85,19 +86,20 @@ def _interval(binder: ExpressionBinder, node: Any) -> Term:
     return binder.constant(value)
 
 
+@syntax("Placeholder Parameter")
+def _parameter(binder: ExpressionBinder, node: Any) -> Term:
+    hint = "write the value; in a file of SQL write :name, and give --set name=value."
+    raise binder.refuse(node, f"{binder.sql(node)} has no value", hint)
+
+
 @syntax("Neg")
 def _negative(binder: ExpressionBinder, node: Any) -> Term:
     inner = node.this
     if type(inner).__name__ == "Literal" and not inner.is_string:
         return _made(binder, node, literals.number(f"-{inner.this}"))
-    if (
-        type(inner).__name__ == "TryCast"
-        and type(inner.this).__name__ == "Literal"
-        and not inner.this.is_string
-    ):
-        return binder.cast(
-            _made(binder, node, literals.number(f"-{inner.this.this}")), cast_type(binder, inner), node
-        )
+    suffixed = type(inner).__name__ == "TryCast" and type(inner.this).__name__ == "Literal"
+    if suffixed and not inner.this.is_string and is_integral(kind := cast_type(binder, inner)):  # -128Y
+        return binder.cast(_made(binder, node, literals.number(f"-{inner.this.this}")), kind, node)
     term = binder.bind(inner)
     if is_interval(term.type):
         return binder.call(node, "$times", term, binder.constant(pa.scalar(-1)))

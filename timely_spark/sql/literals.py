@@ -43,7 +43,7 @@ def number(value: str) -> pa.Scalar | None:
     (DataType(int32), DataType(int64), Decimal128Type(decimal128(3, 2)), DataType(double))
     """
     if re.search("[eE]", value):
-        return pa.scalar(float(value), pa.float64())
+        return pa.scalar(float(value), pa.float64()) if abs(float(value)) != float("inf") else None
     if re.fullmatch(r"-?\d+", value) and -(2**63) <= int(value) < 2**63:
         small = -(2**31) <= int(value) < 2**31
         return pa.scalar(int(value), pa.int32() if small else pa.int64())

@@ -174,7 +174,16 @@ def dialect() -> Any:
             return exp.Exists(this=arguments[0])
         return exp.Anonymous(this="exists", expressions=arguments)
 
+    brackets: Any = SparkParser._parse_bracket  # noqa: SLF001 - there is no other name
+
+    def bracket(parser: Any, this: Any = None) -> Any:
+        """An element of a call, where sqlglot takes `array(a, b)[0]` for the array of 0."""
+        call = exp.Paren(this=this) if isinstance(this, exp.Anonymous) else this
+        element = brackets(parser, call)
+        return this if element is call else element
+
     names = {
+        "_parse_bracket": bracket,
         # sqlglot drops the third argument of percentile
         "FUNCTIONS": {
             name: build
@@ -188,7 +197,12 @@ def dialect() -> Any:
         "_parse_as_command": lambda parser, _: parser.raise_error("this is not understood"),
         "_warn_unsupported": lambda parser: parser.raise_error("this is not understood"),
     }
-    return type("Dialect", (Spark,), {"Parser": type("Parser", (SparkParser,), names)})
+    # sqlglot lacks Spark's doubled quotes: 'it''s'
+    quotes = {"STRING_ESCAPES": ["\\", "'", '"']}
+    tokenizer = type("Tokenizer", (Spark.Tokenizer,), quotes)
+    return type(
+        "Dialect", (Spark,), {"Parser": type("Parser", (SparkParser,), names), "Tokenizer": tokenizer}
+    )
 
 
 def _chosen(table: dict[str, Any], names: set[str]) -> dict[str, Any]:

@@ -193,14 +193,22 @@ class UserCall(Term):
         return True
 
     def evaluate(self, rows: Rows) -> Value:
-        values = self.function(*(one.array(rows) for one in self.arguments))
-        if not isinstance(values, pa.Array | pa.ChunkedArray):
-            values = pa.array(values, self.type)
-        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        arguments = [one.array(rows) for one in self.arguments]
+        try:
+            values = self.function(*arguments)
+            if not isinstance(values, pa.Array | pa.ChunkedArray):
+                values = pa.array(values, self.type)
+            values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+            values = values if values.type == self.type else values.cast(self.type)
+        except Exception as error:
+            msg = f"{self.sql}: {self.name} failed: {type(error).__name__}: {error}"
+            kind = types.name_of(self.type)
+            hint = f"it gets an Arrow array for each argument, and returns as many values of {kind}."
+            raise ExpressionError(msg, hint=hint) from error
         if len(values) != rows.length:
             msg = f"{self.sql}: {self.name} returned {len(values)} values for {rows.length} rows"
             raise ExpressionError(msg, hint="return one value for each row.")
-        return values if values.type == self.type else values.cast(self.type)
+        return values
 
 
 @dataclass(frozen=True)

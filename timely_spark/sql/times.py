@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from timely_spark.sql.binder import ExpressionBinder, special, syntax
 from timely_spark.sql.terms import Term
+from timely_spark.sql.types import INTERVAL, MONTHS, is_interval, name_of
 
 _PARTS = {
     **dict.fromkeys(("YEAR", "Y", "YEARS", "YR", "YRS"), "year"),
@@ -44,9 +45,16 @@ def _part(binder: ExpressionBinder, node: Any, part: str, term: Term) -> Term:
     name = _PARTS.get(part.upper())
     if name is None:
         raise binder.refuse(node, f"a date has no part {part!r}", f"its parts are {', '.join(_PARTS)}.")
+    if is_interval(term.type):
+        of = name.removeprefix("$").removesuffix("_with_fraction")
+        if of not in _OF_INTERVALS[term.type]:
+            hint = f"its parts are {', '.join(_OF_INTERVALS[term.type])}."
+            raise binder.refuse(node, f"{name_of(term.type)} has no part {part!r}", hint)
+        name = f"$interval_{of}"
     return binder.call(node, name, term)
 
 
+_OF_INTERVALS = {INTERVAL: ("day", "hour", "minute", "second"), MONTHS: ("year", "month")}
 _UNITS = {
     "YEAR": 12,
     "QUARTER": 3,

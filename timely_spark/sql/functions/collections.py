@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.sql import types
+from timely_spark.sql.calendar import DAY, later, plus_months
+from timely_spark.sql.functions.strings import split_texts
 from timely_spark.sql.lists import Elements, dense_ranks, lists_of, part_of_lists
 from timely_spark.sql.plain import to_numpy
-from timely_spark.sql.registry import Failures, Value, as_array, scatter, spark_function
+from timely_spark.sql.registry import Failures, Typed, Value, as_array, scatter, spark_function
 from timely_spark.sql.types import array_of
 
 _OUT = "use try_element_at or get, which give null there."
@@ -286,11 +289,20 @@ def _flatten(a: pa.Array, *, result: pa.DataType) -> Any:
     return pc.if_else(pa.array(null), pa.scalar(None, result), flattened) if null.any() else flattened
 
 
-def _sequence_type(*kinds: pa.DataType) -> pa.DataType | None:
-    return array_of(kinds[0])
+def _sequence_types(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
+    """Integers by an integer; dates and times by an interval, which is a day if there is none."""
+    ends = types.common_of(kinds[:2])
+    if ends is None or not 2 <= len(kinds) <= 3:
+        return None
+    if types.is_date_or_time(ends):
+        step = [types.INTERVAL if one == pa.null() else one for one in kinds[2:]]
+        return ([ends, ends, *step], array_of(ends)) if all(map(types.is_interval, step)) else None
+    kind = types.common_of(kinds)
+    kind = pa.int32() if kind == pa.null() else kind
+    return ([kind] * len(kinds), array_of(kind)) if kind is not None and types.is_integral(kind) else None
 
 
-@spark_function("sequence", "T, T, T? -> array<T>", result=_sequence_type)
+@spark_function("sequence", _sequence_types)
 def _sequence(
     first: Value,
     last: Value,
@@ -300,15 +312,39 @@ def _sequence(
     result: pa.DataType,
     failures: Failures,
 ) -> Any:
+    kind, by_month = result.value_type, step is not None and step.type == types.MONTHS
+    day = DAY if pa.types.is_timestamp(kind) else 1
     a, b = (np.broadcast_to(to_numpy(one), length).astype(np.int64) for one in (first, last))
-    by = np.where(a <= b, 1, -1) if step is None else np.broadcast_to(to_numpy(step), length).astype(np.int64)
+    if step is None:
+        by = np.where(a <= b, day, -day)
+    else:
+        by = np.broadcast_to(to_numpy(step), length).astype(np.int64)
+        if pa.types.is_date32(kind) and not by_month:
+            failures.at(by % DAY != 0, "the step is not of whole days", "give days, weeks, months or years.")
+            by = by // DAY
     bad = ((by == 0) & (a != b)) | ((by > 0) & (a > b)) | ((by < 0) & (a < b))
     failures.at(bad, "the step does not lead to the end", "give a step of the right sign.")
-    counts = np.where(bad, 0, np.where(by == 0, 1, (b - a) // np.where(by == 0, 1, by) + 1))
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    places = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)
-    values = np.repeat(a, counts) + places * np.repeat(by, counts)
-    return lists_of(pa.array(values).cast(result.value_type), counts, result)
+    by = np.where(by == 0, 1, by)
+    # a month has 28 days or more, and a day of a time zone a bit less: some values are beyond the end
+    beyond = types.is_date_or_time(kind)
+    counts = np.where(bad, 0, (b - a) // (by * 28 * day if by_month else by) + 1 + beyond)
+    owners = np.repeat(np.arange(length), counts)
+    places = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    values = _stepped(a[owners], places, by[owners], kind, by_month=by_month)
+    if beyond:
+        inside = np.where(by[owners] > 0, values <= b[owners], values >= b[owners])
+        values, counts = values[inside], np.bincount(owners[inside], minlength=length)
+    return lists_of(pa.array(values.astype(f"i{kind.bit_width // 8}")).view(kind), counts, result)
+
+
+def _stepped(a: Any, steps: Any, by: Any, kind: pa.DataType, *, by_month: bool) -> Any:
+    """Values that are some steps later."""
+    if not pa.types.is_timestamp(kind):
+        return plus_months(a, steps * by) if by_month else a + steps * by
+    if by_month:
+        return later(a, kind.tz, months=steps * by)
+    days = np.sign(by) * (np.abs(by) // DAY)
+    return later(a, kind.tz, days=steps * days) + steps * (by - days * DAY)
 
 
 def _pair(*kinds: pa.DataType) -> pa.DataType:
@@ -437,10 +473,8 @@ def _str_to_map(
     result: pa.DataType,
     failures: Failures,
 ) -> Any:
-    x = Elements(pc.split_pattern_regex(as_array(a, length), "," if pairs is None else pairs.as_py()))
-    parts = Elements(
-        pc.split_pattern_regex(x.values, ":" if between is None else between.as_py(), max_splits=1)
-    )
+    x = Elements(split_texts(as_array(a, length), "," if pairs is None else pairs.as_py()))
+    parts = Elements(split_texts(x.values, ":" if between is None else between.as_py(), 2))
     keys = parts.values.take(pa.array(parts.offsets[:-1]))
     items = parts.values.take(
         pa.array(np.minimum(parts.offsets[:-1] + 1, max(len(parts.values) - 1, 0)), mask=parts.sizes < 2)

@@ -16,7 +16,9 @@ from timely_spark.sql.calendar import (
     days_from,
     days_in,
     is_date,
+    later,
     plus_months,
+    resolved,
     to_instants,
     to_local,
     zone_of,
@@ -92,6 +94,22 @@ _clock("second", SECOND, 60)
 @spark_function("$second_with_fraction", "time -> decimal(8,6)")
 def _second_with_fraction(a: Value, *, result: pa.DataType) -> Any:
     return decimals(local(a) % (60 * SECOND), result)
+
+
+def _interval_part(name: str, typed: str, unit: int, number: int) -> None:
+    @spark_function(f"$interval_{name}", typed)
+    def _kernel(a: Value, *, result: pa.DataType) -> Any:
+        x = np.atleast_1d(to_numpy(a)).astype(np.int64)
+        part = np.sign(x) * (np.abs(x) // unit % number)
+        return decimals(part, result) if types.is_decimal(result) else part.astype(result.to_pandas_dtype())
+
+
+_interval_part("year", "months -> int", 12, 2**31)
+_interval_part("month", "months -> tinyint", 1, 12)
+_interval_part("day", "daytime -> int", DAY, 2**31)
+_interval_part("hour", "daytime -> tinyint", 3600 * SECOND, 24)
+_interval_part("minute", "daytime -> tinyint", 60 * SECOND, 60)
+_interval_part("second", "daytime -> decimal(8,6)", 1, 60 * SECOND)
 
 
 @spark_function("$iso_year", "date -> int")
@@ -197,13 +215,9 @@ _CLOCK = {
 def _date_trunc(unit: pa.Scalar, a: Value, *, result: pa.DataType, length: int) -> Any:
     name, x = unit.as_py().upper(), local(a)
     if name in _CLOCK:
-        truncated_times = x // _CLOCK[name] * _CLOCK[name]
-    else:
-        start = truncated(x // DAY, name)
-        if start is None:
-            return pa.nulls(length, result)
-        truncated_times = start * DAY
-    return to_instants(truncated_times, result.tz)
+        return resolved(x // _CLOCK[name] * _CLOCK[name], np.atleast_1d(to_numpy(a)), result.tz)
+    start = truncated(x // DAY, name)
+    return pa.nulls(length, result) if start is None else to_instants(start * DAY, result.tz)
 
 
 @spark_function("months_between", "timestamp, timestamp, boolean? -> double")
@@ -358,16 +372,15 @@ def _moved(sign: int) -> Callable[..., Any]:
         if pa.types.is_date32(result):
             x = days(a)
             return as_dates(plus_months(x, n) if by.type == types.MONTHS else x + n // DAY, failures)
-        if by.type == types.MONTHS:
-            x = local(a)
-            return to_instants(plus_months(x // DAY, n) * DAY + x % DAY, result.tz)
-        # whole days by the calendar, in which one may have 23 hours, and the rest by the clock
-        whole = np.sign(n) * (np.abs(n) // DAY) * DAY
         x = np.atleast_1d(to_numpy(a))
+        if by.type == types.MONTHS:
+            return later(x, result.tz, months=n)
+        # whole days by the calendar, and the rest by the clock
+        whole = np.sign(n) * (np.abs(n) // DAY)
         with np.errstate(over="ignore"):
             moved = x + n
             _out_of_range(failures, ((moved ^ x) & (moved ^ n)) < 0)
-            return to_instants(to_local(x, result.tz) + whole, result.tz) + (n - whole)
+            return later(x, result.tz, days=whole) + (n - whole * DAY)
 
     return kernel
 
@@ -440,24 +453,22 @@ _DAYS_OF = {"WEEK": 7, "DAY": 1, "DAYOFYEAR": 1}
 def _timestampadd(
     unit: pa.Scalar, number: Value, a: Value, *, result: pa.DataType, failures: Failures
 ) -> Any:
-    name, n = unit.as_py(), to_numpy(number)
-    if name not in _CLOCK or name == "DAY":
-        x = local(a)
-        if name in _MONTHS_OF:
-            return to_instants(plus_months(x // DAY, n * _MONTHS_OF[name]) * DAY + x % DAY, result.tz)
-        return to_instants(x + n * _DAYS_OF[name] * DAY, result.tz)
-    x = np.atleast_1d(to_numpy(a))
-    return x + n * _CLOCK[name]
+    name, n, x = unit.as_py(), to_numpy(number), np.atleast_1d(to_numpy(a))
+    if name in _MONTHS_OF:
+        return later(x, result.tz, months=n * _MONTHS_OF[name])
+    return later(x, result.tz, days=n * _DAYS_OF[name]) if name in _DAYS_OF else x + n * _CLOCK[name]
 
 
 @spark_function("$timestampdiff", "string, timestamp, timestamp -> bigint", constant=[0])
 def _timestampdiff(unit: pa.Scalar, a: Value, b: Value) -> Any:
     name, x, y = unit.as_py(), local(a), local(b)
     if name in _MONTHS_OF:
-        (year, month, _), (year_b, month_b, _) = civil(x // DAY), civil(y // DAY)
+        (first, since), (last, until) = np.divmod(x, DAY), np.divmod(y, DAY)
+        # a last day that is not over is not counted
+        last = last - ((last > first) & (until < since)) + ((last < first) & (until > since))
+        (year, month, day), (year_b, month_b, day_b) = civil(first), civil(last)
         months = (year_b - year) * 12 + month_b - month
-        moved = plus_months(x // DAY, months) * DAY + x % DAY
-        months = months - ((months > 0) & (moved > y)) + ((months < 0) & (moved < y))
+        months = months - ((months > 0) & (day_b < day)) + ((months < 0) & (day_b > day))
         size = _MONTHS_OF[name]
         return np.sign(months) * (np.abs(months) // size)
     gap, size = y - x, _DAYS_OF.get(name, 0) * DAY or _CLOCK[name]

@@ -70,8 +70,8 @@ def letters_of(pattern: str) -> tuple[Letters, ...]:
             letters.append(Letters("", 0, text))
             continue
         letter, count = match[2], len(match[0])
-        valid = letter in {*_NUMBERS, *"yuEaS"}
-        limit = {"y": 6, "u": 6, "S": 6, "a": 1, "D": 3, "M": 4, "L": 4, "E": 4}.get(letter, 2)
+        valid = letter in {*_NUMBERS, *"yEaS"}
+        limit = {"y": 6, "S": 6, "a": 1, "D": 3, "M": 4, "L": 4, "E": 4}.get(letter, 2)
         if not valid or count > limit:
             msg = f"the pattern {pattern!r} has {match[0]!r}; known are y M d D E a H h k K m s S, and '...'"
             raise pa.ArrowInvalid(msg)
@@ -87,7 +87,7 @@ def _written(part: Letters, x: Any) -> pa.Array:
     """The texts of a part for local times."""
     if not part.letter:
         return pa.repeat(part.text, len(x)) if len(x) else pa.nulls(0, pa.string())
-    if part.letter in "yu":
+    if part.letter == "y":
         year = civil(x // DAY)[0]
         return _padded(year % 100, 2) if part.count == 2 else _padded(year, part.count)
     if part.letter == "S":
@@ -123,21 +123,25 @@ def _reads(part: Letters) -> str:
     """The regular expression of a part."""
     if not part.letter:
         return re.escape(part.text)
-    if part.letter in "yu":
+    if part.letter == "y":
         return "[0-9]{2}" if part.count == 2 else f"[0-9]{{{part.count}}}" if part.count > 1 else "[0-9]{1,6}"
     if part.letter == "S":
         return f"[0-9]{{{part.count}}}"
     if part.letter == "a":
         return "AM|PM|am|pm"
-    if part.letter == "E" or (part.letter in "ML" and part.count > 2):
-        names = _WEEKDAYS if part.letter == "E" else _MONTHS
-        return "|".join(name if part.count == 4 else name[:3] for name in names)
+    if part.letter in "ML" and part.count > 2:
+        return "|".join(name if part.count == 4 else name[:3] for name in _MONTHS)
+    if part.letter == "D":
+        return f"[0-9]{{{part.count},3}}"
     return f"[0-9]{{{part.count}}}" if part.count > 1 else "[0-9]{1,2}"
 
 
 def read_by_pattern(texts: pa.Array, pattern: str) -> tuple[Any, Any]:
     """The local microseconds of texts, and which of them are as the pattern says."""
     parts = letters_of(pattern)
+    if any(part.letter == "E" for part in parts):
+        msg = f"the pattern {pattern!r} reads a day of the week, which Spark only writes"
+        raise pa.ArrowInvalid(msg)
     groups = [f"(?P<p{n}>{_reads(part)})" for n, part in enumerate(parts)]
     captured = pc.extract_regex(texts, "^" + "".join(groups) + r"\z")
     good = np.asarray(captured.is_valid())
@@ -148,7 +152,7 @@ def read_by_pattern(texts: pa.Array, pattern: str) -> tuple[Any, Any]:
     }
     for n, part in enumerate(parts):
         if part.letter:
-            key = {"u": "y", "L": "M"}.get(part.letter, part.letter)
+            key = "M" if part.letter == "L" else part.letter
             fields[key] = _value(part, pc.fill_null(captured.field(f"p{n}"), ""), good)
     hour: Any = fields.get("H", fields.get("k", np.zeros(len(texts), np.int64)) % 24)
     if "h" in fields or "K" in fields:
@@ -157,6 +161,9 @@ def read_by_pattern(texts: pa.Array, pattern: str) -> tuple[Any, Any]:
     minute, second = (fields.get(key, np.zeros(len(texts), np.int64)) for key in "ms")
     good = good & is_date(fields["y"], fields["M"], fields["d"]) & (hour < 24) & (minute < 60) & (second < 60)
     date = days_from(fields["y"], np.where(good, fields["M"], 1), np.where(good, fields["d"], 1))
+    if "D" in fields:
+        date = days_from(fields["y"], 1, 1) + fields["D"] - 1
+        good = good & (fields["D"] > 0) & (civil(date)[0] == fields["y"])
     times = date * DAY + ((hour * 60 + minute) * 60 + second) * SECOND + fields.get("S", 0)
     return np.where(good, times, 0), good
 
@@ -165,14 +172,13 @@ def _value(part: Letters, texts: pa.Array, good: Any) -> Any:
     """The value of a part, as a number."""
     if part.letter == "a":
         return np.asarray(pc.equal(pc.ascii_upper(texts), "PM")).astype(np.int64)
-    if part.letter == "E" or (part.letter in "ML" and part.count > 2):
-        names = _WEEKDAYS if part.letter == "E" else _MONTHS
-        shown = pa.array([name if part.count == 4 else name[:3] for name in names])
+    if part.letter in "ML" and part.count > 2:
+        shown = pa.array([name if part.count == 4 else name[:3] for name in _MONTHS])
         return np.asarray(pc.fill_null(pc.index_in(texts, shown), 0)).astype(np.int64) + 1
     numbers = numbers_of_digits(pc.if_else(pa.array(good), texts, ""), 0)
     if part.letter == "S":
         return numbers * 10 ** (6 - part.count)
-    return numbers + 2000 if part.letter in "yu" and part.count == 2 else numbers
+    return numbers + 2000 if part.letter == "y" and part.count == 2 else numbers
 
 
 def _checked(texts: pa.Array, pattern: pa.Scalar, failures: Failures) -> Any:

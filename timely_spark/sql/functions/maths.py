@@ -122,7 +122,7 @@ def exactly_rounded(
     """Numbers rounded to a number of digits after the point."""
     x = np.atleast_1d(to_numpy(a))
     if is_float(a.type):
-        return _float_rounded(x, digits, how).astype(result.to_pandas_dtype())
+        return _float_rounded(x.astype(np.float64), digits, how).astype(result.to_pandas_dtype())
     scale = a.type.scale if is_decimal(a.type) else 0
     x = wide(x)
     if digits < scale:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from timely_spark.sql.lists import part_of_lists, reversed_lists
 from timely_spark.sql.plain import to_numpy
 from timely_spark.sql.registry import Failures, Value, as_array, spark_function
-from timely_spark.sql.texts import Characters, mapped, texts_of_bytes
+from timely_spark.sql.texts import Characters, mapped, of_distinct, texts_of_bytes
 
 _ASCII = "^[\x00-\x7f]*$"
 
@@ -256,10 +257,8 @@ def _chr(code: Value) -> Any:
 
 
 @spark_function("split", "string, string, int? -> array<string>", constant=[1, 2])
-def _split(text: Value, pattern: pa.Scalar, limit: pa.Scalar | None = None) -> Any:
-    most = -1 if limit is None else limit.as_py()
-    splits = most - 1 if most > 0 else None
-    return pc.split_pattern_regex(text, java_regex(pattern.as_py()), max_splits=splits)
+def _split(text: pa.Array, pattern: pa.Scalar, limit: pa.Scalar | None = None) -> Any:
+    return split_texts(text, pattern.as_py(), 0 if limit is None else limit.as_py())
 
 
 @spark_function("split_part", "string, string, int -> string", constant=[1])
@@ -421,12 +420,12 @@ def like_pattern(pattern: str, escape: str) -> str:
         else:
             out.append({"%": "(?s:.*)", "_": "(?s:.)"}.get(one) or re.escape(one))
         place += 1
-    return "^" + "".join(out) + "$"
+    return "^" + "".join(out) + r"\z"
 
 
 def _like(text: pa.Array, pattern: pa.Scalar, escape: pa.Scalar | None = None) -> Any:
     mark = "\\" if escape is None else escape.as_py()
-    return pc.match_substring_regex(text, like_pattern(pattern.as_py(), mark).replace("$", r"\z"))
+    return pc.match_substring_regex(text, like_pattern(pattern.as_py(), mark))
 
 
 @spark_function("ilike", "string, string, string? -> boolean", constant=[1, 2])
@@ -445,19 +444,71 @@ def _rlike(text: pa.Array, pattern: pa.Scalar) -> Any:
     )
 
 
+def _of_empty(pattern: str) -> re.Pattern[str] | None:
+    """A pattern in Python, if it may match the empty text: there Arrow differs from Java, or never ends."""
+    source = java_regex(pattern)
+    if not pc.match_substring_regex(pa.array([""]), rf"^(?:{source})\z")[0].as_py() and r"\b" not in pattern:
+        return None
+    try:
+        return re.compile(re.sub(r"\\x\{(\w+)\}", lambda code: chr(int(code[1], 16)), source), re.ASCII)
+    except re.error as error:
+        msg = f"the regex {pattern!r} may match the empty text, and is not read: {error}"
+        raise pa.ArrowInvalid(msg) from error
+
+
+def split_texts(texts: pa.Array, pattern: str, limit: int = 0) -> pa.Array:
+    """The parts of texts between matches of a pattern of Java's; at most `limit` if that is positive."""
+    expression = _of_empty(pattern)
+    if expression is None:
+        return pc.split_pattern_regex(texts, java_regex(pattern), max_splits=limit - 1 if limit > 0 else None)
+
+    def parts(text: str) -> list[str]:
+        most = limit if pattern or 0 < limit <= len(text) else len(text)
+        # no part ends where the text begins
+        matches = [one for one in expression.finditer(text) if one.end()][: most - 1 if most > 0 else None]
+        begins = [0, *(one.end() for one in matches)]
+        ends = [*(one.start() for one in matches), len(text)]
+        return [text[begin:end] for begin, end in zip(begins, ends, strict=True)]
+
+    return of_distinct(texts, parts, pa.list_(pa.field("element", pa.string())))
+
+
 @spark_function("regexp_replace", "string, string, string -> string", constant=[1, 2])
 def _regexp_replace(text: pa.Array, pattern: pa.Scalar, by: pa.Scalar) -> Any:
+    expression = _of_empty(pattern.as_py())
+    group = r"\{}" if expression is None else r"\g<{}>"
     replacement = re.sub(
         r"\\(.)|\$(\d)|\\",
-        lambda m: f"\\{m[2]}" if m[2] else "\\\\" if m[1] in {None, "\\"} else m[1],
+        lambda m: group.format(m[2]) if m[2] else "\\\\" if m[1] in {None, "\\"} else m[1],
         by.as_py(),
     )
-    return pc.replace_substring_regex(text, java_regex(pattern.as_py()), replacement)
+    if expression is None:
+        return pc.replace_substring_regex(text, java_regex(pattern.as_py()), replacement)
+    return of_distinct(text, lambda one: expression.sub(replacement, one), pa.string())
 
 
 @spark_function("regexp_count", "string, string -> int", constant=[1])
 def _regexp_count(text: pa.Array, pattern: pa.Scalar) -> Any:
-    return pc.count_substring_regex(text, java_regex(pattern.as_py()))
+    expression = _of_empty(pattern.as_py())
+    if expression is None:
+        return pc.count_substring_regex(text, java_regex(pattern.as_py()))
+    return of_distinct(text, lambda one: sum(1 for _ in expression.finditer(one)), pa.int32())
+
+
+#: the parts of a pattern that have parentheses: only the group is one of a number
+_PARENTHESES = re.compile(r"\\.|\[(?:\\.|[^\]])*\]|(?P<group>\((?!\?))", re.DOTALL)
+
+
+def _with_groups(pattern: str, group: Callable[[int], str]) -> tuple[str, int]:
+    """A pattern in which each group begins with the text of its number, and how many groups it has."""
+    count = 0
+
+    def begun(one: re.Match[str]) -> str:
+        nonlocal count
+        count += one["group"] is not None
+        return group(count) if one["group"] else one[0]
+
+    return _PARENTHESES.sub(begun, pattern), count
 
 
 @spark_function("regexp_extract", "string, string, int? -> string", constant=[1, 2])
@@ -465,26 +516,15 @@ def _regexp_extract(
     text: pa.Array, pattern: pa.Scalar, group: pa.Scalar | None = None, *, length: int, failures: Failures
 ) -> Any:
     number = 1 if group is None else group.as_py()
-    source = java_regex(pattern.as_py())
-    count = re.compile(r"\\.|\[(?:\\.|[^\]])*\]|(\((?!\?))", re.DOTALL)
-    groups = sum(1 for one in count.finditer(source) if one[1])
+    source, groups = _with_groups(java_regex(pattern.as_py()), "(?P<g{}>".format)
     if not 0 <= number <= groups:
         failures.at(np.ones(length, bool), f"the pattern has no group {number}", f"it has {groups} groups.")
         return pa.repeat("", length)
-    opened = 0
-
-    def named(one: re.Match[str]) -> str:
-        nonlocal opened
-        if not one[1]:
-            return one[0]
-        opened += 1
-        return f"(?P<g{opened}>"
-
-    captured = pc.extract_regex(text, f"(?P<g0>{count.sub(named, source)})")
+    captured = pc.extract_regex(text, f"(?P<g0>{source})")
     return pc.fill_null(captured.field(f"g{number}"), "")
 
 
 @spark_function("regexp_substr", "string, string -> string", constant=[1])
 def _regexp_substr(text: pa.Array, pattern: pa.Scalar) -> Any:
-    source = re.sub(r"\((?!\?)", "(?:", java_regex(pattern.as_py()))
+    source, _ = _with_groups(java_regex(pattern.as_py()), lambda _: "(?:")
     return pc.struct_field(pc.extract_regex(text, f"(?P<g0>{source})"), "g0")
