@@ -304,7 +304,7 @@ def _equal_null(binder: ExpressionBinder, node: Any) -> Term:
 def _decode(binder: ExpressionBinder, node: Any) -> Term:
     subject, *rest = binder.many(node.expressions)
     if len(rest) == 1:
-        return binder.call(node, "$decode", subject, *rest)
+        raise binder.refuse(node, "decode of bytes", "write CAST(x AS string), which reads UTF-8.")
     conditions = [binder.call(node, "<=>", subject, one) for one in rest[: len(rest) // 2 * 2 : 2]]
     return _chosen(binder, node, conditions, rest[1::2], rest[-1] if len(rest) % 2 else binder.null)
 
