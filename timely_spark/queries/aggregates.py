@@ -23,8 +23,8 @@ from timely_spark.differential.trace import products
 from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import ALL, halves_of, large_sums, longs_of_halves, too_large_sum
 from timely_spark.queries.sorting import Order, ranks, rows_in_order
-from timely_spark.sql.plain import decimals, rounded_quotient, unscaled, wide
-from timely_spark.sql.types import has_map, name_of
+from timely_spark.sql.plain import checked_decimals, rounded_quotient, too_many_digits, unscaled, wide
+from timely_spark.sql.types import has_map
 from timely_spark.state.arrow import Longs, Mask, replaced
 from timely_spark.state.grouping import run_starts
 
@@ -268,7 +268,7 @@ def _sum_of(members: GroupRecords, values: Any, kind: pa.DataType) -> pa.Array:
     try:
         return totals.cast(kind)
     except pa.ArrowInvalid as error:  # decimals
-        raise _too_many_digits(kind) from error
+        raise too_many_digits(kind) from error
 
 
 def _average(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
@@ -313,22 +313,6 @@ def quotient(total: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
     digits = wide(unscaled(total)) * 10 ** (kind.scale - total.type.scale)
     missing = pc.or_(counts.is_null(), total.is_null())
     return pc.if_else(missing, pa.scalar(None, kind), checked_decimals(rounded_quotient(digits, by), kind))
-
-
-def checked_decimals(digits: Any, kind: pa.DataType) -> pa.Array:
-    """Unscaled integers as decimals of a type.
-
-    Raises:
-        SchemaError: one has too many digits.
-    """
-    if len(digits) and max(abs(digits)) >= 10**kind.precision:
-        raise _too_many_digits(kind)
-    return decimals(digits, kind)
-
-
-def _too_many_digits(kind: pa.DataType) -> SchemaError:
-    msg = f"a sum or an average is too large for {name_of(kind)}"
-    return SchemaError(msg, hint="cast the argument to a decimal of fewer digits, or to double.")
 
 
 def _extreme(call: AggregateFunction, groups: GroupRecords) -> pa.Array:

@@ -21,9 +21,9 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import MOST_RECORDS, present_records
 from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import longs_of_halves
-from timely_spark.queries.aggregates import checked_decimals, digits_of, quotient
+from timely_spark.queries.aggregates import digits_of, quotient
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
-from timely_spark.sql.plain import unscaled, wide
+from timely_spark.sql.plain import checked_decimals, unscaled, wide
 from timely_spark.state.arrow import Longs, Mask
 from timely_spark.state.grouping import changes
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timely_spark.errors import SchemaError
 from timely_spark.sql import types
 from timely_spark.sql.registry import Value
 
@@ -51,6 +52,23 @@ def decimals(values: Any, kind: pa.DataType) -> pa.Array:
         pairs[:, 0] = values
         pairs[:, 1] = values.astype(np.int64) >> 63
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(pairs)])
+
+
+def checked_decimals(digits: Any, kind: pa.DataType) -> pa.Array:
+    """Unscaled integers as decimals of a type.
+
+    Raises:
+        SchemaError: one has too many digits.
+    """
+    if len(digits) and max(abs(digits)) >= 10**kind.precision:
+        raise too_many_digits(kind)
+    return decimals(digits, kind)
+
+
+def too_many_digits(kind: pa.DataType) -> SchemaError:
+    """The error of a sum or an average that no decimal of a type can hold."""
+    msg = f"a sum or an average is too large for {types.name_of(kind)}"
+    return SchemaError(msg, hint="cast the argument to a decimal of fewer digits, or to double.")
 
 
 def rounded_quotient(values: Any, by: Any) -> Any:
