@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from timely_spark.errors import SqlError, Where
 from timely_spark.graph import as_schema, identifier
-from timely_spark.queries.binder import Binder, table_name
+from timely_spark.queries.binder import Binder, written_name
 from timely_spark.queries.scripts import statements
 from timely_spark.sql import parse
 
@@ -66,7 +66,7 @@ class SqlView(Statement):
 
         query = self.tree.expression
         read = (one for one in query.find_all(exp.Table) if isinstance(one.this, exp.Identifier))
-        return {table_name(one).lower(): one for one in read}
+        return {written_name(one).lower(): one for one in read}
 
     @property
     def named(self) -> set[str]:
@@ -103,7 +103,7 @@ def _statement(binder: Binder, tree: Any, parameters: Mapping[str, str], file: s
     if kind == "VIEW":
         properties = _properties(binder, tree)
         output = _output(binder, tree, properties) if "materialized" in properties else None
-        return SqlView(table_name(tree.this), tree, binder, file, output)
+        return SqlView(written_name(tree.this), tree, binder, file, output)
     hint = "write CREATE TABLE ... USING, CREATE VIEW, or CREATE MATERIALIZED VIEW ... LOCATION."
     shown = tree.sql(dialect=parse.dialect()).split()
     raise binder.refuse(tree, f"{' '.join(shown[:2])} in a file of SQL", hint)
@@ -142,12 +142,14 @@ def _properties(binder: Binder, tree: Any) -> dict[str, Any]:
             properties[one.name] = one.args["value"].name
         elif not isinstance(one, says_nothing):
             shown = one.sql(dialect=parse.dialect())
-            raise binder.refuse(tree.this, f"{table_name(tree.this)} has the clause {shown}", "leave it out.")
+            raise binder.refuse(
+                tree.this, f"{written_name(tree.this)} has the clause {shown}", "leave it out."
+            )
     return properties
 
 
 def _table(binder: Binder, tree: Any, file: str) -> TableSource:
-    name, properties = table_name(tree.this), _properties(binder, tree)
+    name, properties = written_name(tree.this), _properties(binder, tree)
     kind = properties.pop("format", None)
     if kind not in {*FILES, "delta", "kafka"}:
         hint = f"write USING {', '.join(FILES)}, delta or kafka."
@@ -177,7 +179,7 @@ def columns_ddl(tree: Any) -> str:
 
 
 def _output(binder: Binder, tree: Any, properties: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    name = table_name(tree.this)
+    name = written_name(tree.this)
     if unknown := sorted(properties.keys() - {"format", "path", "materialized", "keys"}):
         problem = f"{name} has properties {', '.join(unknown)}"
         raise binder.refuse(tree.this, problem, "the property of a kept view is 'keys'.")

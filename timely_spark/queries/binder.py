@@ -312,7 +312,7 @@ class Binder:
         return value
 
 
-def table_name(node: Any) -> str:
+def written_name(node: Any) -> str:
     """The name of a table or view, also of one with columns, as it is written: `schema.name`."""
     table = node.this if type(node).__name__ == "Schema" else node
     return ".".join(one.name for one in table.parts)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.queries import calls
-from timely_spark.queries.binder import UNIT, BoundQuery, Domain, Views, column_node, named_rows, table_name
+from timely_spark.queries.binder import UNIT, BoundQuery, Domain, Views, column_node, named_rows, written_name
 from timely_spark.queries.generators import (
     GENERATORS,
     Generated,
@@ -175,7 +175,7 @@ class FromItems(Subqueries):
         return FromItem(relation, entries, [])
 
     def _view(self, node: Any) -> Any:
-        name = table_name(node)
+        name = written_name(node)
         views = {one.lower(): view for one, view in self.views.items()}
         if name.lower() in views:
             return views[name.lower()]

@@ -8,7 +8,7 @@ from typing import Any
 from timely_spark.differential.collections import Collection
 from timely_spark.graph import composed, refuse
 from timely_spark.operators.sql import session_zone
-from timely_spark.queries.binder import Binder, BoundQuery, View, table_name
+from timely_spark.queries.binder import Binder, BoundQuery, View, written_name
 from timely_spark.queries.building import Builder
 from timely_spark.queries.narrowing import narrowed
 from timely_spark.queries.query import QueryBinder
@@ -59,7 +59,7 @@ def bound(text: str, views: Mapping[str, View]) -> BoundQuery:
 
 def create_view(binder: Binder, tree: Any, views: dict[str, View]) -> str:
     """Add the view of a `CREATE VIEW` to those before it; its name."""
-    target, name = tree.this, table_name(tree.this)
+    target, name = tree.this, written_name(tree.this)
     named = type(target).__name__ == "Schema"
     answer = binder.query(tree.expression, views)
     columns = tuple(one.name for one in target.expressions) if named else answer.names
