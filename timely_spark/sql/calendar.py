@@ -135,8 +135,8 @@ def to_instants(local: Any, zone: str | None) -> Any:
 
 def resolved(local: Any, near: Any, zone: str | None) -> Any:
     """The instants of local times in a zone; of two the one with the offset that an instant near it has."""
-    kept = near + (local - to_local(near, zone))
-    return np.where(to_local(kept, zone) == local, kept, to_instants(local, zone))
+    instants = near + (local - to_local(near, zone))
+    return np.where(to_local(instants, zone) == local, instants, to_instants(local, zone))
 
 
 def later(instants: Any, zone: str | None, *, months: Any = 0, days: Any = 0) -> Any:
