@@ -768,3 +768,10 @@ SELECT d, count(u.a) FROM (SELECT explode(sequence(DATE '2024-02-28', DATE '2024
 2024-02-28 0
 2024-02-29 0
 2024-03-01 1
+
+-- a grouping set may lack a column of the query around, and its rows are still of that query's row
+
+SELECT a, (SELECT count(*) FROM (SELECT t.a AS k FROM u GROUP BY ROLLUP (t.a, b))) AS n FROM t WHERE b > 1
+----
+1 5
+2 5

@@ -73,6 +73,8 @@ class Aggregating(Joins):
         by = list(dict.fromkeys([*self._listed, *(one for each in sets for one in each)]))
         keys = [self._key(one) for one in by]
         outer = [self.final_name(entry.column) for _, entry in self.names.outer]
+        if group is not None and self._has_sets(group):  # a set may lack a key, and never a column around
+            keys = [self._copied(one) if one in outer else one for one in keys]
         names, specs, columns = self._named_calls(aggregates)
         if not specs and not by:  # one row, as of an aggregate
             specs.append((self.fresh.name("count"), AggregateFunction("count", (), pa.int64())))
