@@ -79,7 +79,8 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
         units = isinstance(node, exp.Anonymous) and node.name.lower() in _OF_UNITS
         if units and len(node.expressions) > 2 and isinstance(node.expressions[0], exp.Column):
             node.expressions[0].replace(exp.var(node.expressions[0].name))  # a word, and no column
-        for one in node.iter_expressions() if isinstance(node, exp.Anonymous | exp.AggFunc) else ():
+        arguments: Any = node.iter_expressions() if isinstance(node, exp.Anonymous | exp.AggFunc) else ()
+        for one in arguments:
             if isinstance(one, exp.Query) and not isinstance(one, exp.Subquery):
                 hint = "write f((SELECT ...)); a list of its rows is (SELECT collect_list(x) FROM ...)."
                 problem = "a query as an argument, without parentheses of its own"
@@ -255,7 +256,7 @@ def _parsed(text: str, kind: Any = None, step: str = "") -> exp.Expression:
     return checked(text, trees[0], step=step)
 
 
-_HINT = "write it in Spark's SQL; texts are in '...', names with spaces in `...`."
+_HINT = "write it in Spark's SQL; texts are in '...', names with spaces or of keywords in `...`."
 
 
 def _readable(description: str) -> str:
