@@ -80,11 +80,12 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
         if units and len(node.expressions) > 2 and isinstance(node.expressions[0], exp.Column):
             node.expressions[0].replace(exp.var(node.expressions[0].name))  # a word, and no column
         arguments: Any = node.iter_expressions() if isinstance(node, exp.Anonymous | exp.AggFunc) else ()
-        for one in arguments:
-            if isinstance(one, exp.Query) and not isinstance(one, exp.Subquery):
+        queries: list[Any] = [one for one in arguments if isinstance(one, exp.Query)]
+        for one in queries:
+            if not isinstance(one, exp.Subquery):
                 hint = "write f((SELECT ...)); a list of its rows is (SELECT collect_list(x) FROM ...)."
                 problem = "a query as an argument, without parentheses of its own"
-                raise mistake(text, start_of(one) or 0, problem, hint=hint, step=step)
+                raise mistake(text, start_of(node) or 0, problem, hint=hint, step=step)
         parts = _PARTS.get(type(node).__name__)
         if parts is None:
             continue
