@@ -775,3 +775,9 @@ SELECT a, (SELECT count(*) FROM (SELECT t.a AS k FROM u GROUP BY ROLLUP (t.a, b)
 ----
 1 5
 2 5
+
+-- distinct rows are those of all columns, none of them null
+
+SELECT count(DISTINCT *), count(DISTINCT u.*), count(*) FROM u
+----
+2 2 3

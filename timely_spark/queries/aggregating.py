@@ -246,6 +246,8 @@ class Aggregating(Joins):
         if not one.function:
             hint = "compute it before the flow, or with Collection.reduce_batches."
             raise binder.refuse(node, f"{shown} is not kept up to date", hint)
+        if one.distinct and not one.arguments:
+            raise binder.refuse(node, f"{shown} of distinct rows in this clause", "list the columns.")
         if one.unread:
             text = one.unread[0].sql(dialect=parse.dialect())
             raise binder.refuse(one.unread[0], f"{one.function} with the argument {text}", "leave it out.")

@@ -160,7 +160,8 @@ class Block(Aggregating):
             return node
         block = node.copy()  # a block may be bound again
         stars = [one for one in block.find_all(exp.Star) if one.find_ancestor(exp.Select) is None]
-        for call in {id(of): of for one in stars if (of := one.find_ancestor(exp.Anonymous))}.values():
+        calls_of_stars = (one.find_ancestor(exp.Anonymous, exp.Distinct) for one in stars)
+        for call in {id(of): of for of in calls_of_stars if of is not None}.values():
             named = call.name.lower() == "struct"
             call.set("expressions", [each for one in call.expressions for each in expanded(one)])
         return block
