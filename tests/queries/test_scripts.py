@@ -243,6 +243,11 @@ REFUSED = [
     ("SELECT * FROM edges ORDER BY w FETCH FIRST 2 ROWS WITH TIES", "WITH TIES", "QUALIFY"),
     ("SELECT src FROM edges; SELECT dst FROM edges", "2 statements", "flow.sql"),
     ("SELECT * FROM edges UNPIVOT ((v, x) FOR k IN (src, dst))", "3 names for 2 columns", "each column"),
+    (
+        "SELECT src, (SELECT max(e.w) FROM edges f WHERE f.src = e.dst) FROM edges e",
+        "max of columns of the query around only",
+        "aggregate in that query",
+    ),
     ("SELECT array(SELECT dst FROM edges) FROM edges", "a query as an argument", "collect_list"),
     ("SELECT session_window(w, '5 minutes') FROM edges", "session_window is not kept", "lag(time) OVER"),
     ("SELECT window(w, '5 parsecs') FROM edges", "a window of '5 parsecs'", "minute"),

@@ -261,6 +261,9 @@ class Aggregating(Joins):
         def plain(tree: Any) -> Any:
             return self.rewritten(tree) if calls.has_query(tree) else self.plain(tree, before)
 
+        read = {column.name for tree in one.arguments for column in plain(tree).find_all(exp.Column)}
+        self._refuse_outer(node, shown, read)
+
         def argument(tree: Any) -> str:
             if one.filter is not None:
                 tree = exp.Case(ifs=[exp.If(this=plain(one.filter), true=tree)])
@@ -282,6 +285,13 @@ class Aggregating(Joins):
             self._options(node, one),
             order,
         )
+
+    def _refuse_outer(self, node: Any, shown: str, read: set[str]) -> None:
+        """Refuse an aggregate that reads columns of the query around alone: SQL takes it for one of that."""
+        assert self._before is not None
+        if read and read <= {self.final_name(entry.column) for _, entry in self._before.outer}:
+            hint = "aggregate in that query, or write the column without the aggregate."
+            raise self.binder.refuse(node, f"{shown} of columns of the query around only", hint)
 
     def _typed(
         self, node: Any, one: calls.AggregateCall, arguments: list[Any]
