@@ -76,8 +76,6 @@ def maintain(
         GraphError: the DataFrame is not streaming, or the algorithm gives no collection.
         TimelyError: another error of the algorithm, of `Stream.to_delta` or of `Dataflow.start`.
     """
-    from timely_spark.queries.scopes import Fresh
-
     if not table:
         hint = "say which table is kept: table='main.graph.near'."
         refuse(table, what="table", expected="a table", hint=hint)
@@ -90,8 +88,9 @@ def maintain(
         flow, result = _of_algorithm(frame, algorithm, diff, name, arguments)
     else:
         flow, result = _of_query(sql, tables or {}, diff, name)
-    columns = result.schema.names
-    change = Fresh(columns).name("diff")
+    columns, change = result.schema.names, "diff"
+    while change in columns:
+        change += "_"
     result.changes(change).to_delta(table, keys=columns if keys is None else keys, diff=change, name="table")
     source: Any = next(iter(flow.frames.values()))
     return flow.start(source.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)

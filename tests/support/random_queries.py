@@ -57,11 +57,14 @@ EVERY = [
 OWN = {
     "int": [
         *("({x} + {x})", "({x} - {x})", "({x} * 2)", "abs({x})", "({x} % 3)", "(- {x} + {x} * 2 - 1)"),
-        *("length({text})", "instr({text}, 'a')", "day({date})", "CAST({y} AS int)"),
+        *("length({text})", "instr({text}, 'a')", "day({date})", "CAST({y} AS int)", "quarter({date})"),
+        *("extract(month FROM {date})", "weekofyear({date})", "CAST(floor({decimal}) AS int)"),
     ],
     "text": [
         *("upper({x})", "({x} || {x})", "substring({x}, 1, 1)", "reverse({x})", "replace({x}, 'a', 'b')"),
-        *("CAST({int} AS string)", "lower(trim({x}))", "({x} || {int} || 'b')"),
+        *("CAST({int} AS string)", "lower(trim({x}))", "({x} || {int} || 'b')", "CAST({date} AS string)"),
+        *("left({x}, 1)", "right({x}, 1)", "lpad({x}, 2, 'a')", "repeat({x}, 2)", "split_part({x}, 'a', 1)"),
+        *("CAST({decimal} AS string)", "('$' || {x} || '_')", "substring({x}, 2)"),
     ],
     "double": ["({x} + {x})", "({x} * CAST(2 AS double))", "CAST({int} AS double)", "({int} / 4)"],
     "decimal": [
@@ -69,10 +72,26 @@ OWN = {
         "CAST({int} AS decimal(6, 2))",
         "({int} * CAST(0.5 AS decimal(2, 1)))",
         "(- {x})",
+        "abs({x})",
     ],
-    "date": ["(DATE '2024-02-28' + CAST({int} AS int))", "last_day({x})"],
-    "bool": ["({y})", "({y})", "({x} AND {x})", "({x} IS TRUE)", "({x} IS NOT FALSE)", "({text} LIKE 'a%')"],
+    "date": [
+        *("(DATE '2024-02-28' + CAST({int} AS int))", "last_day({x})", "({x} - 1)"),
+        *("CAST(date_trunc('month', {x}) AS date)", "CAST({x} + INTERVAL 1 MONTH AS date)"),
+    ],
+    "bool": [
+        "({y})",
+        "({y})",
+        "({x} AND {x})",
+        "({x} IS TRUE)",
+        "({x} IS NOT FALSE)",
+        "({text} LIKE 'a%')",
+        "({text} LIKE '%$_')",
+        "({text} LIKE {text})",
+        "({text} NOT LIKE '%_b%')",
+    ],
 }
+#: types of which one may be compared with another
+NUMBERS = {"int", "double", "decimal"}
 JOINS = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"]
 #: what is refused, and why it may be
 REFUSED = re.compile(r"of a query around a recursion|is ambiguous|is neither in GROUP BY")
@@ -81,6 +100,11 @@ PLAIN = dict.fromkeys(name for columns in COLUMNS.values() for name, _ in column
 ENDS = ["", " DESC", " NULLS LAST", " DESC NULLS FIRST"]
 #: queries in one flow
 TOGETHER = 6
+
+
+def alike(kind: str, other: str) -> bool:
+    """Whether values of two types are compared."""
+    return kind == other or {kind, other} <= NUMBERS
 
 
 @dataclass
@@ -127,7 +151,7 @@ class Grammar:
             return self.column(kind) or DERIVED[kind].format(self.column("int") or 2)
         if kind == "int" and self.of.random() < (0.1 if depth > 1 else 0.03):
             return self.scalar()
-        holes = {"{x}": kind, "{int}": "int", "{text}": "text", "{date}": "date"}
+        holes = {"{x}": kind} | {f"{{{one}}}": one for one in KINDS}
 
         def drawn(hole: re.Match[str]) -> str:
             return self.condition(depth - 1) if hole[0] == "{y}" else self.value(holes[hole[0]], depth - 1)
@@ -137,9 +161,10 @@ class Grammar:
     def condition(self, depth: int = 2) -> str:
         """A condition."""
         kind = self.of.choice(KINDS)
+        mixed = kind in NUMBERS and self.of.random() < 0.2
 
         def x() -> str:
-            return self.value(kind, depth - 1)
+            return self.value(self.of.choice(sorted(NUMBERS)) if mixed else kind, depth - 1)
 
         def y() -> str:
             return self.condition(depth - 1)
@@ -161,7 +186,7 @@ class Grammar:
 
     def where(self, depth: int, share: float = 0.6) -> str:
         """A condition of rows, which may read columns of the queries around."""
-        pairs = [(a, b) for a, one in self.scope for b, other in self.outer if one == other]
+        pairs = [(a, b) for a, one in self.scope for b, other in self.outer if alike(one, other)]
         parts = []
         if pairs and self.of.random() < 0.8:
             sign = self.of.choice(["=", "=", "=", "<", "<>", "IS NOT DISTINCT FROM"])
@@ -259,7 +284,7 @@ class Grammar:
         for _ in range(self.of.choice(more)):
             other, columns = self.source(depth - 1)
             kind = self.of.choice([*JOINS, *JOINS, "JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"])
-            pairs = [(a, b) for a, one in self.scope for b, of in columns if one == of]
+            pairs = [(a, b) for a, one in self.scope for b, of in columns if alike(one, of)]
             before, self.scope = self.scope, [*self.scope, *columns]
             if not pairs:
                 text += f" CROSS JOIN {other}"
