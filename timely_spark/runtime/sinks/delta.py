@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph.quoting import identifier, literal, table_name
 from timely_spark.graph.schema import every_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
-from timely_spark.runtime.session import DELTA, applied
+from timely_spark.runtime.session import DELTA, applied, on_one_machine
 from timely_spark.runtime.sinks.delivery import arrow_schema, spark_schema
 from timely_spark.runtime.sinks.delta_append import appended, local_folder, properties
 from timely_spark.runtime.sinks.delta_history import DeltaHistory
@@ -36,6 +37,8 @@ _ODD = re.compile(r"[ ,;{}()\n\t=]")
 _INTERRUPTED = ("Concurrent", "MetadataChanged", "ProtocolChanged", "DeltaConcurrent")
 _CHANGED = "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS"
 _BY_NAME = {"delta.columnMapping.mode": "name"}
+#: Folders here of which a session on Databricks has other URIs.
+_MOUNTS = ("/Volumes/", "/dbfs/")
 #: Columns of an upsert's source: a record's position in its epoch, its rank among the records of its key, and
 #: the sum of the diffs of its key.
 _PLACE, _RANK, _MORE = "__timely_place", "__timely_rank", "__timely_more"
@@ -100,8 +103,10 @@ class DeltaSink(Sink):
         if not exists:
             self._make(session, schema, {**self._own, **mapping})
         table = self._table(session)
-        detail = table.detail().collect()[0]
-        self._folder, owner = local_folder(detail["location"]), detail["properties"].get(_OWNER)
+        place = self._place_of(table, session)
+        self._folder = local_folder(place)
+        present = self._properties(session) or {}
+        owner = present.get(_OWNER)
         if self.overwrite and owner != identity:
             self._overwrite(session, schema, self._own, mapping)
         else:
@@ -110,9 +115,9 @@ class DeltaSink(Sink):
             self._check_columns(table, schema, output, created=owner is not None)
             if owner is None:  # a table that the user made for this output
                 self._set(session, self._own)
-        if output.lacks and detail["properties"].get(_LACKS) != output.lacks:
+        if output.lacks and present.get(_LACKS) != output.lacks:
             self._set(session, {_LACKS: output.lacks})
-        self._history = DeltaHistory(detail["location"], self._app)
+        self._history = DeltaHistory(place, self._app)
         self._history.begin(own=owner == identity, delivered=output.resumed)
         self._check_whole(session)
 
@@ -231,9 +236,7 @@ class DeltaSink(Sink):
 
     def _check_own(self, session: SparkSession) -> None:
         """Check that the table is still there, and this output's: a recreated table lacks earlier epochs."""
-        own = properties(self._folder) if self.is_path and self._folder is not None else None
-        if own is None and self._exists(session):
-            own = dict(map(tuple, session.sql(f"SHOW TBLPROPERTIES {self._sql}").collect()))
+        own = self._properties(session)
         if own is None or not self._own.items() <= own.items():
             raise OutputMismatch.lost(self.target)
 
@@ -266,6 +269,20 @@ class DeltaSink(Sink):
         if self.is_path:
             return DeltaTable.forPath(session, self.target)
         return DeltaTable.forName(session, self._sql)
+
+    def _place_of(self, table: DeltaTable, session: SparkSession) -> str:
+        """The table's URI. To tell it, Delta computes the table's state, which a folder here does without."""
+        folder = self.is_path and on_one_machine(session) and not self.target.startswith(_MOUNTS)
+        if folder and Path(self.target, "_delta_log").is_dir():
+            return Path(self.target).as_uri()
+        return str(table.detail().collect()[0]["location"])
+
+    def _properties(self, session: SparkSession) -> dict[str, str] | None:
+        """The table's properties; None if there is no table."""
+        own = properties(self._folder) if self.is_path and self._folder is not None else None
+        if own is None and self._exists(session):
+            own = dict(map(tuple, session.sql(f"SHOW TBLPROPERTIES {self._sql}").collect()))
+        return own
 
     def _save(self, writer: DataFrameWriter) -> None:
         if self.is_path:
