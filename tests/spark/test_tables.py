@@ -197,7 +197,7 @@ def test_a_write_that_another_table_interrupts_is_not_tried_on_that_one(
     monkeypatch.setattr(delta, "applied", lambda *_: nullcontext([]))
 
     with pytest.raises(OutputMismatch):
-        DeltaSink("t", keys).deliver(mock.Mock(), 1, [SimpleNamespace(is_empty=False)])  # type: ignore[list-item]
+        DeltaSink("t", keys).deliver(mock.Mock(), 1, [SimpleNamespace(epoch=1, is_empty=False)])  # type: ignore[list-item]
     assert save.call_count == 1
 
 

@@ -45,6 +45,8 @@ class World:
         self.root, self.arrived = Files(tempfile.mkdtemp()), []
         self.way: Any = "quarantine" if quarantine else "fail"
         self.limit, self.removed = limit, set[str]()
+        #: of files that were changed
+        self.sizes: dict[str, int] = {}
         self.offsets = [{"files": -1}]
         #: by batch its files, as they were first read; and those that the flow is told of as quarantined
         self.read: dict[int, list[str]] = {}
@@ -71,7 +73,10 @@ class World:
             place=(None, "/in"),
             divisible=False,
             listing=lambda: ([file for file in self.arrived if file.path not in self.removed], {}),
-            removed=lambda files: {file.path for file in files} & self.removed,
+            sizes=lambda files: {
+                file.path: None if file.path in self.removed else self.sizes.get(file.path, file.size)
+                for file in files
+            },
             why_bad=lambda file, **_: "half of it" if file.modified % 2 else None,
         )
         source = FileSource(folder, files_per_epoch=self.limit, on_bad_file=self.way)
@@ -255,6 +260,21 @@ def test_a_file_that_is_removed_before_its_batch_is_not_waited_for() -> None:
 
     assert world.read == {1: ["/in/0"], 2: ["/in/3"]}
     assert [call.args[-1] for call in world.reader.context.log_message.mock_calls] == ["/in/1", "/in/2"]
+
+
+def test_a_damaged_file_that_was_restored_is_read_whole_by_the_next_run() -> None:
+    world = World(None)
+    world.arrive(0)
+    world.batch()
+
+    def ends() -> list[int]:
+        shares = world.reader.shares(*world.offsets)
+        return [part.end for share in shares for part in share.parts]
+
+    world.sizes["/in/0"] = 7
+    assert ends() == [1], "this run has read it"
+    world.start()
+    assert ends() == [7]
 
 
 def test_a_file_that_comes_back_after_it_was_removed_is_read_without_a_restart() -> None:

@@ -49,9 +49,14 @@ class FilesReader(Reader):
     #: By name what the last listing had that is not read, and why; None before the first one.
     _ignored: Mapping[str, str] | None = None
 
+    #: The last batch of the journal that was there when this object looked first.
+    _earlier: int | None = None
+
     @cached_property
     def _journal(self) -> FileJournal:
-        return FileJournal(self.context.log.files, self._name)
+        journal = FileJournal(self.context.log.files, self._name)
+        self._earlier = journal.last if self._earlier is None else self._earlier
+        return journal
 
     @cached_property
     def _unread(self) -> Unread:
@@ -104,7 +109,8 @@ class FilesReader(Reader):
     def _present(self, most_files: int | None, most_bytes: int | None) -> list[File]:
         """The next files that have not been removed since they were listed."""
         while files := self._unread.next(most_files, most_bytes):
-            self._unread.forget(removed := self.source.folder.removed(files))
+            sizes = self.source.folder.sizes(files)
+            self._unread.forget(removed := {path for path, size in sizes.items() if size is None})
             for path in sorted(removed):
                 text = "source %r: %s was removed before it was read"
                 self.context.log_message(logging.WARNING, text, self._name, path)
@@ -148,7 +154,12 @@ class FilesReader(Reader):
     def _files(self, start: Offset, end: Offset) -> list[File]:
         numbers = range(start["files"] + 1, end["files"] + 1)
         self._journal.wait()
-        return [file for number in numbers for file in self._journal.batch(number)]
+        files = [file for number in numbers for file in self._journal.batch(number)]
+        if self._earlier is None or start["files"] >= self._earlier:
+            return files
+        # since an earlier run a damaged file may have been restored, with another size
+        sizes = self.source.folder.sizes(files)
+        return [file._replace(size=sizes[file.path] or file.size) for file in files]
 
     def forget(self, end: Offset) -> None:
         """Merge the batches of the journal that no retained batch can read again."""

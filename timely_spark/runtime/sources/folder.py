@@ -163,10 +163,10 @@ class Folder:
             if info.type == fs.FileType.File and is_visible(self._relative(info.path))
         ], {}
 
-    def removed(self, files: Sequence[File]) -> set[str]:
-        """The paths of files that were removed."""
+    def sizes(self, files: Sequence[File]) -> dict[str, int | None]:
+        """By path the size that a file has now; None if it was removed."""
         infos = self.place[0].get_file_info([file.path for file in files])
-        return {info.path for info in infos if info.type == fs.FileType.NotFound}
+        return {info.path: info.size for info in infos}
 
     def why_bad(self, file: File, schema: pa.Schema, columns: Sequence[str]) -> str | None:
         """Why a file's content cannot be read; None if it can, or if the file was removed.
