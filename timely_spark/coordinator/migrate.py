@@ -271,7 +271,6 @@ class Migrator:
                     f"{self._shown(stage.name)} has delivered epoch {last}, and gets records of epoch {epoch}"
                 )
                 self._problem(text, "give the output another name, and another table or folder")
-
         if not self.empty and (skipping := [stage for stage, at in first.items() if self._skips(stage, at)]):
             self._problem(*refusal(skipping, ()))
 

@@ -99,9 +99,8 @@ class Published:
             base: the epoch of the snapshot that the reader has mapped; -1: none.
         """
         content = {"epoch": epoch, "base": base, "renewed": time.time()}
-        self.files.write_json(
-            f"_hold-{reader}.json", content, durable=True
-        )  # half of one stops the publisher
+        # half of one, after a loss of power, would stop the publisher
+        self.files.write_json(f"_hold-{reader}.json", content, durable=True)
 
     def held(self, reader: str) -> int | None:
         """The epoch of a reader's hold; None if it has none."""
