@@ -80,7 +80,7 @@ def function_name(node: Any) -> str:
 
 
 def aggregate_of(node: Any) -> str | None:
-    """The aggregate that a call is; "" if it is not supported; None if the call is no aggregate."""
+    """The aggregate that a call is; "" if it is not supported; None if the call is not an aggregate."""
     from sqlglot import exp
 
     kind = type(node).__name__

@@ -257,7 +257,7 @@ def tune(session: SparkSession) -> list[str]:
         ['spark.ui.enabled: must be set before the session starts; use timely_spark.configure']
 
     Raises:
-        BadArgument: it is no session.
+        BadArgument: it is not a session.
     """
     check_session(session, "call tune(spark); configure(SparkSession.builder) is for a new session.")
     confs = {PARTITIONS: str(cores(session) or os.cpu_count() or 2), **FILE_MANAGER}

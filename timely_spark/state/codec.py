@@ -442,7 +442,7 @@ def unpack_parts(data: Any) -> list[memoryview]:
     count = int.from_bytes(view[:8], "little")
     parts, at = [], 8 + 8 * count
     if at > len(view):
-        msg = f"{len(view)} bytes are no head of {count} parts"
+        msg = f"{len(view)} bytes are not the head of {count} parts"
         raise ValueError(msg)
     for i in range(count):
         size = int.from_bytes(view[8 + 8 * i : 16 + 8 * i], "little")

@@ -45,7 +45,7 @@ class Blobs:
         return _HERE + data if len(data) <= EMBEDDED else _FILE + self._write(prefix, data).encode()
 
     def get(self, reference: Any) -> pa.Buffer:
-        """The bytes of a blob, memory-mapped; data that is no reference is returned unchanged."""
+        """The bytes of a blob, memory-mapped; data that is not a reference is returned unchanged."""
         return self._get(reference)[0]
 
     def _get(self, reference: Any) -> tuple[pa.Buffer, Hashable | None]:
