@@ -27,7 +27,6 @@ from __future__ import annotations
 import cProfile
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -210,10 +209,7 @@ def beside_pathway(report: Report, nodes: int, edges: int, updates: int) -> None
             held += np.sum([diff, rank * diff], axis=1)
         answers.append(held.tolist())
     del engine
-    command = [built.pathway(), str(Path(built.__file__).with_name("pathway_ranks.py")), str(folder)]
-    env = os.environ | {"PATHWAY_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    told = built.in_pathway("pathway_ranks.py", str(folder), threads=1)
     assert [[one["nodes"], one["ranks"]] for one in told] == answers, "Pathway answers otherwise"
     case = f"pagerank as Pathway's, R-MAT {nodes:,} / {edges:,}"
     theirs = [one["seconds"] for one in told]

@@ -7,13 +7,14 @@ meanwhile; the first, tenth and thousandth are also rows of their own. Then: fro
 Delta commit of its epoch (`commit_every=0`); from a message to the one that answers it, through a running
 count and through a loop; fresh questions; large epochs, which must not be slower; an idle query; and one
 change where executors are processes of their own: of a local-cluster, whose driver hosts the workers, and of
-a standalone cluster, where tasks that stay do. Differential (Rust) has the same single changes in memory. A
-run takes about a quarter of an hour.
+a standalone cluster, where tasks that stay do. Differential (Rust) and Pathway have the same single changes in
+memory. A run takes about a quarter of an hour.
 """
 
 from __future__ import annotations
 
 import queue
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ import pyarrow.parquet as pq
 
 import timely_spark as ts
 from benchmarks import harness
+from benchmarks.baselines import built
 from benchmarks.engine import differential
 from benchmarks.executors import session as session_of
 from benchmarks.harness import Report, median, quantile
@@ -133,11 +135,13 @@ def one_change(report: Report, session: SparkSession, *, nodes: int, edges: int,
                 f"change {number:,} after the load", ours=median(near[0]), baseline=median(near[1]),
                 against=AGAINST,
             )  # fmt: skip
-    if theirs := in_differential(report, search, changes=min(1000, len(single[True]))):
-        report.add(
-            "one change, beside a program in memory", ours=median(single[True]), baseline=median(theirs),
-            against="differential (Rust)", epochs=len(theirs),
-        )  # fmt: skip
+    for system, took in in_memory(report, search, changes=min(1000, len(single[True]))).items():
+        for name in ("median", "p99"):
+            report.add(
+                f"one change, beside a program in memory, {name}", against=system,
+                ours=quantile(single[True], QUANTILES[name]), baseline=quantile(took, QUANTILES[name]),
+                epochs=len(took),
+            )  # fmt: skip
     add(report, "1,000 inserts and deletes, median", many)
     report.add(
         "changes, one after the other", ours=len(single[True]) / lasts, baseline=len(single[False]) / seconds,
@@ -148,8 +152,10 @@ def one_change(report: Report, session: SparkSession, *, nodes: int, edges: int,
         report.note(f"{name}, last {lasts / 2:.0f} s of changes: {level:,.1f}, {growth:+,.2f} a minute.")
 
 
-def in_differential(report: Report, search: Search, *, changes: int) -> list[float]:
-    """Milliseconds of single changes of the same graph in differential; none without cargo."""
+def in_memory(report: Report, search: Search, *, changes: int) -> dict[str, list[float]]:
+    """Milliseconds of single changes of the same graph in systems without a disk; of those that run here."""
+    if report.quick:
+        return {}
     (folder := harness.folder()).mkdir(exist_ok=True)
     load = np.column_stack([search.src, search.dst])
     for number in range(1 + changes):
@@ -158,7 +164,13 @@ def in_differential(report: Report, search: Search, *, changes: int) -> list[flo
             ends, diff = search.random.integers(0, search.nodes, (1, 2)), 1
         rows = np.column_stack([ends, np.tile([1, diff], (len(ends), 1))])  # edges have a weight there
         rows.astype("<i4").tofile(folder / f"{number:04}.bin")
-    return [1000 * seconds for seconds, *_ in differential("bfs", folder, 1 + changes, report)][1:]
+    took = {"differential (Rust)": [each for each, *_ in differential("bfs", folder, 1 + changes, report)]}
+    try:
+        told = built.in_pathway("pathway_search.py", str(folder), str(search.nodes), threads=WORKERS)
+        took["Pathway"] = [each["seconds"] for each in told]
+    except subprocess.CalledProcessError as error:
+        report.note(f"Pathway was not measured: {error}.")
+    return {system: [1000 * seconds for seconds in times[1:]] for system, times in took.items() if times}
 
 
 def large(report: Report, session: SparkSession, *, rows: int, nodes: int, edges: int, runs: int) -> None:

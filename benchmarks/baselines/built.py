@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import filecmp
+import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 PATHWAY = "pathway==0.33.0"
 _PLACE = Path(tempfile.gettempdir())
@@ -32,11 +35,13 @@ def _changed(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def pathway() -> str:
-    """The path of a Python that has Pathway, which needs another pandas than we do: 1.6 GB.
+def in_pathway(program: str, *arguments: str, threads: int) -> list[dict[str, Any]]:
+    """What a program beside this file tells, a line an epoch, in a Python that has Pathway.
+
+    Pathway needs another pandas than we do; it takes 1.6 GB.
 
     Raises:
-        subprocess.CalledProcessError: it cannot be installed.
+        subprocess.CalledProcessError: it cannot be installed, or the program fails.
     """
     place = _PLACE / "timely-bench-pathway"
     python, done = str(place / "bin" / "python"), place / "installed"
@@ -44,4 +49,7 @@ def pathway() -> str:
         subprocess.run([sys.executable, "-m", "venv", str(place)], check=True, capture_output=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", PATHWAY], check=True, capture_output=True)
         done.touch()
-    return python
+    command = [python, str(Path(__file__).with_name(program)), *arguments]
+    env = os.environ | {"PATHWAY_THREADS": str(threads)}
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+    return [json.loads(line) for line in told.splitlines() if line.startswith("{")]
