@@ -159,6 +159,18 @@ def test_of_two_starts_at_once_one_fails(log: RoundLog, monkeypatch: pytest.Monk
         other.claim({"run": "at the same moment"})
 
 
+def test_of_two_starts_at_once_where_nothing_is_exclusive_the_lower_one_has_lost(
+    log: RoundLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Files, "exclusive", False)
+    monkeypatch.setattr(Files, "numbers", lambda *_: [])  # neither sees the other yet
+    runs = sorted((RoundLog(log.checkpoint).claim({"run": name}) for name in "ab"), key=lambda run: run.term)
+    monkeypatch.undo()
+    runs[1].check_owner()
+    with pytest.raises(LostOwnership):
+        runs[0].check_owner()
+
+
 def test_align_fills_ids_that_spark_used_without_us(log: RoundLog) -> None:
     for batch in range(-1, 3):
         log.write(manifest(batch), ROWS)

@@ -302,8 +302,6 @@ def _locked(checkpoint: str, undo: ExitStack) -> tuple[RoundLog, Lock]:
         raise BadArgument(msg, where=caller(), hint=hint) from error
     if not acquired:
         raise CheckpointInUse.by(log.checkpoint, log.owner())
-    if not log.files.exclusive:
-        _log.info("two starts on %s at the same instant may both win", log.files.root)
     return log, lock
 
 

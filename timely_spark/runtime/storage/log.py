@@ -37,6 +37,7 @@ the next number, without listing.
 
 from __future__ import annotations
 
+import secrets
 import shlex
 import uuid
 from collections.abc import Iterator
@@ -74,6 +75,8 @@ def failure_file(term: int | None) -> str:
 
 #: The manifest that exists before any batch has run.
 FIRST = -1
+#: How many terms the next one is drawn of, where files are not created exclusively.
+_DRAWN = 1 << 20
 _NESTED = ("captured", "files", "inputs", "rounds")
 #: Folders in which files are written after `flow.json` only.
 _IDENTIFIED = ("blobs", "failures", "flows", "inputs", "rounds", "terms")
@@ -156,6 +159,8 @@ class RoundLog:
     def claim(self, run: dict[str, Any]) -> RoundLog:
         """The log for a new run, which owns the checkpoint from now on; `run` describes the run.
 
+        Of two runs that claim it at the same moment, that of the higher term owns it.
+
         Raises:
             FileExistsError: another run claimed the checkpoint at the same moment.
             LogDamaged: the term of a run that wrote manifests is missing.
@@ -163,7 +168,9 @@ class RoundLog:
         terms, written = self.files.numbers("terms"), self.files.numbers("rounds")
         if written and written[-1] > max(terms, default=-1):
             raise LogDamaged.no_file(self.files.root, f"terms/{written[-1]}.json")
-        term = terms[-1] + 1 if terms else 0
+        term = max(terms, default=-1) + 1
+        if not self.files.exclusive:  # then two starts at one moment would both have the next one
+            term += secrets.randbelow(_DRAWN)
         identity = self.files.json("flow.json") or {}
         run = run | ({"checkpoint": identity["id"]} if "id" in identity else {})
         self.files.write_json(f"terms/{term}.json", run, durable=True, new=True)
