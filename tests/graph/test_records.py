@@ -178,6 +178,16 @@ def test_encoded_values_keep_all_parts(kind: str, value: Any) -> None:
         as_table(pa.table({"c": pa.array([value]).dictionary_encode()}), as_schema(f"c {kind}"))
 
 
+@pytest.mark.parametrize("inside", [lambda kind: kind, pa.list_, lambda kind: pa.struct([("x", kind)])])
+def test_views_of_lists_are_refused_where_arrow_loses_elements(inside: Any) -> None:
+    view, plain = (inside(kind(pa.int64())) for kind in (pa.list_view, pa.list_))
+    values = pa.array([[9], [2, 3], None], pa.list_view(pa.int64())).slice(1)
+    if view != values.type:
+        values = pa.array([{"x": [2]}] if pa.types.is_struct(view) else [[[2]]], view)
+    with pytest.raises(SchemaError, match=r"column 'c' has values of type list_view<"):
+        as_table(pa.table({"c": values}), pa.schema([("c", plain)]))
+
+
 @pytest.mark.parametrize("record", [np.int64(1), None, Decimal(1)])
 def test_records_that_are_one_value_are_refused(record: Any) -> None:
     flow = ts.Dataflow("one")
