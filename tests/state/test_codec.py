@@ -197,7 +197,7 @@ def test_tables_frames_and_arrangements_come_back() -> None:
     )
 
     assert back["t"].equals(table)
-    assert back["b"].equals(table)
+    assert back["b"].equals(table.to_batches()[0])
     pd.testing.assert_frame_equal(back["f"], frame)
     assert back["s"].tolist() == [1, 2]
     assert back["a"].lookup(pa.table({"k": ["a"]}), ["k"])[1].to_pylist() == [{"k": "a", "v": 1}]
@@ -215,6 +215,61 @@ def test_integers_beside_missing_values_stay_exact_in_frames() -> None:
         assert int(column[0]) == far  # numpy takes a double for equal
         assert pd.isna(column[1])
     assert back["f"]["n"].dtype == "Int64"
+
+
+OBJECTS: dict[str, list[Any]] = {
+    "dicts": [{"x": 1}, {"y": 2}],
+    "sets": [{1}, {2}],
+    "lists": [[1], [2, 3]],
+    "tuples": [(1, 2), None],
+    "numbers and texts": [1, "x"],
+    "bytes and texts": [b"a", "b"],
+    "integers": [1 << 70, 2],
+    "numbers": [1, 2.5],
+    "times with a zone": [time(1, tzinfo=timezone.utc), None],
+    "texts": ["a", None],
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_objects_in_frames_come_back_as_they_were(kind: str) -> None:
+    column = pd.Series(OBJECTS[kind], dtype=object)
+    frame = pd.DataFrame({"n": [1.5, 2.5], "o": column, "m": [1, 2]}, index=["p", "q"][: len(column)])
+    frame["o"] = column.to_numpy()
+    value = {"f": frame, "s": frame["o"], "c": frame.rename(columns={"o": 7})[[7]]}
+
+    back = CODEC.read(CODEC.write(value))
+
+    for one in (back["f"]["o"], back["s"], back["c"][7]):
+        assert one.tolist() == OBJECTS[kind]
+        assert [type(each) for each in one] == [type(each) for each in OBJECTS[kind]]
+        assert one.index.tolist() == ["p", "q"]
+    assert back["f"].columns.tolist() == ["n", "o", "m"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "a pandas frame or series .*Duplicate column names"),
+        (pd.DataFrame([[1, 2]], columns=[0, "b"]), r"its columns \[0, 'b'\] have names of several types"),
+        (pd.Series([1 + 2j]), "a pandas frame or series cannot be kept as state"),
+        (pd.Series([pd.Period("2020"), pd.Period("2020-01")], dtype=object), "a value of type Period"),
+    ],
+)
+def test_frames_and_arrays_that_would_change_are_refused(frame: Any, said: str) -> None:
+    with pytest.raises(StateError, match=f"(?s){said}.*\nHint: keep "):
+        CODEC.write({"v": frame})
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="numpy 2 has texts of any length")
+def test_arrays_of_numpys_texts_are_refused() -> None:
+    with pytest.raises(StateError, match="a value of type ndarray"):
+        CODEC.write(np.array(["a"], np.dtypes.StringDType()))
+
+
+def test_a_record_batch_without_rows_comes_back_as_one() -> None:
+    batch = pa.RecordBatch.from_pylist([], pa.schema([("n", pa.int64())]))
+    assert CODEC.read(CODEC.write(batch)).equals(batch)
 
 
 def test_times_are_the_flows_own() -> None:

@@ -37,6 +37,8 @@ _PLAIN = (str, int, float, bool, type(None))
 _DICTS: dict[type, str] = {dict: "dict", Counter: "counter", OrderedDict: "ordereddict", defaultdict: "dict"}
 #: what subclasses of them add would be lost
 _BASES = (tuple, list, dict, set, frozenset, deque, str, bytes, int, float)
+#: the kinds of pandas' objects that Arrow gives back as they were
+_UNIFORM = {"string", "bytes", "date", "datetime", "datetime64", "timedelta", "timedelta64", "empty"}
 #: the kinds of numpy's scalars that are kept, and the types of their values
 _SCALARS, _ITEMS = "biufSU", (*_PLAIN, bytes)
 
@@ -205,13 +207,14 @@ class Codec:
     def _encode_parts(self, value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case per type
         if type(value) is list:
             return [self._encode(item) for item in value]
-        if isinstance(value, pa.Table | pa.RecordBatch):
-            table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
-            return {"table": self._blob(to_bytes(table))}
+        if isinstance(value, pa.Table):
+            return {"table": self._blob(to_bytes(value))}
+        if isinstance(value, pa.RecordBatch):
+            return {"batch": self._blob(to_bytes(pa.Table.from_batches([value])))}
         if isinstance(value, Arrangement):
             rows = [[self._part(part) for part in row] for row in (value.recent, *value.lanes)]
             return {"arrangement": [list(value.keys), list(value.within), value.cuts, rows]}
-        if type(value) in (np.ndarray, np.memmap) and value.dtype.kind != "V":
+        if type(value) in (np.ndarray, np.memmap) and value.dtype.kind not in "VT":
             # sums of floats depend on the order in memory
             order: Any = "F" if value.flags.fnc else "C"
             if value.dtype.hasobject:
@@ -251,10 +254,29 @@ class Codec:
             and hasattr(value, "iloc")
         ):
             if hasattr(value, "columns"):
-                return {"frame": self._blob(to_bytes(pa.Table.from_pandas(value)))}
-            table = pa.Table.from_pandas(value.to_frame(name="value"))
-            return {"series": [self._encode(value.name), self._blob(to_bytes(table))]}
+                return {"frame": self._encode_frame(value)}
+            return {"series": [self._encode(value.name), self._encode_frame(value.to_frame(name="value"))]}
         return {"pickle": self._blob(self._pickled(value))}
+
+    def _encode_frame(self, frame: Any) -> Any:
+        """The columns of a pandas frame as Arrow; of objects that Arrow would change, name and values."""
+        objects = [
+            [place, self._encode(name), self._encode(column.tolist())]
+            for place, (name, column) in enumerate(frame.items())
+            if column.dtype == object and _kind_of(column) not in _UNIFORM
+        ]
+        others = {place for place, *_ in objects}
+        rest = frame.iloc[:, [place for place in range(frame.shape[1]) if place not in others]]
+        try:
+            if frame.columns.nlevels == 1 and _kind_of(frame.columns).startswith("mixed"):
+                msg = f"its columns {[*frame.columns]} have names of several types"
+                raise TypeError(msg)  # noqa: TRY301 - one message for all errors
+            data = self._blob(to_bytes(pa.Table.from_pandas(rest)))
+        except (ValueError, TypeError, pa.ArrowException) as error:
+            msg = f"a pandas frame or series cannot be kept as state: {error}"
+            hint = "keep columns of plain types with different names; or an Arrow table, a list or a dict."
+            raise StateError(msg, hint=hint) from error
+        return [data, objects] if objects else data
 
     def _pickled(self, value: Any) -> bytes:
         kind = type(value).__name__
@@ -319,6 +341,16 @@ class Codec:
     def _items(self, pairs: Any) -> dict[Any, Any]:
         return {self._decode(key): self._decode(item) for key, item in pairs}
 
+    def _frame(self, encoded: Any) -> Any:
+        """A pandas frame of a state; integers beside missing values are objects, as they were."""
+        data, objects = encoded if isinstance(encoded, list) else (encoded, ())
+        frame = from_bytes(self._parts[data]).to_pandas(integer_object_nulls=True)
+        for place, name, values in objects:
+            column = np.empty(len(values), object)
+            column[:] = self._decode(values)
+            frame.insert(place, self._decode(name), column)
+        return frame
+
     def _blob(self, data: bytes) -> int:
         self._parts.append(data)
         return len(self._parts) - 1
@@ -353,6 +385,9 @@ class Codec:
                 return Decimal(content)
             case "table":
                 return from_bytes(self._parts[content])
+            case "batch":
+                table = from_bytes(self._parts[content]).combine_chunks()
+                return (table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)])[0]
             case "arrangement":
                 keys, within, cuts, rows = content
                 arrangement = Arrangement(keys, within=within)
@@ -388,9 +423,9 @@ class Codec:
                 fields = {name: self._decode(part) for name, part in content[1].items()}
                 return restored(self._vertex, content[0], fields)
             case "frame":
-                return _frame(self._parts[content])
+                return self._frame(content)
             case "series":
-                series = _frame(self._parts[content[1]])["value"]
+                series = self._frame(content[1])["value"]
                 return series.rename(self._decode(content[0]))
             case "pickle":
                 return self._unpickled(self._parts[content])
@@ -398,9 +433,11 @@ class Codec:
         raise StateError(msg, hint="start the newer version that wrote the checkpoint.")
 
 
-def _frame(data: Any) -> Any:
-    """A pandas frame of a state; integers beside missing values are objects, as they were."""
-    return from_bytes(data).to_pandas(integer_object_nulls=True)
+def _kind_of(values: Any) -> str:
+    """What kind of objects pandas finds in a column of them."""
+    from pandas.api.types import infer_dtype  # not loaded with the package
+
+    return str(infer_dtype(values, skipna=True))
 
 
 def _encode_moment(value: Any) -> Any:
