@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -11,6 +14,8 @@ import timely_spark as ts
 from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
 from timely_spark.pipeline import read_pipeline
+from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.manifest import FORMAT
 from timely_spark.sql_file import columns_ddl, read_statements
 
 TABLES = """
@@ -216,3 +221,59 @@ def test_a_parameter_is_a_number_if_sql_writes_it_as_one(value: str, kind: str) 
     tables = "CREATE TABLE t (n BIGINT) USING csv LOCATION '/in'; CREATE MATERIALIZED VIEW v LOCATION '/out'"
     _, views = read_sql(f"{tables} AS SELECT DISTINCT :value AS value FROM t", {"value": value}).flow()
     assert str(views["v"].schema.field("value").type) == kind
+
+
+Run: TypeAlias = Callable[..., dict[str, set[str]]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Start a pipeline of views, given by their queries, without Spark.
+
+    Returns by number of a checkpoint the numbers of those whose tables its flow may replace.
+    """
+    started: dict[str, set[str]] = {}
+
+    def start(flow: ts.Dataflow, _: Any, *, checkpoint: str) -> AbstractContextManager[None]:
+        log, number = RoundLog(checkpoint), Path(checkpoint).name
+        if log.identity() is None:
+            own = {"id": str(uuid.UUID(int=int(number))), "name": flow.name, "partitions": 1}
+            log.files.write_json("flow.json", {"format": FORMAT, **own})
+        ids = {one for output in flow.outputs for one in output.options["overwrite"]}
+        started[number] = {str(uuid.UUID(one).int) for one in ids}
+        return nullcontext()
+
+    def run(**views: str) -> dict[str, set[str]]:
+        started.clear()
+        text = f"CREATE TABLE paid (payer bigint, diff bigint) USING csv LOCATION '{tmp_path}/in';"
+        for view, query in views.items():
+            text += f"CREATE MATERIALIZED VIEW {view} LOCATION '{tmp_path}/{view}' AS {query};"
+        spark: Any = None
+        read_sql(text).start(spark, checkpoint=tmp_path / "check", tell=lambda _: None)
+        return dict(started)
+
+    monkeypatch.setattr(ts.Dataflow, "start", start)
+    return run
+
+
+PAYERS, COUNTS = "SELECT DISTINCT payer FROM paid", "SELECT payer, count(*) AS n FROM paid GROUP BY payer"
+
+
+def test_a_view_that_comes_back_replaces_the_table_that_it_had(run: Run) -> None:
+    assert run(a=PAYERS, b=COUNTS) == {"1": set()}
+    run(a=PAYERS)
+    assert run(a=PAYERS, b=COUNTS) == {"1": {"1"}, "2": {"1"}}  # not a table that another program wrote
+
+
+def test_a_flow_never_gets_the_checkpoint_of_one_whose_views_are_gone(run: Run) -> None:
+    run(a=PAYERS)
+    assert {*run(a=PAYERS, b=COUNTS)} == {"1", "2"}
+    run(a=PAYERS)
+    assert {*run(a=PAYERS, c=COUNTS)} == {"1", "3"}
+
+
+def test_two_views_in_one_table_are_refused(folder: Path) -> None:
+    more = '@ts.view(table="/out/parts", keys=["node"])\ndef others(links):\n    return links\n'
+    with pytest.raises(ts.TimelyError, match=r"parts \(.*views.py:3\) are both kept in /out/parts") as error:
+        read(folder, more_py="import timely_spark as ts\n" + more)
+    assert "Hint: give each view a table of its own" in str(error.value)

@@ -27,6 +27,7 @@ from timely_spark.queries.sql import as_collection
 from timely_spark.queries.unique import unique_columns
 from timely_spark.runtime.sources.folder import Folder
 from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.sql.binder import near
 from timely_spark.sql_file import FILES, NUMBERS, SqlView, TableSource, columns_ddl, in_file, read_statements
 from timely_spark.streams import Stream
@@ -69,7 +70,15 @@ class Pipeline:
             if (other := by_name.setdefault(one.name.lower(), one)) is not one:
                 msg = f"{one.name} is defined twice, at {other.where} and {one.where}"
                 raise GraphError(msg, hint="give one of them another name.")
-        if all(isinstance(one, TableSource) or one.output is None for one in definitions):
+        by_table: dict[str, Definition] = {}
+        for one in definitions:
+            if isinstance(one, TableSource) or one.output is None:
+                continue
+            if (other := by_table.setdefault(one.output[0], one)) is not one:
+                both = f"{other.name} ({other.where}) and {one.name} ({one.where})"
+                msg = f"{both} are both kept in {one.output[0]}"
+                raise GraphError(msg, hint="give each view a table of its own.")
+        if not by_table:
             hint = "write CREATE MATERIALIZED VIEW, or @ts.view(table=..., keys=...)."
             msg = f"{place} keeps nothing"
             raise GraphError(msg, hint=hint)
@@ -102,7 +111,7 @@ class Pipeline:
         *,
         spark: SparkSession | None = None,
         views: Container[str] | None = None,
-        overwrite: Container[str] = (),
+        overwrite: frozenset[str] = frozenset(),
         planned: _Built | None = None,
     ) -> tuple[Dataflow, dict[str, Collection]]:
         """The flow that keeps the views, and these as collections.
@@ -111,7 +120,7 @@ class Pipeline:
             name: the flow's name.
             spark: the session, for tables that only Spark reads, and for functions.
             views: the names of those that it keeps (all).
-            overwrite: the views whose Delta tables may be overwritten if something else wrote them.
+            overwrite: the ids of checkpoints whose Delta tables it may replace.
             planned: the plans of all views.
         """
         planned = planned or self._planned(spark, _UNKNOWN)
@@ -123,7 +132,7 @@ class Pipeline:
             diff = Fresh(collections[view].schema.names).name("diff")
             changes = collections[view].changes(diff)
             step = as_step(f"table {view}")
-            changes.to_delta(table, keys=key, diff=diff, name=step, overwrite=view in overwrite)
+            changes.to_delta(table, keys=key, diff=diff, name=step, overwrite=overwrite)
         return built.flow, collections
 
     def start(
@@ -138,8 +147,9 @@ class Pipeline:
         """Start the flows that keep the views, and continue what earlier definitions have kept.
 
         A view whose plan is as before continues from its state. One that is new, or has another plan, is
-        built from the first record on, by a flow of its own: its checkpoint is the next number in the folder,
-        and its Delta table is replaced. A view that is no longer defined stops; its table stays.
+        built from the first record on, by a flow of its own: its checkpoint is the next number in the folder.
+        Its Delta table is replaced if a flow of this folder has written it. A view that is no longer defined
+        stops; its table stays.
 
         Args:
             spark: the session.
@@ -160,8 +170,8 @@ class Pipeline:
                 part = parts.pop(0)
                 number = part["number"]
                 called = name if number == 1 else f"{name}_{number}"
-                views, overwrite = part["views"], part["overwrite"]
-                flow, _ = self.flow(called, spark=spark, views=views, overwrite=overwrite, planned=planned)
+                views, own = part["views"], _identities(files)
+                flow, _ = self.flow(called, spark=spark, views=views, overwrite=own, planned=planned)
                 try:
                     query = flow.start(spark, checkpoint=files.path(str(number)), **options)
                 except FlowChanged:
@@ -198,17 +208,16 @@ class Pipeline:
         left, parts, shrunk = dict(plans), [], set()
         for part in before:
             views = {of: left.pop(of) for of, plan in part["views"].items() if left.get(of) == plan}
-            if views:
-                parts.append({**part, "views": views})
+            parts.append({**part, "views": views})
             if len(views) < len(part["views"]):
                 shrunk.add(part["number"])
         for of in left:
             tell(f"{of}: {'rebuilt, as it or what it reads changed' if of in old else 'built'}")
         if left:
             number = 1 + max((part["number"] for part in before), default=0)
-            parts.append({"number": number, "views": left, "overwrite": sorted(old & left.keys())})
+            parts.append({"number": number, "views": left})
         files.write_json(PARTS, {"parts": parts, "sizes": dict(sizes)}, durable=True)
-        return parts, shrunk
+        return [part for part in parts if part["views"]], shrunk
 
     def _rebuilt(self, files: Files, part: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
         """A flow for the views of another one that cannot continue without those that it has lost."""
@@ -216,8 +225,9 @@ class Pipeline:
             tell(f"{of}: rebuilt, as it shared steps with a view that is dropped or changed")
         saved: dict[str, Any] = files.existing(PARTS, files.json(PARTS))
         number = 1 + max(one["number"] for one in saved["parts"])
-        rebuilt = {**part, "number": number, "overwrite": sorted(part["views"])}
-        parts = [*(one for one in saved["parts"] if one["number"] != part["number"]), rebuilt]
+        rebuilt = {**part, "number": number}
+        others = (one if one["number"] != part["number"] else {**one, "views": {}} for one in saved["parts"])
+        parts = [*others, rebuilt]
         files.write_json(PARTS, {**saved, "parts": parts}, durable=True)
         return rebuilt
 
@@ -464,9 +474,15 @@ def _size(table: TableSource) -> float | None:
 
 
 def _saved(files: Files) -> list[dict[str, Any]]:
-    """The flows of a folder of checkpoints: number, views with their plans, tables to overwrite."""
+    """All flows that a folder of checkpoints has had: number, and the views that it keeps, with plans."""
     parts: list[dict[str, Any]] = (files.json(PARTS) or {"parts": []})["parts"]
     return parts
+
+
+def _identities(files: Files) -> frozenset[str]:
+    """The ids of the checkpoints in a folder of checkpoints."""
+    logs = (RoundLog(files.path(str(part["number"]))) for part in _saved(files))
+    return frozenset(identity["id"] for log in logs if (identity := log.identity()) is not None)
 
 
 @composed  # which names the steps, in the flow of an argument

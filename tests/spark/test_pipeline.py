@@ -122,6 +122,11 @@ def test_a_changed_file_keeps_the_views_that_did_not_change_and_says_what_it_reb
     assert total("most") == [(1, 20), (3, 40)]
     assert total("total") == [(1, 50)]
 
+    # a view that comes back replaces the table that it had
+    assert run(5, VIEWS + MOST.replace("max", "min"), (3, 60)) == 1
+    assert told[0] == "total: built"
+    assert total("total") == [(1, 50), (2, 10), (3, 112)]
+
 
 def test_the_folder_of_the_page_keeps_its_tables_and_rebuilds_what_changes(spark, tmp_path):
     page = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8").replace("/data/", f"{tmp_path}/")

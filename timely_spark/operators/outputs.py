@@ -254,7 +254,7 @@ def to_delta(
     keys: str | Sequence[str] | None = None,
     diff: str | None = None,
     epoch: bool | None = None,
-    overwrite: bool = False,
+    overwrite: bool | frozenset[str] = False,
     release: Release = "epoch",
     name: str | None = None,
 ) -> Stream:
@@ -279,7 +279,8 @@ def to_delta(
             with `release` "arrival": retractions are known when the epoch is complete.
         epoch: whether there is a column of the epoch of a row's last change. A log has it, and so has a table
             of records on arrival. With `keys`, None means that it is kept up in a table that has it.
-        overwrite: replace the contents of a table that another checkpoint wrote.
+        overwrite: replace the contents of a table that another checkpoint wrote; or only of one that a
+            checkpoint with one of these ids wrote.
         release: "epoch", or "arrival" to append each round's records at once.
 
     **Columns:** without keys epoch long, the stream's own, `diff`. With keys the stream's own; epoch is the

@@ -63,7 +63,8 @@ class DeltaSink(Sink):
     target: str
     keys: Sequence[str] = ()
     diff: str | None = None
-    overwrite: bool = False
+    #: whether a table of another checkpoint is replaced; or of which checkpoints, by their ids
+    overwrite: bool | frozenset[str] = False
     #: whether there is a column of epochs; None: if the table has it
     epoch: bool | None = None
     confs: ClassVar[Mapping[str, str]] = DELTA
@@ -107,7 +108,7 @@ class DeltaSink(Sink):
         self._folder = local_folder(place)
         present = self._properties(session) or {}
         owner = present.get(_OWNER)
-        if self.overwrite and owner != identity:
+        if owner != identity and self._replaces(owner):
             self._overwrite(session, schema, self._own, mapping)
         else:
             if owner not in {None, identity}:
@@ -120,6 +121,9 @@ class DeltaSink(Sink):
         self._history = DeltaHistory(place, self._app)
         self._history.begin(own=owner == identity, delivered=output.resumed)
         self._check_whole(session)
+
+    def _replaces(self, owner: str | None) -> bool:
+        return owner in self.overwrite if isinstance(self.overwrite, frozenset) else bool(self.overwrite)
 
     def _schema(self, output: Output, present: Sequence[str]) -> StructType:
         """The table's columns: those of the stream, without its diff in a current table, and the epoch.
