@@ -369,6 +369,11 @@ SELECT * FROM (SELECT c, b FROM t) PIVOT (max(b) FOR (c, b) IN (('x', 1) AS q, (
 ----
 1 NULL
 
+SELECT * FROM (SELECT a, c, b FROM t WHERE a > 0) PIVOT (ceil(sum(b)), avg(b) + 1 AS s, max(b) FOR c IN ('x', 'y'))
+----
+1 1 2.0 1 2 3.0 2
+2 3 4.0 3 NULL NULL NULL
+
 -- a step that only renames, in a loop that ends elsewhere
 
 WITH RECURSIVE x(n) AS (SELECT 0 UNION ALL SELECT n FROM y), y(n) AS (SELECT 10 UNION ALL SELECT n + 1 FROM x WHERE n < 2) SELECT n, count(*) FROM x GROUP BY n
@@ -781,3 +786,26 @@ SELECT a, (SELECT count(*) FROM (SELECT t.a AS k FROM u GROUP BY ROLLUP (t.a, b)
 SELECT count(DISTINCT *), count(DISTINCT u.*), count(*) FROM u
 ----
 2 2 3
+
+-- an aggregate reads the query's own column, also where that equals one of the query around
+
+SELECT a, (SELECT max(u.a) FROM u WHERE u.a = t.a) AS m FROM t
+----
+1 1
+1 1
+2 2
+NULL NULL
+
+SELECT b FROM t WHERE EXISTS (SELECT count(u.b) FROM u WHERE u.b = t.b GROUP BY u.a)
+----
+2
+3
+
+-- FILTER of functions that take the value of a row
+
+SELECT b, first_value(b) FILTER (WHERE a = 1) OVER (ORDER BY b DESC) AS f, nth_value(b, 2) FILTER (WHERE c = 'x') OVER () AS n, last_value(b) FILTER (WHERE a < 9) IGNORE NULLS OVER () AS l FROM t
+----
+1 2 3 3
+2 2 3 3
+3 NULL 3 3
+NULL 2 3 3

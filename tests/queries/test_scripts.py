@@ -224,9 +224,9 @@ REFUSED = [
     ("SELECT percentile(src, 0.5, dst) FROM edges", "percentile with the argument dst", "leave it out"),
     ("SELECT max_by(src, dst, 2) FROM edges", "max_by with the argument 2", "leave it out"),
     (
-        "SELECT first_value(w) FILTER (WHERE src > 1) OVER (ORDER BY w) FROM edges",
-        "first_value with FILTER OVER",
-        "IGNORE NULLS",
+        "SELECT lag(w) FILTER (WHERE src > 1) OVER (ORDER BY w) FROM edges",
+        "lag with FILTER OVER",
+        "subquery with WHERE",
     ),
     ("SELECT max(src, dst) OVER () FROM edges", "max of 2 arguments OVER", "give 1"),
     ("SELECT row_number() OVER () FROM edges", "without ORDER BY", "ordered"),
@@ -255,6 +255,21 @@ REFUSED = [
         "SELECT sum(w) OVER (ORDER BY src, dst RANGE 1 PRECEDING) FROM edges",
         "RANGE with a distance of other than one number",
         "ROWS",
+    ),
+    (
+        "SELECT sum(w) OVER (ORDER BY w ROWS BETWEEN UNBOUNDED FOLLOWING AND 1 FOLLOWING) FROM edges",
+        "a frame that ends before it begins",
+        "1 PRECEDING AND 1 FOLLOWING",
+    ),
+    (
+        "SELECT sum(w) OVER (ORDER BY w RANGE BETWEEN 1 FOLLOWING AND 1 PRECEDING) FROM edges",
+        "a frame that ends before it begins",
+        "1 PRECEDING AND 1 FOLLOWING",
+    ),
+    (
+        "SELECT sum(w) OVER v FROM edges WINDOW v AS (ORDER BY w), V AS (ORDER BY src)",
+        "two windows V",
+        "another name",
     ),
 ]
 

@@ -261,8 +261,7 @@ class Aggregating(Joins):
         def plain(tree: Any) -> Any:
             return self.rewritten(tree) if calls.has_query(tree) else self.plain(tree, before)
 
-        read = {column.name for tree in one.arguments for column in plain(tree).find_all(exp.Column)}
-        self._refuse_outer(node, shown, read)
+        self._refuse_outer(node, shown, one.arguments)
 
         def argument(tree: Any) -> str:
             if one.filter is not None:
@@ -286,10 +285,22 @@ class Aggregating(Joins):
             order,
         )
 
-    def _refuse_outer(self, node: Any, shown: str, read: set[str]) -> None:
-        """Refuse an aggregate that reads columns of the query around alone: SQL takes it for one of that."""
+    def _refuse_outer(self, node: Any, shown: str, arguments: Sequence[Any]) -> None:
+        """Refuse an aggregate that reads columns of the query around alone: SQL takes it for one of that.
+
+        Names say whose a column is: in the relation, `WHERE own = outer` has made one column of two.
+        """
+        from sqlglot import exp
+
         assert self._before is not None
-        if read and read <= {self.final_name(entry.column) for _, entry in self._before.outer}:
+        read = [one for tree in arguments for one in tree.find_all(exp.Column) if not self._is_variable(one)]
+        own = (
+            one.meta.get("resolved")
+            or self._before.has([part.name for part in one.parts])
+            or self.aliased(one) is not None
+            for one in read
+        )
+        if read and not any(own) and not any(map(calls.has_query, arguments)):
             hint = "aggregate in that query, or write the column without the aggregate."
             raise self.binder.refuse(node, f"{shown} of columns of the query around only", hint)
 

@@ -51,9 +51,12 @@ def frame_of(
     by = [ordering(block.add(block.rewritten(one.this), "order"), one) for one in order]
     if name in calls.RANKING_NAMES and name not in _PLACES and not by:
         raise binder.refuse(node, f"{name} OVER without ORDER BY", "say by what rows are ordered.")
-    if condition is not None and name in calls.RANKING_NAMES:
-        raise binder.refuse(node, f"{name} with FILTER OVER", "write CASE WHEN, and IGNORE NULLS.")
+    if condition is not None and name in calls.RANKING_NAMES - _PLACES:
+        hint = "number the rows of a subquery with WHERE, and join them."
+        raise binder.refuse(node, f"{name} with FILTER OVER", hint)
     arguments, options = _arguments(block, call, name, condition)
+    if condition is not None and name in _PLACES:
+        arguments.append(block.rewritten(condition))
     if ignores and name not in {*_PLACES, "lag", "lead"}:
         raise binder.refuse(node, f"{name} IGNORE NULLS", "drop the nulls in a subquery first.")
     columns = tuple(block.add(block.final(one), "argument") for one in arguments)
@@ -161,6 +164,12 @@ def _frame(block: BlockNames, node: Any, spec: Any, by: Sequence[Order]) -> tupl
     kind = None if unit == "ROWS" else _by_distance(block, node, [end for end, _ in ends], by)
     low = _edge(block, node, *ends[0], kind)
     high = _edge(block, node, *ends[1], kind) if ends[1][0] is not None else 0
+    sides = [str(side).upper() for _, side in ends]
+    behind = low is None and sides[0] == "FOLLOWING"
+    before = high is None and sides[1] == "PRECEDING"
+    if behind or before or (low is not None and high is not None and low > high):
+        hint = "write its first row first: ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING."
+        raise block.binder.refuse(node, "a frame that ends before it begins", hint)
     return "distance" if kind is not None else unit.lower(), low, high
 
 

@@ -60,7 +60,11 @@ class BlockNames(ABC):
 
     def window_clauses(self) -> dict[str, Any]:
         """The windows of the clause `WINDOW`, by their names."""
-        return {one.name.lower(): one for one in self.node.args.get("windows") or ()}
+        named: dict[str, Any] = {}
+        for one in self.node.args.get("windows") or ():
+            if named.setdefault(one.name.lower(), one) is not one:
+                raise self.binder.refuse(one, f"two windows {one.name}", "give one another name.")
+        return named
 
     def condition(self, node: exp.Expression) -> Any:
         """A bound condition."""

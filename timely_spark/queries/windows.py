@@ -231,9 +231,11 @@ def _shifted(call: Frame, partitions: Partitions) -> pa.Array:
 def _placed(call: Frame, partitions: Partitions) -> pa.Array:
     values = partitions.table.column(call.columns[0])
     low, high = partitions.frame(call)
-    if call.ignore_nulls:
-        valid = flat(values).is_valid().to_numpy(zero_copy_only=False)
-        some = np.flatnonzero(valid)
+    if call.ignore_nulls or len(call.columns) > 1:
+        valid = flat(values).is_valid() if call.ignore_nulls else pa.scalar(True)  # noqa: FBT003
+        for name in call.columns[1:]:  # FILTER
+            valid = pc.and_(valid, flat(partitions.table.column(name)).fill_null(False))  # noqa: FBT003
+        some = np.flatnonzero(valid.to_numpy(zero_copy_only=False))
         first, last = np.searchsorted(some, low), np.searchsorted(some, high)
     else:
         some, first, last = partitions.place, low, high

@@ -189,8 +189,13 @@ def dialect() -> Any:
         element = brackets(parser, call)
         return this if element is call else element
 
+    def aggregate(parser: Any) -> Any:
+        """An expression of PIVOT with its alias, where sqlglot takes no more than a call."""
+        return parser._parse_alias(parser._parse_disjunction())  # noqa: SLF001 - there is no other name
+
     names = {
         "_parse_bracket": bracket,
+        "_parse_pivot_aggregation": aggregate,
         # sqlglot drops the third argument of percentile
         "FUNCTIONS": {
             name: build
@@ -198,6 +203,10 @@ def dialect() -> Any:
             if of_rows(build) and name != "PERCENTILE"
         }
         | {"EXISTS": exists},
+        # sqlglot reads `a FOR b IN (...)` of PIVOT as Python's comprehension
+        "RANGE_PARSERS": {
+            token: parser for token, parser in SparkParser.RANGE_PARSERS.items() if token.name != "FOR"
+        },
         "FUNCTION_PARSERS": _chosen(SparkParser.FUNCTION_PARSERS, _OWN_SYNTAX),
         "NO_PAREN_FUNCTION_PARSERS": _chosen(SparkParser.NO_PAREN_FUNCTION_PARSERS, {"ANY", "CASE", "IF"}),
         # what sqlglot keeps as a text
