@@ -250,6 +250,8 @@ class Grammar:
             return self.in_parentheses()
         alias = self.alias()
         if self.of.random() < 0.05:
+            return self.turned(alias)
+        if self.of.random() < 0.05:
             kinds = [self.of.choice(["int", "text", "double"]) for _ in range(2)]
             rows = [", ".join(self.of.choice([*LITERALS[one], "NULL"]) for one in kinds) for _ in range(2)]
             rows = [", ".join(self.of.choice(LITERALS[one]) for one in kinds), *rows]
@@ -268,6 +270,22 @@ class Grammar:
                 alias = text = table
                 self.own.add(table)
         return text, [(f"{alias}.{name}", kind) for name, kind in columns]
+
+    def turned(self, alias: str) -> tuple[str, Columns]:
+        """A table with rows as columns, or columns as rows."""
+        table = self.of.choice(["t", "u"])
+        if self.of.random() < 0.5:
+            calls = ["sum(b) AS s", "max(b) AS m", "min(b) AS n"][: self.of.choice([1, 2, 3])]
+            text = f"(SELECT a, b, c FROM {table}) PIVOT ({', '.join(calls)} FOR c IN ('a', 'b', ''))"
+            kinds = ["int"] * (1 + 3 * len(calls))
+        else:
+            nulls = self.of.choice(["", "INCLUDE NULLS ", "EXCLUDE NULLS "])
+            inside = f"SELECT c, a, b, {self.of.choice(['1', 'b + 1'])} AS y FROM {table}"
+            text = f"({inside}) UNPIVOT {nulls}(x FOR k IN (b, a))"
+            kinds = ["text", "int", "text", "int"]
+        columns = [(f"x{n}", kind) for n, kind in enumerate(kinds)]
+        names = ", ".join(name for name, _ in columns)
+        return f"{text} AS {alias}({names})", [(f"{alias}.{name}", kind) for name, kind in columns]
 
     def in_parentheses(self) -> tuple[str, Columns]:
         """Two tables joined in parentheses."""
@@ -498,6 +516,7 @@ class Grammar:
                 names = [self.alias() for _ in keys]
                 items[: len(keys)] = [f"{key} AS {name}" for key, name in zip(keys, names, strict=True)]
                 listed = ", ".join(names if self.of.random() < 0.5 else map(str, range(1, len(keys) + 1)))
+                listed = listed if self.of.random() < 0.7 else "ALL"
             inside = self.of.choice([f"({listed}), ()", f"({listed}), ({next(iter(keys))})", f"({listed})"])
             where += (
                 f" GROUP BY {sets} ({inside if sets == 'GROUPING SETS' else listed})"
