@@ -190,6 +190,9 @@ class ExpressionBinder:
             return self._of_user(node, name, arguments)
         arguments = _as_wide_as_needed(name, arguments)
         kinds = [one.type for one in arguments]
+        if name in _ARITHMETIC and {*kinds} == {pa.string()}:
+            hint = "|| joins texts; for numbers, cast one of them."
+            raise self.refuse(node, f"{name} of two texts", hint)
         fitting = [typed for rule in function.rules if (typed := rule(kinds, self.zone)) is not None]
         if not fitting:
             problem = f"{name} of ({', '.join(map(name_of, kinds))})"
@@ -268,7 +271,8 @@ def unaliased(node: exp.Expression) -> exp.Expression:
     return node.this if type(node).__name__ == "Alias" else node
 
 
-_DECIMAL_OPERATORS = {"+", "-", "*", "/", "%", "div", "=", "!=", "<", "<=", ">", ">=", "<=>", "pmod", "mod"}
+_ARITHMETIC = {"+", "-", "*", "/", "%", "div", "pmod", "mod"}
+_DECIMAL_OPERATORS = {*_ARITHMETIC, "=", "!=", "<", "<=", ">", ">=", "<=>"}
 
 
 def _as_wide_as_needed(name: str, arguments: Sequence[Term]) -> Sequence[Term]:
