@@ -267,6 +267,23 @@ REFUSED = [
         "1 PRECEDING AND 1 FOLLOWING",
     ),
     (
+        "SELECT sum(w) OVER (ORDER BY w RANGE BETWEEN INTERVAL '1' MONTH PRECEDING AND CURRENT ROW) FROM edges",
+        "a frame of INTERVAL '1' MONTH bigint",
+        "a whole number of rows",
+    ),
+    (
+        "SELECT sum(w) OVER (ORDER BY w ROWS BETWEEN 1.5 PRECEDING AND CURRENT ROW) FROM edges",
+        "a frame of 1.5 rows",
+        "a whole number of rows",
+    ),
+    (
+        "SELECT sum(w) OVER (ORDER BY DATE '2024-01-01' RANGE BETWEEN INTERVAL 1 YEAR PRECEDING AND"
+        " INTERVAL 1 DAY FOLLOWING) FROM edges",
+        "a frame of months and of another unit",
+        "at both ends",
+    ),
+    ("SELECT lag(w, 1.5) OVER (ORDER BY src) FROM edges", "lag by 1.5", "whole number"),
+    (
         "SELECT sum(w) OVER v FROM edges WINDOW v AS (ORDER BY w), V AS (ORDER BY src)",
         "two windows V",
         "another name",

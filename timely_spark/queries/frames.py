@@ -16,7 +16,7 @@ from timely_spark.queries.binder import cast_to, ordering
 from timely_spark.queries.names import BlockNames
 from timely_spark.queries.sorting import Order
 from timely_spark.queries.windows import FUNCTIONS, Bound, Frame
-from timely_spark.sql import types
+from timely_spark.sql import parse, types
 from timely_spark.sql.types import name_of
 
 #: of a decimal that is a long
@@ -118,7 +118,9 @@ def _arguments(block: BlockNames, call: Any, name: str, condition: Any) -> tuple
         more = [call.args.get("offset"), call.args.get("default"), *arguments[1:]]
         offset, default = [*(one for one in more if one is not None), None, None][:2]
         value = block.rewritten(arguments[0])
-        by = 1 if offset is None else int(binder.constant(offset, name))
+        by = 1 if offset is None else binder.constant(offset, name)
+        if not isinstance(by, int) or isinstance(by, bool):
+            raise binder.refuse(call, f"{name} by {by}", "give a whole number of rows.")
         if default is None:
             return [value], (by,)
         kind = binder.bound(block.final(value), block.relation.schema).type
@@ -152,6 +154,8 @@ def _of_aggregate(block: BlockNames, call: Any, name: str, arguments: list[Any],
 
 def _frame(block: BlockNames, node: Any, spec: Any, by: Sequence[Order]) -> tuple[str, Bound, Bound]:
     """The unit, the first and the last row of a frame."""
+    from sqlglot import exp
+
     if spec is None:
         return "range", None, 0 if by else None
     unit = str(spec.args.get("kind") or "RANGE").upper()
@@ -162,15 +166,24 @@ def _frame(block: BlockNames, node: Any, spec: Any, by: Sequence[Order]) -> tupl
         (spec.args.get("end"), spec.args.get("end_side")),
     ]
     kind = None if unit == "ROWS" else _by_distance(block, node, [end for end, _ in ends], by)
-    low = _edge(block, node, *ends[0], kind)
-    high = _edge(block, node, *ends[1], kind) if ends[1][0] is not None else 0
+    units = {_is_months(block, end) for end, _ in ends if isinstance(end, exp.Expression)}
+    if len(units) > 1:
+        hint = "write months or years at both ends."
+        raise block.binder.refuse(node, "a frame of months and of another unit", hint)
+    months = True in units
+    low = _edge(block, node, *ends[0], kind, months=months)
+    high = _edge(block, node, *ends[1], kind, months=months) if ends[1][0] is not None else 0
     sides = [str(side).upper() for _, side in ends]
     behind = low is None and sides[0] == "FOLLOWING"
     before = high is None and sides[1] == "PRECEDING"
     if behind or before or (low is not None and high is not None and low > high):
         hint = "write its first row first: ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING."
         raise block.binder.refuse(node, "a frame that ends before it begins", hint)
-    return "distance" if kind is not None else unit.lower(), low, high
+    return "months" if months else "distance" if kind is not None else unit.lower(), low, high
+
+
+def _is_months(block: BlockNames, edge: Any) -> bool:
+    return bool(block.binder.bound(edge, pa.schema([])).type == types.MONTHS)
 
 
 def _by_distance(
@@ -192,7 +205,9 @@ def _by_distance(
     return kind
 
 
-def _edge(block: BlockNames, node: Any, edge: Any, side: Any, kind: pa.DataType | None) -> Bound:
+def _edge(
+    block: BlockNames, node: Any, edge: Any, side: Any, kind: pa.DataType | None, *, months: bool
+) -> Bound:
     from sqlglot import exp
 
     text = str(edge).upper() if not isinstance(edge, exp.Expression) else ""
@@ -200,23 +215,27 @@ def _edge(block: BlockNames, node: Any, edge: Any, side: Any, kind: pa.DataType 
         return None
     if text in {"CURRENT ROW", ""} and not isinstance(edge, exp.Expression):
         return 0
-    value = block.binder.constant(edge, "a frame")
-    rows = value if kind is None else _as_distance(value, kind)
-    if rows is None or isinstance(rows, float) != (kind is not None and pa.types.is_floating(kind)):
-        shown = "rows" if kind is None else name_of(kind)
+    rows = _as_distance(block.binder.constant(edge, "a frame"), kind, months=months)
+    if rows is None:
+        shown = edge.sql(dialect=parse.dialect())
+        unit = "rows" if kind is None else name_of(kind)
         hint = "give a whole number of rows, a number, or INTERVAL '1' DAY of dates and times."
-        raise block.binder.refuse(node, f"a frame of {value!r} {shown}", hint)
+        raise block.binder.refuse(node, f"a frame of {shown} {unit}", hint)
     return -rows if str(side).upper() == "PRECEDING" else rows
 
 
-def _as_distance(value: Any, kind: pa.DataType) -> int | float | None:
-    """A distance in the unit in which values are stored; None if it has none."""
+def _as_distance(value: Any, kind: pa.DataType | None, *, months: bool) -> int | float | None:
+    """A distance in rows, in months, or in the unit in which values are stored; None if it has none."""
+    temporal = kind is not None and types.is_date_or_time(kind)
     if isinstance(value, timedelta):
-        unit = timedelta(days=1) if pa.types.is_date32(kind) else timedelta(microseconds=1)
-        return None if value % unit or not types.is_date_or_time(kind) else value // unit
-    if pa.types.is_floating(kind):
-        return float(value)
-    if types.is_decimal(kind):
+        unit = timedelta(days=1) if kind == pa.date32() else timedelta(microseconds=1)
+        return None if not temporal or value % unit else value // unit
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    if kind is not None and pa.types.is_floating(kind):
+        return None if months else float(value)
+    if kind is not None and types.is_decimal(kind):
         scaled = Decimal(value).scaleb(kind.scale)
-        return int(scaled) if scaled == int(scaled) else None
-    return value if isinstance(value, int) and not pa.types.is_timestamp(kind) else None
+        return int(scaled) if scaled == int(scaled) and not months else None
+    fits = temporal if months else kind is None or not pa.types.is_timestamp(kind)
+    return value if isinstance(value, int) and fits else None

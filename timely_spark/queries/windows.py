@@ -23,6 +23,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import longs_of_halves
 from timely_spark.queries.aggregates import digits_of, quotient
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
+from timely_spark.sql.calendar import later, plus_months
 from timely_spark.sql.plain import checked_decimals, unscaled, wide
 from timely_spark.state.arrow import Longs, Mask
 from timely_spark.state.grouping import changes
@@ -39,7 +40,7 @@ class Frame:
     columns: tuple[str, ...]
     type: pa.DataType
     options: tuple[Any, ...] = ()
-    #: "rows"; "range", which has the peers of its first and last row, too; or "distance" of values
+    #: "rows"; "range", which has the peers of its first and last row, too; "distance" of values, or "months"
     unit: str = "range"
     low: Bound = None
     high: Bound = 0
@@ -96,9 +97,9 @@ class Partitions:
             low = self.begin if frame.low is None else self.first_peer
             high = self.end if frame.high is None else self.peers_end
             return low, high
-        if frame.unit == "distance":
-            low = self.begin if frame.low is None else self.near(frame.low, behind=False)
-            high = self.end if frame.high is None else self.near(frame.high, behind=True)
+        if frame.unit in {"distance", "months"}:
+            low = self.begin if frame.low is None else self.near(frame.low, frame.unit, behind=False)
+            high = self.end if frame.high is None else self.near(frame.high, frame.unit, behind=True)
             return low, np.maximum(low, high)
         low = self.begin if frame.low is None else np.clip(self.place + frame.low, self.begin, self.end)
         high = self.end if frame.high is None else np.clip(self.place + frame.high + 1, self.begin, self.end)
@@ -116,10 +117,13 @@ class Partitions:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         return values, np.where(valid, outside, -2 if by.nulls_first else 2)
 
-    def near(self, distance: float, *, behind: bool) -> Longs:
+    def near(self, distance: float, unit: str, *, behind: bool) -> Longs:
         """For each row the first row of its partition at a distance or more; or the row behind the last."""
         values, outside = self.values
-        wanted = values + distance if values.dtype == np.float64 else _added(values, int(distance))
+        if unit == "months":
+            wanted = self._months_later(values, int(distance))
+        else:
+            wanted = values + distance if values.dtype == np.float64 else _added(values, int(distance))
         groups = np.cumsum(changes(numbers(self.table, GROUP)))
         asked = np.repeat([False, True], self.rows)
         flag = asked if behind else ~asked
@@ -130,6 +134,16 @@ class Partitions:
         requested = order >= self.rows
         places[order[requested] - self.rows] = before[requested]
         return np.where(outside == 0, places, self.peers_end if behind else self.first_peer)
+
+    def _months_later(self, values: Longs, months: int) -> Longs:
+        """Dates and times some months further in the order."""
+        (by,) = self.order
+        kind = self.table.schema.field(by.column).type
+        times, months = (~values, -months) if by.descending else (values, months)
+        moved = (
+            plus_months(times, months) if pa.types.is_date32(kind) else later(times, kind.tz, months=months)
+        )
+        return ~moved if by.descending else moved
 
 
 def _added(values: Longs, distance: int) -> Longs:
