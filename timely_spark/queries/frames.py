@@ -224,7 +224,7 @@ def _edge(
     return -rows if str(side).upper() == "PRECEDING" else rows
 
 
-def _as_distance(value: Any, kind: pa.DataType | None, *, months: bool) -> int | float | None:
+def _as_distance(value: Any, kind: pa.DataType | None, *, months: bool) -> Bound:
     """A distance in rows, in months, or in the unit in which values are stored; None if it has none."""
     temporal = kind is not None and types.is_date_or_time(kind)
     if isinstance(value, timedelta):

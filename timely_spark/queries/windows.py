@@ -120,10 +120,13 @@ class Partitions:
     def near(self, distance: float, unit: str, *, behind: bool) -> Longs:
         """For each row the first row of its partition at a distance or more; or the row behind the last."""
         values, outside = self.values
-        if unit == "months":
-            wanted = self._months_later(values, int(distance))
-        else:
-            wanted = values + distance if values.dtype == np.float64 else _added(values, int(distance))
+        wanted = (
+            self._months_later(values, int(distance))
+            if unit == "months"
+            else values + distance
+            if values.dtype == np.float64
+            else _added(values, int(distance))
+        )
         groups = np.cumsum(changes(numbers(self.table, GROUP)))
         asked = np.repeat([False, True], self.rows)
         flag = asked if behind else ~asked
@@ -140,9 +143,8 @@ class Partitions:
         (by,) = self.order
         kind = self.table.schema.field(by.column).type
         times, months = (~values, -months) if by.descending else (values, months)
-        moved = (
-            plus_months(times, months) if pa.types.is_date32(kind) else later(times, kind.tz, months=months)
-        )
+        days = pa.types.is_date32(kind)
+        moved: Longs = plus_months(times, months) if days else later(times, kind.tz, months=months)
         return ~moved if by.descending else moved
 
 
