@@ -26,6 +26,7 @@ class Drawn:
     kind: Any
     scopes: list[tuple[int, ...]]
     edges: list[Arc]
+    relays: list[int]
 
     @property
     def identities(self) -> list[Any]:
@@ -33,7 +34,7 @@ class Drawn:
 
     @property
     def reachability(self) -> Reachability:
-        return Reachability(len(self.scopes), self.edges, identities=self.identities)
+        return Reachability(len(self.scopes), self.edges, identities=self.identities, relays=self.relays)
 
     def times(self, location: int) -> st.SearchStrategy[Any]:
         depth = len(self.scopes[location])
@@ -89,7 +90,13 @@ def graphs(draw: Any) -> Drawn:
         summary = step(kind, scopes[source], scopes[target], around, limit)
         if summary is not None:
             edges.append(Arc(source, target, summary, exchange))
-    return Drawn(kind, scopes, edges)
+    relays: list[int] = []
+    for location in range(len(scopes)):
+        into = [edge for edge in edges if edge.target == location]
+        beside = {edge.target for edge in edges if edge.source == location} | {edge.source for edge in into}
+        if len(into) == 1 and not into[0].exchange and beside.isdisjoint([*relays, location]):
+            relays += [location] if draw(st.booleans()) else []
+    return Drawn(kind, scopes, edges, relays)
 
 
 def closure(drawn: Drawn, start: dict[tuple[int, int], list[Any]]) -> dict[tuple[int, int], Antichain[Any]]:

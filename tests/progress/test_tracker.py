@@ -78,6 +78,18 @@ def test_arrivals_are_times_over_an_exchange() -> None:
     assert tracker.frontier(2) == Antichain([Time(3)])
 
 
+def test_nothing_is_counted_at_a_relay_but_its_own_pointstamps() -> None:
+    edges = chain(7, 2, 4).edges
+    every, few = (Tracker(Reachability(7, edges, relays=relays)) for relays in ((), (1, 3, 5)))
+    for tracker in (every, few):
+        tracker.update([(0, Time(3), 1), (1, Time(2), 1)])
+
+    for at in range(7):
+        assert every.frontier(at) == few.frontier(at)
+        assert every.arrivals(at) == few.arrivals(at)
+    assert [len(tracker._implied) for tracker in (every, few)] == [7, 4]
+
+
 def test_an_exchange_in_a_loop_arrives_an_iteration_later() -> None:
     loop = [
         Arc(0, 1, PRODUCT.enter(0), exchange=True),

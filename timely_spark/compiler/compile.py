@@ -391,7 +391,8 @@ class _Compiler:
                 if path is not None:
                     paths.append(Path(held, to, path, exchange=channel.exchange is not None))
         try:
-            return Reachability(len(owners), paths, identities=identities)
+            relays = [node.leaves for node in nodes if not node.ports]
+            return Reachability(len(owners), paths, identities=identities, relays=relays)
         except CyclicTime as error:
             steps = list(dict.fromkeys(owners[location].stage for location in error.locations))
             cycle = " -> ".join(f"{stage.name} ({stage.where})" for stage in [*steps, steps[0]])

@@ -39,6 +39,8 @@ class Reachability:
 
     Args:
         identities: The identity summary of each location, which the searches for paths need.
+        relays: Locations at which `Tracker` keeps no counts of what passes: it follows two edges at once.
+            Each has one edge into it, which is not an exchange and comes from a location that is not a relay.
 
     Raises:
         CyclicTime: A cycle need not advance time, even if a limit ends it.
@@ -57,7 +59,14 @@ class Reachability:
     timely_spark.errors.CyclicTime: the cycle of locations 0 -> 1 -> 0 does not advance time: ...
     """
 
-    def __init__(self, n: int, edges: Iterable[Arc], *, identities: Sequence[PathSummary] = ()) -> None:
+    def __init__(
+        self,
+        n: int,
+        edges: Iterable[Arc],
+        *,
+        identities: Sequence[PathSummary] = (),
+        relays: Iterable[int] = (),
+    ) -> None:
         self.n = n
         self.edges = tuple(edges)
         self.identities = tuple(identities)
@@ -69,10 +78,27 @@ class Reachability:
             assert 0 <= edge.target < n, edge
             self.out[edge.source].append(edge)
             self.into[edge.target].append(edge)
+        self.relays = frozenset(relays)
+        for location in self.relays:
+            (edge,) = self.into[location]
+            assert not edge.exchange, edge
+            assert edge.source not in self.relays, edge
+        #: For each location the edges to the next ones that are not relays.
+        self.onward = [self._onward(location) for location in range(n)]
         #: For each location its position among the graph's components, then inside its component, and so on.
         self._places = _places(n, self.edges)
         self._paths_to: dict[int, tuple[Paths, Paths]] = {}
         self._paths_from: dict[int, tuple[Paths, Paths]] = {}
+
+    def _onward(self, location: int) -> list[Arc]:
+        onward = [edge for edge in self.out[location] if edge.target not in self.relays]
+        return onward + [
+            Arc(location, then.target, summary, then.exchange)
+            for edge in self.out[location]
+            if edge.target in self.relays
+            for then in self.out[edge.target]
+            if (summary := edge.summary.followed_by(then.summary)) is not None
+        ]
 
     def order(self, location: int, key: Sequence[object]) -> tuple[object, ...]:
         """A total order of pointstamps (location, ``time.order_key()``) that extends could-result-in.

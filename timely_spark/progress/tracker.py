@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
@@ -40,7 +40,8 @@ class Tracker:
     # The propagation runs on two layers of the graph; node = location + layer * n. Pointstamps begin in layer
     # 0, and move to layer 1 by their first exchange. Every edge increases `Reachability.order`, so all
     # changes of a (node, time) are made before it is handled, once. Open inputs are not propagated: they move
-    # in each epoch, and few locations are asked for their frontier.
+    # in each epoch, and few locations are asked for their frontier. A relay has its own pointstamps only.
+    # These, and what comes to it, are added where its edges lead.
 
     def __init__(self, reachability: Reachability) -> None:
         self.reachability = reachability
@@ -86,8 +87,12 @@ class Tracker:
             self._led_to.clear()
 
     def _count(self, location: int, changes: Iterable[tuple[Any, int]]) -> None:
-        for time, n in _counted(self._stamps, location, changes):
-            self._push(location, time, n)
+        changed = _counted(self._stamps, location, changes)
+        if location in self.reachability.relays:
+            self._follow(location, 0, changed)
+        for time, n in changed:
+            if location not in self.reachability.relays:
+                self._push(location, time, n)
             self._count_epoch(time.epoch, n)
 
     def _count_epoch(self, epoch: int, n: int) -> None:
@@ -113,6 +118,8 @@ class Tracker:
             heappush(self._queue, (reach.order(node % reach.n, time.order_key()), node, time))
 
     def _drain(self) -> None:
+        if not self._queue:
+            return
         n, implied = self.reachability.n, self._implied
         visited: set[int] = set()
         while self._queue:
@@ -134,7 +141,7 @@ class Tracker:
 
     def _follow(self, location: int, layer: int, changes: Iterable[tuple[Any, int]]) -> None:
         n = self.reachability.n
-        for edge in self.reachability.out[location]:
+        for edge in self.reachability.onward[location]:
             target, summary = edge.target + n * (layer or int(edge.exchange)), edge.summary
             for at, by in changes:
                 if (result := summary.results_in(at)) is not None:
@@ -147,6 +154,9 @@ class Tracker:
         self._drain()
         layers = (self._implied.get(node) for node in (location, location + self.reachability.n))
         times = [time for counted in layers if counted is not None for time in counted.least]
+        if location in self.reachability.relays:
+            times += self._stamps[location].least if location in self._stamps else ()
+            times += self._relayed(location, self.frontier)
         if self._inputs and location not in self._led_to:
             self._led_to[location] = self._from_inputs(location)
         return Antichain([*times, *self._led_to.get(location, ())])
@@ -164,11 +174,19 @@ class Tracker:
     def arrivals(self, location: int) -> Antichain[Any]:
         """The least times that may still arrive over an exchange, not counting open inputs."""
         self._drain()
+        if location in self.reachability.relays:
+            return Antichain(self._relayed(location, self.arrivals))
         counted = self._implied.get(location + self.reachability.n)
         return Antichain() if counted is None else counted.frontier()
 
+    def _relayed(self, location: int, times: Callable[[int], Iterable[Any]]) -> list[Any]:
+        """The times at which what is at the location before a relay arrives there."""
+        (edge,) = self.reachability.into[location]
+        arrive = map(edge.summary.results_in, times(edge.source))
+        return [time for time in arrive if time is not None]
+
     def arrived(self) -> set[int]:
-        """The locations whose `arrivals` have changed since the last call."""
+        """The locations, without relays, whose `arrivals` have changed since the last call."""
         self._drain()
         changed, self._arrived = self._arrived, set()
         return changed
