@@ -73,11 +73,11 @@ class Node:
     ignored_counters: frozenset[int]
     #: where summaries are declared, by input the locations of its messages and of the capabilities they give
     ports: tuple[tuple[int, int], ...] = ()
+    #: the stage's name: to put it together takes a while, and each call of the vertex asks for it
+    name: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        """The stage's name."""
-        return self.stage.name
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.stage.name)
 
     @property
     def arrives(self) -> int:

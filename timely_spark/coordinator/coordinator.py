@@ -164,14 +164,15 @@ class Coordinator:
                 arrive for it after a restart are late.
         """
         self.batch = batch_id
-        reports, others = _read(batch_id, rows)
-        total = Report.sum([*(report for _, report in reports), others])
+        reports = _read(batch_id, rows)
+        # of small epochs mostly one worker has anything to do
+        total = reports[0][1] if len(reports) == 1 else Report.sum(report for _, report in reports)
         ticks, advanced = set(total.ticks), dict(total.advanced)
         _add(self.read_rows, total.read)
         _add(self.quarantined, total.quarantined)
         _add(self.late_rows, total.late)
-        self._count(reports, others)
-        counted = self._counted = self._reported(reports, others)
+        self._count(reports)
+        counted = self._counted = self._reported(reports)
         # all changes of the round at once, so that no decrement comes before its increment
         self.tracker.update([(at, self.plan.times.decode(time), n) for at, time, n in total.deltas])
         self._begin_epochs(ticks)
@@ -180,7 +181,7 @@ class Coordinator:
                 if by_column(source.epochs):
                     advanced.setdefault(source.name, self.last_epoch + 1)
         self._advance_inputs(advanced, total)
-        outputs = as_outputs(_by_worker(rows, SinkRows))
+        outputs = as_outputs(_by_worker(rows, SinkRows)) if total.outputs else NO_OUTPUTS
         self._add_unreleased(ticks, total.outputs)
         self._enter_hot_keys(total.loads)
         for one in total.negatives:  # in order, so that in each process the same one is the first
@@ -189,15 +190,20 @@ class Coordinator:
             self.negatives[one.step] = before + one.records, text
         notices = self.loops.enter(total.loops)
         refused, fed = self._refused_to_report(total.refused), Convergence.decode(total.loops.fed)
-        messages, stats = _by_worker(rows, Message), Counter(total.stats)
+        stats = Counter(total.stats)
+        messages = _by_worker(rows, Message) if stats["sent"] else NO_ROWS
         result = self._result(messages, outputs, stats, notices, refused, fed)
         return replace(result, pointstamps=[counted]) if self.plan.measured else result
 
-    def _reported(self, reports: list[tuple[int, Report]], others: Report) -> list[CountChange]:
+    def _reported(self, reports: list[tuple[int, Report]]) -> list[CountChange]:
         """If the plan is measured, the reported changes: positive ones first, so no count is below 0."""
         if not self.plan.measured:
             return []
-        changes = [(w, *change) for w, report in [*reports, (None, others)] for change in report.deltas]
+        changes = [
+            (None if worker == ELSEWHERE else worker, *change)
+            for worker, report in reports
+            for change in report.deltas
+        ]
         counts: dict[tuple[int, Any], int] = {}
         counted = list[CountChange]()
         for worker, location, encoded, n in sorted(changes, key=lambda change: change[-1] < 0):
@@ -231,14 +237,16 @@ class Coordinator:
         renewed = wire.table((worker, header) for worker in headers.column("worker").to_pylist())
         return replace(result, header=header, rows=wire.concat([messages, renewed]))
 
-    def _count(self, reports: list[tuple[int, Report]], others: Report) -> None:
+    def _count(self, reports: list[tuple[int, Report]]) -> None:
         """Enter a round's notifications and unfinished workers."""
-        for worker, report in [*reports, (self.plan.workers, others)]:
-            changes = [(node, self.plan.times.decode(time), n) for node, time, n in report.pending]
-            self._update_pending(worker, changes)
+        self.unfinished_elsewhere = 0
         for worker, report in reports:
-            (self.unfinished.add if report.left else self.unfinished.discard)(worker)
-        self.unfinished_elsewhere = others.left
+            changes = [(node, self.plan.times.decode(time), n) for node, time, n in report.pending]
+            self._update_pending(self.plan.workers if worker == ELSEWHERE else worker, changes)
+            if worker == ELSEWHERE:
+                self.unfinished_elsewhere += report.left
+            else:
+                (self.unfinished.add if report.left else self.unfinished.discard)(worker)
 
     def _add_unreleased(self, ticks: set[int], outputs: Iterable[tuple[str, int]]) -> None:
         """Enter the epochs that inputs began, for all sinks, and the epochs of output records."""
@@ -550,15 +558,13 @@ def merged_snapshot(snapshots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _read(batch_id: int, rows: pa.Table) -> tuple[list[tuple[int, Report]], Report]:
-    """The reports in the order of workers, since Spark promises no order of rows; and others' sum."""
+def _read(batch_id: int, rows: pa.Table) -> list[tuple[int, Report]]:
+    """The reports in the order of workers, since Spark promises no order of rows; those of others first."""
     items = sorted(wire.read(rows, Failure, Report), key=itemgetter(0))
     for worker, item in items:
         if isinstance(item, Failure):
             item.throw(f"batch {batch_id}, worker {worker}")
-    reports = [(worker, item) for worker, item in items if isinstance(item, Report)]
-    others = Report.sum(report for worker, report in reports if worker == ELSEWHERE)
-    return [each for each in reports if each[0] != ELSEWHERE], others
+    return [(worker, item) for worker, item in items if isinstance(item, Report)]
 
 
 def _by_worker(rows: pa.Table, kind: type[Item]) -> pa.Table:

@@ -74,7 +74,8 @@ class VertexSnapshot:
 
     def in_blobs(self, codec: Codec) -> VertexSnapshot:
         """This snapshot with a large full state in a blob, so that later rounds write a reference only."""
-        return replace(self, full=codec.put(self.full)) if self.full is not None else self
+        full = None if self.full is None else codec.put(self.full)
+        return self if full is self.full else replace(self, full=full)
 
     def logged(self, invocations: Sequence[Invocation], codec: Codec) -> VertexSnapshot | None:
         """This snapshot with further invocations; None if the log would be larger than the full state."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.sink import Output
@@ -22,9 +24,11 @@ class PendingOutputs:
     ) -> None:
         self.log, self.before, self.batch = log, before, batch
         self.blobs = Blobs(log.files, log.term)
-        outputs = outputs.filter(pc.is_in(outputs["sink"], pa.array(list(wanted), pa.string())))
         # A stable order by worker: Spark's order of rows depends on its partitions.
-        self.now = outputs.take(pc.sort_indices(outputs, [("worker", "ascending")]))
+        order = np.argsort(outputs["worker"].to_numpy(), kind="stable").tolist()
+        names = _names(outputs)
+        self.now = outputs.take(pa.array([row for row in order if names[row][0] in wanted], pa.int64()))
+        self._places = _by_name(self.now)
         self.unreleased = {
             sink: {epoch: list(files) for epoch, files in epochs.items()}
             for sink, epochs in before.unreleased.items()
@@ -34,11 +38,12 @@ class PendingOutputs:
         self.taken: set[tuple[str, int]] = set()
         #: By output the epochs that are complete, and wait for others.
         self.due: dict[str, list[int]] = {}
-        self._files: dict[str, pa.Table] = {}
+        #: The files that were read, with the rows of each output and epoch.
+        self._files: dict[str, tuple[pa.Table, _Places]] = {}
 
     def arrived(self, output: Output) -> list[Delivery]:
         """Per epoch, the records of this batch, after pending ones if the output waited for epochs before."""
-        epochs = {epoch for sink, epoch in _names(self.now) if sink == output.name}
+        epochs = {epoch for sink, epoch in self._places if sink == output.name}
         epochs.update(map(int, self.unreleased.get(output.name, ())))
         return [self.take(output, epoch) for epoch in sorted(epochs)]
 
@@ -53,22 +58,26 @@ class PendingOutputs:
 
     def take(self, output: Output, epoch: int) -> Delivery:
         """All records of an epoch: those of earlier batches, then those of this one."""
-        payloads = []
-        for file in self.unreleased.get(output.name, {}).pop(str(epoch), ()):
-            payloads += _parts(self._file(file), output.name, epoch)
-        payloads += _parts(self.now, output.name, epoch)
+        files = self.unreleased.get(output.name, {}).pop(str(epoch), ())
+        payloads = [
+            payload[row].as_py()
+            for table, places in (*map(self._file, files), (self.now, self._places))
+            for payload in [table["payload"]]
+            for row in places.get((output.name, epoch), ())
+        ]
         self.taken.add((output.name, epoch))
         return Delivery(epoch, payloads, self.blobs, output.vertex)
 
-    def _file(self, name: str) -> pa.Table:
+    def _file(self, name: str) -> tuple[pa.Table, _Places]:
         if name not in self._files:
-            self._files[name] = self.log.outputs(name)
+            table = self.log.outputs(name)
+            self._files[name] = table, _by_name(table)
         return self._files[name]
 
     def into(self, manifest: Manifest) -> Manifest:
         """Write the outputs that stay pending, and add their files to the batch's manifest."""
-        names = _names(self.now)
-        pending = self.now.filter(pa.array([name not in self.taken for name in names], pa.bool_()))
+        left = [row for name, rows in self._places.items() if name not in self.taken for row in rows]
+        pending = self.now.take(pa.array(sorted(left), pa.int64()))
         if pending.num_rows:
             # as blobs: an epoch of many small parts can be too large for the driver
             pending = self.blobs.refer_outputs(f"waiting-{self.batch}", self._merged(pending))
@@ -76,9 +85,8 @@ class PendingOutputs:
             for sink, epoch in sorted(set(_names(pending))):
                 self.unreleased.setdefault(sink, {}).setdefault(str(epoch), []).append(file)
         garbage = _files_in(self.before.unreleased) - _files_in(self.unreleased)
-        blobs = files_of(self.now).union(*(files_of(self._file(file)) for file in garbage)) - files_of(
-            pending
-        )
+        blobs = files_of(self.now).union(*(files_of(self._file(file)[0]) for file in garbage))
+        blobs -= files_of(pending)
         return replace(
             manifest,
             batch=self.batch,
@@ -102,7 +110,7 @@ class PendingOutputs:
             }
             for sink, epoch in names:
                 self.unreleased[sink][str(epoch)].remove(file)
-            older = self._file(file)
+            older, _ = self._file(file)
             older = older.filter(pa.array([name in names for name in _names(older)], pa.bool_()))
             pending = pa.concat_tables([older, pending])
         return pending
@@ -118,7 +126,13 @@ def _names(table: pa.Table) -> list[tuple[str, int]]:
     return list(zip(sinks, epochs, strict=True))
 
 
-def _parts(table: pa.Table, sink: str, epoch: int) -> list[bytes]:
-    wanted = pc.and_(pc.equal(table["sink"], sink), pc.equal(table["epoch"], epoch))
-    parts: list[bytes] = table["payload"].filter(wanted).to_pylist()
-    return parts
+def _by_name(table: pa.Table) -> _Places:
+    """The rows of each output and epoch."""
+    places: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for row, name in enumerate(_names(table)):
+        places[name].append(row)
+    return places
+
+
+#: by output and epoch the numbers of rows
+_Places = Mapping[tuple[str, int], Sequence[int]]
