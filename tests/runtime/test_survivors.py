@@ -34,15 +34,13 @@ def test_a_file_and_its_name_are_synced(tmp_path: Path, synced: list[str]) -> No
     assert synced == [str(tmp_path / "a" / "b"), str(tmp_path / "a")]
 
 
-def test_an_epoch_in_a_folder_is_durable_when_it_is_delivered(
-    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_in_a_folder_is_durable_when_it_is_delivered(tmp_path: Path, synced: list[str]) -> None:
     table = pa.table({"n": [1]})
     Writer(Files(str(tmp_path)), "epoch-1.parquet", "parquet", table.schema, 1)([table])
     assert str(tmp_path) in synced
     assert any(path.startswith(f"{tmp_path}/.") for path in synced), "the content, before it has its name"
-    sink, output = CaptureFolderSink(str(tmp_path / "captured")), SimpleNamespace(schema=table.schema)
-    monkeypatch.setattr(sink, "_claim", lambda *_: None)
+    sink = CaptureFolderSink(str(tmp_path / "captured"))
+    output = SimpleNamespace(name="captured", schema=table.schema, resumed=False)
     for mark in (lambda: sink.prepare(None, output, "/nowhere", "one"), sink.complete):  # type: ignore[arg-type]
         synced.clear()
         mark()

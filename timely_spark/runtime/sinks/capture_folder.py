@@ -56,6 +56,7 @@ class CaptureFolderSink(FolderSink):
 
     def complete(self) -> None:
         """Mark the end."""
+        self._check_own()
         Files(self.path).write(COMPLETE, b"", durable=True)
 
     def write(self, epoch: int, table: pa.Table) -> None:

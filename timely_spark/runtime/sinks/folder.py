@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -42,6 +42,8 @@ class FolderSink(Sink):
     format: Format = "parquet"
     overwrite: bool = False
     grouped: ClassVar[bool] = True
+    #: what the folder says of this output
+    _own: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -61,21 +63,14 @@ class FolderSink(Sink):
 
     def _claim(self, output: Output, identity: str) -> None:
         """Own the folder, or refuse to write to it."""
-        files, own = Files(self.path), {"checkpoint": identity, "output": output.name}
-        columns = f"{describe(output.schema)} in {self.format}"
-        content = files.read(OWNER)
-        owner = None if content is None else files.parsed(OWNER, content)
+        files, columns = Files(self.path), f"{describe(output.schema)} in {self.format}"
+        self._own = own = {"checkpoint": identity, "output": output.name}
+        owner = self._owner()
         if owner is not None and own.items() <= owner.items():
             if (stored := owner.get("columns", columns)) != columns:
                 raise OutputMismatch.columns(output.name, stored=stored, now=columns)
             files.tidy(".")
             return
-        names = files.names(".")
-        if owner is None and (others := [name for name in names if not name.startswith("_")]):
-            msg = (
-                f"{self.path} holds other files, such as {others[0]!r}, which would be read with the epochs."
-            )
-            raise OutputMismatch(msg, hint="write to a folder of the output's own.")
         if owner is not None and owner["checkpoint"] == identity:
             first, second = owner["output"], output.name
             msg = (
@@ -84,6 +79,12 @@ class FolderSink(Sink):
             raise OutputMismatch(msg, hint="give each output a folder, or concat the streams first.")
         if output.resumed:
             raise OutputMismatch.lost(self.path)
+        names = files.names(".")
+        if owner is None and (others := [name for name in names if not name.startswith("_")]):
+            msg = (
+                f"{self.path} holds other files, such as {others[0]!r}, which would be read with the epochs."
+            )
+            raise OutputMismatch(msg, hint="write to a folder of the output's own.")
         if owner is not None and not self.overwrite:
             raise TableTaken.by(self.path, other=owner["checkpoint"], own=identity)
         for name in names:  # before the owner changes, so that the next start repeats an interrupted removal
@@ -91,8 +92,21 @@ class FolderSink(Sink):
                 files.remove(name)
         files.write(OWNER, json.dumps(own | {"columns": columns}).encode(), durable=True)
 
+    def _owner(self) -> dict[str, Any] | None:
+        """What the folder says of its output; None if it says nothing."""
+        files = Files(self.path)
+        content = files.read(OWNER)
+        return None if content is None else files.parsed(OWNER, content)
+
+    def _check_own(self) -> None:
+        """Check that the folder is there, and still this output's: in another one it would lack epochs."""
+        owner = self._owner()
+        if owner is None or not self._own.items() <= owner.items():
+            raise OutputMismatch.lost(self.path)
+
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write a file for each epoch, also an empty one, so that readers see which epochs are complete."""
+        self._check_own()
         for part in parts:
             write = self._writer(part.epoch, part.vertex.schema)
             if part.is_large:

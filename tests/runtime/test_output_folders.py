@@ -1,0 +1,88 @@
+"""The folders of outputs: each belongs to one output, from its first epoch to its last."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import timely_spark as ts
+from timely_spark.runtime.errors import OutputMismatch
+from timely_spark.runtime.sinks.delivery import Delivery
+from timely_spark.runtime.sinks.outputs import outputs_of
+from timely_spark.runtime.sinks.sink import Output
+from timely_spark.runtime.storage.blobs import Blobs
+from timely_spark.runtime.storage.files import Files
+from timely_spark.state.arrow import to_bytes
+
+
+def to_files(stream: ts.Stream, path: Path, **options: Any) -> None:
+    stream.to_files(path, name="out", **options)
+
+
+def capture_to(stream: ts.Stream, path: Path, **options: Any) -> None:
+    stream.capture_to(path, name="out", **options)
+
+
+@pytest.fixture(params=[to_files, capture_to])
+def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Output]:
+    """Prepares an output to the folder `out`, for a checkpoint with this identity."""
+
+    def prepared(identity: str, *, resumed: bool = False, **options: Any) -> Output:
+        flow = ts.Dataflow("x")
+        request.param(flow.input("n", "n long"), tmp_path / "out", **options)
+        (output,) = outputs_of(flow.compile(), flow.outputs)
+        session: Any = None
+        output.sink.prepare(session, replace(output, resumed=resumed), "", identity)
+        return output
+
+    return prepared
+
+
+def deliver(output: Output, epoch: int, folder: Path) -> None:
+    blobs, session = Blobs(Files(str(folder))), None
+    payload = to_bytes(pa.table({"n": pa.array([epoch], pa.int64())}))
+    output.sink.deliver(session, epoch, [Delivery(epoch, [payload], blobs, output.vertex)])  # type: ignore[arg-type]
+
+
+def epochs(folder: Path) -> list[int]:
+    return sorted(int(path.stem[-20:]) for path in folder.glob("epoch-*"))
+
+
+def test_no_epoch_follows_in_a_folder_that_was_removed(begin: Callable[..., Output], tmp_path: Path) -> None:
+    output = begin("one")
+    deliver(output, 0, tmp_path)
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(OutputMismatch, match="out lacks epochs that this checkpoint has delivered"):
+        deliver(output, 1, tmp_path)
+    with pytest.raises(OutputMismatch, match="out lacks epochs that this checkpoint has delivered"):
+        begin("one", resumed=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_epoch_follows_in_a_folder_that_another_flow_took(
+    begin: Callable[..., Output], tmp_path: Path
+) -> None:
+    first = begin("one")
+    deliver(first, 0, tmp_path)
+    deliver(first, 1, tmp_path)
+    deliver(begin("two", overwrite=True), 0, tmp_path)
+    with pytest.raises(OutputMismatch, match="overwritten by another flow"):
+        deliver(first, 2, tmp_path)
+    assert epochs(tmp_path / "out") == [0]
+
+
+def test_a_folder_that_lost_its_owner_lacks_epochs_whatever_it_holds(
+    begin: Callable[..., Output], tmp_path: Path
+) -> None:
+    deliver(begin("one"), 0, tmp_path)
+    (tmp_path / "out" / "_timely_spark.json").unlink()
+    with pytest.raises(OutputMismatch, match="lacks epochs"):
+        begin("one", resumed=True)
+    with pytest.raises(OutputMismatch, match="holds other files"):
+        begin("one")
