@@ -80,8 +80,10 @@ IN_FUNCTIONS = {
 LAZY = {("dataflow", "runtime"), ("input_streams", "runtime"), ("inputs", "runtime")}
 #: The parts of `runtime`, as `LAYERS`.
 OF_RUNTIME = (
-    ("errors", "arguments", "batches", "process", "prepare"),
-    ("session", "storage"),
+    ("errors", "arguments", "batches", "process"),
+    ("storage",),
+    ("prepare",),
+    ("session",),
     ("run_context",),
     ("sinks",),
     ("sources",),

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from timely_spark.__main__ import main
+from timely_spark.errors import TimelyError
 from timely_spark.runtime import prepare
 from timely_spark.runtime.prepare import Prepared, place, prepared
 from timely_spark.runtime.session import configure
@@ -234,3 +235,24 @@ def test_the_home_has_the_installed_sparks_parts(ready: Prepared, spark_folder: 
         "pyspark.zip",
         "py4j-0-src.zip",
     }
+
+
+def test_two_processes_do_not_prepare_one_folder_at_once(
+    ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is refused at each step of the first, and leaves what the first makes alone."""
+    refused: list[str] = []
+    again = prepare.subprocess.run
+
+    def run(command: list[str], **options: object) -> object:
+        for second in (ready.make, lambda: prepare.prepare(ready.home, ready.archive, [])):
+            with pytest.raises(TimelyError, match="another process prepares") as error:
+                second()
+            refused.append(str(error.value))
+        return again(command, **options)
+
+    monkeypatch.setattr(prepare.subprocess, "run", run)
+    ready.make(["delta"])
+    assert len(refused) == 4
+    assert all("Hint: wait until" in text for text in refused)
+    assert ready.complete

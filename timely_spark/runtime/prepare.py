@@ -22,12 +22,15 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from timely_spark.errors import TimelyError
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.lock import Lock
 
 #: The archive's JVM says so if another one is given to it; that is not a reason to print.
 _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -124,11 +127,12 @@ class Prepared:
             packages: whose jars it has: "delta", "kafka".
 
         Raises:
-            TimelyError: Spark does not run here, or the packages cannot be had.
+            TimelyError: Spark does not run here, the packages cannot be had, or another process makes it.
         """
-        self._index.unlink(missing_ok=True)
-        prepare(self.home, self.archive, packages)
-        self._index.write_text(json.dumps(self._made()))
+        with _alone(self.folder):
+            self._index.unlink(missing_ok=True)
+            _make(self.home, self.archive, packages)
+            self._index.write_text(json.dumps(self._made()))
 
 
 def prepared() -> Prepared | None:
@@ -174,8 +178,31 @@ def prepare(
         check: called with the packages' jars before a class of them is loaded; it raises if one is wrong.
 
     Raises:
-        TimelyError: Spark does not run here, or the packages cannot be had.
+        TimelyError: Spark does not run here, the packages cannot be had, or another process makes them.
     """
+    with _alone(classes.parent):
+        _make(home, classes, packages, check)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Refuse to prepare a folder that another process prepares: two JVMs would write one archive."""
+    lock = Lock(Files(folder))
+    if not lock.acquire():
+        msg = f"another process prepares {folder}"
+        raise TimelyError(msg, hint="wait until it has ended.")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _make(
+    home: Path,
+    classes: Path,
+    packages: Sequence[str],
+    check: Callable[[Sequence[Path]], object] = lambda _: None,
+) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
     _link(home)
     if packages:
