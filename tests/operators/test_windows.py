@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -257,6 +258,24 @@ def test_other_types_of_time() -> None:
     assert made["hundreds"].rows() == {0: [(-128, -200, -100, 1), (127, 100, 200, 1)]}
 
 
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.date32()])
+def test_times_that_are_too_far_have_no_window(kind: Any) -> None:
+    flow = ts.Dataflow("far")
+    x = flow.input("x", pa.schema([("at", kind)]))
+    size = 10 if kind == pa.uint64() else "10 days"
+    windows = x.window("at", ts.every(size))
+    windows.late.capture("late")
+    x.collection().window("at", ts.every(size)).select("at", "window_start").capture("out")
+    far, width = [2**31 - 1, -(2**31), 2**30], pa.int32()
+    if kind == pa.uint64():
+        far, width = [2**64 - 1, 2**63, 2**62], kind
+
+    made = run(flow, {"x": [pa.table({"at": pa.array(far, width).cast(kind)})]})
+
+    assert [row[1:] for row in made["out"].rows()[0]] == [(None, 1)] * 3
+    assert len(made["late"].rows()[0]) == 3
+
+
 @pytest.mark.parametrize(
     ("on", "by", "options"),
     [
@@ -266,6 +285,8 @@ def test_other_types_of_time() -> None:
         ("day", ts.every("1 hour"), {}), ("n", ts.every(2**63), {}), ("n", ts.every(5, offset=-1), {}),
         ("n", ts.every(5), {"keys": "s"}), ("n", ts.sessions(5), {}), ("n", ts.sessions(0), {"keys": "s"}),
         ("n", ts.sessions(5), {"keys": "many"}), (7, ts.every(1), {}),
+        ("day", ts.every("3000000000 days"), {}), ("day", ts.sessions("3000000000 days"), {"keys": "s"}),
+        ("n", ts.every(1, 10**9), {}), ("at", ts.every("1 microsecond", "1 day"), {}),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_refused_when_the_graph_is_built(on: Any, by: Any, options: Any) -> None:

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
 from timely_spark.graph import Stateless, caller, check_columns, integer, names, nanoseconds
@@ -25,8 +24,10 @@ Duration: TypeAlias = str | timedelta | int
 Instants: TypeAlias = npt.NDArray[np.int64]
 
 START, END = "window_start", "window_end"
-FAR = 1 << 62
-"""Event times from here on have no window: its end might not be a 64-bit number."""
+FAR, FAR_DAYS = 1 << 62, 1 << 30
+"""Times from here on, of dates those from `FAR_DAYS` on, have no window: its end might not be a time."""
+#: the most windows of `every` that a record is in
+_MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,9 @@ def length(operator: str, what: str, value: Any, kind: pa.DataType, *, least: in
     if rest:
         hint = "give a multiple of the type's unit, or cast the column to a finer unit."
         raise SchemaError(msg, where=caller(), hint=hint)
-    if not least <= units < FAR:
-        raise SchemaError(msg, where=caller(), hint=f"give at least {least}.")
+    if not least <= units < _far(kind):
+        hint = f"give at least {least}, and less than {_far(kind)} units of {kind}."
+        raise SchemaError(msg, where=caller(), hint=hint)
     return units
 
 
@@ -162,6 +164,9 @@ class Lengths:
             return cls(on, 0, length(operator, "gap", by.gap, kind, least=1), 0, out)
         step = length(operator, "step", by.step, kind, least=1)
         size = step if by.size is None else length(operator, "size", by.size, kind, least=step)
+        if (windows := -(-size // step)) > _MOST:
+            msg = f"{operator}: {by!r} puts each record into {windows:,} windows"
+            raise SchemaError(msg, where=caller(), hint=f"give a greater step: at most {_MOST:,} windows.")
         return cls(on, step, size, length(operator, "offset", by.offset, kind), out)
 
     def fields(self) -> list[pa.Field]:
@@ -201,16 +206,19 @@ class Lengths:
 
 def numbers_of_time(column: pa.ChunkedArray) -> tuple[Instants, Any]:
     """Event times as integers, and a mask of the usable ones; the others (null, too large) are 0."""
-    values = flat(column)
+    values, far = flat(column), _far(column.type)
     if pa.types.is_date32(values.type):
         values = values.cast(pa.int32())
     valid = values.is_valid().to_numpy(zero_copy_only=False)
-    if pa.types.is_uint64(values.type):
-        far = pc.fill_null(pc.less(values, pa.scalar(FAR, pa.uint64())), fill_value=False)
-        valid, values = far.to_numpy(zero_copy_only=False), pc.if_else(far, values, 0)
-    numbers = values.cast(pa.int64()).fill_null(0).to_numpy()
-    usable = valid & (numbers < FAR) & (numbers > -FAR)
+    numbers = values.cast(pa.int64(), safe=False).fill_null(0).to_numpy()  # from 2^63 on they are negative
+    least = -1 if pa.types.is_uint64(values.type) else -far
+    usable = valid & (numbers < far) & (numbers > least)
     return np.where(usable, numbers, 0), usable
+
+
+def _far(kind: pa.DataType) -> int:
+    """The least number of units that is too far, as a time or as a length."""
+    return FAR_DAYS if pa.types.is_date(kind) else FAR
 
 
 def check_session_keys(by: Windowing, keys: Sequence[str]) -> None:
