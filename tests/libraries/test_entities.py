@@ -225,3 +225,13 @@ def test_no_row_lacks_a_group_by_which_workers_share_the_rows() -> None:
         2: ("x", "y", None),  # it moves
         3: ("y", None, None),  # it goes
     }
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_ids_have_the_epochs_of_a_test_whatever_its_schedule(seed: int | None) -> None:
+    flow = ts.Dataflow("ids")
+    pairs = flow.input("pairs", "a long, b long, score double").collection()
+    ts.entities(pairs, threshold=0.5).members.capture("members")
+    inputs = {"pairs": [[(n, n + 10, 0.9)] for n in range(3)]}
+    epochs = run(flow, inputs, workers=2, seed=seed)["members"].epochs
+    assert [set(table["entity"].to_pylist()) for table in epochs.values()] == [{"0@0"}, {"1@1"}, {"2@2"}]

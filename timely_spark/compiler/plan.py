@@ -342,12 +342,14 @@ class Plan:
         return chain.from_iterable(self.nodes[self.channels[index].target].out)
 
     def counting_given_epochs(self) -> Plan:
-        """The plan with manual epochs in place of the clock's, if state expires by them; for simulations.
+        """The plan with manual epochs in place of the clock's, if results depend on them; for simulations.
 
-        By the clock an epoch is a batch, and the schedule decides how many batches have no input.
+        State expires by epochs, and ids are made of them. By the clock an epoch is a batch, and the schedule
+        decides how many batches have no input.
         """
-        expires = any(stage.parameters.get(key) for stage in self.stages for key in ("expire", "after"))
-        if not (expires and self.clocked and all(source.stage.handle for source in self.inputs)):
+        counts = any(stage.parameters.get(key) for stage in self.stages for key in ("expire", "after"))
+        counts |= any(getattr(stage.vertex, "counts_epochs", False) for stage in self.stages)
+        if not (counts and self.clocked and all(source.stage.handle for source in self.inputs)):
             return self
         return replace(self, inputs=tuple(replace(source, epochs="manual") for source in self.inputs))
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property, partial
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -381,6 +381,8 @@ class _Ids(BufferingVertex):
     older records, until it goes; or until it inherits an older one. Records leave their old groups with their
     ids in iteration 0, and come to their new ones in iteration 1: both are partitioned by group.
     """
+
+    counts_epochs: ClassVar[bool] = True
 
     def __init__(self, messages: pa.Schema) -> None:
         super().__init__()
