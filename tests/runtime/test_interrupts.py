@@ -7,6 +7,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +18,8 @@ import timely_spark as ts
 from timely_spark.runtime.handle import interrupts
 from timely_spark.runtime.handle.interrupts import only_the_wait, wait_in_a_thread
 from timely_spark.runtime.handle.log_view import LogView
+from timely_spark.runtime.query.rest import at_rest
+from timely_spark.runtime.storage.files import Files
 
 
 @pytest.fixture
@@ -131,3 +136,25 @@ def test_what_blocks_is_called_in_a_thread_and_outlives_an_interrupt(cancels: li
     with pytest.raises(ts.TimelyError, match="failed"):
         wait_in_a_thread(fails)
     wait_in_a_thread(lambda: None)
+
+
+def test_an_interrupt_of_stop_cancels_no_jobs_and_takes_the_request_back(
+    cancels: list[int], tmp_path: Path
+) -> None:
+    files, asked = Files(str(tmp_path)), list[str]()
+
+    class Running:
+        isActive = True  # noqa: N815 - Spark's name
+
+        @property
+        def status(self) -> dict[str, str]:
+            asked.extend(files.names("terms"))
+            interrupt()
+            return {"message": "Processing new data"}
+
+    context: Any = SimpleNamespace(log=SimpleNamespace(files=files), term=3)
+    until: Any = partial(LogView.until, None)
+    running: Any = Running()
+    with pytest.raises(KeyboardInterrupt), at_rest(running, context, until):
+        raise AssertionError
+    assert (len(asked), files.names("terms"), cancels) == (1, [], [])

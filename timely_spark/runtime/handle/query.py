@@ -281,7 +281,7 @@ class Query:
             NotComplete: a function of an output calls it, inside the micro-batch for whose end it waits.
         """
         self._context.check_may_wait("stop()")
-        with at_rest(self._query, self._context):
+        with at_rest(self._query, self._context, self._watch.until):
             stop = self._query.stop  # at its end the interpreter starts no thread
             stop() if _ending else stop_with_warning(self._context, lambda: wait_in_a_thread(stop))
         if self._lock is not None:

@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from timely_spark.errors import StorageFailed
 from timely_spark.runtime.query.live import running_batch
@@ -27,16 +28,22 @@ if TYPE_CHECKING:
 #: that `stop` waits for Spark without a word.
 PATIENCE, REST, AFTER, QUIET = 5.0, 30.0, 2.0, 1.0
 _BEAT = 0.01
+Until: TypeAlias = Callable[[Callable[[], bool], Callable[[], bool], float], object]
 _yielding = threading.Lock()
 #: by run, how many bodies of `yielding` run
 _bodies: Counter[str] = Counter()
 
 
 @contextmanager
-def at_rest(query: StreamingQuery, context: RunContext) -> Iterator[None]:
+def at_rest(query: StreamingQuery, context: RunContext, until: Until) -> Iterator[None]:
     """Wait until no micro-batch runs, for `PATIENCE` at most; only where files are local.
 
     A storage that refuses the request, as a full disk does, keeps no query from being stopped.
+
+    Args:
+        query: the query in Spark.
+        context: the run's.
+        until: waits for a condition, while another one holds, for so many seconds at most.
     """
     files = context.log.files
     request, answer = _files(context)
@@ -46,9 +53,7 @@ def at_rest(query: StreamingQuery, context: RunContext) -> Iterator[None]:
     try:
         with suppress(StorageFailed):
             files.write(request, b"")
-            until = time.monotonic() + PATIENCE
-            while not files.exists(answer) and _may_run(query) and time.monotonic() < until:
-                time.sleep(_BEAT)
+            until(partial(files.exists, answer), partial(_may_run, query), PATIENCE)
         yield
     finally:
         with suppress(StorageFailed):
