@@ -322,6 +322,13 @@ def test_the_mean_over_a_sliding_window_forgets_and_a_window_without_values_has_
     assert rows == {0: [("a", 1.5)], 1: [("a", 6.0)], 2: [("a", None)], 3: [("a", None)], 4: [("a", None)]}
 
 
+@pytest.mark.parametrize("longs", [[2**53 + 1, 2**53 + 3], [1_700_000_000_000_000] * 7])
+def test_a_mean_of_longs_beyond_what_a_double_holds_is_rounded(longs: list[int]) -> None:
+    flow = ts.Dataflow("mean")
+    flow.input("x", "n long").aggregate(m=("mean", "n")).capture("out")
+    assert run(flow, {"x": [longs]})["out"].rows() == {0: [(sum(longs) / len(longs),)]}
+
+
 def test_the_sum_of_a_mean_of_longs_beyond_64_bits_is_an_error() -> None:
     flow = ts.Dataflow("mean")
     flow.input("x", "k long, v long").group_by("k").aggregate(m=("mean", "v")).capture("out")

@@ -418,7 +418,8 @@ def aggregated(
 def _quotient(total: str, number: str) -> Expression:
     """A column of sums divided by one of counts, as double; null where the count is 0."""
     none = pc.scalar(pa.scalar(None, pa.float64()))
-    quotient = pc.divide(pc.field(total).cast("float64"), pc.field(number).cast("float64"))
+    one, other = (pc.field(column).cast(pa.float64(), safe=False) for column in (total, number))
+    quotient = pc.divide(one, other)
     return pc.if_else(pc.field(number) == 0, none, quotient)
 
 

@@ -173,7 +173,7 @@ class GroupRecords:
         """For each group the value of one of its records, null for groups without a row."""
         at = np.full(self.count, -1, np.int64)
         at[self.of[rows]] = rows
-        return flat(values).take(pa.array(at, mask=at < 0)).cast(kind)
+        return flat(values).take(pa.array(at, mask=at < 0)).cast(kind, safe=False)  # longs as doubles
 
     @cached_property
     def firsts(self) -> Longs:
@@ -251,7 +251,12 @@ def _sum(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
             return as_decimal(high, low, call.type, missing)
         return longs_of_halves(high, low, missing)
     records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
-    return _sum_of(records, records.table.column(column), call.type)
+    values = records.table.column(column)
+    if pa.types.is_integer(values.type):
+        counts, longs = (numbers(records.table, one).astype(np.int64) for one in (DIFF, column))
+        high, low = (records.total(products(half, counts)) for half in halves_of(longs))
+        return longs_of_halves(high, low, records.total(counts) <= 0)
+    return _sum_of(records, values, call.type)
 
 
 def _sum_of(members: GroupRecords, values: Any, kind: pa.DataType) -> pa.Array:
@@ -303,8 +308,13 @@ def _mean_of_longs(call: AggregateFunction, groups: GroupRecords, counts: pa.Arr
         sums = high.astype(np.float64) * 2.0**32 + low
         return pc.divide(pa.array(sums), counts.cast(pa.float64()))
     records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
-    total = _sum_of(records, records.table.column(column).cast(pa.float64()), pa.float64())
+    total = _sum_of(records, as_doubles(records.table.column(column)), pa.float64())
     return pc.divide(total, counts.cast(pa.float64()))
+
+
+def as_doubles(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Numbers as doubles, as Spark casts them: longs beyond 2^53 are rounded."""
+    return flat(values).cast(pa.float64(), safe=False)
 
 
 def quotient(total: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -349,7 +359,7 @@ def _moments(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
     records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
     records = records.sorted([Order(column)])
-    values = flat(records.table.column(column)).cast(pa.float64()).to_numpy()
+    values = as_doubles(records.table.column(column)).to_numpy()
     counts = numbers(records.table, DIFF).astype(np.float64)
     n = records.total(counts)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -408,7 +418,7 @@ def _percentile(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
         place = np.maximum(np.ceil(share * sizes).astype(np.int64) - 1, 0)
         rows = np.searchsorted(ends, (begins + place)[some], side="right")
         return records.spread(rows, records.table.column(column), call.type)
-    values = flat(records.table.column(column)).cast(pa.float64()).to_numpy()
+    values = as_doubles(records.table.column(column)).to_numpy()
     percentiles = np.zeros(groups.count)
     if some.any():
         place = share * (sizes[some] - 1)

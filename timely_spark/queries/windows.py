@@ -21,7 +21,7 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import MOST_RECORDS, present_records
 from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import longs_of_halves
-from timely_spark.queries.aggregates import digits_of, quotient
+from timely_spark.queries.aggregates import as_doubles, digits_of, quotient
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
 from timely_spark.sql.calendar import later, plus_months
 from timely_spark.sql.plain import checked_decimals, unscaled, wide
@@ -318,7 +318,7 @@ def _summed(
         digits = wide(unscaled(values.fill_null(pa.scalar(Decimal(0), values.type))))
         whole = checked_decimals(fold(digits, low, high, np.add, 0), pa.decimal128(38, values.type.scale))
         return pc.if_else(pa.array(counts == 0), pa.scalar(None, kind), whole.cast(kind))
-    doubles = values.cast(pa.float64()).fill_null(0.0).to_numpy()
+    doubles = as_doubles(values).fill_null(0.0).to_numpy()
     return pa.array(fold(doubles, low, high, np.add, 0.0), mask=counts == 0)
 
 
@@ -335,7 +335,7 @@ def _moments(function: str, values: pa.Array, low: Longs, high: Longs) -> pa.Arr
         return np.column_stack([n, a[:, 1] + apart * share, a[:, 2] + b[:, 2] + apart**2 * a[:, 0] * share])
 
     valid = values.is_valid().to_numpy(zero_copy_only=False)
-    doubles = values.cast(pa.float64()).fill_null(0.0).to_numpy()
+    doubles = as_doubles(values).fill_null(0.0).to_numpy()
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         singles = np.column_stack([valid, doubles, np.where(np.isfinite(doubles), 0.0, np.nan)])
         n, _, squares = fold(singles, low, high, merged, 0.0).T
