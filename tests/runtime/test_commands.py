@@ -424,3 +424,16 @@ def test_a_function_inside_a_micro_batch_does_not_wait_for_its_end(
     with pytest.raises(NotComplete, match=told):
         process.batches()
     assert answered == [True]
+
+
+def test_a_driver_that_stays_learns_that_its_session_was_stopped(begin: Begin) -> None:
+    """Spark calls the query active for as long as the micro-batch stays."""
+    process = begin(endless())
+    context = SimpleNamespace(defaultParallelism=2)
+    session: Any = SimpleNamespace(sparkContext=context)
+    active: Any = SimpleNamespace(isActive=True)
+    query = Query(active, process.context, session=session)
+    assert query.is_active
+    assert not process.context.has_stopped()
+    del context.defaultParallelism  # as of a context without its Java object
+    assert until(process.context.has_stopped, seconds=2)

@@ -161,7 +161,8 @@ class Query:
     ) -> None:
         self._query, self._context, self._watch, self._lock = query, context, LogView(context), lock
         self._inputs = {journal.name: (handle, journal) for handle, journal in inputs}
-        context.tell_stopped(lambda: query.isActive)
+        # Spark calls a query active until its micro-batch ends, also where its session was stopped meanwhile
+        context.tell_stopped(lambda: query.isActive and not has_stopped(session))
         remote = type(session).__module__.startswith(_CONNECT)
         idle = Idle(query, remote=remote, ends=ends)
         journals = [journal for _, journal in inputs]
