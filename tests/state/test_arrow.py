@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from timely_spark.state.arrow import from_bytes, to_bytes
+from timely_spark.state.arrow import from_bytes, streams, to_bytes
 
 
 def test_a_table_comes_back_from_its_bytes() -> None:
@@ -71,3 +72,25 @@ def test_tables_as_bytes_are_what_a_writer_of_streams_writes(table: pa.Table) ->
         writer.write_table(table.combine_chunks())
     assert to_bytes(table) == sink.getvalue().to_pybytes()
     assert from_bytes(to_bytes(table)).equals(table)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_streams_in_a_row_are_read_as_their_tables(seed: int) -> None:
+    """Small and large ones, narrowed or not, empty ones included."""
+    random, schema = np.random.default_rng(seed), pa.schema([("n", pa.int64()), ("word", pa.string())])
+    tables = []
+    for rows in random.choice([0, 1, 5, 3000, 20_000], 9).tolist():
+        high = random.choice([100, 1 << 40])
+        columns = [random.integers(0, high, rows), random.choice(np.array([None, "é", ""]), rows)]
+        tables.append(pa.table([*map(pa.array, columns)], schema=schema) if rows else schema.empty_table())
+    assert [*streams(tables)] == [to_bytes(table) for table in tables]
+    parts = [to_bytes(table, narrow=bool(random.integers(2))) for table in tables]
+    assert from_bytes(*parts).equals(pa.concat_tables(tables))
+
+
+def test_what_is_behind_a_streams_end_is_refused_and_not_left_out() -> None:
+    part = to_bytes(pa.table({"n": [1, 2]}))
+    for forged in (part + part, part + b"\xff\xff\xff\xff\x00\x00\x00\x00"):
+        for received in ((part, forged), (forged, part), (part, forged, part)):
+            with pytest.raises(pa.ArrowInvalid):
+                from_bytes(*received)

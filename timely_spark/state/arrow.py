@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -23,6 +24,8 @@ FEW = 1 << 11
 _SIGN = 63
 #: the end of an Arrow IPC stream
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+#: the bytes of streams that are joined before they are read
+_LEAST, _SMALL = 16, 1 << 16
 #: metadata of a column of longs that is written as a narrower type
 _NARROWED = {b"timely_narrowed": b""}
 #: by a primitive type's number, the bits of a value; of others 0
@@ -110,41 +113,77 @@ def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
     Args:
         narrow: write large columns of longs as narrower integers if their values fit.
     """
-    table = (with_narrow_longs(table) if narrow else table).combine_chunks()
-    kinds = table.schema.types
-    if any("dictionary<" in str(kind) or isinstance(kind, pa.BaseExtensionType) for kind in kinds):
-        # a dictionary is a message of its own
+    return next(streams([with_narrow_longs(table) if narrow else table]))
+
+
+def streams(tables: Iterable[pa.Table]) -> Iterator[bytes]:
+    """Tables of one schema, each as one Arrow IPC stream."""
+    head = b""
+    for table in tables:
+        head = head or _head(table.schema)
+        batches = table.combine_chunks().to_batches()
+        if head:
+            # a writer gives the same bytes; it takes longer for a small table, more memory for a large one
+            yield b"".join([head, *(batch.serialize() for batch in batches), _END])
+            continue
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        return bytes(sink.getvalue())
-    # a writer gives the same bytes, and takes longer for a small table, and more memory for a large one
-    return b"".join([table.schema.serialize(), *(batch.serialize() for batch in table.to_batches()), _END])
+            for batch in batches:
+                writer.write_batch(batch)
+        yield bytes(sink.getvalue())
+
+
+def _head(schema: pa.Schema) -> bytes:
+    """The message with which a stream begins; empty if its dictionaries are messages of their own."""
+    kinds = schema.types
+    if any("dictionary<" in str(kind) or isinstance(kind, pa.BaseExtensionType) for kind in kinds):
+        return b""
+    return bytes(schema.serialize())
 
 
 def from_bytes(*streams: Any, validate: bool = True) -> pa.Table:
-    """The table of Arrow IPC streams of one schema, in order; columns that were not narrowed are not copied.
+    """The table of Arrow IPC streams of one schema, in order; columns of large streams are not copied.
 
     >>> wide, narrow = pa.table({"n": [1 << 40] * 2048}), pa.table({"n": [1] * 2048})
-    >>> streams = [to_bytes(part, narrow=True) for part in (narrow, narrow, wide)]
-    >>> from_bytes(*streams).equals(pa.concat_tables([narrow, narrow, wide]))
+    >>> parts = [to_bytes(part, narrow=True) for part in (narrow, narrow, wide)]
+    >>> from_bytes(*parts).equals(pa.concat_tables([narrow, narrow, wide]))
     True
 
     Args:
         validate: check every offset and string; unnecessary for data that this process has checked before.
 
     Raises:
-        pyarrow.ArrowInvalid: the data is no such stream, an offset leads out of it, or it exceeds a bound.
+        pyarrow.ArrowInvalid: the data is no such stream, an offset leads out of it, or it exceeds a bound;
+            or of several streams one has something behind its end.
     """
-    tables = [_read(stream, validate=validate) for stream in streams]
+    several = len(streams) > 1
+    parts = _joined(streams) if several else streams
+    tables = [_read(part, validate=validate, whole=several) for part in parts]
     # a cast of many small columns takes longer than one of all
     runs = [pa.concat_tables(run) for _, run in itertools.groupby(tables, key=attrgetter("schema"))]
     return pa.concat_tables(map(_widened, runs)) if len(runs) > 1 else _widened(runs[0])
 
 
-def _read(stream: Any, *, validate: bool) -> pa.Table:
+def _joined(streams: Iterable[Any]) -> Iterator[pa.Buffer]:
+    """The streams; small ones in a row that begin alike are one: to open one takes longer than to copy it."""
+    for head, run in itertools.groupby(map(pa.py_buffer, streams), key=_small_head):
+        if head:
+            messages = [part[len(head) : part.size - len(_END)] for part in run]
+            yield pa.py_buffer(b"".join([head, *messages, _END]))
+        else:
+            yield from run
+
+
+def _small_head(stream: pa.Buffer) -> bytes:
+    """The first message of a small stream, which has no body; of a large one nothing."""
+    if not _LEAST <= stream.size <= _SMALL or stream[-len(_END) :] != _END:
+        return b""
+    return bytes(stream[: 8 + int.from_bytes(stream[4:8], "little")])
+
+
+def _read(stream: Any, *, validate: bool, whole: bool) -> pa.Table:
     if validate:
-        check_stream(stream)
+        check_stream(stream, whole=whole)
     with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
         table = reader.read_all()
     if validate:

@@ -22,8 +22,11 @@ _DICTIONARY, _BATCH = 2, 3
 _KIND, _HEADER, _DATA, _LENGTH, _COMPRESSION = 1, 2, 1, 0, 3
 
 
-def check_stream(data: Any) -> None:
+def check_stream(data: Any, *, whole: bool = False) -> None:
     """Check the messages of an Arrow IPC stream before it is decoded.
+
+    Args:
+        whole: refuse what is behind the end of the stream.
 
     >>> sink = pa.BufferOutputStream()
     >>> table = pa.table({"n": [0] * 1000})
@@ -34,10 +37,12 @@ def check_stream(data: Any) -> None:
     pyarrow.lib.ArrowInvalid: a message of the Arrow stream is compressed
 
     Raises:
-        pyarrow.ArrowInvalid: a message is compressed, or has more rows than its stream could hold.
+        pyarrow.ArrowInvalid: a message is compressed; or there are more rows than the stream could hold, or
+            with `whole` something is behind its end.
     """
-    buffer = pa.py_buffer(data)
-    for message in pa.ipc.MessageReader.open_stream(buffer):  # checks the structure of each
+    buffer, total = pa.py_buffer(data), 0
+    source = pa.BufferReader(buffer)
+    for message in pa.ipc.MessageReader.open_stream(source):  # checks the structure of each
         try:
             compressed, rows = _batch(memoryview(message.metadata))
         except (struct.error, IndexError) as error:
@@ -46,9 +51,13 @@ def check_stream(data: Any) -> None:
         if compressed:
             msg = "a message of the Arrow stream is compressed"
             raise pa.ArrowInvalid(msg)
-        if rows > ROWS * buffer.size:
-            msg = f"{buffer.size} bytes are no {rows} rows"
+        total += rows
+        if total > ROWS * buffer.size:
+            msg = f"{buffer.size} bytes are no {total} rows"
             raise pa.ArrowInvalid(msg)
+    if whole and source.tell() != buffer.size:
+        msg = f"the Arrow stream ends after {source.tell()} of {buffer.size} bytes"
+        raise pa.ArrowInvalid(msg)
 
 
 def parse_json(text: bytes | str) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Channel, Plan
-from timely_spark.state.arrow import Hashes, to_bytes, with_narrow_longs
+from timely_spark.state.arrow import Hashes, streams, to_bytes, with_narrow_longs
 from timely_spark.state.exchange import destinations, partitioned, split
 from timely_spark.times import Timestamp
 from timely_spark.worker.combining import combined
@@ -93,9 +93,9 @@ class Outbox:
                 assert again is not None
                 to = again
             by_worker = split(with_narrow_longs(table), to, self.plan.workers)
-        for worker, part in by_worker.items():
+        for (worker, part), payload in zip(by_worker.items(), streams(by_worker.values()), strict=True):
             its_times = [time for time, receivers in zip(times, gets, strict=True) if worker in receivers]
-            yield channel.index, _join(its_times or times), worker, part.num_rows, to_bytes(part)
+            yield channel.index, _join(its_times or times), worker, part.num_rows, payload
 
     def _copies(
         self, channel: Channel, times: list[Timestamp], copies: list[dict[int, pa.Table]]
