@@ -357,9 +357,10 @@ def table(items: Iterable[tuple[int, Item]]) -> pa.Table:
     if not (listed := list(items)):
         return NO_ROWS
     texts, last = list[str](), None
-    for _, item in listed:  # one item may be for many workers
-        texts.append(texts[-1] if item is last else item.encode())
-        last = item
+    for _, item in listed:  # messages of a channel to many workers differ in their payloads only
+        what = type(item), _encoded(type(item))[1](item)  # type: ignore[arg-type] # as in `encode`
+        texts.append(texts[-1] if what == last else item.encode())
+        last = what
     payloads = [getattr(item, item.binary, None) for _, item in listed]
     arrays = [
         pa.array(np.array([worker for worker, _ in listed], np.int32)),
