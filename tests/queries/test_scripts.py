@@ -281,6 +281,8 @@ REFUSED = [
         "a frame of months and of another unit",
         "at both ends",
     ),
+    ("SELECT rank(w) OVER (ORDER BY src) FROM edges", "rank with an argument", "order its window"),
+    ("SELECT * FROM edges PIVOT (sum(w) FOR src IN (1) GROUP BY dst)", "GROUP in PIVOT", "leave it out"),
     ("SELECT lag(w, 1.5) OVER (ORDER BY src) FROM edges", "lag by 1.5", "whole number"),
     (
         "SELECT sum(w) OVER v FROM edges WINDOW v AS (ORDER BY w), V AS (ORDER BY src)",

@@ -36,6 +36,10 @@ ROWS = pa.table(
         ("coalesce(a, 7)", [1, 2, 7]),
         ("p.x * 2", [2, 4, None]),
         ("1 + 1", [2, 2, 2]),
+        ("string(DATE '2024-01-01' + INTERVAL '1 12' DAY TO HOUR)", ["2024-01-02 12:00:00"] * 3),
+        ("date_format(DATE '2024-02-03', 'yyyy[-MM]')", ["2024-02"] * 3),
+        ("string(to_timestamp('10:11:12.5', '[yyyy-MM-dd ]HH:mm:ss[.SSS]'))", ["1970-01-01 10:11:12.5"] * 3),
+        ("string(try_to_date(repeat('2024-02', a), 'yyyy-MM[-dd]'))", ["2024-02-01", None, None]),
     ],
 )
 def test_an_expression_has_a_value_for_each_record(text: str, values: list[object]) -> None:

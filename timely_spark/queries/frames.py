@@ -104,6 +104,8 @@ def _arguments(block: BlockNames, call: Any, name: str, condition: Any) -> tuple
 
     binder = block.binder
     if name in {"row_number", "rank", "dense_rank", "percent_rank", "cume_dist"}:
+        if call.args.get("this") not in {None, call.name} or call.expressions:
+            raise binder.refuse(call, f"{name} with an argument", "order its window instead.")
         return [], ()
     this = call.args.get("this") if not isinstance(call, exp.Anonymous) else None
     this = this.this if isinstance(this, exp.IgnoreNulls | exp.Paren) else this

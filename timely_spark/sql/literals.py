@@ -154,6 +154,8 @@ def of_days(node: Any) -> bool:
     for one in (node.this, node.expression):
         if type(one).__name__ == "Interval":
             unit = one.args.get("unit")
-            names = [unit.name] if type(unit).__name__ == "Var" else re.findall("[A-Za-z]+", one.this.name)
+            if type(unit).__name__ == "IntervalSpan":  # DAY TO SECOND
+                return False
+            names = re.findall("[A-Za-z]+", one.this.name) if unit is None else [unit.name]
             return {name.upper().removesuffix("S") for name in names} <= {"DAY", "WEEK"}
     return False

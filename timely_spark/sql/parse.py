@@ -42,6 +42,8 @@ _PARTS = {
     "Lateral": "this view outer alias",
     "Star": "except_ replace rename",
     "NthValue": "this offset",
+    "Pivot": "expressions fields unpivot include_nulls alias columns identify_pivot_strings "
+    "prefixed_pivot_columns pivot_column_naming value_columns_first",
     "In": "this expressions query negate",
     "Between": "this low high negate",
     **dict.fromkeys(("Cast", "TryCast"), "this to safe"),

@@ -48,7 +48,7 @@ _NUMBERS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Letters:
-    """A part of a pattern: a letter and how often it stands there; or a text, of no letter."""
+    """A part of a pattern: a letter and how often it stands there; `[`, `]`; or a text, of no letter."""
 
     letter: str
     count: int
@@ -63,10 +63,13 @@ def letters_of(pattern: str) -> tuple[Letters, ...]:
         ArrowInvalid: a letter is not supported.
     """
     letters = []
-    for match in re.finditer(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([^A-Za-z']+)", pattern):
+    for match in re.finditer(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([\[\]])|([^A-Za-z'\[\]]+)", pattern):
+        if match[3] is not None:  # the ends of a part that may be missing
+            letters.append(Letters(match[3], 0))
+            continue
         if match[2] is None:
             quoted = match[0].startswith("'")
-            text = (match[1].replace("''", "'") or "'") if quoted else match[3]
+            text = (match[1].replace("''", "'") or "'") if quoted else match[4]
             letters.append(Letters("", 0, text))
             continue
         letter, count = match[2], len(match[0])
@@ -85,7 +88,7 @@ def _padded(numbers: Any, width: int) -> pa.Array:
 
 def _written(part: Letters, x: Any) -> pa.Array:
     """The texts of a part for local times."""
-    if not part.letter:
+    if part.letter in {"", *"[]"}:
         return pa.repeat(part.text, len(x)) if len(x) else pa.nulls(0, pa.string())
     if part.letter == "y":
         year = civil(x // DAY)[0]
@@ -126,7 +129,7 @@ def _reads(part: Letters) -> str:
     if part.letter == "y":
         return "[0-9]{2}" if part.count == 2 else f"[0-9]{{{part.count}}}" if part.count > 1 else "[0-9]{1,6}"
     if part.letter == "S":
-        return f"[0-9]{{{part.count}}}"
+        return f"[0-9]{{1,{part.count}}}"
     if part.letter == "a":
         return "AM|PM|am|pm"
     if part.letter in "ML" and part.count > 2:
@@ -142,7 +145,8 @@ def read_by_pattern(texts: pa.Array, pattern: str) -> tuple[Any, Any]:
     if any(part.letter == "E" for part in parts):
         msg = f"the pattern {pattern!r} reads a day of the week, which Spark only writes"
         raise pa.ArrowInvalid(msg)
-    groups = [f"(?P<p{n}>{_reads(part)})" for n, part in enumerate(parts)]
+    ends = {"[": "(?:", "]": ")?"}
+    groups = [ends.get(part.letter, f"(?P<p{n}>{_reads(part)})") for n, part in enumerate(parts)]
     captured = pc.extract_regex(texts, "^" + "".join(groups) + r"\z")
     good = np.asarray(captured.is_valid())
     fields = {
@@ -151,9 +155,11 @@ def read_by_pattern(texts: pa.Array, pattern: str) -> tuple[Any, Any]:
         "d": np.ones(len(texts), np.int64),
     }
     for n, part in enumerate(parts):
-        if part.letter:
-            key = "M" if part.letter == "L" else part.letter
-            fields[key] = _value(part, pc.fill_null(captured.field(f"p{n}"), ""), good)
+        if part.letter in {"", *ends}:
+            continue
+        key = "M" if part.letter == "L" else part.letter
+        read = pc.fill_null(captured.field(f"p{n}"), "")
+        fields[key] = np.where(pc.equal(read, ""), fields.get(key, 0), _value(part, read, good))
     hour: Any = fields.get("H", fields.get("k", np.zeros(len(texts), np.int64)) % 24)
     if "h" in fields or "K" in fields:
         hour = fields.get("h", fields.get("K", 0)) % 12 + 12 * fields.get("a", 0)
@@ -175,9 +181,8 @@ def _value(part: Letters, texts: pa.Array, good: Any) -> Any:
     if part.letter in "ML" and part.count > 2:
         shown = pa.array([name if part.count == 4 else name[:3] for name in _MONTHS])
         return np.asarray(pc.fill_null(pc.index_in(texts, shown), 0)).astype(np.int64) + 1
-    numbers = numbers_of_digits(pc.if_else(pa.array(good), texts, ""), 0)
-    if part.letter == "S":
-        return numbers * 10 ** (6 - part.count)
+    digits = pc.if_else(pa.array(good), texts, "")
+    numbers = numbers_of_digits(pc.utf8_rpad(digits, 6, "0") if part.letter == "S" else digits, 0)
     return numbers + 2000 if part.letter == "y" and part.count == 2 else numbers
 
 
