@@ -820,3 +820,12 @@ SELECT d, count(*) OVER (ORDER BY d RANGE BETWEEN INTERVAL '1' MONTH PRECEDING A
 2024-03-31 3 4
 2025-01-30 1 5
 NULL 1 1
+
+-- aggregates of groups over frames: a list has the order of its window
+
+SELECT a, b, median(b) OVER (PARTITION BY a) AS m, count(DISTINCT c) OVER () AS n, collect_list(b) OVER (PARTITION BY a ORDER BY b DESC) AS l, max_by(c, b) OVER () AS k, percentile(d, 0.25) OVER (ORDER BY d ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS q FROM t
+----
+1 1 1.5 2 [2,1] x 1.25
+1 2 1.5 2 [2] x 3.5
+2 3 3.0 2 [3] x 1.5
+NULL NULL NULL 2 [] x 6.0

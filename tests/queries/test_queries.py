@@ -228,6 +228,7 @@ WINDOWS = [
         "SELECT a, stddev(b) OVER (PARTITION BY a), variance(b) OVER (ORDER BY b), stddev_pop(b * 0.1) OVER"
         " (ORDER BY a, b, c, d ROWS 2 PRECEDING), var_pop(b) FILTER (WHERE a > 0) OVER () FROM t"
     ),
+    "SELECT median(b) OVER (PARTITION BY c), count(DISTINCT a) OVER (ORDER BY b) FROM t",
     "SELECT a, rank() OVER (ORDER BY count(*) DESC) AS r FROM t GROUP BY a",
     "SELECT a, count(*) OVER w AS n, max(c) OVER w AS m FROM t WINDOW w AS (PARTITION BY a)",
     "SELECT a, b FROM t ORDER BY a, b LIMIT 3",

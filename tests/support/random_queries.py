@@ -461,6 +461,7 @@ class Grammar:
             frame = f" ROWS BETWEEN {bounds[low]} AND {bounds[high]}"
             calls = ["row_number()", "lag(@)", "lead(@, 2, 7)", "ntile(2)"]
             framed = ["sum(@)", "first_value(@)", "last_value(@)", "nth_value(@, 2)", "min(@)", "count(@)"]
+            framed += ["median(@)", "count(DISTINCT @)", "sum(DISTINCT @)"]
             call = self.of.choice([*calls, *(f"{one}#" for one in framed)])
             over = f" OVER ({partition}ORDER BY {order}{frame if '#' in call else ''})"
             return call.replace("#", "").replace("@", number) + over

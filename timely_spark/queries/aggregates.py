@@ -440,7 +440,7 @@ def _single(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     return groups.spread(groups.firsts, groups.table.column(column), call.type)
 
 
-_FUNCTIONS: dict[str, Callable[[AggregateFunction, GroupRecords], pa.Array]] = {
+FUNCTIONS: dict[str, Callable[[AggregateFunction, GroupRecords], pa.Array]] = {
     "single": _single,
     "count": _count,
     "count_if": _count,
@@ -498,7 +498,7 @@ class SqlAggregates(Logic):
         present = np.zeros(keys.num_rows, np.bool_)
         present[numbers(inputs, GROUP)[(diffs > 0) | (always > 0)]] = True
         groups = GroupRecords(present_records(inputs), keys.num_rows)
-        columns = {name: _FUNCTIONS[call.function](call, groups) for name, call in self.calls}
+        columns = {name: FUNCTIONS[call.function](call, groups) for name, call in self.calls}
         results = pa.table(
             {GROUP: pa.array(np.arange(keys.num_rows))}
             | columns

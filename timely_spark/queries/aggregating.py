@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import reduce
@@ -237,11 +237,40 @@ class Aggregating(Joins):
     def _call(
         self, node: Any, arguments: dict[Any, str], columns: list[tuple[str, Any]]
     ) -> AggregateFunction:
-        """An aggregate; its arguments become columns."""
+        """An aggregate of the block; its arguments become columns."""
+        one, before = calls.read_call(node), self._before
+        assert before is not None
+        for inner in (each for tree in one.arguments for each in calls.aggregates_in(tree)):
+            text = inner.sql(dialect=parse.dialect())
+            raise self.binder.refuse(
+                inner, f"{text} in another aggregate", "compute it in a subquery of FROM first."
+            )
+        self._refuse_outer(node, calls.function_name(one.node), one.arguments)
+
+        def plain(tree: Any) -> Any:
+            return self.rewritten(tree) if calls.has_query(tree) else self.plain(tree, before)
+
+        def argument(tree: Any) -> str:
+            if tree not in arguments:
+                arguments[tree] = self.fresh.name("argument")
+                columns.append((arguments[tree], self.binder.column(tree, self.relation.schema)))
+            return arguments[tree]
+
+        return self.aggregate_function(node, plain, argument)
+
+    def aggregate_function(
+        self, node: Any, read: Callable[[Any], Any], add: Callable[[Any], str]
+    ) -> AggregateFunction:
+        """An aggregate of the block or of a window.
+
+        Args:
+            node: the call, with what is around it.
+            read: the tree of an argument with the columns of the relation.
+            add: the column of such a tree.
+        """
         from sqlglot import exp
 
-        one, binder, before = calls.read_call(node), self.binder, self._before
-        assert before is not None
+        one, binder = calls.read_call(node), self.binder
         shown = calls.function_name(one.node)
         if not one.function:
             hint = "compute it before the flow, or with Collection.reduce_batches."
@@ -252,30 +281,15 @@ class Aggregating(Joins):
             text = one.unread[0].sql(dialect=parse.dialect())
             raise binder.refuse(one.unread[0], f"{one.function} with the argument {text}", "leave it out.")
 
-        for inner in (each for tree in one.arguments for each in calls.aggregates_in(tree)):
-            text = inner.sql(dialect=parse.dialect())
-            raise binder.refuse(
-                inner, f"{text} in another aggregate", "compute it in a subquery of FROM first."
-            )
-
-        def plain(tree: Any) -> Any:
-            return self.rewritten(tree) if calls.has_query(tree) else self.plain(tree, before)
-
-        self._refuse_outer(node, shown, one.arguments)
-
         def argument(tree: Any) -> str:
             if one.filter is not None:
-                tree = exp.Case(ifs=[exp.If(this=plain(one.filter), true=tree)])
-            tree = self.final(tree)
-            if tree not in arguments:
-                arguments[tree] = self.fresh.name("argument")
-                columns.append((arguments[tree], binder.column(tree, self.relation.schema)))
-            return arguments[tree]
+                tree = exp.Case(ifs=[exp.If(this=read(one.filter), true=tree)])
+            return add(self.final(tree))
 
-        inputs, kind = self._typed(node, one, [plain(argument_tree) for argument_tree in one.arguments])
+        inputs, kind = self._typed(node, one, [read(argument_tree) for argument_tree in one.arguments])
         if one.filter is not None and one.function in {"first", "last"}:  # which do not pass over nulls
             inputs = [*inputs, exp.Boolean(this=True)]
-        order = tuple(ordering(argument(plain(by.this)), by) for by in one.order)
+        order = tuple(ordering(argument(read(by.this)), by) for by in one.order)
         return AggregateFunction(
             one.function,
             tuple(argument(argument_tree) for argument_tree in inputs),
@@ -321,7 +335,7 @@ class Aggregating(Joins):
         many, typed = TYPES[one.function]
         shown = calls.function_name(one.node)
         if one.function != "count" and len(arguments) != many:
-            raise self.binder.refuse(node, f"{shown} of {len(arguments)} arguments", f"give {many}.")
+            raise self.binder.refuse(node, f"{one.function} of {len(arguments)} arguments", f"give {many}.")
         if not arguments:
             return arguments, pa.int64()
         first = self.binder.bound(self.final(arguments[0]), self.relation.schema).type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -10,12 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.queries import calls
-from timely_spark.queries.aggregates import TYPES
-from timely_spark.queries.aggregating import all_valid
+from timely_spark.queries.aggregates import TYPES, AggregateFunction
+from timely_spark.queries.aggregating import Aggregating
 from timely_spark.queries.binder import cast_to, ordering
-from timely_spark.queries.names import BlockNames
 from timely_spark.queries.sorting import Order
-from timely_spark.queries.windows import FUNCTIONS, Bound, Frame
+from timely_spark.queries.windows import FUNCTIONS, GATHERED, Bound, Frame
 from timely_spark.sql import parse, types
 from timely_spark.sql.types import name_of
 
@@ -23,29 +23,21 @@ from timely_spark.sql.types import name_of
 _MOST_DIGITS = 18
 _COUNTS = {"row_number", "rank", "dense_rank", "ntile"}
 _SHARES = {"percent_rank", "cume_dist"}
+_LISTS = {"collect_list", "string_agg"}
 _PLACES = {"first_value", "last_value", "nth_value"}
 
 
 def frame_of(
-    block: BlockNames, node: Any, named: Mapping[str, Any]
+    block: Aggregating, node: Any, named: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], list[Order], Frame]:
     """The partition, order and function of a window; their expressions become columns of the relation."""
-    from sqlglot import exp
-
     binder = block.binder
     partition_by, order, spec = _parts(block, node, named)
     call, condition, _, ignores = calls.unwrapped(node.this)
-    kind = type(call).__name__
-    name = calls.RANKINGS.get(kind)
-    if name is None and isinstance(call, exp.Anonymous):
-        name = call.name.lower() if call.name.lower() in calls.RANKING_NAMES else None
-    if name is None:
-        name = calls.aggregate_of(call)
-    if name == "any_value":
-        name = "first_value"
-    if name not in FUNCTIONS:
+    name = _name_of(call)
+    if name not in calls.RANKING_NAMES and name not in TYPES:
         shown = calls.function_name(call)
-        hint = f"the functions of windows are {', '.join(sorted(FUNCTIONS))}."
+        hint = f"the functions of windows are {', '.join(sorted({*calls.RANKING_NAMES, *TYPES}))}."
         raise binder.refuse(node, f"{shown} OVER is not kept up to date", hint)
     partition = [block.add(block.rewritten(one), "partition") for one in partition_by]
     by = [ordering(block.add(block.rewritten(one.this), "order"), one) for one in order]
@@ -54,33 +46,47 @@ def frame_of(
     if condition is not None and name in calls.RANKING_NAMES - _PLACES:
         hint = "number the rows of a subquery with WHERE, and join them."
         raise binder.refuse(node, f"{name} with FILTER OVER", hint)
-    arguments, options = _arguments(block, call, name, condition)
-    if condition is not None and name in _PLACES:
-        arguments.append(block.rewritten(condition))
     if ignores and name not in {*_PLACES, "lag", "lead"}:
         raise binder.refuse(node, f"{name} IGNORE NULLS", "drop the nulls in a subquery first.")
-    columns = tuple(block.add(block.final(one), "argument") for one in arguments)
-    result = _result(block, node, name, columns)
     unit, low, high = _frame(block, node, spec, by)
+
+    def add(tree: Any) -> str:
+        return block.add(block.final(tree), "argument")
+
+    if name in TYPES:
+        one = block.aggregate_function(node.this, block.rewritten, add)
+        return tuple(partition), by, _of_aggregate(one, by, (unit, low, high))
+    arguments, options = _arguments(block, call, name)
+    if condition is not None and name in _PLACES:
+        arguments.append(block.rewritten(condition))
+    columns = tuple(map(add, arguments))
+    kinds = dict.fromkeys(_COUNTS, pa.int32()) | dict.fromkeys(_SHARES, pa.float64())
+    result = kinds[name] if name in kinds else block.relation.schema.field(columns[0]).type
     return tuple(partition), by, Frame(name, columns, result, options, unit, low, high, ignores)
 
 
-def _result(block: BlockNames, node: Any, name: str, columns: tuple[str, ...]) -> pa.DataType:
-    """The type of a function's results."""
-    if name in _COUNTS:
-        return pa.int32()
-    if name in _SHARES:
-        return pa.float64()
-    first = block.relation.schema.field(columns[0]).type if columns else pa.int64()
-    if name not in TYPES:
-        return first
-    result = TYPES[name][1](first)
-    if result is None:
-        raise block.binder.refuse(node, f"{name} of {name_of(first)} OVER", "cast the argument to double.")
-    return result
+def _name_of(call: Any) -> str | None:
+    """The name of a function of windows, or of an aggregate."""
+    from sqlglot import exp
+
+    name = calls.RANKINGS.get(type(call).__name__)
+    if name is None and isinstance(call, exp.Anonymous) and call.name.lower() in calls.RANKING_NAMES:
+        return str(call.name).lower()
+    name = name or calls.aggregate_of(call)
+    return "first_value" if name == "any_value" else name
 
 
-def _parts(block: BlockNames, node: Any, named: Mapping[str, Any]) -> tuple[list[Any], list[Any], Any]:
+def _of_aggregate(one: AggregateFunction, by: Sequence[Order], frame: tuple[str, Bound, Bound]) -> Frame:
+    """An aggregate over a frame; a list has the order of its window."""
+    if one.function in FUNCTIONS and not one.distinct:
+        return Frame(one.function, one.columns, one.type, (), *frame)
+    if one.function in _LISTS and not one.order:
+        one = replace(one, order=tuple(by))
+    columns = (*one.columns, *(each.column for each in one.order))
+    return Frame(GATHERED, columns, one.type, (one,), *frame)
+
+
+def _parts(block: Aggregating, node: Any, named: Mapping[str, Any]) -> tuple[list[Any], list[Any], Any]:
     """The `PARTITION BY`, `ORDER BY` and frame of a window, also of one in the clause `WINDOW`."""
     partition = list(node.args.get("partition_by") or ())
     order = node.args.get("order")
@@ -98,8 +104,8 @@ def _parts(block: BlockNames, node: Any, named: Mapping[str, Any]) -> tuple[list
     return partition or base[0], orders or base[1], spec if spec is not None else base[2]
 
 
-def _arguments(block: BlockNames, call: Any, name: str, condition: Any) -> tuple[list[Any], tuple[Any, ...]]:
-    """The trees of a call's arguments, and its constants."""
+def _arguments(block: Aggregating, call: Any, name: str) -> tuple[list[Any], tuple[Any, ...]]:
+    """The trees of the arguments of a function that only windows have, and its constants."""
     from sqlglot import exp
 
     binder = block.binder
@@ -127,34 +133,10 @@ def _arguments(block: BlockNames, call: Any, name: str, condition: Any) -> tuple
             return [value], (by,)
         kind = binder.bound(block.final(value), block.relation.schema).type
         return [value, cast_to(block.rewritten(default), kind)], (by,)
-    if name in _PLACES:
-        return [block.rewritten(arguments[0])], ()
-    return _of_aggregate(block, call, name, arguments, condition), ()
+    return [block.rewritten(arguments[0])], ()
 
 
-def _of_aggregate(block: BlockNames, call: Any, name: str, arguments: list[Any], condition: Any) -> list[Any]:
-    """The arguments of an aggregate over a window."""
-    from sqlglot import exp
-
-    if arguments and isinstance(arguments[0], exp.Distinct):
-        hint = "aggregate in a subquery, and join it."
-        raise block.binder.refuse(call, f"{name}(DISTINCT ...) OVER", hint)
-    if name == "count" and arguments and isinstance(arguments[0], exp.Star):
-        arguments = []
-    trees = [block.rewritten(one) for one in arguments]
-    if name == "count" and len(trees) > 1:
-        trees = [all_valid(trees)]
-    if len(trees) > 1 or (name != "count" and not trees):
-        raise block.binder.refuse(call, f"{name} of {len(trees)} arguments OVER", "give 1.")
-    if condition is not None:
-        value = trees[0] if trees else exp.Boolean(this=True)
-        trees = [exp.Case(ifs=[exp.If(this=block.rewritten(condition), true=value)])]
-    if trees and pa.types.is_null(block.binder.bound(block.final(trees[0]), block.relation.schema).type):
-        trees = [cast_to(trees[0], pa.float64() if name in {"sum", "avg"} else pa.bool_())]
-    return trees
-
-
-def _frame(block: BlockNames, node: Any, spec: Any, by: Sequence[Order]) -> tuple[str, Bound, Bound]:
+def _frame(block: Aggregating, node: Any, spec: Any, by: Sequence[Order]) -> tuple[str, Bound, Bound]:
     """The unit, the first and the last row of a frame."""
     from sqlglot import exp
 
@@ -184,12 +166,12 @@ def _frame(block: BlockNames, node: Any, spec: Any, by: Sequence[Order]) -> tupl
     return "months" if months else "distance" if kind is not None else unit.lower(), low, high
 
 
-def _is_months(block: BlockNames, edge: Any) -> bool:
+def _is_months(block: Aggregating, edge: Any) -> bool:
     return bool(block.binder.bound(edge, pa.schema([])).type == types.MONTHS)
 
 
 def _by_distance(
-    block: BlockNames, node: Any, ends: Sequence[Any], by: Sequence[Order]
+    block: Aggregating, node: Any, ends: Sequence[Any], by: Sequence[Order]
 ) -> pa.DataType | None:
     """The type of the values whose distance a frame of RANGE is about; None if it names no distance."""
     from sqlglot import exp
@@ -208,7 +190,7 @@ def _by_distance(
 
 
 def _edge(
-    block: BlockNames, node: Any, edge: Any, side: Any, kind: pa.DataType | None, *, months: bool
+    block: Aggregating, node: Any, edge: Any, side: Any, kind: pa.DataType | None, *, months: bool
 ) -> Bound:
     from sqlglot import exp
 

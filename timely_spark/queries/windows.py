@@ -21,7 +21,8 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import MOST_RECORDS, present_records
 from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import longs_of_halves
-from timely_spark.queries.aggregates import as_doubles, digits_of, quotient
+from timely_spark.queries.aggregates import FUNCTIONS as AGGREGATES
+from timely_spark.queries.aggregates import GroupRecords, as_doubles, digits_of, quotient
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
 from timely_spark.sql.calendar import later, plus_months
 from timely_spark.sql.plain import checked_decimals, unscaled, wide
@@ -30,6 +31,12 @@ from timely_spark.state.grouping import changes
 
 #: an end of a frame: a number of rows, or a distance (negative: before the row); None for the partition's end
 Bound = int | float | None
+
+
+#: the function of a frame whose one option is an aggregate of groups
+GATHERED = "gathered"
+#: so many records of frames are gathered at once
+_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,8 @@ class Frame:
     ignore_nulls: bool = False
 
     def __str__(self) -> str:
+        if self.function == GATHERED:
+            return str(self.options[0])
         inside = ", ".join([*self.columns, *map(str, self.options)])
         return f"{self.function}({inside})"
 
@@ -345,6 +354,25 @@ def _moments(function: str, values: pa.Array, low: Longs, high: Longs) -> pa.Arr
     return pa.array(moments, mask=n <= least)
 
 
+def _gathered(call: Frame, partitions: Partitions) -> pa.Array:
+    """An aggregate of groups, of which each distinct frame is one."""
+    aggregate, table = call.options[0], partitions.table.select(dict.fromkeys(call.columns))
+    frames, which = np.unique(np.column_stack(partitions.frame(call)), axis=0, return_inverse=True)
+    ends, parts, start = np.cumsum(frames[:, 1] - frames[:, 0]), [pa.nulls(0, call.type)], 0
+    while start < len(frames):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + _AT_ONCE, side="right")))
+        low, sizes = frames[start:stop, 0], np.diff(frames[start:stop]).ravel()
+        of = np.repeat(np.arange(stop - start), sizes)
+        rows = np.arange(len(of)) + np.repeat(low - (np.cumsum(sizes) - sizes), sizes)
+        members = table.take(pa.array(rows)).append_column(GROUP, pa.array(of))
+        members = members.append_column(DIFF, pa.array(np.ones(len(of), np.int64)))
+        groups = GroupRecords(members, stop - start)
+        parts.append(flat(AGGREGATES[aggregate.function](aggregate, groups)).cast(call.type))
+        start = stop
+    return pa.concat_arrays(parts).take(pa.array(which.ravel()))
+
+
 _MOMENTS = ("stddev", "stddev_pop", "variance", "var_pop")
 _AGGREGATES = ("count", "count_if", "sum", "avg", "min", "max", "bool_and", "bool_or", *_MOMENTS)
 FUNCTIONS: dict[str, Callable[[Frame, Partitions], pa.Array]] = {
@@ -352,6 +380,7 @@ FUNCTIONS: dict[str, Callable[[Frame, Partitions], pa.Array]] = {
     **dict.fromkeys(("lag", "lead"), _shifted),
     **dict.fromkeys(("first_value", "last_value", "nth_value"), _placed),
     **dict.fromkeys(_AGGREGATES, _aggregated),
+    GATHERED: _gathered,
 }
 
 
