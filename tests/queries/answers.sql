@@ -829,3 +829,11 @@ SELECT a, b, median(b) OVER (PARTITION BY a) AS m, count(DISTINCT c) OVER () AS 
 1 2 1.5 2 [2] x 3.5
 2 3 3.0 2 [3] x 1.5
 NULL NULL NULL 2 [] x 6.0
+
+-- LIKE with several patterns
+
+SELECT c, c LIKE ANY ('x%', 'z'), c NOT LIKE ALL ('x', 'z'), any(c LIKE ALL ('%', 'x')) OVER () FROM t WHERE c LIKE ANY ('x', 'y') AND c NOT LIKE ANY ('y', 'z')
+----
+x true false true
+x true false true
+y false true true

@@ -307,7 +307,8 @@ class Aggregating(Joins):
         from sqlglot import exp
 
         assert self._before is not None
-        read = [one for tree in arguments for one in tree.find_all(exp.Column) if not self._is_variable(one)]
+        columns = (one for tree in arguments for one in tree.find_all(exp.Column))
+        read = [one for one in columns if not isinstance(one.this, exp.Star) and not self._is_variable(one)]
         own = (
             one.meta.get("resolved")
             or self._before.has([part.name for part in one.parts])

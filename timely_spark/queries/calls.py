@@ -87,7 +87,8 @@ def aggregate_of(node: Any) -> str | None:
     if kind in AGGREGATES:
         return AGGREGATES[kind]
     if isinstance(node, exp.Any):
-        return None if isinstance(node.this, exp.Query | exp.Subquery) else "bool_or"
+        likes = isinstance(node.parent, exp.Like | exp.ILike) and node.arg_key == "expression"
+        return None if likes or isinstance(node.this, exp.Query | exp.Subquery) else "bool_or"
     if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
         name = str(node.name).lower()
         if name in NAMED:

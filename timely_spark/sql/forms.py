@@ -349,15 +349,14 @@ def _like(binder: ExpressionBinder, node: Any) -> Term:
 def _matched(binder: ExpressionBinder, node: Any, escape: Any) -> Term:
     several = type(node.expression).__name__
     name, subject = _LIKES[type(node).__name__], binder.bind(node.this)
-    if several not in {"Any", "All"}:
-        return _negated(binder, node, binder.call(node, name, subject, node.expression, escape))
-    patterns = node.expression.this
-    listed = patterns.expressions or [patterns.this]
-    matches = [binder.call(node, name, subject, one, escape) for one in listed]
-    term = matches[0]
-    for one in matches[1:]:
+    patterns = [node.expression]
+    if several in {"Any", "All"}:
+        patterns = node.expression.this.expressions or [node.expression.this.this]
+    # NOT LIKE ALL is like none of them
+    term, *more = (_negated(binder, node, binder.call(node, name, subject, one, escape)) for one in patterns)
+    for one in more:
         term = terms.Logical(pa.bool_(), term, one, decides=several == "Any")
-    return _negated(binder, node, term)
+    return term
 
 
 @syntax("Escape")
