@@ -19,7 +19,7 @@ from tests.support.stepper import Begin, Stepper
 from timely_spark.compiler.pushdown import needed
 from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share
 from timely_spark.errors import LogDamaged, VertexError
-from timely_spark.runtime.errors import LostOwnership, OtherFlow
+from timely_spark.runtime.errors import LostOwnership, OtherFlow, QueryFailed
 from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import driver as driver_module
@@ -936,3 +936,24 @@ def test_a_batch_that_the_run_before_has_begun_meanwhile_is_repeated_as_it_was_b
     monkeypatch.setattr(ResidentInputs, "wait", wait)
     process.finish(frame)
     assert heard == [(0, [1]), (1, [2]), (2, [3])]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_an_error_in_a_session_that_was_stopped_is_not_that_of_a_step(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, *, stopped: bool
+) -> None:
+    def write(_: int, __: object) -> None:
+        msg = "Cannot invoke DAGScheduler.cleanupQueryJobs(long)"
+        raise RuntimeError(msg)
+
+    flow = ts.Dataflow("x")
+    flow.input("n", "n long").subscribe(write, name="out")
+    process = begin(flow)
+    monkeypatch.setattr(driver_module, "has_stopped", lambda _: stopped)
+    process.handles["n"].send([1])
+    kind, text = (QueryFailed, "its Spark session was stopped") if stopped else (VertexError, "step 'out'")
+    with pytest.raises(kind, match=text):
+        process.batches()
+    reported = process.context.failure()
+    assert isinstance(reported, kind)
+    assert text in str(reported)

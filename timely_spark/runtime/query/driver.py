@@ -26,12 +26,13 @@ from timely_spark.coordinator import Bound, Coordinator, RoundResult
 from timely_spark.coordinator.loops import notices_to_log
 from timely_spark.coordinator.spreading import spread
 from timely_spark.errors import RAISED, TimelyError, VertexError
-from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.errors import OtherFlow, QueryFailed, first_line
 from timely_spark.runtime.process import short_turns
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
 from timely_spark.runtime.query.rest import yields
 from timely_spark.runtime.query.rounds import Rounds, description
 from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.sinks.pending_outputs import PendingOutputs
 from timely_spark.runtime.sinks.sink import CaptureSink, Output
 from timely_spark.runtime.sinks.system_log import SystemLog
@@ -85,8 +86,8 @@ class Driver:
         last, self._last = self._last, None  # after an error the coordinator may be half a round on
         started = time.perf_counter()
         turns = short_turns() if self.context.resident else nullcontext()
-        with self.context.reporting(), self.context.finishing(), self._rounds.staying(), turns:
-            session = batch_df.sparkSession
+        session, context = batch_df.sparkSession, self.context
+        with context.reporting(), self._running(session), context.finishing(), self._rounds.staying(), turns:
             self._describe(session, micro_batch, None if last is None else last.manifest)
             # the one action: a second would run the stateful stage again
             rows = batch_df.toArrow().cast(ROWS)
@@ -100,6 +101,16 @@ class Driver:
             self._last = self._stay(session, last, micro_batch)
             if self.system_log is not None:
                 self.system_log.wait()
+
+    @contextmanager
+    def _running(self, session: SparkSession) -> Iterator[None]:
+        """Say of an error that the session was stopped, if it was: Spark fails in many ways then."""
+        try:
+            yield
+        except Exception as error:
+            if not has_stopped(session):
+                raise
+            raise QueryFailed.because(self.context.name, first_line(str(error)), stopped=True) from error
 
     # -- batches ---------------------------------------------------------------------------------------------
     def _first(
