@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from timely_spark.errors import StorageFailed
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.outputs import outputs_of
@@ -85,4 +86,18 @@ def test_a_folder_that_lost_its_owner_lacks_epochs_whatever_it_holds(
     with pytest.raises(OutputMismatch, match="lacks epochs"):
         begin("one", resumed=True)
     with pytest.raises(OutputMismatch, match="holds other files"):
+        begin("one")
+
+
+def test_a_file_in_place_of_the_folder_is_not_a_damaged_checkpoint(
+    begin: Callable[..., Output], tmp_path: Path
+) -> None:
+    output = begin("one")
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(OutputMismatch, match="lacks epochs"):
+        deliver(output, 1, tmp_path)
+    with pytest.raises(OutputMismatch, match="lacks epochs"):
+        begin("one", resumed=True)
+    with pytest.raises(StorageFailed, match=r"out/?\.? cannot be .*Not a directory"):
         begin("one")

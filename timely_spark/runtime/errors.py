@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from timely_spark.errors import SchemaError, TimelyError, Where
@@ -218,13 +219,20 @@ class EpochClosed(TimelyError, ValueError):
         )
 
 
+#: How py4j begins the text of an error of Java's.
+_CALLED = re.compile(r"An error occurred while calling \S+\.\n: ")
+
+
 def first_line(message: str) -> str:
     r"""The first line of Spark's error; of one that a process of Python's raised, with the exception.
 
     >>> traced = ["[A] No: Traceback (most recent call last):", "  File ...", "OSError: no room", "SQLSTATE"]
     >>> first_line("\n".join(traced)), first_line("[B] no table\n== Plan ==")
     ('[A] No: OSError: no room', '[B] no table')
+    >>> first_line("An error occurred while calling o80.save.\n: java.io.IOException: no room\n\tat A.b")
+    'java.io.IOException: no room'
     """
+    message = _CALLED.sub("", message)
     first, _, rest = message.partition("\n")
     before, traceback, _ = first.partition("Traceback (most recent call last):")
     raised = (line for line in rest.splitlines() if line and not line[0].isspace())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
+from timely_spark.errors import LogDamaged
 from timely_spark.graph import describe
 from timely_spark.runtime.batches import numbered, portions
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
@@ -93,10 +95,12 @@ class FolderSink(Sink):
         files.write(OWNER, json.dumps(own | {"columns": columns}).encode(), durable=True)
 
     def _owner(self) -> dict[str, Any] | None:
-        """What the folder says of its output; None if it says nothing."""
+        """What the folder says of its output; None if it says nothing, or is not a folder."""
         files = Files(self.path)
-        content = files.read(OWNER)
-        return None if content is None else files.parsed(OWNER, content)
+        with suppress(LogDamaged):  # of a checkpoint, whose hint would not help
+            if (content := files.read(OWNER)) is not None:
+                return files.parsed(OWNER, content)
+        return None
 
     def _check_own(self) -> None:
         """Check that the folder is there, and still this output's: in another one it would lack epochs."""
