@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from timely_spark.errors import SchemaError, VertexError
 from timely_spark.libraries.entities import CHANGE, _regrouped
 from timely_spark.testing import run
 
@@ -212,6 +213,55 @@ def test_the_id_of_a_record_may_be_least_or_greatest() -> None:
 
     assert ts.snapshot(out["ids"], at=0)["entity"].to_pylist() == [f"{least}@0"] * 2
     assert ts.snapshot(out["ids"], at=1).equals(pa.table({"record": [greatest], "entity": [f"{least}@0"]}))
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("record", "group", "epochs", "expected"),
+    [
+        ("long", "long", [[(1, None, 1), (2, 7, 1)], [(1, None, -1), (1, 7, 1)], [(1, 7, -1), (1, None, 1)]],
+         [{2: "2@0"}, {1: "2@0", 2: "2@0"}, {2: "2@0"}]),
+        ("long", "long", [[(None, 7, 1), (2, 7, 1)]], [{2: "2@0"}]),
+        ("long", "double", [[(1, 0.0, 1), (2, -0.0, 1)], [(1, -0.0, -1)]],
+         [{1: "1@0", 2: "1@0"}, {2: "1@0"}]),
+        ("long", "double", [[(1, NAN, 1), (2, NAN, 1)]], [{1: "1@0", 2: "1@0"}]),
+        ("double", "long", [[(0.0, 1, 1), (2.0, 1, 1)], [(-0.0, 1, -1)]],
+         [{0.0: "0@0", 2.0: "0@0"}, {2.0: "0@0"}]),
+    ],
+)  # fmt: skip
+def test_nulls_are_ignored_and_equal_numbers_are_one_key(
+    record: str, group: str, epochs: Any, expected: list[Any]
+) -> None:
+    flow = ts.Dataflow("keys")
+    x = flow.input("x", f"record {record}, group {group}, diff long").collection(diff="diff")
+    ts.stable_ids(x).capture("ids")
+
+    out = run(flow, {"x": epochs}, workers=2)["ids"]
+
+    for epoch, ids in enumerate(expected):
+        rows = ts.snapshot(out, at=epoch).to_pylist()
+        assert sorted((row["record"], row["entity"]) for row in rows) == sorted(ids.items())
+
+
+@pytest.mark.parametrize("rows", [[(1, 1, 2)], [(1, 1, 1), (1, 2, 1)]])
+def test_a_record_in_several_rows_is_refused(rows: Any) -> None:
+    flow = ts.Dataflow("several")
+    ts.stable_ids(flow.input("x", "record long, group long, diff long").collection(diff="diff")).capture(
+        "ids"
+    )
+    with pytest.raises(
+        VertexError, match=r"(?s)test_entities.*stable_ids: a record has several rows.*Hint: "
+    ):
+        run(flow, {"x": [rows]})
+
+
+@pytest.mark.parametrize("schema", ["record binary, group long", "record long, group struct<a: long>"])
+def test_ids_are_of_flat_columns_and_records_with_a_text(schema: str) -> None:
+    x = ts.Dataflow("bad").input("x", schema).collection()
+    with pytest.raises(SchemaError, match=r"(?s)stable_ids.*test_entities\.py:\d+\)\nHint: "):
+        ts.stable_ids(x)
 
 
 def test_no_row_lacks_a_group_by_which_workers_share_the_rows() -> None:

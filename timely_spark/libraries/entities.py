@@ -30,7 +30,7 @@ from timely_spark.authors import (
     integer,
 )
 from timely_spark.differential import Collection
-from timely_spark.errors import BadArgument, SchemaError
+from timely_spark.errors import BadArgument, SchemaError, excerpt
 from timely_spark.graphs import connected_components, minimum_spanning_forest
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
@@ -314,7 +314,8 @@ def stable_ids(
         record: the column of records.
         group: the column of groups, of any flat type; their labels may change with each epoch.
 
-    **Columns:** in: `record`, `group`. Out: ``record`` of its type, ``entity`` string.
+    **Columns:** in: `record`, `group`. Rows with nulls are ignored. Out: ``record`` of its type, ``entity``
+    string.
 
     Example:
         >>> import timely_spark as ts
@@ -328,13 +329,18 @@ def stable_ids(
 
     Raises:
         GraphError: `groups` is not a collection, or is in a loop.
-        SchemaError: a column is missing.
+        SchemaError: a column is missing or nested, or records are binary.
+        VertexError: when it runs: a record has several rows.
     """
     check_collection("stable_ids", groups)
-    check_columns("stable_ids", groups.schema, [record, group])
+    check_columns("stable_ids", groups.schema, [record, group], keys=True)
     groups.stream.check_outside("stable_ids", epochs=_OF_EPOCHS)
-    members = groups.select(record=record, group=group)
-    kind, label = (members.schema.field(column).type for column in ("record", "group"))
+    kind, label = (groups.schema.field(column).type for column in (record, group))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        msg = f"stable_ids: record={record!r} is {kind}, and ids are texts"
+        raise SchemaError(msg, where=caller(), hint="make a text of it with select first.")
+    members = groups.select(record=_one_zero(record, kind), group=_one_zero(group, label))
+    members = members.where(pc.is_valid(pc.field("record")) & pc.is_valid(pc.field("group")))
     messages = pa.schema(
         [
             ("group", label),
@@ -355,6 +361,11 @@ def stable_ids(
     return ids
 
 
+def _one_zero(column: str, kind: pa.DataType) -> Any:
+    """A column; of floating numbers -0.0 becomes 0.0, which Arrow does not take for equal."""
+    return pc.field(column) + pa.scalar(0.0, kind) if pa.types.is_floating(kind) else column
+
+
 def _regrouped(messages: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
     """For each record that changes its group, the old one and the new one, which is null if the record goes.
 
@@ -362,6 +373,9 @@ def _regrouped(messages: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
     its own founder.
     """
     records, before, after = _before_and_after(changes, "group")
+    if changes.num_rows + before.null_count + after.null_count != 2 * len(records):
+        msg = f"stable_ids: a record has several rows, among them {excerpt(changes)}"
+        raise SchemaError(msg, hint='give one for each: distinct(), or min("group", keys="record").')
     founder = pc.if_else(pc.is_null(before), records, pa.scalar(None, records.type))
     return _filled(messages, record=records, group=pc.coalesce(before, after), to=after, founder=founder)
 
