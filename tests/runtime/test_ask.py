@@ -181,6 +181,7 @@ def test_changes_that_nobody_can_tell_apart_are_merged() -> None:
     [
         ({"name": ["ann", "zoe"]}, None),
         (pa.table({"name": ["ann", "zoe"]}), None),
+        (pa.record_batch({"name": ["ann", "zoe"]}), None),
         (pd.DataFrame({"name": ["ann", "zoe"]}, index=[7, 8]), None),
         ([{"name": "ann"}, {"name": "zoe"}], None),
         (["ann", "zoe"], ["name"]),
@@ -208,6 +209,7 @@ def test_a_question_may_have_many_forms(question: object, keys: list[str] | None
         (["ages"], 7, None, "no table of questions"),
         (["ages"], ["ann"], None, "no table of questions"),
         (["ages"], {"name": 5}, None, "no table of questions"),
+        (["ages"], pa.table([["ann"], ["zoe"]], names=["name", "name"]), None, "are not unique"),
     ],
 )
 def test_a_question_that_cannot_be_asked(

@@ -187,11 +187,7 @@ class Indexes:
             step = f"ask({name!r}) ({caller()})"
             return as_table(question, pa.schema([schema.field(key) for key in keys]), of=step)
         try:
-            if hasattr(question, "to_arrow_table") or isinstance(question, pa.Table):
-                return pa.table(question)
-            if isinstance(question, (list, tuple)) and question and isinstance(question[0], Mapping):
-                return pa.Table.from_pylist(list(question))
-            return pa.table(question) if isinstance(question, Mapping) else pa.Table.from_pandas(question)
+            return _table_of(question)
         except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
             msg = f"ask({name!r}): no table of questions can be made from {shorten(question)}: {error}"
             hint = "give a DataFrame, an Arrow table, a dict of columns; or a list of values, and keys=."
@@ -204,6 +200,22 @@ class Indexes:
             hint = "capture a collection; if capture(diff=) names the column otherwise, so must ask(diff=)."
             raise SchemaError(msg, where=caller(), hint=hint)
         return schema.remove(schema.get_field_index(diff))
+
+
+def _table_of(question: Any) -> pa.Table:
+    """A question without `keys=` as a table; raises errors of Python and Arrow."""
+    if isinstance(question, pa.RecordBatch):
+        table = pa.Table.from_batches([question])
+    elif hasattr(question, "to_arrow_table") or isinstance(question, pa.Table | Mapping):
+        table = pa.table(question)
+    elif isinstance(question, (list, tuple)) and question and isinstance(question[0], Mapping):
+        table = pa.Table.from_pylist(list(question))
+    else:
+        table = pa.Table.from_pandas(question)
+    if len({*table.column_names}) < table.num_columns:
+        msg = f"columns {table.column_names} are not unique"
+        raise ValueError(msg)
+    return table
 
 
 def _shared(name: str, question: pa.Schema, records: pa.Schema) -> tuple[str, ...]:
