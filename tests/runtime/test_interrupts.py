@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,7 @@ from timely_spark.runtime.handle import interrupts
 from timely_spark.runtime.handle.interrupts import only_the_wait, wait_in_a_thread
 from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.query.rest import at_rest
-from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.log import RoundLog
 
 
 @pytest.fixture
@@ -40,7 +39,8 @@ def interrupt() -> None:
 
 
 @pytest.mark.parametrize("met", [False, True])
-def test_an_interrupt_lets_calls_of_the_jvm_return(cancels: list[int], *, met: bool) -> None:
+def test_an_interrupt_lets_calls_of_the_jvm_return(cancels: list[int], tmp_path: Path, *, met: bool) -> None:
+    view = LogView(SimpleNamespace(log=RoundLog(str(tmp_path))))  # type: ignore[arg-type]
     returned: list[str] = []
 
     def alive() -> bool:
@@ -54,7 +54,7 @@ def test_an_interrupt_lets_calls_of_the_jvm_return(cancels: list[int], *, met: b
         return met
 
     with pytest.raises(KeyboardInterrupt):
-        LogView.until(None, reached, alive, None)  # type: ignore[arg-type]
+        view.until(reached, alive, None)
     assert (returned, cancels) == (["alive", "reached"], [])
 
 
@@ -141,20 +141,19 @@ def test_what_blocks_is_called_in_a_thread_and_outlives_an_interrupt(cancels: li
 def test_an_interrupt_of_stop_cancels_no_jobs_and_takes_the_request_back(
     cancels: list[int], tmp_path: Path
 ) -> None:
-    files, asked = Files(str(tmp_path)), list[str]()
+    log, asked = RoundLog(str(tmp_path)), list[str]()
 
     class Running:
         isActive = True  # noqa: N815 - Spark's name
 
         @property
         def status(self) -> dict[str, str]:
-            asked.extend(files.names("terms"))
+            asked.extend(log.files.names("terms"))
             interrupt()
             return {"message": "Processing new data"}
 
-    context: Any = SimpleNamespace(log=SimpleNamespace(files=files), term=3)
-    until: Any = partial(LogView.until, None)
+    context: Any = SimpleNamespace(log=log, term=3)
     running: Any = Running()
-    with pytest.raises(KeyboardInterrupt), at_rest(running, context, until):
+    with pytest.raises(KeyboardInterrupt), at_rest(running, context, LogView(context).until):
         raise AssertionError
-    assert (len(asked), files.names("terms"), cancels) == (1, [], [])
+    assert (len(asked), log.files.names("terms"), cancels) == (1, [], [])

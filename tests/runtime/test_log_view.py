@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from types import SimpleNamespace
+
+import pytest
 
 import timely_spark as ts
 from tests.support.stepper import Begin
+from timely_spark.runtime.handle import log_view
 from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.query import Query
 
@@ -29,6 +34,30 @@ def test_what_a_view_tells_stays_when_the_log_goes(begin: Begin) -> None:
     for name in process.context.log.files.names("rounds/0"):
         process.context.log.files.remove(name)
     assert told() == before
+
+
+def test_who_waits_in_the_process_that_writes_the_log_is_woken_by_a_manifest(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_view, "BEAT", 20.0)
+    flow = ts.Dataflow("told")
+    flow.input("x", "n long").capture("out")
+    process = begin(flow)
+    process.handles["x"].send([1])
+    process.batches()
+    view, looks = LogView(process.context), list[int]()
+
+    def reached() -> bool:
+        looks.append(view.newest().batch)
+        if len(looks) == 1:
+            process.handles["x"].send([2])
+            threading.Timer(0.01, process.batches).start()
+        return looks[-1] == 1
+
+    started = time.monotonic()
+    assert view.until(reached, lambda: True, None)
+    assert looks == [0, 1]
+    assert time.monotonic() - started < 10
 
 
 def test_epochs_go_on_if_spark_has_forgotten_the_durations_of_old_batches(begin: Begin) -> None:

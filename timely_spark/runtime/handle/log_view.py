@@ -30,7 +30,8 @@ from timely_spark.show.sketch import Sketch
 from timely_spark.times import Antichain
 from timely_spark.worker.convergence import Convergence, Iterations
 
-#: Seconds between two looks at the log while waiting: the most, the least, and parts of the time so far.
+#: Seconds between two looks at the log while waiting: the most, the least, and parts of the time so far. Only
+#: the most counts where this process writes the log, which then wakes who waits.
 BEAT, FIRST_BEAT, _PARTS = 0.01, 0.001, 8
 #: Seconds for which a `Usage` is not taken again.
 _RECENT = 1.0
@@ -341,11 +342,15 @@ class LogView:
         started = asked = time.monotonic()
         with only_the_wait() as interruptible:
             running = alive()  # before the condition, which may read the query's last manifest
-            while not reached():
+            while True:
+                written = self.log.written  # before the condition: the next one ends the pause
+                if reached():
+                    return True
                 now = time.monotonic()
-                if not running or (timeout is not None and now >= started + timeout):
+                left = BEAT if timeout is None else started + timeout - now
+                if not running or left <= 0:
                     return False
-                interruptible(time.sleep, min(max(FIRST_BEAT, (now - started) / _PARTS), BEAT))
+                pause = max(FIRST_BEAT, (now - started) / _PARTS) if written is None else BEAT
+                interruptible(self.log.wait, written, min(pause, BEAT, left))
                 if now - asked >= BEAT:  # it is a call of the JVM
                     running, asked = alive(), now
-        return True

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,7 +116,9 @@ class RoundLog:
         #: By output what it captured.
         self._captured: dict[str, Deliveries] = {}
         #: The last batch whose manifest this object has written; None if it has written none.
-        self._written: int | None = None
+        self.written: int | None = None
+        #: Notified of each manifest that this object has written.
+        self._writes = threading.Condition()
 
     # -- the identity of the checkpoint ----------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:
@@ -232,7 +235,14 @@ class RoundLog:
         """Write a manifest and its rows, atomically."""
         schema = rows.schema.with_metadata({HEAD: manifest.encode()})
         self.files.write_table(f"rounds/{self.term}/{manifest.batch}.arrow", rows.cast(schema))
-        self._written = manifest.batch
+        with self._writes:
+            self.written = manifest.batch
+            self._writes.notify_all()
+
+    def wait(self, seen: int | None, seconds: float) -> None:
+        """Wait until `written` is another one than was seen; or for so many seconds."""
+        with self._writes:
+            self._writes.wait_for(lambda: self.written != seen, seconds)
 
     def has(self, batch: int) -> bool:
         """Whether manifest `batch` exists."""
@@ -297,8 +307,8 @@ class RoundLog:
 
         The process that writes the manifests of this term looks into no folder.
         """
-        if self._written is not None:
-            return self._written
+        if self.written is not None:
+            return self.written
         if hint is None or not self.has(hint):
             exists = self.has if self.term is not None else (lambda _: True)
             return next(filter(exists, reversed(self._batches())), None)
