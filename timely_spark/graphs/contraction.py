@@ -23,6 +23,8 @@ from timely_spark.authors import Hashes, Indices, changes
 LEVELS = 8
 #: neighbours of a node that are looked at
 _SAMPLE = 4
+#: so many nodes are looked up by a hash table
+_HASHED = 4096
 #: products with odd numbers give other orders of hashes; the first keeps that of the hashes
 _ORDERS = tuple(pow(0x9E3779B97F4A7C15, level, 1 << 64) for level in range(LEVELS))
 
@@ -65,10 +67,12 @@ class Level:
 
 def linked(nodes: Hashes, weight: Indices, node: Hashes, other: Hashes) -> LocalGraph:
     """A graph of these nodes, with at most a few of the links of each."""
-    order = np.lexsort((other, node))
+    bits = np.uint64(len(nodes).bit_length())
+    # that two neighbours have equal first bits does no harm: one of them is looked at
+    key = (node_rows(nodes, node).astype(np.uint64) << (np.uint64(64) - bits)) | (other >> bits)
+    order = np.argsort(key)
+    order = order[changes(key[order])]
     node, other = node[order], other[order]
-    fresh = changes(node) | changes(other)
-    node, other = node[fresh], other[fresh]
     starts = np.flatnonzero(changes(node))
     rank = np.arange(len(node)) - np.repeat(starts, np.diff(starts, append=len(node)))
     few = rank < _SAMPLE
@@ -152,5 +156,9 @@ def node_rows(nodes: Hashes, which: Hashes) -> Indices:
     """
     if not len(nodes):
         return np.full(len(which), -1)
+    if len(which) > _HASHED:  # a hash table: a binary search of many misses the processor's cache
+        import pandas as pd
+
+        return pd.Index(nodes).get_indexer(which)  # type: ignore[arg-type]
     at = np.minimum(np.searchsorted(nodes, which), len(nodes) - 1)
     return np.where(nodes[at] == which, at, -1)

@@ -31,6 +31,7 @@ from timely_spark.authors import (
     Partition,
     Partitioner,
     States,
+    changes,
     hashes,
     numbers,
 )
@@ -71,6 +72,7 @@ _MOVES, _FEW = 3, 32
 #: Epoch e begins at iteration e * _SPAN, so that epochs pass one after the other.
 _SPAN = 64
 _U = np.uint64
+_ODD = _U(0x9E3779B97F4A7C15)
 
 
 class _Homed(OrderedEnds):
@@ -156,8 +158,8 @@ class _Places(BufferingVertex):
         self._count(nodes, place, count, new)
         link = place[ids] == NEW
         self._link(home[link], other[link])
-        order = np.lexsort((home, other))
-        first = np.flatnonzero(np.append(True, (np.diff(other[order]) != 0) | (np.diff(home[order]) != 0)))
+        order = np.argsort(other * _ODD + home)  # equal pairs together; in which order does not matter
+        first = np.flatnonzero(changes(other[order]) | changes(home[order]))
         one = order[first]
         self._send(
             time, Messages(other[one], home[one], place[ids[one]], np.add.reduceat(diff[order], first))
@@ -363,21 +365,26 @@ class _Places(BufferingVertex):
 
     def _move(self, time: Timestamp, received: Messages) -> None:
         """Find the connected pieces of the places here, and tell the homes of small ones where to move."""
+        import pandas as pd
+
         if not len(received.to):
             return
         home, other, place = received.of, received.number.view(np.uint64), received.to.astype(np.int64)
-        salt = received.to * _U(0x9E3779B97F4A7C15)  # a node is another one in each place
-        nodes, number = np.unique(np.append(home + salt, other + salt), return_inverse=True)
+        salt = received.to * _ODD  # a node is another one in each place
+        number, nodes = pd.factorize(np.append(home + salt, other + salt))
         x, y = number[: len(home)], number[len(home) :]
         root = rooted_forest(len(nodes), x, y).root
-        homes, first = np.unique(x, return_index=True)
+        first = np.full(len(nodes), -1)
+        first[x[::-1]] = np.arange(len(x))[::-1]  # the last write is that of the first
+        homes = np.flatnonzero(first >= 0)
         size = np.bincount(root[homes], minlength=len(nodes))
         elsewhere = (received.amount >= 0) & (received.amount != place)
         to = np.full(len(nodes), NEW)
         to[root[y[elsewhere]]] = received.amount[elsewhere]
         target = to[root[homes]]
         moves = (target >= 0) & (size[root[homes]] <= _FEW)
-        self._tell(time, home[first[moves]], home[first[moves]], target[moves])
+        at = home[first[homes[moves]]]
+        self._tell(time, at, at, target[moves])
 
     def _tell(self, time: Timestamp, to: Hashes, neighbours: Hashes, number: Indices) -> None:
         self._send(time, Messages(to, neighbours, number, np.zeros(len(to), np.int64)))

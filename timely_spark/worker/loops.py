@@ -14,13 +14,15 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Channel, Node, Plan
-from timely_spark.errors import LimitReached, excerpt, row_texts
+from timely_spark.errors import LimitReached, excerpt
 from timely_spark.graph import Kind, LoopContext
 from timely_spark.state.arrow import data_bytes
+from timely_spark.state.hashing import hashes
 from timely_spark.times import Times, Timestamp
 from timely_spark.worker.convergence import Convergence
 
@@ -276,8 +278,8 @@ def repeats(batch: pa.Table) -> str | None:
         at = pc.index(pc.abs(batch[DIFF]), often).as_py()
         return f"a record comes {often} times: {excerpt(batch.slice(max(at, 0), 1))}"
     step = max(1, batch.num_rows // SAMPLE)
-    sample = batch.take(pa.array(range(0, batch.num_rows, step)[:SAMPLE]))
-    differ = len({*row_texts(sample)})
+    sample = batch.take(pa.array(np.arange(0, batch.num_rows, step)[:SAMPLE]))
+    differ = len(np.unique(hashes(sample, sample.schema.names)))
     if 2 * differ > sample.num_rows:
         return None
     return f"of {sample.num_rows} sampled records {differ} differ: {excerpt(sample)}"
