@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -28,7 +30,7 @@ from timely_spark.runtime.errors import QueryFailed
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.page import Asked
-from timely_spark.runtime.handle.query import Query
+from timely_spark.runtime.handle.query import Query, _living, keep_until_it_ends
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import live
 from timely_spark.runtime.query.cut_off import CutOff
@@ -437,3 +439,21 @@ def test_a_driver_that_stays_learns_that_its_session_was_stopped(begin: Begin) -
     assert not process.context.has_stopped()
     del context.defaultParallelism  # as of a context without its Java object
     assert until(process.context.has_stopped, seconds=2)
+
+
+def test_a_process_that_ends_stops_its_queries_before_it_closes_what_they_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watches of inputs are closed by finalizers, which all end together."""
+    at_exit: list[Callable[[], object]] = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    monkeypatch.setattr(weakref.finalize, "_registered_with_atexit", False)
+
+    class Running:
+        run_id, session, _lock = "run", None, None
+
+    query: Any = Running()
+    keep_until_it_ends(query, lambda: None)
+    weakref.finalize(query, lambda: None)
+    assert [call.__name__ for call in at_exit] == ["_exitfunc", "_stop_all"], "the last one runs first"
+    del _living["run"]

@@ -89,8 +89,10 @@ def keep_until_it_ends(query: Query, release: Callable[[], object]) -> None:
     _living[run] = _known[run] = query
     if query._lock is not None:  # noqa: SLF001 - its own module
         query._lock.release_after(query._query, partial(_ended, query, release))  # noqa: SLF001
+    # the first finalizer of a process registers the end of all, which must not be registered after ours
+    weakref.finalize(query, bool)
     atexit.unregister(_stop_all)
-    atexit.register(_stop_all)  # registered last, so it runs first, before the modules that it needs end
+    atexit.register(_stop_all)  # registered last, so it runs first, before what it needs ends
 
 
 def _ended(query: Query, release: Callable[[], object]) -> None:
