@@ -70,6 +70,10 @@ JOINS = [
         " WHERE t.b > 0"
     ),
     "SELECT t.a, u.b FROM t LEFT JOIN (u JOIN edges ON u.a = src AND u.b IN (SELECT b FROM t)) ON t.a = u.a",
+    "SELECT x, e FROM ((SELECT c, a, b FROM t) UNPIVOT (x FOR k IN (b, a)) AS q LEFT JOIN u ON q.x = u.a)",
+    "SELECT s, d FROM ((SELECT c, a, b FROM u) PIVOT (sum(b) FOR c IN ('a')) AS q(k, s) JOIN t ON s = d)",
+    "SELECT x.a, e, w FROM t x, u, edges WHERE u.a = src AND x.b = u.b + w",
+    "SELECT x.a, y.b FROM t x, t y, u, edges WHERE x.b < y.b AND u.a = src AND y.a = u.b - w",
     "SELECT t.a, u.b FROM t JOIN u ON (t.a = u.a AND t.b > 0) OR (t.a = u.a AND u.b > 2)",
     (
         "SELECT a.src, b.dst, c.dst FROM edges a JOIN edges b ON a.dst = b.src JOIN edges c ON b.dst ="

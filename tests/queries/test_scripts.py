@@ -493,3 +493,9 @@ def test_joins_of_a_file_begin_with_the_smallest_table_and_keep_their_order(tmp_
     assert scans(tmp_path / "check") == ["large", "middle", "small"]
     files.write_json(PARTS, {"parts": []})
     assert scans(tmp_path / "check") == ["large", "middle", "small"]
+
+
+def test_all_pairs_are_not_made_if_an_equality_with_several_tables_joins_them():
+    query = "SELECT count(*) FROM edges a, edges b, edges c WHERE b.src = c.src AND a.w = b.w + c.w"
+    assert "all pairs" not in ts.explain_sql(query, edges=collection())
+    assert "all pairs" in ts.explain_sql(query.replace("a.w =", "a.w <"), edges=collection())

@@ -36,6 +36,7 @@ ROWS = pa.table(
         ("coalesce(a, 7)", [1, 2, 7]),
         ("p.x * 2", [2, 4, None]),
         ("1 + 1", [2, 2, 2]),
+        ("cbrt(27.0 * a * a * a)", [3.0, 6.0, None]),
         ("repeat('x', a) NOT LIKE ALL ('x', '_')", [False, True, None]),
         ("repeat('x', a) NOT LIKE ANY ('x', 'xx', '__')", [True, True, None]),
         ("NOT repeat('x', a) LIKE ALL ('x', '_')", [False, True, None]),

@@ -51,12 +51,14 @@ class FromItems(Subqueries):
             kind = exp.Subquery if isinstance(node.this, exp.Query | exp.Values) else exp.Table
             node = kind(this=node.this, alias=node.args.get("alias"))
         if node.args.get("pivots"):
-            plain = node.copy()
+            alone = node.copy()
+            alone.set("joins", None)
+            alone.set("laterals", None)
+            plain = alone.copy()
             plain.set("pivots", None)
-            plain.set("joins", None)
             names = [one.name for one in self.source(plain).entries if not one.hidden]
             alias = node.args["pivots"][0].args.get("alias")
-            query = pivoted(self.binder, node, names)
+            query = pivoted(self.binder, alone, names)
             named = exp.Subquery(
                 this=query, alias=alias or exp.TableAlias(this=exp.to_identifier(node.alias))
             )

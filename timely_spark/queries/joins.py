@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 from timely_spark.queries import calls
@@ -338,9 +339,12 @@ class Joins(FromItems):
         rest = self._by_size(parts)
         first = rest.pop(0)
         while rest:
-            chosen = next((one for one in rest if self._keys(first, one, left)), rest[0])
-            rest.remove(chosen)
-            first, left = self._inner(first, chosen, left)
+            # before all pairs with one, the others are joined: an equality may need several of them
+            pairs = [*((first, one) for one in rest), *combinations(rest, 2), (first, rest[0])]
+            one, other = next((pair for pair in pairs if self._keys(*pair, left)), pairs[-1])
+            both, left = self._inner(one, other, left)
+            rest = [each for each in rest if each not in (one, other)]
+            first, rest = (both, rest) if one is first else (first, [both, *rest])
         return self._where(replace(first, entries=self._moved(entries)), left)
 
     def _by_size(self, parts: Sequence[FromItem]) -> list[FromItem]:

@@ -33,7 +33,8 @@ def _of_doubles(names: str, formula: Callable[[Any], Any], null: Callable[[Any],
 for _names, _of in (
     ("sin", np.sin), ("cos", np.cos), ("tan", np.tan), ("asin", np.arcsin), ("acos", np.arccos),
     ("atan", np.arctan), ("sinh", np.sinh), ("cosh", np.cosh), ("tanh", np.tanh), ("asinh", np.arcsinh),
-    ("acosh", np.arccosh), ("atanh", np.arctanh), ("sqrt", np.sqrt), ("cbrt", np.cbrt), ("exp", np.exp),
+    ("acosh", np.arccosh), ("atanh", np.arctanh), ("sqrt", np.sqrt), ("exp", np.exp),
+    ("cbrt", lambda x: np.cbrt(x.astype(np.longdouble)).astype(np.float64)),  # C's may be off by a bit
     ("expm1", np.expm1), ("rint", np.rint), ("degrees", np.degrees), ("radians", np.radians),
     ("sign signum", np.sign), ("cot", lambda x: 1 / np.tan(x)), ("sec", lambda x: 1 / np.cos(x)),
     ("csc", lambda x: 1 / np.sin(x)),
