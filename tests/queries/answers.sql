@@ -837,3 +837,11 @@ SELECT c, c LIKE ANY ('x%', 'z'), c NOT LIKE ALL ('x', 'z'), any(c LIKE ALL ('%'
 x true false true
 x true false true
 y false true true
+
+-- a distance from a float is a float
+
+SELECT x, count(*) OVER (ORDER BY x RANGE BETWEEN 1 PRECEDING AND 1.1 FOLLOWING) AS n FROM (SELECT float(x) AS x FROM (SELECT explode(array(0.0, 1.1, 3.0)) AS x))
+----
+0.0 2
+1.1 1
+3.0 1

@@ -129,13 +129,14 @@ class Partitions:
     def near(self, distance: float, unit: str, *, behind: bool) -> Longs:
         """For each row the first row of its partition at a distance or more; or the row behind the last."""
         values, outside = self.values
-        wanted = (
-            self._months_later(values, int(distance))
-            if unit == "months"
-            else values + distance
-            if values.dtype == np.float64
-            else _added(values, int(distance))
-        )
+        if unit == "months":
+            wanted: npt.NDArray[Any] = self._months_later(values, int(distance))
+        elif values.dtype == np.float64:
+            (by,) = self.order  # a sum of floats is a float
+            kind = self.table.schema.field(by.column).type.to_pandas_dtype()
+            wanted = (values.astype(kind) + kind(distance)).astype(np.float64)
+        else:
+            wanted = _added(values, int(distance))
         groups = np.cumsum(changes(numbers(self.table, GROUP)))
         asked = np.repeat([False, True], self.rows)
         flag = asked if behind else ~asked
