@@ -244,6 +244,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     import timely_spark
+    from tests.support.forks import forking
     from tests.support.sessions import SHORT
 
     local = {
@@ -252,9 +253,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         **SHORT,
     }
     builder = SparkSession.builder.master("local[2]").appName("timely_spark tests")
-    session = timely_spark.configure(builder, delta=JARS, kafka=JARS).config(map=local).getOrCreate()
-    yield session
-    session.stop()
+    builder = timely_spark.configure(builder, delta=JARS, kafka=JARS).config(map=local)
+    with forking(tmp_path_factory.mktemp("forks")) as python, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", python)
+        session = builder.getOrCreate()
+        yield session
+        session.stop()
 
 
 @pytest.fixture(scope="session")

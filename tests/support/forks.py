@@ -1,0 +1,115 @@
+"""Python processes of Spark that are forked from one that has imported what they need.
+
+Spark starts a Python process for each streaming query, and a daemon for each kind of task. Importing PySpark,
+pyarrow and this package was a third of what a test of a short query took. `PYTHON` is the program that Spark
+starts instead of Python: it asks a server for a fork, and stands for it until it ends.
+
+The server has one thread, as a lock that another thread holds would stay locked in a fork.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+#: Without a server it becomes Python itself, as it does for anything but PySpark's modules. It closes the
+#: connection when Spark ends it.
+PYTHON = """#!{python} -IS
+import json, os, socket, sys
+
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+    try:
+        if sys.argv[1:2] != ["-m"] or not sys.argv[2].startswith("pyspark."):
+            raise OSError
+        connection.connect({place!r})
+        request = json.dumps([sys.argv[2:], os.getcwd(), dict(os.environ)]).encode()
+        socket.send_fds(connection, [request], [0, 1, 2])
+    except OSError:
+        os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+    connection.recv(1)
+"""
+#: What the processes of a source and of tasks import. None of these runs as a program itself.
+IMPORTED = (
+    "pandas",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.worker",
+    "timely_spark.runtime.query.flow_reader",
+)
+#: so that numpy and pyarrow start no threads; and what Spark gives its Python processes
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "PYTHONHASHSEED": "0",
+}
+
+
+@contextmanager
+def forking(folder: Path) -> Iterator[str]:
+    """A program for `PYSPARK_PYTHON`; its server has a process until the context ends."""
+    program, place = folder / "python", folder / "forks"
+    program.write_text(PYTHON.format(python=sys.executable, place=str(place)), encoding="utf-8")
+    program.chmod(0o755)
+    command = [sys.executable, "-m", "tests.support.forks", str(place)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ | ENVIRONMENT) as server:
+        try:
+            yield str(program)
+        finally:
+            server.communicate()
+
+
+def fork_for_each(place: str) -> list[str]:
+    """Serve until standard input ends; in each fork return its arguments."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(place)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        for module in IMPORTED:
+            importlib.import_module(module)
+        assert len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
+        listener.listen()
+        while listener in select.select([listener, sys.stdin], [], [])[0]:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                return become(connection)
+            connection.close()
+    sys.exit()
+
+
+def become(connection: socket.socket) -> list[str]:
+    """Take the place of the process at the other end; return its arguments."""
+    request, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+    arguments, folder, environment = json.loads(request)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # its end is a SIGTERM for this process, as which Spark has ended it
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
+    fcntl.fcntl(connection, fcntl.F_SETFL, os.O_ASYNC | fcntl.fcntl(connection, fcntl.F_GETFL))
+    connection.detach()
+    os.chdir(folder)
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [
+        folder,
+        *environment.get("PYTHONPATH", "").split(os.pathsep),
+        *(entry for entry in sys.path if entry not in own),
+    ]
+    os.environ.clear()
+    os.environ.update(environment)
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.argv = fork_for_each(sys.argv[1])
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
