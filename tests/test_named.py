@@ -431,7 +431,7 @@ def test_all_that_an_operator_makes_has_a_name_of_the_users(case: Case) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=name, marks=[pytest.mark.slow] if case.build in COMPOSED else [])
+        pytest.param(case, id=name, marks=[pytest.mark.campaign] if case.build in COMPOSED else [])
         for name, case in ALL.items()
     ],
 )

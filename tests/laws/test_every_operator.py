@@ -227,7 +227,10 @@ def test_programs_that_once_differed_do_not(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "name",  # `graphs/test_every_algorithm.py` has a law of each algorithm
+    [pytest.param(name, marks=[pytest.mark.campaign] if name.startswith("graphs.") else []) for name in ALL],
+)
 def test_so_it_is_of_each_operator_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seed = zlib.crc32(name.encode())
     program = Program(seed, ((name, 0, 1),))
