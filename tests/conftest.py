@@ -256,7 +256,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = timely_spark.configure(builder, delta=JARS, kafka=JARS).config(map=local)
     with forking(tmp_path_factory.mktemp("forks")) as python, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", python)
+        patch.setenv("FORKED", "yes")
         session = builder.getOrCreate()
+        patch.delenv("FORKED")  # programs that tests start have Python itself
         yield session
         session.stop()
 

@@ -24,15 +24,27 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield program
 
 
+@pytest.fixture(autouse=True)
+def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORKED", "yes")
+
+
 def test_a_fork_has_the_environment_of_the_program_and_prints_where_it_does(python: str) -> None:
     for home in ("/one", "/two"):
         command, environment = [python, "-m", "pyspark.find_spark_home"], os.environ | {"SPARK_HOME": home}
         assert subprocess.check_output(command, env=environment, text=True) == f"{home}\n"
 
 
-def test_any_other_program_runs_in_python_itself(python: str) -> None:
+def test_any_other_program_and_that_of_another_jvm_run_in_python_itself(
+    python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = [python, "-c", "import sys; print(sys.executable)"]
     assert subprocess.check_output(command, text=True) == f"{sys.executable}\n"
+    monkeypatch.delenv("FORKED")
+    command = [python, "-m", "pyspark.find_spark_home"]
+    environment = os.environ | {"PYTHONVERBOSE": "1"}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
+    assert "import 'pyspark'" in said
 
 
 def test_a_fork_ends_with_the_program_that_stands_for_it(python: str) -> None:

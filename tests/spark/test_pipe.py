@@ -26,7 +26,7 @@ while (my $line = <STDIN>) {
     answer({verb => "send", time => $m->{time}}, $body) for 1..$batches;
     kill 9, $$ if $batches == 2 and once("program");
     open(my $f, "<", "/proc/" . getppid() . "/cmdline"); my $parent = <$f>;
-    kill 9, getppid() if $batches == 3 and $parent =~ /pyspark/ and once("worker");
+    kill 9, getppid() if $batches == 3 and $parent =~ /pyspark|forks/ and once("worker");
   }
   answer({verb => "state"}, $batches) if $v eq "checkpoint";
   print '{"verb":"done","version":1}' . "\n";

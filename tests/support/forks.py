@@ -23,14 +23,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: Without a server it becomes Python itself, as it does for anything but PySpark's modules. It closes the
-#: connection when Spark ends it.
+#: It becomes Python itself for anything but PySpark's modules, without a server, and for a JVM that has no
+#: variable FORKED in its environment.
 PYTHON = """#!{python} -IS
 import json, os, socket, sys
 
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
     try:
-        if sys.argv[1:2] != ["-m"] or not sys.argv[2].startswith("pyspark."):
+        if "FORKED" not in os.environ or sys.argv[1] != "-m" or not sys.argv[2].startswith("pyspark."):
             raise OSError
         connection.connect({place!r})
         request = json.dumps([sys.argv[2:], os.getcwd(), dict(os.environ)]).encode()
