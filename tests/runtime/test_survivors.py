@@ -15,10 +15,9 @@ from tests.support import engine
 from tests.support.engine import Process, World
 from timely_spark.operators.output_vertex import OutputVertex
 from timely_spark.runtime.session import refuse_wheel
-from timely_spark.runtime.sinks import delivery, delta
+from timely_spark.runtime.sinks import delivery
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.delivery import Delivery
-from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import Writer
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
@@ -69,35 +68,6 @@ def test_the_driver_reads_no_record_of_a_large_epoch(tmp_path: Path, monkeypatch
     assert [epoch().is_empty, epoch(7).is_empty] == [True, False]
     monkeypatch.setattr(delivery, "LARGE", 0)
     assert [epoch().is_empty, epoch(7).is_empty] == [False, False], "nobody has looked"
-
-
-@pytest.mark.parametrize("diff", [None, "d"])
-def test_an_older_epoch_never_replaces_the_record_of_a_newer_one(
-    diff: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By arrival an older epoch may come after a newer one."""
-    conditions: list[str] = []
-
-    class Merge:
-        def __getattr__(self, name: str) -> Any:
-            def call(*given: Any, **_: Any) -> Merge:
-                if name.startswith("whenMatched"):
-                    conditions.append(given[0])
-                return self
-
-            return call
-
-    sink = DeltaSink("t", keys=("k",), diff=diff, epoch=True)
-    sink._columns = ["k", "v"]
-    monkeypatch.setattr(sink, "_check_own", lambda _: None)
-    monkeypatch.setattr(sink, "_table", lambda _: Merge())
-    sink._merge(None, SimpleNamespace(alias=lambda _: None))  # type: ignore[arg-type]
-    stamp = f"`s`.`{delta.STAMP}`"
-    newer = f"{stamp} >= coalesce(`t`.`epoch`, {stamp})"
-    more = f"`s`.`{delta._MORE}` > 0"
-    assert conditions == (
-        [newer] if diff is None else [f"{more} AND {newer}", f"`s`.`d` < 0 AND {newer}", newer]
-    )
 
 
 @pytest.mark.slow

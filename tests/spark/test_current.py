@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.runtime.test_delta_local import CASES, changing, parts, upserting
 from tests.support.tables import rows_of
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.operators.output_vertex import OutputVertex as Vertex
-from timely_spark.runtime.sinks.delivery import Delivery
+from timely_spark.runtime.sinks.delivery import Delivery, to_frame
 from timely_spark.runtime.sinks.delta import DeltaSink
-from timely_spark.runtime.sinks.sink import Output
+from timely_spark.runtime.sinks.delta_upsert import PLACE, RANK, Upsert
+from timely_spark.runtime.sinks.sink import STAMP, Output
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.state.arrow import to_bytes
@@ -83,9 +87,9 @@ def test_a_table_that_a_dying_run_makes_while_the_next_one_starts_is_its_own(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared(spark, tmp_path)
-    looks = iter([False])
-    exists = DeltaSink._exists
-    monkeypatch.setattr(DeltaSink, "_exists", lambda *args: next(looks, None) is None and exists(*args))
+    looks = iter([None])
+    properties = DeltaSink._properties
+    monkeypatch.setattr(DeltaSink, "_properties", lambda *args: next(looks, ...) and properties(*args))
 
     deliver(spark, prepared(spark, tmp_path), 0, (1, "a", 1))
 
@@ -136,6 +140,45 @@ def test_an_epoch_that_comes_again_in_another_group_is_written_once(
     again.deliver(spark, 3, [third, fourth])
 
     assert rows_of(tmp_path, "k", "v") == [(epoch, "a") for epoch in range(4)]
+
+
+@pytest.mark.parametrize(("keys", "diff", "epoch"), CASES)
+def test_spark_and_deltalake_write_the_same_table(
+    keys: tuple[str, ...],
+    diff: bool,  # noqa: FBT001
+    epoch: bool,  # noqa: FBT001
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    sinks = [upserting(tmp_path / name, keys, diff=diff, epoch=epoch) for name in ("spark", "deltalake")]
+    sinks[0]._folder = None
+    for version, delivery in enumerate(changing(keys, diff=diff, seed=7, epochs=4)):
+        for sink, session in zip(sinks, (spark, None), strict=True):
+            sink.deliver(session, version, parts(delivery, diff=diff))  # type: ignore[arg-type]
+    tables = [spark.read.format("delta").load(str(tmp_path / name)) for name in ("spark", "deltalake")]
+    assert tables[0].schema == tables[1].schema
+    rows = [table.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false'))") for table in tables]
+    assert_df_equality(*rows, ignore_row_order=True)
+
+
+def test_the_last_records_of_a_large_epoch_are_those_of_a_small_one(spark: SparkSession) -> None:
+    draw, schema = random.Random(5), pa.schema([(STAMP, pa.int64()), ("k", pa.float64()), *[*CHANGES][1:]])
+    records = pa.Table.from_pylist(
+        [
+            {STAMP: draw.randint(0, 3), "k": draw.choice([None, 0.0, -0.0, float("nan"), 1.5]), "v": str(n)}
+            | {"diff": draw.choice([None, -1, 1, 2])}
+            for n in range(40)
+        ],
+        schema,
+    )
+    frame = to_frame(spark, records.append_column(PLACE, pa.array(range(40), pa.int64())))
+    for diff in ("diff", None):
+        upsert = Upsert(keys=["k"], diff=diff, columns=["k", "v"], epoch=True)
+        of_spark = upsert.last_of(frame).drop(PLACE, RANK).toPandas()
+        ours = upsert.last(records).to_pandas()
+        assert sorted(map(repr, of_spark.itertuples(index=False))) == sorted(
+            map(repr, ours.itertuples(index=False))
+        )
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

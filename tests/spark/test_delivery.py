@@ -19,7 +19,7 @@ from timely_spark.graph import Monotone
 from timely_spark.operators.output_vertex import VOID, MonotoneOutput
 from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
-from timely_spark.runtime.sinks import delivery, delta, delta_append
+from timely_spark.runtime.sinks import delivery, delta, delta_local
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import FolderSink
@@ -351,7 +351,7 @@ def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed
             msg = "the table cannot be written"
             raise PermissionError(msg)
         saved.append(version)
-        return delta_append.appended(folder, records, app, version, owner)
+        return delta_local.appended(folder, records, app, version, owner)
 
     flow, x = build()
     for epoch in range(2):

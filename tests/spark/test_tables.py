@@ -190,7 +190,7 @@ def test_a_write_that_another_table_interrupts_is_not_tried_on_that_one(
     merge = table.alias().merge().whenMatchedUpdate().whenNotMatchedInsert()
     merge.execute.side_effect = save = mock.Mock(side_effect=MetadataChangedException)
     own = mock.Mock(side_effect=[None, OutputMismatch.lost("t")])
-    methods = {"_check_own": own, "_save": save, "_table": lambda *_: table, "_last_per_key": mock.Mock()}
+    methods = {"_check_own": own, "_save": save, "_table": lambda *_: table}
     for name, method in methods.items():
         monkeypatch.setattr(DeltaSink, name, method)
     monkeypatch.setattr(delta, "_with_epochs", mock.MagicMock())
@@ -224,5 +224,5 @@ def test_a_table_is_the_outputs_own_by_its_properties(
     session.sql.return_value.collect.return_value = list((by_spark or {}).items())
     sink = DeltaSink("/tables/t", _own={"owner": "me"}, _folder="/tables/t")
     with nullcontext() if own else pytest.raises(OutputMismatch):
-        sink._check_own(session)
+        sink._check_own(sink._properties(session))
     assert session.sql.called == (by_spark is not None)

@@ -17,14 +17,15 @@ from timely_spark.graph.quoting import identifier, literal, table_name
 from timely_spark.graph.schema import every_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied, on_one_machine
-from timely_spark.runtime.sinks.delivery import arrow_schema, spark_schema
-from timely_spark.runtime.sinks.delta_append import appended, local_folder, properties
+from timely_spark.runtime.sinks.delivery import arrow_schema, spark_schema, to_frame
 from timely_spark.runtime.sinks.delta_history import DeltaHistory
+from timely_spark.runtime.sinks.delta_local import appended, local_folder, merged, properties
+from timely_spark.runtime.sinks.delta_upsert import PLACE, Upsert
 from timely_spark.runtime.sinks.sink import EPOCH, STAMP, Output, Parts, Sink, with_epoch, with_epoch_column
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder, DeltaTable
-    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
     from pyspark.sql.types import StructType
 
 _OWNER = "timely_spark.checkpoint"
@@ -39,10 +40,6 @@ _CHANGED = "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS"
 _BY_NAME = {"delta.columnMapping.mode": "name"}
 #: Folders here of which a session on Databricks has other URIs.
 _MOUNTS = ("/Volumes/", "/dbfs/")
-#: Columns of an upsert's source: a record's position in its epoch, its rank among the records of its key, and
-#: the sum of the diffs of its key.
-_PLACE, _RANK, _MORE = "__timely_place", "__timely_rank", "__timely_more"
-
 #: What Spark says of keys that do not tell records apart; ours before and after it.
 _MANY, _TELL_APART = "are the keys of more than one record", "give keys that tell the records apart."
 _TWICE = re.compile(rf"({{.*?}}) {_MANY}")
@@ -97,16 +94,18 @@ class DeltaSink(Sink):
             )
             raise OutputMismatch(msg, hint=hint)
         mapping = _BY_NAME if any(map(_ODD.search, every_name(output.schema))) else {}
+        self._folder = self._here(session)
+        present = self._properties(session)
         if output.resumed:
-            self._check_own(session)
-        exists = self._exists(session)
-        schema = self._schema(output, self._table(session).toDF().columns if exists else [])
-        if not exists:
-            self._make(session, schema, {**self._own, **mapping})
+            self._check_own(present)
+        schema = self._schema(output, self._table(session).toDF().columns if present is not None else [])
+        if present is None:
+            present = self._make(session, schema, {**self._own, **mapping})
+            self._folder = self._here(session)
         table = self._table(session)
-        place = self._place_of(table, session)
+        # to tell the place, Delta computes the table's state
+        place = Path(self._folder).as_uri() if self._folder else str(table.detail().collect()[0]["location"])
         self._folder = local_folder(place)
-        present = self._properties(session) or {}
         owner = present.get(_OWNER)
         if owner != identity and self._replaces(owner):
             self._overwrite(session, schema, self._own, mapping)
@@ -158,14 +157,15 @@ class DeltaSink(Sink):
         if not parts:
             return
         self._check_whole(session)
+        records = None
+        if not any(part.is_large for part in parts):
+            records = pa.concat_tables([with_epoch_column(part.table, part.epoch, STAMP) for part in parts])
         if self.keys:
-            self._upsert(session, version, parts)
+            self._upsert(session, version, parts, records)
             return
-        if self._folder is not None and not any(part.is_large for part in parts):
-            tables = [with_epoch_column(part.table, part.epoch, EPOCH) for part in parts]
-            records = pa.concat_tables(tables).select([EPOCH, *self._columns])
-            records = records.cast(arrow_schema(records.schema))
-            if appended(self._folder, records, self._app, version, self._own):
+        if records is not None and self._folder is not None:
+            table = records.select([STAMP, *self._columns]).rename_columns([EPOCH, *self._columns])
+            if appended(self._folder, _cast(table), self._app, version, self._own):
                 return
         frame = _with_epochs(session, parts).withColumnRenamed(STAMP, EPOCH)
         frame = frame.select(*map(identifier, [EPOCH, *self._columns]))
@@ -173,13 +173,24 @@ class DeltaSink(Sink):
         writer = writer.option("txnAppId", self._app).option("txnVersion", version)
 
         def append() -> None:
-            self._check_own(session)  # each time: the commit in between may have been of another table
+            self._check_own(
+                self._properties(session)
+            )  # each time: the commit in between may have been of another table
             self._save(writer)
 
         _tried(append)
 
-    def _upsert(self, session: SparkSession, version: int, parts: Parts) -> None:
-        frame = self._last_per_key(_with_epochs(session, parts, order=_PLACE))
+    def _upsert(self, session: SparkSession, version: int, parts: Parts, records: pa.Table | None) -> None:
+        """Write the last records of the keys; the `records` of large parts are read by tasks."""
+        upsert = Upsert(keys=self.keys, diff=self.diff, columns=self._columns, epoch=bool(self.epoch))
+        if records is None:
+            frame = upsert.last_of(_with_epochs(session, parts, order=PLACE))
+        else:
+            last = _cast(upsert.last(records))
+            app, owner = self._app, self._own
+            if self._folder and merged(self._folder, last, upsert, app=app, version=version, owner=owner):
+                return
+            frame = to_frame(session, last)
         # MERGE reads the transaction from the session's settings; only this query writes with its session
         pair = {f"{_TXN}AppId": self._app, f"{_TXN}Version": str(version)}
         with applied(session, pair) as refused:
@@ -191,63 +202,36 @@ class DeltaSink(Sink):
                 )
                 raise OutputMismatch(msg, hint=hint)
             try:
-                _tried(lambda: self._merge(session, frame).execute())
+                _tried(lambda: self._merge(session, frame, upsert).execute())
             except Exception as error:
                 if (match := _TWICE.search(str(error))) is None:
                     raise
                 msg = f"{self.target}: {match[1]} {_MANY}"
                 raise SchemaError(msg, hint=_TELL_APART) from error
 
-    def _merge(self, session: SparkSession, frame: DataFrame) -> DeltaMergeBuilder:
+    def _merge(self, session: SparkSession, frame: DataFrame, upsert: Upsert) -> DeltaMergeBuilder:
         """The upsert of an epoch's last records into the table as it is now, if it is still this output's."""
-        self._check_own(session)
-        same = " AND ".join(f"{identifier('t', key)} <=> {_s(key)}" for key in self.keys)
-        values: dict[str, str | Column] = {identifier(name): _s(name) for name in self._columns}
-        newer = "TRUE"
-        if self.epoch:
-            values[identifier(EPOCH)] = _s(STAMP)
-            # with release="arrival", an older epoch may come after a newer one
-            newer = f"{_s(STAMP)} >= coalesce({identifier('t', EPOCH)}, {_s(STAMP)})"
-        merge = self._table(session).alias("t").merge(frame.alias("s"), same)
-        if self.diff is not None:
-            two: dict[str, str | Column] = {identifier(self.keys[0]): self._two_records()}
-            merge = merge.whenMatchedUpdate(f"{_s(_MORE)} > 0 AND {newer}", two)
-            merge = merge.whenMatchedDelete(f"{_s(self.diff)} < 0 AND {newer}")
-            merge = merge.whenMatchedUpdate(newer, values)
-            merge = merge.whenNotMatchedInsert(f"{_s(_MORE)} > 1", values | two)
-            return merge.whenNotMatchedInsert(f"{_s(self.diff)} > 0", values)
-        return merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(values=values)
+        self._check_own(self._properties(session))
+        merge = self._table(session).alias("t").merge(frame.alias("s"), upsert.same)
+        key = ", ".join(identifier("s", key) for key in self.keys)
+        for clause in upsert.clauses(f"raise_error(concat(to_json(struct({key})), ' {_MANY}'))"):
+            if not clause.matched:
+                merge = merge.whenNotMatchedInsert(clause.condition, dict(clause.values or {}))
+            elif clause.values is None:
+                merge = merge.whenMatchedDelete(clause.condition)
+            else:
+                merge = merge.whenMatchedUpdate(clause.condition, dict(clause.values))
+        return merge
 
-    def _two_records(self) -> str:
-        """An error in place of a row's key, which has a second record."""
-        key = ", ".join(map(_s, self.keys))
-        return f"raise_error(concat(to_json(struct({key})), ' {_MANY}'))"
-
-    def _last_per_key(self, frame: DataFrame) -> DataFrame:
-        """The last row of each key; of a -1 of the old and a +1 of the new record, the +1."""
-        from pyspark.sql import Window
-        from pyspark.sql.functions import col, max, row_number, sum
-
-        ranked = [STAMP, *([self.diff] if self.diff is not None else []), _PLACE]
-        keys = Window.partitionBy(*map(identifier, self.keys))
-        last = keys.orderBy(*(col(identifier(column)).desc() for column in ranked))
-        if self.diff is not None:
-            # an epoch in which a key has two records is an error, also if a later one removes the first
-            until = keys.orderBy(identifier(STAMP)).rangeBetween(Window.unboundedPreceding, Window.currentRow)
-            frame = frame.withColumn(_MORE, sum(identifier(self.diff)).over(until))
-            frame = frame.withColumn(_MORE, max(_MORE).over(keys))
-        return frame.withColumn(_RANK, row_number().over(last)).where(f"{_RANK} = 1")
-
-    def _check_own(self, session: SparkSession) -> None:
+    def _check_own(self, present: Mapping[str, str] | None) -> None:
         """Check that the table is still there, and this output's: a recreated table lacks earlier epochs."""
-        own = self._properties(session)
-        if own is None or not self._own.items() <= own.items():
+        if present is None or not self._own.items() <= present.items():
             raise OutputMismatch.lost(self.target)
 
     def _check_whole(self, session: SparkSession) -> None:
         """Fail if another writer removed epochs that Delta still counts as committed."""
         if self._history is not None and not self._history.is_complete():
-            self._check_own(session)
+            self._check_own(self._properties(session))
             raise OutputMismatch.taken_away(self.target)
 
     # -- the table -------------------------------------------------------------------------------------------
@@ -274,14 +258,12 @@ class DeltaSink(Sink):
             return DeltaTable.forPath(session, self.target)
         return DeltaTable.forName(session, self._sql)
 
-    def _place_of(self, table: DeltaTable, session: SparkSession) -> str:
-        """The table's URI. To tell it, Delta computes the table's state, which a folder here does without."""
+    def _here(self, session: SparkSession) -> str | None:
+        """The folder of a table that is given by its folder, if that is surely on this machine."""
         folder = self.is_path and on_one_machine(session) and not self.target.startswith(_MOUNTS)
-        if folder and Path(self.target, "_delta_log").is_dir():
-            return Path(self.target).as_uri()
-        return str(table.detail().collect()[0]["location"])
+        return self.target if folder and Path(self.target, "_delta_log").is_dir() else None
 
-    def _properties(self, session: SparkSession) -> dict[str, str] | None:
+    def _properties(self, session: SparkSession) -> Mapping[str, str] | None:
         """The table's properties; None if there is no table."""
         own = properties(self._folder) if self.is_path and self._folder is not None else None
         if own is None and self._exists(session):
@@ -294,7 +276,10 @@ class DeltaSink(Sink):
         else:
             writer.saveAsTable(self._sql)
 
-    def _make(self, session: SparkSession, schema: StructType, properties: Mapping[str, str]) -> None:
+    def _make(
+        self, session: SparkSession, schema: StructType, properties: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Create the table; returns its properties."""
         from pyspark.errors import AnalysisException
 
         writer = session.createDataFrame([], schema).writeTo(self._sql).using("delta")
@@ -303,8 +288,10 @@ class DeltaSink(Sink):
         try:
             writer.create()
         except AnalysisException:  # perhaps the JVM of a killed driver has just made it
-            if not self._exists(session):
+            if (present := self._properties(session)) is None:
                 raise
+            return present
+        return properties
 
     def _overwrite(
         self, session: SparkSession, schema: StructType, owner: Mapping[str, str], mapping: Mapping[str, str]
@@ -321,9 +308,9 @@ class DeltaSink(Sink):
         session.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({listed})")
 
 
-def _s(column: str) -> str:
-    """A column of the merge's source."""
-    return identifier("s", column)
+def _cast(records: pa.Table) -> pa.Table:
+    """The records in the types that Spark and files use."""
+    return records.cast(arrow_schema(records.schema))
 
 
 def _with_epochs(session: SparkSession, parts: Parts, *, order: str | None = None) -> DataFrame:

@@ -1,0 +1,428 @@
+"""Writes to Delta tables by deltalake: each transaction once, and only to tables that take no more."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.tables import operations, rows_of
+from timely_spark.operators.output_vertex import OutputVertex as Vertex
+from timely_spark.runtime.errors import OutputMismatch
+from timely_spark.runtime.sinks import delta_local
+from timely_spark.runtime.sinks.delivery import Delivery
+from timely_spark.runtime.sinks.delta import DeltaSink
+from timely_spark.runtime.sinks.delta_history import DeltaHistory
+from timely_spark.runtime.sinks.delta_local import appended, local_folder, merged, properties
+from timely_spark.runtime.sinks.delta_upsert import Upsert
+from timely_spark.runtime.sinks.sink import STAMP
+from timely_spark.runtime.storage.blobs import Blobs
+from timely_spark.runtime.storage.files import Files
+from timely_spark.state.arrow import to_bytes
+
+deltalake = pytest.importorskip(
+    "deltalake", reason="an environment without Delta, as that of `make test-spark`"
+)
+OWN = {"its.owner": "one"}
+SCHEMA = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("word", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("price", pa.decimal128(10, 2)),
+        ("tags", pa.list_(pa.string())),
+        ("pair", pa.struct([("a", pa.int32()), ("b", pa.float64())])),
+    ]
+)
+
+
+def records(*words: str) -> pa.Table:
+    rows = [
+        {"epoch": 0, "word": word, "at": None, "local": None, "price": None, "tags": [word], "pair": None}
+        for word in words
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def part(epoch: int, word: str) -> Delivery:
+    table = records(word).drop_columns(["epoch"])
+    return Delivery(epoch, [to_bytes(table)], Blobs(Files("/nowhere")), Vertex(table.schema))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    deltalake.DeltaTable.create(tmp_path, schema=SCHEMA, configuration=OWN, raise_if_key_not_exists=False)
+    return str(tmp_path)
+
+
+def words(folder: str) -> list[str]:
+    found = (
+        deltalake.QueryBuilder()
+        .register("t", deltalake.DeltaTable(folder))
+        .execute("SELECT word FROM t ORDER BY word")
+    )
+    return pa.table(found)["word"].to_pylist()  # type: ignore[no-any-return]
+
+
+def test_a_folder_of_another_host_is_not_local() -> None:
+    assert local_folder("file:///tmp/a") == local_folder("file:/tmp/a") == "/tmp/a"
+    assert local_folder("file://host/tmp/a") is None
+
+
+def test_a_transaction_is_committed_once(folder: str) -> None:
+    assert appended(folder, records("a", "b"), "app", 3, OWN)
+    assert appended(folder, records("a", "b"), "app", 3, OWN)
+    assert appended(folder, records("c"), "app", 2, OWN), "an earlier one is there, as Delta says"
+    assert appended(folder, records("d"), "another", 2, OWN)
+
+    deltalake.DeltaTable(folder).create_checkpoint()
+    assert appended(folder, records("a", "b"), "app", 3, OWN)
+    assert appended(folder, records("e"), "app", 4, OWN)
+
+    assert words(folder) == ["a", "b", "d", "e"]
+    assert deltalake.DeltaTable(folder).transaction_version("app") == 4
+
+
+def test_files_may_be_compacted_in_between(folder: str) -> None:
+    for version in range(3):
+        assert appended(folder, records(f"{version}"), "app", version, OWN)
+        deltalake.DeltaTable(folder).optimize.compact()
+
+    assert words(folder) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "options"),
+    [
+        (SCHEMA, {"configuration": OWN | {"delta.appendOnly": "true"}}),
+        (SCHEMA, {"configuration": {"its.owner": "another"}}),
+        (SCHEMA, {"partition_by": ["word"]}),
+        (SCHEMA.set(1, pa.field("word", pa.string(), nullable=False)), {}),
+        (SCHEMA.append(pa.field("more", pa.int64())), {}),
+        (SCHEMA.remove(6), {}),
+        (SCHEMA.set(1, pa.field("word", pa.string(), metadata={"comment": "of a text"})), {}),
+    ],
+    ids=["property", "owner", "partitions", "not null", "a column more", "a column less", "a comment"],
+)
+def test_other_tables_are_left_to_spark(
+    schema: pa.Schema, options: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"configuration": OWN, "raise_if_key_not_exists": False} | options
+    deltalake.DeltaTable.create(tmp_path, schema=schema, **options)
+
+    assert not appended(str(tmp_path), records("a"), "app", 0, OWN)
+
+    assert deltalake.DeltaTable(tmp_path).version() == 0
+    assert not caplog.text, "nothing was tried"
+
+
+def test_a_table_with_a_feature_of_its_own_is_left_to_spark(folder: str) -> None:
+    feature = deltalake.TableFeatures.ChangeDataFeed
+    deltalake.DeltaTable(folder).alter.add_feature(feature, allow_protocol_versions_increase=True)
+
+    assert not appended(folder, records("a"), "app", 0, OWN)
+
+
+def test_nothing_is_appended_to_a_table_that_lost_epochs(folder: str) -> None:
+    history = DeltaHistory(folder, "app")
+    history.begin(own=True, delivered=False)
+    columns = [name for name in SCHEMA.names if name != "epoch"]
+    sink = DeltaSink(folder, _app="app", _own=OWN, _columns=columns, _folder=folder, _history=history)
+    for epoch, word in enumerate("ab"):
+        sink.deliver(None, epoch, [part(epoch, word)])  # type: ignore[arg-type]
+    deltalake.DeltaTable(folder).restore(1)
+
+    with pytest.raises(OutputMismatch, match="another writer restored"):
+        sink.deliver(None, 2, [part(2, "c")])  # type: ignore[arg-type]
+    assert words(folder) == ["a"]
+    deltalake.DeltaTable(folder).alter.set_table_properties(
+        {"its.owner": "another"}, raise_if_not_exists=False
+    )
+    with pytest.raises(OutputMismatch, match="overwritten by another flow"):
+        sink.deliver(None, 2, [part(2, "c")])  # type: ignore[arg-type]
+
+
+def test_properties_are_those_of_the_table(folder: str) -> None:
+    assert properties(folder) == OWN
+    assert properties(folder + "/nowhere") is None
+
+
+def test_what_fails_is_left_to_spark(folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert not appended(folder + "/nowhere", records("a"), "app", 0, OWN)
+
+    assert "Spark does" in caplog.text
+
+
+# -- upserts -------------------------------------------------------------------------------------------------
+
+CHANGES = pa.schema([("k", pa.int64()), ("v", pa.string()), ("diff", pa.int64())])
+OF_CHANGES = Upsert(keys=["k"], diff="diff", columns=["k", "v"], epoch=False)
+#: a column of each kind whose values the two libraries may write in another way
+VALUES = {
+    "whole": (pa.int16(), [7, -3]),
+    "part": (pa.float64(), [float("nan"), -0.0, 0.0, float("inf")]),
+    "flag": (pa.bool_(), [True, False]),
+    "price": (pa.decimal128(20, 3), [Decimal("-0.125"), Decimal("12345678901234567.000")]),
+    "day": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+    "at": (pa.timestamp("us", "UTC"), [dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.timezone.utc)]),
+    "local": (
+        pa.timestamp("us"),
+        [dt.datetime.fromisoformat(at) for at in ("0001-01-01", "2024-03-31 02:30")],
+    ),
+    "raw": (pa.binary(), [b"", b"\x00\xff"]),
+    "word": (pa.string(), ["", "Ünï \0'`\"", "\u4e2d\u6587", "\N{GRINNING FACE}"]),
+    "tags": (pa.list_(pa.string()), [[], [None], ["a", None, ""]]),
+    "pair": (
+        pa.struct([("a", pa.int32()), ("b", pa.struct([("c", pa.list_(pa.float32()))]))]),
+        [{"a": None, "b": None}, {"a": 1, "b": {"c": [None, 1.5]}}, {"a": 2, "b": {"c": None}}],
+    ),
+    "named": (pa.map_(pa.string(), pa.int64()), [[], [("x", None)], [("y", 2), ("", 3)]]),
+}
+
+
+def changing(
+    keys: tuple[str, ...], *, diff: bool, seed: int, epochs: int = 6
+) -> Iterator[list[tuple[int, list[dict[str, Any]]]]]:
+    """Deliveries of one epoch or several: records of all columns, and of their diffs."""
+    draw = random.Random(seed)
+    rows: dict[Any, dict[str, Any]] = {}
+    epoch = 0
+    while epoch < epochs:
+        delivery = []
+        for _ in range(draw.randint(1, 3)):
+            records = []
+            changed = {}
+            for _ in range(draw.randint(1, 6)):
+                row = {name: draw.choice([None, *values]) for name, (_, values) in VALUES.items()}
+                changed[tuple(str(row[name]) for name in keys)] = row
+            for key, row in changed.items():
+                before = rows.pop(key, None)
+                records += [row | {"diff": 1}] if before is None else [before | {"diff": -1}]
+                if before is None or draw.random() < 0.7:
+                    records += [] if before is None else [row | {"diff": 1}]
+                    rows[key] = row
+            draw.shuffle(records)
+            delivery.append((epoch if diff else draw.randint(max(0, epoch - 2), epoch), records))
+            epoch += 1
+        yield sorted(delivery, key=lambda part: part[0])
+
+
+def schema_of(*, epoch: bool) -> pa.Schema:
+    """The columns of a table that has one of the user's, too."""
+    columns = [(name, kind) for name, (kind, _) in VALUES.items()]
+    return pa.schema([*[("epoch", pa.int64())] * epoch, *columns, ("more", pa.string())])
+
+
+def upserting(folder: Path, keys: tuple[str, ...], *, diff: bool, epoch: bool) -> DeltaSink:
+    """An output of such deliveries."""
+    schema = schema_of(epoch=epoch)
+    deltalake.DeltaTable.create(folder, schema=schema, configuration=OWN, raise_if_key_not_exists=False)
+    return DeltaSink(
+        str(folder),
+        keys=keys,
+        diff="diff" if diff else None,
+        epoch=epoch,
+        _app="app",
+        _own=OWN,
+        _columns=[*VALUES],
+        _folder=str(folder),
+        _by_epoch=False,
+    )
+
+
+def parts(delivery: list[tuple[int, list[dict[str, Any]]]], *, diff: bool) -> list[Delivery]:
+    fields = [(name, kind) for name, (kind, _) in VALUES.items()] + [("diff", pa.int64())] * diff
+    tables = [(epoch, pa.Table.from_pylist(records, pa.schema(fields))) for epoch, records in delivery]
+    blobs = Blobs(Files("/nowhere"))
+    return [Delivery(epoch, [to_bytes(table)], blobs, Vertex(table.schema)) for epoch, table in tables]
+
+
+#: keys, and whether there are a diff and a column of epochs
+CASES = [
+    (("word",), True, False),
+    (("whole", "flag"), True, True),
+    (("at", "price", "day", "local", "raw"), False, True),
+    (("whole", "word"), False, False),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("keys", "diff", "epoch"), CASES)
+def test_the_last_record_of_each_key_is_in_the_table(
+    keys: tuple[str, ...],
+    diff: bool,  # noqa: FBT001
+    epoch: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    sink = upserting(tmp_path, keys, diff=diff, epoch=epoch)
+    expected: dict[Any, tuple[int, dict[str, Any]]] = {}
+    for version, delivery in enumerate(changing(keys, diff=diff, seed=len(keys))):
+        sink.deliver(None, version, parts(delivery, diff=diff))  # type: ignore[arg-type]  # without Spark
+        sink.deliver(None, version, parts(delivery, diff=diff))  # type: ignore[arg-type]
+        before = dict(expected)
+        for number, records in delivery:
+            for record in sorted(records, key=lambda record: record["diff"] if diff else 0):
+                key = tuple(str(record[name]) for name in keys)
+                if epoch and key in before and before[key][0] > number:
+                    continue
+                expected.pop(key, None)
+                if not diff or record["diff"] > 0:
+                    expected[key] = (number, record)
+        rows = [{"epoch": number, "more": None} | row for number, row in expected.values()]
+        table = pa.Table.from_pylist(rows, schema=schema_of(epoch=epoch))
+        rows_now = deltalake.DeltaTable(tmp_path).to_pyarrow_table().to_pylist()
+        assert sorted(map(repr, rows_now)) == sorted(map(repr, table.to_pylist()))
+
+
+def changes(*rows: tuple[Any, ...]) -> pa.Table:
+    return OF_CHANGES.last(
+        pa.Table.from_pylist(
+            [{STAMP: 0, "k": k, "v": v, "diff": diff} for k, v, diff in rows],
+            CHANGES.insert(0, pa.field(STAMP, pa.int64())),
+        )
+    )
+
+
+def upserted(folder: str | Path, version: int, *rows: tuple[Any, ...]) -> bool:
+    return merged(str(folder), changes(*rows), OF_CHANGES, app="app", version=version, owner=OWN)
+
+
+def current(folder: Path, **options: Any) -> Path:
+    columns = CHANGES.remove(2)
+    options = {"schema": columns, "configuration": OWN, "raise_if_key_not_exists": False} | options
+    deltalake.DeltaTable.create(folder, **options)
+    return folder
+
+
+def test_a_second_record_of_a_key_is_left_to_spark_which_raises_the_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    current(tmp_path)
+    assert upserted(tmp_path, 0, (1, "a", 1), (None, "n", 1))
+
+    for rows in ([(1, "b", 1)], [(None, "b", 1)], [(2, "b", 1), (2, "c", 1)], [(3, "x", 1), (1, "a", 1)]):
+        caplog.clear()
+        assert not upserted(tmp_path, 1, *rows)
+        assert "more than one record" in caplog.text
+    assert upserted(tmp_path, 1, (1, "a", -1), (1, "z", 1), (None, "n", -1), (7, "gone", -1))
+    assert rows_of(tmp_path) == [(1, "z")]
+
+
+@pytest.mark.parametrize("diff", [None, "diff"])
+def test_an_older_epoch_never_replaces_the_record_of_a_newer_one(diff: str | None, tmp_path: Path) -> None:
+    """By arrival an older epoch may come after a newer one."""
+    current(tmp_path, schema=CHANGES.set(2, pa.field("epoch", pa.int64())))
+    before = pa.table({"k": [1, 2, 3], "v": ["a", "a", "a"], "epoch": [5, 3, None]})
+    deltalake.write_deltalake(tmp_path, before, mode="append")
+    upsert = Upsert(keys=["k"], diff=diff, columns=["k", "v"], epoch=True)
+    for version, weight in enumerate([0, -1]):
+        records = pa.table({"k": [1, 2, 3], "v": ["b"] * 3, "diff": [weight] * 3, STAMP: [4] * 3})
+        last = upsert.last(records)
+        assert merged(str(tmp_path), last, upsert, app="app", version=version, owner=OWN)
+        replaced = diff is None or version == 0
+        assert rows_of(tmp_path) == [(1, "a", 5), *[(2, "b", 4), (3, "b", 4)] * replaced]
+
+
+def test_keys_may_have_odd_names(tmp_path: Path) -> None:
+    names = ["it's", "s.x", "k`y", '"v"', "SELECT", "Kelvin", "\u4e2d", "_metadata"]
+    upsert = Upsert(keys=names, diff=None, columns=[*names, "v"], epoch=False)
+    current(tmp_path, schema=pa.schema([(name, pa.int64()) for name in [*names, "v"]]))
+    for version in range(2):
+        table = pa.table({name: [1, None] for name in names} | {"v": [version] * 2, STAMP: [0] * 2})
+        assert merged(str(tmp_path), table, upsert, app="app", version=version, owner=OWN)
+
+    assert sorted(rows_of(tmp_path, "v")) == [(1,), (1,)]
+    assert operations(tmp_path)[0] == "MERGE"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"configuration": OWN | {"delta.enableChangeDataFeed": "true"}},
+        {"configuration": {"its.owner": "another"}},
+        {"partition_by": ["v"]},
+        {"schema": CHANGES.remove(2).set(0, pa.field("k", pa.int64(), nullable=False))},
+        {"schema": pa.schema([("k", pa.float64()), ("v", pa.string())])},
+        {"schema": pa.schema([("k", pa.struct([("x", pa.int64())])), ("v", pa.string())])},
+    ],
+    ids=["property", "owner", "partitions", "not null", "keys of floats", "nested keys"],
+)
+def test_upserts_to_other_tables_are_left_to_spark(
+    options: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    current(tmp_path, **options)
+    kind = options.get("schema", CHANGES).field("k").type
+    table = changes((1, "a", 1))
+    table = table.set_column(1, "k", pa.nulls(1, kind))
+
+    assert not merged(str(tmp_path), table, OF_CHANGES, app="app", version=0, owner=OWN)
+
+    assert deltalake.DeltaTable(tmp_path).version() == 0
+    assert not caplog.text, "nothing was tried"
+
+
+def test_upserts_to_large_tables_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    current(tmp_path)
+    assert upserted(tmp_path, 0, (1, "a", 1))
+    monkeypatch.setattr(delta_local, "LARGEST", 100)
+
+    assert upserted(tmp_path, 0, (1, "a", 1)), "it is there"
+    assert not upserted(tmp_path, 1, (2, "b", 1))
+
+
+BY_OTHERS = {
+    "a row": lambda place: deltalake.write_deltalake(place, pa.table({"k": [2], "v": ["b"]}), mode="append"),
+    "a row less": lambda place: deltalake.DeltaTable(place).delete("k = 1"),
+    "the same transaction": lambda place: upserted(place, 1, (2, "b", 1)),
+    "another owner": lambda place: deltalake.DeltaTable(place).alter.set_table_properties(
+        {"its.owner": "another"}, raise_if_not_exists=False
+    ),
+}
+
+
+@pytest.mark.parametrize("writes", BY_OTHERS.values(), ids=BY_OTHERS)
+def test_an_upsert_that_another_writer_interrupts_is_left_to_spark(
+    writes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    upserted(current(tmp_path), 0, (1, "a", 1))
+    merge, calls = deltalake.DeltaTable.merge, iter([writes])
+
+    def interrupted(table: Any, *args: Any, **options: Any) -> Any:
+        for call in calls:
+            call(tmp_path)
+        return merge(table, *args, **options)
+
+    monkeypatch.setattr(deltalake.DeltaTable, "merge", interrupted)
+    assert not upserted(tmp_path, 1, (2, "c", 1))
+
+    assert "Spark does" in caplog.text
+    assert deltalake.DeltaTable(tmp_path).version() == 2
+
+
+def test_the_last_record_of_a_key_and_the_most_records_that_it_had() -> None:
+    schema = pa.schema([(STAMP, pa.int64()), ("k", pa.float64()), ("v", pa.string()), ("diff", pa.int32())])
+    nan = float("nan")
+    rows = [
+        (1, 0.0, "c", 1), (0, -0.0, "a", 1), (1, 0.0, "a", -1),  # one record after each epoch
+        (0, nan, "a", 1), (0, nan, "b", 1), (2, nan, "a", -1), (2, nan, "b", None),  # two after the first
+        (3, None, "z", -1), (2, None, "y", -1),
+    ]  # fmt: skip
+    records = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+
+    last = OF_CHANGES.last(records).drop_columns("k")
+
+    assert sorted(last.to_pylist(), key=str) == sorted(
+        [
+            {STAMP: 1, "v": "c", "diff": 1, "__timely_more": 1},
+            {STAMP: 2, "v": "a", "diff": -1, "__timely_more": 2},
+            {STAMP: 3, "v": "z", "diff": -1, "__timely_more": -1},
+        ],
+        key=str,
+    )
