@@ -330,15 +330,28 @@ def test_an_older_epoch_never_replaces_the_record_of_a_newer_one(diff: str | Non
         assert rows_of(tmp_path) == [(1, "a", 5), *[(2, "b", 4), (3, "b", 4)] * replaced]
 
 
+def test_columns_of_the_users_keep_their_values(tmp_path: Path) -> None:
+    current(tmp_path, schema=CHANGES.set(2, pa.field("more", pa.string())))
+    assert upserted(tmp_path, 0, (1, "a", 1), (2, "b", 1))
+    deltalake.DeltaTable(tmp_path).update({"more": "'x'"})
+
+    assert upserted(tmp_path, 1, (1, "a", -1), (1, "z", 1), (2, "b", -1))
+    assert upserted(tmp_path, 2, (2, "b", 1))
+
+    assert rows_of(tmp_path) == [(1, "z", "x"), (2, "b", None)]
+
+
 def test_keys_may_have_odd_names(tmp_path: Path) -> None:
-    names = ["it's", "s.x", "k`y", '"v"', "SELECT", "Kelvin", "\u4e2d", "_metadata"]
-    upsert = Upsert(keys=names, diff=None, columns=[*names, "v"], epoch=False)
-    current(tmp_path, schema=pa.schema([(name, pa.int64()) for name in [*names, "v"]]))
+    names = ["it's", "s.x", "k`y", '"v"', "SELECT", "Kelvin", "\u4e2d", "_metadata", "t"]
+    upsert = Upsert(keys=names, diff=None, columns=[*names, "s", "v"], epoch=False)
+    parts = [("s", pa.struct([("t", pa.int64()), ("v", pa.int64())])), ("v", pa.int64())]
+    current(tmp_path, schema=pa.schema([*((name, pa.int64()) for name in names), *parts]))
     for version in range(2):
-        table = pa.table({name: [1, None] for name in names} | {"v": [version] * 2, STAMP: [0] * 2})
+        values = {"s": [{"t": 5, "v": 6}] * 2, "v": [version] * 2}
+        table = pa.table({name: [1, None] for name in names} | values | {STAMP: [0] * 2})
         assert merged(str(tmp_path), table, upsert, app="app", version=version, owner=OWN)
 
-    assert sorted(rows_of(tmp_path, "v")) == [(1,), (1,)]
+    assert rows_of(tmp_path, "v") == [(1,), (1,)]
     assert operations(tmp_path)[0] == "MERGE"
 
 

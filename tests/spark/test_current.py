@@ -152,7 +152,7 @@ def test_spark_and_deltalake_write_the_same_table(
 ) -> None:
     sinks = [upserting(tmp_path / name, keys, diff=diff, epoch=epoch) for name in ("spark", "deltalake")]
     sinks[0]._folder = None
-    for version, delivery in enumerate(changing(keys, diff=diff, seed=7, epochs=4)):
+    for version, delivery in enumerate(changing(keys, diff=diff, seed=7, epochs=3)):
         for sink, session in zip(sinks, (spark, None), strict=True):
             sink.deliver(session, version, parts(delivery, diff=diff))  # type: ignore[arg-type]
     tables = [spark.read.format("delta").load(str(tmp_path / name)) for name in ("spark", "deltalake")]

@@ -16,6 +16,7 @@ from tests.support.tables import rows_of
 from timely_spark.runtime.errors import OutputMismatch, TableUnsupported
 from timely_spark.runtime.sinks import delta
 from timely_spark.runtime.sinks.delta import DeltaSink, _tried
+from timely_spark.runtime.sinks.delta_upsert import Upsert
 
 
 def run(flow: ts.Dataflow, spark: SparkSession, checkpoint: str) -> Any:
@@ -194,10 +195,13 @@ def test_a_write_that_another_table_interrupts_is_not_tried_on_that_one(
     for name, method in methods.items():
         monkeypatch.setattr(DeltaSink, name, method)
     monkeypatch.setattr(delta, "_with_epochs", mock.MagicMock())
+    monkeypatch.setattr(Upsert, "last_of", lambda _, frame: frame)
     monkeypatch.setattr(delta, "applied", lambda *_: nullcontext([]))
 
     with pytest.raises(OutputMismatch):
-        DeltaSink("t", keys).deliver(mock.Mock(), 1, [SimpleNamespace(epoch=1, is_empty=False)])  # type: ignore[list-item]
+        DeltaSink("t", keys).deliver(
+            mock.Mock(), 1, [SimpleNamespace(epoch=1, is_empty=False, is_large=True)]
+        )  # type: ignore[list-item]
     assert save.call_count == 1
 
 
