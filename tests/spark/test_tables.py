@@ -191,7 +191,7 @@ def test_a_write_that_another_table_interrupts_is_not_tried_on_that_one(
     merge = table.alias().merge().whenMatchedUpdate().whenNotMatchedInsert()
     merge.execute.side_effect = save = mock.Mock(side_effect=MetadataChangedException)
     own = mock.Mock(side_effect=[None, OutputMismatch.lost("t")])
-    methods = {"_check_own": own, "_save": save, "_table": lambda *_: table}
+    methods = {"_check_own": own, "_properties": mock.Mock(), "_save": save, "_table": lambda *_: table}
     for name, method in methods.items():
         monkeypatch.setattr(DeltaSink, name, method)
     monkeypatch.setattr(delta, "_with_epochs", mock.MagicMock())
