@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -154,10 +155,15 @@ def test_properties_are_those_of_the_table(folder: str) -> None:
     assert properties(folder + "/nowhere") is None
 
 
-def test_what_fails_is_left_to_spark(folder: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_fails_is_left_to_spark(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     assert not appended(folder + "/nowhere", records("a"), "app", 0, OWN)
-
     assert "Spark does" in caplog.text
+
+    monkeypatch.setattr(deltalake.DeltaTable, "merge", mock.Mock(side_effect=NotImplementedError("a kind")))
+    assert not upserted(current(tmp_path / "now"), 0, (1, "a", 1))
+    assert "Spark does: a kind" in caplog.text
 
 
 # -- upserts -------------------------------------------------------------------------------------------------

@@ -100,7 +100,6 @@ def _is_committed(
     if find_spec("deltalake") is None:
         return False
     from deltalake import CommitProperties, DeltaTable, Transaction
-    from deltalake.exceptions import DeltaError
 
     try:
         table = DeltaTable(folder)
@@ -110,7 +109,7 @@ def _is_committed(
         if last is not None and last >= version:
             return True
         return write(table, CommitProperties(app_transactions=[Transaction(app, version)]))
-    except (DeltaError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - an error of Arrow's is one of Python's, of many kinds
         _log.warning("%s: deltalake could not write, Spark does: %s", folder, error)
         return False
 

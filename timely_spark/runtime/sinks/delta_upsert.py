@@ -85,7 +85,7 @@ class Upsert:
         if self.diff is not None:
             diffs = records[self.diff].cast(pa.int64())
         order = np.lexsort((diffs.fill_null(_LEAST).to_numpy(), epochs))
-        groups = group(records.take(order), self.keys)
+        groups = group(records.select(self.keys).take(order), self.keys)
         order, lasts = order[groups.order], groups.starts + groups.sizes - 1
         table = rows_at(records, order[lasts])
         if self.diff is None or not records.num_rows:
