@@ -401,7 +401,7 @@ def test_transactions_of_one_query_are_not_seen_by_another_nor_by_the_user(
     queries, inputs = [], []
     for name in ("one", "two"):
         flow = ts.Dataflow(name)
-        x = flow.input("x", "k long, n long")
+        x = flow.input("x", "k double, n long")  # by a key that is compared by Spark
         x.to_delta(str(tmp_path / name), keys="k")
         x.foreach_epoch(lambda frame, _: seen.append(frame.sparkSession.conf.get(app, None)))
         queries.append(flow.start(spark, checkpoint=str(tmp_path / f"c-{name}"), workers=1))
