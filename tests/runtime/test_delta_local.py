@@ -20,7 +20,7 @@ from timely_spark.runtime.sinks import delta_local
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.delta_history import DeltaHistory
-from timely_spark.runtime.sinks.delta_local import appended, local_folder, merged, properties
+from timely_spark.runtime.sinks.delta_local import appended, local_folder, properties, upserted
 from timely_spark.runtime.sinks.delta_upsert import Upsert
 from timely_spark.runtime.sinks.sink import STAMP
 from timely_spark.runtime.storage.blobs import Blobs
@@ -162,7 +162,7 @@ def test_what_fails_is_left_to_spark(
     assert "Spark does" in caplog.text
 
     monkeypatch.setattr(deltalake.DeltaTable, "merge", mock.Mock(side_effect=NotImplementedError("a kind")))
-    assert not upserted(current(tmp_path / "now"), 0, (1, "a", 1))
+    assert not put(current(tmp_path / "now"), 0, (1, "a", 1))
     assert "Spark does: a kind" in caplog.text
 
 
@@ -296,8 +296,8 @@ def changes(*rows: tuple[Any, ...]) -> pa.Table:
     )
 
 
-def upserted(folder: str | Path, version: int, *rows: tuple[Any, ...]) -> bool:
-    return merged(str(folder), changes(*rows), OF_CHANGES, app="app", version=version, owner=OWN)
+def put(folder: str | Path, version: int, *rows: tuple[Any, ...]) -> bool:
+    return upserted(str(folder), changes(*rows), OF_CHANGES, app="app", version=version, owner=OWN)
 
 
 def current(folder: Path, **options: Any) -> Path:
@@ -311,13 +311,13 @@ def test_a_second_record_of_a_key_is_left_to_spark_which_raises_the_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     current(tmp_path)
-    assert upserted(tmp_path, 0, (1, "a", 1), (None, "n", 1))
+    assert put(tmp_path, 0, (1, "a", 1), (None, "n", 1))
 
     for rows in ([(1, "b", 1)], [(None, "b", 1)], [(2, "b", 1), (2, "c", 1)], [(3, "x", 1), (1, "a", 1)]):
         caplog.clear()
-        assert not upserted(tmp_path, 1, *rows)
+        assert not put(tmp_path, 1, *rows)
         assert "more than one record" in caplog.text
-    assert upserted(tmp_path, 1, (1, "a", -1), (1, "z", 1), (None, "n", -1), (7, "gone", -1))
+    assert put(tmp_path, 1, (1, "a", -1), (1, "z", 1), (None, "n", -1), (7, "gone", -1))
     assert rows_of(tmp_path) == [(1, "z")]
 
 
@@ -331,18 +331,18 @@ def test_an_older_epoch_never_replaces_the_record_of_a_newer_one(diff: str | Non
     for version, weight in enumerate([0, -1]):
         records = pa.table({"k": [1, 2, 3], "v": ["b"] * 3, "diff": [weight] * 3, STAMP: [4] * 3})
         last = upsert.last(records)
-        assert merged(str(tmp_path), last, upsert, app="app", version=version, owner=OWN)
+        assert upserted(str(tmp_path), last, upsert, app="app", version=version, owner=OWN)
         replaced = diff is None or version == 0
         assert rows_of(tmp_path) == [(1, "a", 5), *[(2, "b", 4), (3, "b", 4)] * replaced]
 
 
 def test_columns_of_the_users_keep_their_values(tmp_path: Path) -> None:
     current(tmp_path, schema=CHANGES.set(2, pa.field("more", pa.string())))
-    assert upserted(tmp_path, 0, (1, "a", 1), (2, "b", 1))
+    assert put(tmp_path, 0, (1, "a", 1), (2, "b", 1))
     deltalake.DeltaTable(tmp_path).update({"more": "'x'"})
 
-    assert upserted(tmp_path, 1, (1, "a", -1), (1, "z", 1), (2, "b", -1))
-    assert upserted(tmp_path, 2, (2, "b", 1))
+    assert put(tmp_path, 1, (1, "a", -1), (1, "z", 1), (2, "b", -1))
+    assert put(tmp_path, 2, (2, "b", 1))
 
     assert rows_of(tmp_path) == [(1, "z", "x"), (2, "b", None)]
 
@@ -355,7 +355,7 @@ def test_keys_may_have_odd_names(tmp_path: Path) -> None:
     for version in range(2):
         values = {"s": [{"t": 5, "v": 6}] * 2, "v": [version] * 2}
         table = pa.table({name: [1, None] for name in names} | values | {STAMP: [0] * 2})
-        assert merged(str(tmp_path), table, upsert, app="app", version=version, owner=OWN)
+        assert upserted(str(tmp_path), table, upsert, app="app", version=version, owner=OWN)
 
     assert rows_of(tmp_path, "v") == [(1,), (1,)]
     assert operations(tmp_path)[0] == "MERGE"
@@ -381,7 +381,7 @@ def test_upserts_to_other_tables_are_left_to_spark(
     table = changes((1, "a", 1))
     table = table.set_column(1, "k", pa.nulls(1, kind))
 
-    assert not merged(str(tmp_path), table, OF_CHANGES, app="app", version=0, owner=OWN)
+    assert not upserted(str(tmp_path), table, OF_CHANGES, app="app", version=0, owner=OWN)
 
     assert deltalake.DeltaTable(tmp_path).version() == 0
     assert not caplog.text, "nothing was tried"
@@ -389,17 +389,17 @@ def test_upserts_to_other_tables_are_left_to_spark(
 
 def test_upserts_to_large_tables_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     current(tmp_path)
-    assert upserted(tmp_path, 0, (1, "a", 1))
+    assert put(tmp_path, 0, (1, "a", 1))
     monkeypatch.setattr(delta_local, "LARGEST", 100)
 
-    assert upserted(tmp_path, 0, (1, "a", 1)), "it is there"
-    assert not upserted(tmp_path, 1, (2, "b", 1))
+    assert put(tmp_path, 0, (1, "a", 1)), "it is there"
+    assert not put(tmp_path, 1, (2, "b", 1))
 
 
 BY_OTHERS = {
     "a row": lambda place: deltalake.write_deltalake(place, pa.table({"k": [2], "v": ["b"]}), mode="append"),
     "a row less": lambda place: deltalake.DeltaTable(place).delete("k = 1"),
-    "the same transaction": lambda place: upserted(place, 1, (2, "b", 1)),
+    "the same transaction": lambda place: put(place, 1, (2, "b", 1)),
     "another owner": lambda place: deltalake.DeltaTable(place).alter.set_table_properties(
         {"its.owner": "another"}, raise_if_not_exists=False
     ),
@@ -410,7 +410,7 @@ BY_OTHERS = {
 def test_an_upsert_that_another_writer_interrupts_is_left_to_spark(
     writes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    upserted(current(tmp_path), 0, (1, "a", 1))
+    put(current(tmp_path), 0, (1, "a", 1))
     merge, calls = deltalake.DeltaTable.merge, iter([writes])
 
     def interrupted(table: Any, *args: Any, **options: Any) -> Any:
@@ -419,7 +419,7 @@ def test_an_upsert_that_another_writer_interrupts_is_left_to_spark(
         return merge(table, *args, **options)
 
     monkeypatch.setattr(deltalake.DeltaTable, "merge", interrupted)
-    assert not upserted(tmp_path, 1, (2, "c", 1))
+    assert not put(tmp_path, 1, (2, "c", 1))
 
     assert "Spark does" in caplog.text
     assert deltalake.DeltaTable(tmp_path).version() == 2

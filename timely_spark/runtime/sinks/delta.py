@@ -19,7 +19,7 @@ from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied, on_one_machine
 from timely_spark.runtime.sinks.delivery import arrow_schema, spark_schema, to_frame
 from timely_spark.runtime.sinks.delta_history import DeltaHistory
-from timely_spark.runtime.sinks.delta_local import appended, local_folder, merged, properties
+from timely_spark.runtime.sinks.delta_local import appended, local_folder, properties, upserted
 from timely_spark.runtime.sinks.delta_upsert import PLACE, Upsert
 from timely_spark.runtime.sinks.sink import EPOCH, STAMP, Output, Parts, Sink, with_epoch, with_epoch_column
 
@@ -188,7 +188,7 @@ class DeltaSink(Sink):
         else:
             last = _cast(upsert.last(records))
             app, owner = self._app, self._own
-            if self._folder and merged(self._folder, last, upsert, app=app, version=version, owner=owner):
+            if self._folder and upserted(self._folder, last, upsert, app=app, version=version, owner=owner):
                 return
             frame = to_frame(session, last)
         # MERGE reads the transaction from the session's settings; only this query writes with its session

@@ -61,7 +61,7 @@ def appended(folder: str, records: pa.Table, app: str, version: int, owner: Mapp
     return _is_committed(folder, append, app, version, owner)
 
 
-def merged(
+def upserted(
     folder: str, records: pa.Table, upsert: Upsert, *, app: str, version: int, owner: Mapping[str, str]
 ) -> bool:
     """Whether a Delta table has transaction `version` of `app`, as `appended`, with the last records of keys.
