@@ -289,6 +289,7 @@ REFUSED = [
         "two windows V",
         "another name",
     ),
+    ("FROM edges |> AGGREGATE sum(w) AS w GROUP BY 1", "pipes (|>) are not supported", "Spark's SQL"),
 ]
 
 

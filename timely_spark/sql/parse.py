@@ -213,6 +213,8 @@ def dialect() -> Any:
         "NO_PAREN_FUNCTION_PARSERS": _chosen(SparkParser.NO_PAREN_FUNCTION_PARSERS, {"ANY", "CASE", "IF"}),
         # what sqlglot keeps as a text
         "_parse_as_command": lambda parser, _: parser.raise_error("this is not understood"),
+        # sqlglot loses parts of some
+        "_parse_pipe_syntax_query": lambda parser, _: parser.raise_error("pipes (|>) are not supported"),
         "_warn_unsupported": lambda parser: parser.raise_error("this is not understood"),
     }
     # sqlglot lacks Spark's doubled quotes: 'it''s'
