@@ -173,9 +173,8 @@ class DeltaSink(Sink):
         writer = writer.option("txnAppId", self._app).option("txnVersion", version)
 
         def append() -> None:
-            self._check_own(
-                self._properties(session)
-            )  # each time: the commit in between may have been of another table
+            # each time: the commit in between may have been of another table
+            self._check_own(self._properties(session))
             self._save(writer)
 
         _tried(append)
