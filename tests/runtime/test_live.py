@@ -17,6 +17,7 @@ from timely_spark.runtime.query import live
 from timely_spark.runtime.query.live import EVERY, SHARE, BatchProgress, Live, LoopProgress, running_batch
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.testing import Simulation
+from timely_spark.worker import Worker
 from timely_spark.worker.convergence import Convergence
 
 
@@ -229,6 +230,22 @@ def test_workers_of_the_first_round_are_seen_together(tmp_path: Any) -> None:
         records=50,
         loops=(LoopProgress(loop="a", epoch=3, iteration=8, changes=6, total=33),),
     )
+
+
+def test_a_look_at_a_worker_changes_none_of_its_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there is a look depends on the clock, and a round that runs again has the same rows."""
+    clock = Clock(monkeypatch)
+    progress = Live(Log(clock), process="rounds")  # type: ignore[arg-type]
+    first = Simulation(path(1)).coordinator.first()
+    worker = Worker(path(1).compile(1), None, 0)
+    worker.step(0, first.rows, first.header)
+    counts = dict(worker.stats)
+
+    clock.now += 2 * EVERY
+    progress.round(None, worker)
+
+    assert "records" not in counts
+    assert worker.stats == counts
 
 
 def test_files_of_killed_processes_go_with_the_next_start(tmp_path: Any) -> None:

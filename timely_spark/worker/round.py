@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic, perf_counter, perf_counter_ns
@@ -149,7 +149,8 @@ class Worker:
         self.outbox = Outbox(self.plan, self.worker)
         self.outputs: dict[tuple[int, Any], list[pa.Table]] = defaultdict(list)
         self.negatives: list[Negatives] = []
-        self.stats: dict[str, int] = defaultdict(int)
+        #: a look at one that is missing, which a clock decides, does not add it
+        self.stats = Counter[str]()
         self.queued_before = self._queued()
         received = self.received = Received(self.plan, batch_id, rows, header)
         self.header = received.header
