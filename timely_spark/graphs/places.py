@@ -72,6 +72,7 @@ _MOVES, _FEW = 3, 32
 #: Epoch e begins at iteration e * _SPAN, so that epochs pass one after the other.
 _SPAN = 64
 _U = np.uint64
+#: what one of two hashes is multiplied by, where both make one
 _ODD = _U(0x9E3779B97F4A7C15)
 
 
