@@ -24,29 +24,42 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 MEBIBYTE = 1 << 20
 
-BURNS = """
+#: a process whose child takes half a second and 64 MiB between the first line it reads and the second
+PARENT = f"""
+import subprocess, sys
+burns = '''
 import sys, time
-memory = bytearray(64 << 20)
+memory = bytearray({64 * MEBIBYTE})
 while time.process_time() < 0.5:
     pass
-print("done", flush=True)
+print("burnt", flush=True)
 sys.stdin.read()
+'''
+print("begun", flush=True)
+sys.stdin.readline()
+with subprocess.Popen([sys.executable, "-c", burns], stdin=subprocess.PIPE):
+    sys.stdin.readline()
+print("ended", flush=True)
+sys.stdin.readline()
 """
 
 
 def test_a_child_counts_while_it_runs_and_its_time_when_it_has_ended() -> None:
-    before = flow_processes(os.getpid())[DRIVER]
     with subprocess.Popen(
-        [sys.executable, "-c", BURNS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        during = flow_processes(os.getpid())[DRIVER]
-    after = flow_processes(os.getpid())[DRIVER]
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        seen = []
+        for word in ("begun", "burnt", "ended"):
+            assert parent.stdout.readline() == word + "\n"
+            seen.append(flow_processes(parent.pid)[DRIVER])
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+    before, during, after = seen
 
-    assert during.number == before.number + 1
+    assert [one.number for one in seen] == [1, 2, 1]
     assert during.memory - before.memory >= 64 * MEBIBYTE
-    assert after.number == before.number
     assert after.seconds >= during.seconds >= before.seconds + 0.4
 
 
