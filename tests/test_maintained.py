@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from tests.support.tables import rows_of
+from timely_spark.coordinator.migration import FlowChanged
 
 pytestmark = pytest.mark.spark
 NO_FRAME = {"frame": None, "algorithm": None}
@@ -96,6 +97,11 @@ def test_a_query_in_sql_is_kept_and_takes_deletions(
 
     with pytest.raises(ts.TimelyError, match=r"(?s)no column x, in line 1.*Hint: "):
         ts.maintain(sql="SELECT x FROM edges", tables={"edges": frame}, table=table, checkpoint=checkpoint)
+    with pytest.raises(FlowChanged, match=r"(?s)'result.where'.*Hint: go on with the query.* another table"):
+        ts.maintain(
+            sql="SELECT a, count(*) AS n FROM edges WHERE b > 2 GROUP BY a",
+            tables={"edges": frame}, table=table, checkpoint=checkpoint, keys="a",
+        )  # fmt: skip
 
 
 def test_a_query_counts_rows_by_the_column_of_differences_where_there_is_one(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.dataflow import Dataflow, Trigger
 from timely_spark.differential import Collection
 from timely_spark.differential.collections import check_collection
@@ -74,6 +75,7 @@ def maintain(
         BadArgument: `frame` is no DataFrame, or `algorithm` no function; or `sql` is given with them,
             or `tables` without it.
         GraphError: the DataFrame is not streaming, or the algorithm gives no collection.
+        FlowChanged: the checkpoint is of another query or algorithm, or of other keys.
         TimelyError: another error of the algorithm, of `Stream.to_delta` or of `Dataflow.start`.
     """
     if not table:
@@ -93,7 +95,12 @@ def maintain(
         change += "_"
     result.changes(change).to_delta(table, keys=columns if keys is None else keys, diff=change, name="table")
     source: Any = next(iter(flow.frames.values()))
-    return flow.start(source.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)
+    try:
+        return flow.start(source.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)
+    except FlowChanged as error:
+        hint = f"go on with the {'algorithm' if sql is None else 'query'}, keys= and inputs of the first start; "
+        hint += "or begin with a new checkpoint and another table."
+        raise FlowChanged(error.message, hint=hint) from error
 
 
 def _of_algorithm(

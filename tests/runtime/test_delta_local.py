@@ -161,9 +161,21 @@ def test_what_fails_is_left_to_spark(
     assert not appended(folder + "/nowhere", records("a"), "app", 0, OWN)
     assert "Spark does" in caplog.text
 
-    monkeypatch.setattr(deltalake.DeltaTable, "merge", mock.Mock(side_effect=NotImplementedError("a kind")))
-    assert not put(current(tmp_path / "now"), 0, (1, "a", 1))
-    assert "Spark does: a kind" in caplog.text
+    class PanicException(BaseException):  # as that of Rust's libraries
+        pass
+
+    now = current(tmp_path / "now")
+    for error in (NotImplementedError("a kind"), PanicException("a panic")):
+        monkeypatch.setattr(deltalake.DeltaTable, "merge", mock.Mock(side_effect=error))
+        assert not put(now, 0, (1, "a", 1))
+        assert f"Spark does: {error}" in caplog.text
+    monkeypatch.setattr(deltalake.DeltaTable, "metadata", mock.Mock(side_effect=error))
+    assert properties(now) is None
+
+    monkeypatch.setattr(deltalake.DeltaTable, "metadata", mock.Mock(side_effect=KeyboardInterrupt))
+    for interrupted in (lambda: put(now, 0, (1, "a", 1)), lambda: properties(now)):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
 
 
 # -- upserts -------------------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ LARGEST = 32 << 20
 
 #: What a table may require of its writers; Spark writes tables with other features.
 _FEATURES = {"appendOnly", "invariants", "timestampNtz"}
+#: What ends a process. A panic of Rust's is a BaseException, too.
+_INTERRUPTS = (KeyboardInterrupt, SystemExit)
 _log = logging.getLogger(__name__)
 
 
@@ -109,7 +111,9 @@ def _is_committed(
         if last is not None and last >= version:
             return True
         return write(table, CommitProperties(app_transactions=[Transaction(app, version)]))
-    except Exception as error:  # noqa: BLE001 - an error of Arrow's is one of Python's, of many kinds
+    except _INTERRUPTS:
+        raise
+    except BaseException as error:  # noqa: BLE001 - an error of Arrow's is one of Python's, of many kinds
         _log.warning("%s: deltalake could not write, Spark does: %s", folder, error)
         return False
 
@@ -130,11 +134,12 @@ def properties(folder: str) -> dict[str, str] | None:
     if find_spec("deltalake") is None:
         return None
     from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
 
     try:
         return dict(DeltaTable(folder).metadata().configuration)
-    except (DeltaError, OSError):
+    except _INTERRUPTS:
+        raise
+    except BaseException:  # noqa: BLE001 - as above; Spark reads them
         return None
 
 
