@@ -107,6 +107,25 @@ def test_what_a_run_writes_that_has_lost_the_checkpoint_does_not_count(
     assert restarted(log).newest() == 2
 
 
+@pytest.mark.parametrize("resident", [False, True])
+def test_what_spark_has_committed_of_a_run_that_lost_the_checkpoint_counts(
+    log: RoundLog, *, resident: bool
+) -> None:
+    """Without a lock: a changed flow has started, and Spark commits the old one's last micro-batch then."""
+    for batch in range(-1, 5):
+        log.write(manifest(batch, micro_batch=min(batch, 3), header="old", resident=resident), ROWS)
+    spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
+    restarted(log).write(manifest(2, plan="another"), ROWS)
+    spark_ran(log, offsets=[], commits=[3])
+    after = restarted(log)
+    assert (after.newest(), after.read(4).header) == (4, "old")
+
+    after.write(manifest(5, micro_batch=4), ROWS)
+    log.write(manifest(6, micro_batch=4, header="old"), ROWS)
+    spark_ran(log, offsets=[4], commits=[4])
+    assert restarted(log).newest() == 5
+
+
 def test_align_forgets_what_spark_has_forgotten(log: RoundLog) -> None:
     for batch in range(-1, 6):
         log.write(manifest(batch), ROWS)

@@ -195,14 +195,27 @@ class RoundLog:
     def _earlier(self) -> dict[int, int]:
         """The manifests of earlier terms: for each batch the last term that wrote one.
 
-        What an older term wrote after a batch of a newer one is of a run that had lost the checkpoint.
+        What an older term wrote after a batch of a newer one is of a run that had lost the checkpoint, unless
+        Spark has committed a micro-batch of that run, of which no newer one has a batch.
         """
         latest = {batch: term for term, batches in self._by_term().items() for batch in batches}
         newest: dict[int, int] = {}
+        own = FIRST
         for batch in sorted(latest):
             if latest[batch] >= max(newest.values(), default=0):
+                newest[batch], own = latest[batch], batch
+            elif (
+                self._micro_batch(newest[own], own)
+                < self._micro_batch(latest[batch], batch)
+                <= self.committed()
+            ):
                 newest[batch] = latest[batch]
         return newest
+
+    def _micro_batch(self, term: int, batch: int) -> int:
+        """The micro-batch of a manifest."""
+        name = f"rounds/{term}/{batch}.arrow"
+        return Manifest.of(self.files, name, self.files.existing(name, self.files.schema(name))).micro_batch
 
     def _by_term(self) -> dict[int, list[int]]:
         terms = [t for t in self.files.numbers("rounds") if self.term is None or t < self.term]
