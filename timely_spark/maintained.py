@@ -98,7 +98,8 @@ def maintain(
     try:
         return flow.start(source.sparkSession, checkpoint=checkpoint, workers=workers, trigger=trigger)
     except FlowChanged as error:
-        hint = f"go on with the {'algorithm' if sql is None else 'query'}, keys= and inputs of the first start; "
+        what = "algorithm" if sql is None else "query"
+        hint = f"go on with the {what}, keys= and inputs of the first start; "
         hint += "or begin with a new checkpoint and another table."
         raise FlowChanged(error.message, hint=hint) from error
 
