@@ -7,15 +7,17 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 from tests.support.stand_ins import CheckedPatch
+from tests.support.turns import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -179,6 +181,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("spark")
         elif "broker" in names:
             item.add_marker("slow")
+    _share(items)
     if not config.getoption("--campaign"):
         campaigns = [item for item in items if item.get_closest_marker("campaign")]
         config.hook.pytest_deselected(items=campaigns)
@@ -188,11 +191,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (turns[item][0], -many[turns[item]]))
 
 
+def _share(items: list[pytest.Item]) -> None:
+    """Leave to the campaign the cases of what is marked `share` that have no turn in every run."""
+    cases: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
+    for item in items:
+        if item.get_closest_marker("share") and not item.get_closest_marker("campaign"):
+            cases[item.nodeid.partition("[")[0]][item.nodeid] = item
+    for of in cases.values():
+        (parts,) = next(iter(of.values())).get_closest_marker("share").args
+        for name in of.keys() - share(of, parts):
+            of[name].add_marker("campaign")
+
+
 def _turn(item: pytest.Item) -> int:
     """When a test has its turn."""
     if {"spark", "broker"}.intersection(getattr(item, "fixturenames", ())):
         return 1
     return 0 if item.get_closest_marker("spark") else 2 if item.get_closest_marker("slow") else 3
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Iterator[list[pytest.Collector]]:
+    """Look for docstrings' examples in files that have some, which is a fifth of the collection's time."""
+    collectors = yield
+    if file_path.suffix == ".py" and b">>> " not in file_path.read_bytes():
+        return [one for one in collectors if not isinstance(one, DoctestModule)]
+    return collectors
 
 
 @pytest.hookimpl(wrapper=True)

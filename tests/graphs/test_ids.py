@@ -106,6 +106,7 @@ def plainly() -> Callable[..., dict[int, list[tuple[Any, ...]]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("algorithm", "ids"),
     [

@@ -223,6 +223,7 @@ def results(build: Callable[..., Any], inner: Any, *, collections: bool = False)
 
 
 @pytest.mark.slow
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("name", "inner"), in_turn(STREAMS, [int, Descending]))
 def test_where_all_is_at_one_inner_time_an_operator_does_in_a_scope_what_it_does_outside(
     name: str, inner: Any
@@ -236,6 +237,7 @@ def test_where_all_is_at_one_inner_time_an_operator_does_in_a_scope_what_it_does
 
 
 @pytest.mark.slow
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_so_does_one_on_collections(name: str) -> None:
     build = COLLECTIONS[name]

@@ -87,6 +87,7 @@ def test_columns_of_the_library_are_not_shown() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.share(4)
 @pytest.mark.parametrize("expand", [False, True])
 @pytest.mark.parametrize("make", MAKE)
 def test_steps_stand_apart_and_inside_the_frames_of_their_loops(

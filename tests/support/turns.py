@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -27,3 +28,16 @@ def in_turn(every: Iterable[Any], ways: Sequence[Any]) -> list[Any]:
         for number, one in enumerate(every)
         for n, way in enumerate(ways)
     ]
+
+
+def share(cases: Collection[str], parts: int) -> set[str]:
+    """One of so many parts of a function's cases, by the checksums of their names.
+
+    Functions that have the same cases, such as all operators, so have other ones in their shares.
+
+    >>> sorted(share(["test_a[1]", "test_a[2]", "test_a[3]", "test_a[4]", "test_a[5]"], 4))
+    ['test_a[1]', 'test_a[3]']
+    >>> share(["test_b[1]", "test_b[2]"], 4)
+    {'test_b[1]'}
+    """
+    return set(sorted(cases, key=lambda name: zlib.crc32(name.encode()))[: -(-len(cases) // parts)])

@@ -70,6 +70,7 @@ INPUTS = {"x": [[(n % 5, n) for n in range(20)], [(7, 1)]]}
 
 
 @pytest.mark.slow
+@pytest.mark.share(4)
 @pytest.mark.parametrize("from_a_vertex", [False, True])
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("combined", [summed, summed_if_many, summed_if_few])
