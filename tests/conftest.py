@@ -191,15 +191,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (turns[item][0], -many[turns[item]]))
 
 
+#: The tests here are laws, and what is slow of them has cases by the hundred: one of three runs by default.
+LAWS = {"differential", "graphs", "laws", "oracle"}
+
+
 def _share(items: list[pytest.Item]) -> None:
-    """Leave to the campaign the cases of what is marked `share` that have no turn in every run."""
+    """Leave to the campaign the cases that are not in a function's share."""
     cases: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
+    parts: dict[str, int] = {}
     for item in items:
-        if item.get_closest_marker("share") and not item.get_closest_marker("campaign"):
-            cases[item.nodeid.partition("[")[0]][item.nodeid] = item
-    for of in cases.values():
-        (parts,) = next(iter(of.values())).get_closest_marker("share").args
-        for name in of.keys() - share(of, parts):
+        function, mark = item.nodeid.partition("[")[0], item.get_closest_marker("share")
+        if mark or (item.get_closest_marker("slow") and item.path.parent.name in LAWS):
+            parts[function] = mark.args[0] if mark else 3
+            if not item.get_closest_marker("campaign"):
+                cases[function][item.nodeid] = item
+    for function, of in cases.items():
+        for name in of.keys() - share(of, parts[function]):
             of[name].add_marker("campaign")
 
 

@@ -771,7 +771,6 @@ def test_so_it_is_there_at_length(*, play: Any, **drawn: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.share(3)
 @pytest.mark.parametrize("name", [*UNARY, *BINARY])
 @settings(max_examples=settings().max_examples // 10)
 @given(

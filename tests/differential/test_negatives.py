@@ -64,7 +64,6 @@ ROWS: Epochs = [[(1, "a", 1)], [(1, "a", -1), (2, "b", -1)], [(2, "b", -1), (3, 
 
 
 @pytest.mark.slow
-@pytest.mark.share(2)
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("case", TELLS)
 def test_a_record_that_becomes_negative_is_told_of_once(case: str, workers: int) -> None:

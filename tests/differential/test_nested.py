@@ -56,7 +56,6 @@ def test_no_rows_and_one_row(kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.share(4)
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 @pytest.mark.parametrize("kind", NESTED)
 def test_joins_carry_them(kind: str, how: Any) -> None:

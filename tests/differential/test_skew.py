@@ -98,7 +98,6 @@ def drawn(epochs: int, rows: int, seed: int = 7) -> dict[str, list[list[Any]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.share(3)
 @pytest.mark.parametrize("case", CASES)
 def test_the_answer_is_that_without_hot_keys(case: str) -> None:
     inputs = drawn(3, 12)
@@ -130,7 +129,6 @@ RESCALED = ["inner", "outer", "arranged left", "arranged right", "min", "arrange
 
 
 @pytest.mark.slow
-@pytest.mark.share(3)
 @pytest.mark.parametrize("case", RESCALED)
 def test_crashes_and_other_numbers_of_workers_change_nothing(case: str) -> None:
     inputs = drawn(4, 9)

@@ -261,7 +261,6 @@ def never_empty(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.slow
-@pytest.mark.share(4)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", [*REDUCTIONS, "distinct"])
 def test_changes_that_cancel_out_send_nothing(name: str, *, shared: bool) -> None:

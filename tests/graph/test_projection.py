@@ -78,7 +78,6 @@ EXPRESSIONS = [
 
 
 @pytest.mark.slow
-@pytest.mark.share(3)
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=lambda one: str(one).partition("\n")[0])
 @pytest.mark.parametrize("table", [TABLE, TABLE.slice(1), pa.concat_tables([TABLE, TABLE.slice(0, 1)])])
 def test_is_what_the_engine_computes(expression: pc.Expression, table: pa.Table) -> None:

@@ -106,7 +106,6 @@ def plainly() -> Callable[..., dict[int, list[tuple[Any, ...]]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("algorithm", "ids"),
     [

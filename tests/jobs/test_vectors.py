@@ -138,6 +138,7 @@ def test_there_are_no_more_clusters_than_vectors(monkeypatch: pytest.MonkeyPatch
         kmeans.main()
 
 
+@pytest.mark.share(2)
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", ["kmeans", "logistic_regression"])

@@ -28,7 +28,7 @@ def flow() -> ts.Dataflow:
 
 
 @pytest.mark.parametrize(
-    ("given", "spark"),
+    ("given", "options"),
     [
         (None, {}),
         ("available_now", {"availableNow": True}),
@@ -40,8 +40,8 @@ def flow() -> ts.Dataflow:
         ({"processing_time": "250 milliseconds"}, {"processingTime": "250 milliseconds"}),
     ],
 )
-def test_both_spellings_of_a_trigger_are_taken(given: Any, spark: dict[str, Any]) -> None:
-    assert trigger_of(given) == spark
+def test_both_spellings_of_a_trigger_are_taken(given: Any, options: dict[str, Any]) -> None:
+    assert trigger_of(given) == options
 
 
 @pytest.mark.parametrize(

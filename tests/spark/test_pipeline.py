@@ -27,6 +27,7 @@ SELECT x.a AS account, min(x.b) AS ring FROM reach x JOIN reach y ON x.a = y.b A
 """
 
 
+@pytest.mark.campaign  # the README's below are the same
 def test_rings_of_transfers_follow_the_files(spark, tmp_path):
     def start(sql):
         file = read_sql(sql.format(folder=tmp_path))

@@ -70,7 +70,7 @@ def test_a_loop_runs_to_quiescence_and_stops_by_itself(spark: SparkSession, chec
         assert progress["stateOperators"][0]["numShufflePartitions"] == 2
 
 
-@pytest.mark.parametrize("resident", [None, False])
+@pytest.mark.parametrize("resident", [None, pytest.param(False, marks=pytest.mark.campaign)])
 def test_an_idle_query_runs_no_batches(
     spark: SparkSession,
     checkpoint: str,
