@@ -23,17 +23,18 @@ _JVM_STACK = re.compile(r"\s+at |\s+\.\.\. \d+ |Driver stacktrace:")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A line of the user's source, for error messages.
+    """A line of the user's source, for error messages; a place in a text of SQL has a column.
 
-    >>> str(Where("job.py", 12))
-    'job.py:12'
+    >>> str(Where("job.py", 12)), str(Where("views.sql", 3, 8))
+    ('job.py:12', 'views.sql:3:8')
     """
 
     file: str
     line: int
+    column: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}" + ("" if self.column is None else f":{self.column}")
 
 
 class TimelyError(Exception):

@@ -16,7 +16,7 @@ from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.dataflow import Dataflow
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError, TimelyError
-from timely_spark.graph import composed
+from timely_spark.graph import composed, placed
 from timely_spark.graph.stage import closure
 from timely_spark.queries.binder import BoundQuery, View
 from timely_spark.queries.explained import plan_text
@@ -130,9 +130,10 @@ class Pipeline:
         for view, (table, keys) in outputs.items():
             key = built.keys(view, keys)
             diff = Fresh(collections[view].schema.names).name("diff")
-            changes = collections[view].changes(diff)
             step = as_step(f"table {view}")
-            changes.to_delta(table, keys=key, diff=diff, name=step, overwrite=overwrite)
+            with placed(self.definitions[view].where):
+                changes = collections[view].changes(diff)
+                changes.to_delta(table, keys=key, diff=diff, name=step, overwrite=overwrite)
         return built.flow, collections
 
     def start(
@@ -319,7 +320,8 @@ class _Built:
                 if any(one.name in function.reads for function in called):
                     self._add(one.name, self.all([one.name])[one.name])
             elif isinstance(one, TableSource):
-                self._add(one.name, as_collection(self._read(one)))
+                with placed(one.where):
+                    self._add(one.name, as_collection(self._read(one)))
             else:
                 self._add(one.name, self._called(one))
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.errors import SqlError, Where
-from timely_spark.graph import as_schema, identifier
+from timely_spark.errors import Where
+from timely_spark.graph import as_schema, identifier, placed
 from timely_spark.queries.binder import Binder, written_name
 from timely_spark.queries.scripts import statements
 from timely_spark.sql import parse
@@ -85,14 +85,9 @@ def read_statements(text: str, parameters: Mapping[str, str], file: str = "") ->
 
 @contextmanager
 def in_file(file: str) -> Iterator[None]:
-    """Let mistakes in a text name its file."""
-    try:
+    """Let mistakes and steps of a text name their places in its file."""
+    with placed(Where(file, 1, 1) if file else None):
         yield
-    except SqlError as error:
-        if not file:
-            raise
-        msg = f"{file}: {error.message}"
-        raise SqlError(msg, where=error.where, hint=error.hint) from error
 
 
 def _statement(binder: Binder, tree: Any, parameters: Mapping[str, str], file: str) -> TableSource | SqlView:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +17,7 @@ from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
 from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import BadArgument, ExpressionError, GraphError, SqlError
-from timely_spark.pipeline import PARTS
+from timely_spark.pipeline import PARTS, read_pipeline
 from timely_spark.queries.scripts import planned, table_view
 from timely_spark.queries.unique import unique_columns
 from timely_spark.runtime.storage.files import Files
@@ -327,6 +328,81 @@ def test_a_scalar_subquery_with_several_rows_is_an_error_of_the_epoch():
     ts.sql("SELECT src, (SELECT dst FROM edges) AS d FROM edges", edges=edges).changes().capture("out")
     with pytest.raises(ts.TimelyError, match="several rows where one value belongs"):
         ts.testing.run(flow, {"edges": [[(1, 2, 0), (2, 3, 0)]]})
+
+
+SCRIPT = """
+CREATE VIEW near AS
+WITH RECURSIVE r(x) AS (
+  SELECT src FROM edges
+  UNION
+  SELECT dst FROM r JOIN edges
+    ON x = src)
+SELECT x
+FROM r
+WHERE 10 / x > 1;
+CREATE VIEW counted AS
+SELECT x,
+  count(*) OVER (PARTITION BY x) AS n
+FROM near
+JOIN edges ON x = src;
+"""
+
+
+#: by clause of the script the word of a step
+CLAUSES = {
+    "WHERE 10 / x > 1;": "where",
+    "SELECT dst FROM r JOIN edges": "join",
+    "WITH RECURSIVE r(x) AS (": "distinct",
+    "count(*) OVER (PARTITION BY x) AS n": "over",
+    "JOIN edges ON x = src;": "join",
+}
+
+
+def check_clauses(flow, file):
+    """Check that steps name the line of their clause."""
+    text = file.read_text(encoding="utf-8").splitlines()
+    steps = {}
+    for one in flow.graph.stages:
+        if one.where.column is not None:
+            assert one.where.file == str(file)
+            steps.setdefault(text[one.where.line - 1].strip(), []).append(one.name)
+    for line, step in CLAUSES.items():
+        assert any(step in name for name in steps[line])
+
+
+def test_a_step_names_the_clause_that_it_comes_from(tmp_path):
+    flow = ts.Dataflow("program")
+    flow.input("edges", "src long, dst long")
+    flow.sql(SCRIPT)["counted"].changes().capture("out")
+    check_clauses(flow, Path(__file__))
+
+    file = tmp_path / "views.sql"
+    table = "CREATE TABLE edges (src bigint, dst bigint) USING csv LOCATION '/in';"
+    kept = "MATERIALIZED VIEW counted TBLPROPERTIES ('keys' = 'x, n')"
+    file.write_text(table + SCRIPT.replace("VIEW counted", kept))
+    flow, _ = read_pipeline(file, {}).flow()
+    assert {one.where.file for one in flow.graph.stages} == {str(file)}
+    check_clauses(flow, file)
+
+
+def test_an_error_of_a_query_names_the_line_and_the_column():
+    flow = ts.Dataflow("quotients")
+    edges = flow.input("edges", EDGES).collection()
+    written = ts.sql(
+        """SELECT src
+        FROM edges
+        WHERE 10 / src > 1""",
+        edges=edges,
+    )
+    line = sys._getframe().f_lineno - 3
+    written.changes().capture("out")
+    with pytest.raises(ts.TimelyError, match=re.escape(f"({__file__}:{line}:15)")):
+        ts.testing.run(flow, {"edges": [[(0, 1, 1)]]})
+    with pytest.raises(SqlError, match=re.escape(f"({__file__}:{sys._getframe().f_lineno + 1}:30)")):
+        ts.sql("SELECT count(sre) FROM edges", edges=edges)
+    # a text that the program computes has the line of the call
+    with pytest.raises(SqlError, match=re.escape(f"({__file__}:{sys._getframe().f_lineno + 1})")):
+        ts.sql(f"SELECT count(sre) FROM {'edges'} ", edges=edges)
 
 
 @pytest.mark.parametrize("over", ["", " OVER ()"])

@@ -20,7 +20,7 @@ from timely_spark.graph.arguments import (
     truth,
     with_checked_arguments,
 )
-from timely_spark.graph.caller import caller
+from timely_spark.graph.caller import caller, offset, placed, start_of_text
 from timely_spark.graph.expressions import (
     Expression,
     check_quotients,
@@ -98,12 +98,15 @@ __all__ = [
     "never_fails",
     "no_items",
     "no_truth_value",
+    "offset",
     "operator",
     "path_text",
+    "placed",
     "project",
     "projected",
     "refuse",
     "seconds",
+    "start_of_text",
     "truth",
     "with_checked_arguments",
 ]

@@ -1,24 +1,63 @@
-"""The line of the user's code: where a step was made, and where a mistake was."""
+"""The user's line: where a step was made, and where a mistake was. In a text of SQL it has a column."""
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from timely_spark.errors import Where
 
 #: The folder of the package, as code objects name it: links are not followed.
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+_PLACE: ContextVar[Where | None] = ContextVar("_PLACE", default=None)
 
 
 def caller() -> Where:
-    """The line of the user's code that called into the package."""
+    """The line of the user's code that called into the package, or the place that `placed` sets."""
+    if (place := _PLACE.get()) is not None:
+        return place
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads every source file on the way
     while frame.f_back is not None and _ours(frame):
         frame = frame.f_back
     return Where(frame.f_code.co_filename, frame.f_lineno)
+
+
+@contextmanager
+def placed(where: Where | None) -> Iterator[None]:
+    """Let `caller` be a place in a text of SQL; None leaves it as it is."""
+    before = _PLACE.set(where or _PLACE.get())
+    try:
+        yield
+    finally:
+        _PLACE.reset(before)
+
+
+def start_of_text(text: Any) -> Where:
+    """Where in the user's program a text begins; the line of the call if the program computes the text."""
+    where = caller()
+    source = "".join(linecache.getlines(where.file))
+    if where.column is not None or source.count(str(text)) != 1:
+        return where
+    return offset(Where(where.file, 1, 1), source, source.find(str(text)))
+
+
+def offset(where: Where, text: str, start: int) -> Where:
+    r"""The place of an offset in a text that begins at a place; this place itself if it has no column.
+
+    >>> str(offset(Where("views.sql", 3, 8), "SELECT a,\n  b", 12))
+    'views.sql:4:3'
+    """
+    if where.column is None:
+        return where
+    *before, last = text[:start].split("\n")
+    return Where(where.file, where.line + len(before), len(last) + (1 if before else where.column))
 
 
 def _ours(frame: FrameType) -> bool:

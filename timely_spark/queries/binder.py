@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from timely_spark.errors import SqlError
+from timely_spark.graph import caller, offset
 from timely_spark.queries.relations import (
+    CLAUSE,
     Compared,
     Concat,
     ConstantRows,
@@ -108,6 +111,16 @@ class Binder:
         while node is not None and (start := parse.start_of(node)) is None:
             node = node.parent
         return parse.mistake(self.text, start or 0, problem, hint=hint)
+
+    @contextmanager
+    def clause(self, node: Any) -> Iterator[None]:
+        """Let the relations that are made name the place of a node, if it has one."""
+        start = None if node is None else parse.start_of(node)
+        before = CLAUSE.set(CLAUSE.get() if start is None else offset(caller(), self.text, start))
+        try:
+            yield
+        finally:
+            CLAUSE.reset(before)
 
     def bound(self, node: exp.Expression, schema: pa.Schema) -> BoundExpression:
         """An expression whose names are columns of a relation."""

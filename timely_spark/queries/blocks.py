@@ -325,13 +325,15 @@ class Block(Aggregating):
         # functions of one window are computed together: they must see equal rows in one order
         together: dict[Any, list[Any]] = {}
         for one in windows:
-            partition, by, call = frame_of(self, one, self.window_clauses())
+            with self.binder.clause(one):
+                partition, by, call = frame_of(self, one, self.window_clauses())
             name = self.windows[one] = self.fresh.name(call.function)
             outer = [self.final_name(entry.column) for _, entry in self.names.outer]
             keys = tuple(dict.fromkeys([*outer, *partition]))
-            together.setdefault((keys, tuple(by)), []).append((name, call))
-        for (keys, order_by), functions in together.items():
-            self.relation = Window(self.relation, keys, order_by, tuple(functions))
+            together.setdefault((keys, tuple(by)), [one]).append((name, call))
+        for (keys, order_by), (first, *functions) in together.items():
+            with self.binder.clause(first):
+                self.relation = Window(self.relation, keys, order_by, tuple(functions))
 
 
 def _name_of(node: Any) -> str:

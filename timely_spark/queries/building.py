@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.joins import join_null_safe
+from timely_spark.graph import placed
 from timely_spark.queries.relations import Named, Projection, Recursion, Relation, RelationJoin
 from timely_spark.queries.scopes import Fresh
 from timely_spark.streams import Scope, Stream
@@ -57,7 +58,9 @@ class Builder:
         if relation not in self._built:
             # the inputs of a recursion are built inside its loop
             inputs = () if isinstance(relation, Recursion) else relation.inputs
-            self._built[relation] = relation.build(self, *map(self.collection, inputs))
+            collections = [*map(self.collection, inputs)]
+            with placed(relation.where):
+                self._built[relation] = relation.build(self, *collections)
         return self._built[relation]
 
     def table(self, name: str) -> Collection:

@@ -136,7 +136,8 @@ class FromItems(Subqueries):
         parts, early, later = [item] if item.outer else [*parts, item], list[Any](), list[Any]()
         joins = [*(first.args.get("joins") or ())]
         for one in joins:
-            parts, early, later = self.joined(one, parts, early, later)
+            with self.binder.clause(one):
+                parts, early, later = self.joined(one, parts, early, later)
             joins += one.this.args.get("joins") or ()
         item = self.asked(self.connected(parts, early), later)
         for one in first.args.get("laterals") or ():

@@ -92,7 +92,8 @@ class Joins(FromItems):
             parts.append(self.of_domain(self.domain))
         first = node.args.get("from_") or node.args.get("from")
         if first is not None:
-            item = self.source(first.this)
+            with self.binder.clause(first):
+                item = self.source(first.this)
             parts = [item] if item.outer else [*parts, item]
         elif not parts:
             parts.append(FromItem(UNIT, [], []))
@@ -112,7 +113,8 @@ class Joins(FromItems):
         last = max((n for n, one in enumerate(joins) if _side(one) in {"RIGHT", "FULL"}), default=-1)
         held, later = (later, []) if last >= 0 else ([], later)
         for number, one in enumerate(joins):
-            parts, early, later = self.joined(one, parts, early, later)
+            with self.binder.clause(one):
+                parts, early, later = self.joined(one, parts, early, later)
             later += held if number == last else []
         for one in [*laterals, *(node.args.get("laterals") or ())]:
             parts = [self.lateral_view(one, self.connected(parts, early))]
@@ -136,10 +138,11 @@ class Joins(FromItems):
     def filter(self, condition: Any) -> None:
         """Keep the rows for which a condition is true."""
         for one in conjuncts(condition):
-            if self.by_subquery(one):
-                continue
-            tree = self.rewritten(one)
-            self.relation = Selection(self.relation, self.condition(tree))
+            with self.binder.clause(one):
+                if self.by_subquery(one):
+                    continue
+                tree = self.rewritten(one)
+                self.relation = Selection(self.relation, self.condition(tree))
 
     def take(self, item: FromItem) -> None:
         """Go on with a source as the block's relation."""
@@ -359,12 +362,13 @@ class Joins(FromItems):
         relation = source.relation
         for one in conditions:
             relation = self._filtered(relation, one)
-        return FromItem(relation, source.entries, source.outer)
+        return replace(source, relation=relation)
 
     def _filtered(self, relation: Relation, condition: Any) -> Relation:
         outer, self.relation = self.relation, relation
         try:
-            return Selection(relation, self.condition(condition))
+            with self.binder.clause(condition):
+                return Selection(relation, self.condition(condition))
         finally:
             self.relation = outer
 
@@ -431,9 +435,8 @@ class Joins(FromItems):
     def _inner(self, left: FromItem, right: FromItem, conditions: list[Any]) -> tuple[FromItem, list[Any]]:
         pairs = self._keys(left, right, conditions)
         left_rows, right_rows, keys = self._key_columns(left.relation, right.relation, pairs, copies=False)
-        relation = RelationJoin(
-            left_rows, right_rows, "inner", tuple(a for a, _ in keys), tuple(b for _, b in keys)
-        )
+        columns = (tuple(a for a, _ in keys), tuple(b for _, b in keys))
+        relation = RelationJoin(left_rows, right_rows, "inner", *columns, where=right.where)
         for a, b in keys:
             self.same[b] = a
         rest = _without_keys(conditions, pairs, keys)

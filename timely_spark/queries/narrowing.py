@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from timely_spark.queries.relations import Projection, Recursion, Relation, Selection, selected
 
@@ -26,9 +27,9 @@ def narrowed(roots: Sequence[Relation]) -> list[Relation]:
         inputs = [narrow[input_] for input_ in one.inputs]
         if not isinstance(one, (*_PASS, Recursion)):
             wanted = one.needs(needed[one])
-            inputs = [_only(input_, columns) for input_, columns in zip(inputs, wanted, strict=True)]
+            inputs = [_only(input_, columns, one) for input_, columns in zip(inputs, wanted, strict=True)]
         narrow[one] = _simple(one.over(inputs).narrowed(needed[one]), read_once) if inputs else one
-    return [_exactly(narrow[root], root.schema.names) for root in roots]
+    return [_exactly(narrow[root], root.schema.names, root) for root in roots]
 
 
 def needed_columns(roots: Sequence[Relation]) -> tuple[list[Relation], dict[Relation, frozenset[str]]]:
@@ -53,22 +54,22 @@ def _simple(one: Relation, read_once: set[Relation]) -> Relation:
     inner = one.input
     if isinstance(inner, Projection) and one.renames and (inner in read_once or inner.renames):
         columns = dict(inner.columns)
-        return Projection(inner.input, tuple((name, columns[str(value)]) for name, value in one.columns))
+        return replace(inner, columns=tuple((name, columns[str(value)]) for name, value in one.columns))
     if one.renames and [(name, name) for name in inner.schema.names] == list(one.columns):
         return inner
     return one
 
 
-def _only(relation: Relation, columns: frozenset[str]) -> Relation:
-    """A relation without other columns."""
+def _only(relation: Relation, columns: frozenset[str], reader: Relation) -> Relation:
+    """A relation without other columns, for one that reads it."""
     names = [name for name in relation.schema.names if name in columns] or relation.schema.names[:1]
-    return _exactly(relation, names)
+    return _exactly(relation, names, reader)
 
 
-def _exactly(relation: Relation, names: Sequence[str]) -> Relation:
+def _exactly(relation: Relation, names: Sequence[str], reader: Relation) -> Relation:
     if relation.schema.names == list(names):
         return relation
     if isinstance(relation, Projection):
         columns = dict(relation.columns)
-        return Projection(relation.input, tuple((name, columns[name]) for name in names))
-    return selected(relation, names)
+        return replace(relation, columns=tuple((name, columns[name]) for name in names))
+    return replace(selected(relation, names), where=reader.where)

@@ -29,16 +29,17 @@ class QueryBinder(Binder):
 
         if (ctes := node.args.get("with_")) is not None:
             views = with_queries(self, ctes, views, around)
-        match node:
-            case exp.Select():
-                return Block(self, node, views, around, domain).answer()
-            case exp.SetOperation():
-                return self.ordered(node, self.compared(node, views, around, domain))
-            case exp.Subquery():
-                return self.ordered(node, self.query(node.this, views, around, domain))
-            case exp.Values():
-                return self.with_values(node, domain)
-            case exp.Table():
-                return Block(self, exp.select("*").from_(node), views, around, domain).answer()
+        with self.clause(node):
+            match node:
+                case exp.Select():
+                    return Block(self, node, views, around, domain).answer()
+                case exp.SetOperation():
+                    return self.ordered(node, self.compared(node, views, around, domain))
+                case exp.Subquery():
+                    return self.ordered(node, self.query(node.this, views, around, domain))
+                case exp.Values():
+                    return self.with_values(node, domain)
+                case exp.Table():
+                    return Block(self, exp.select("*").from_(node), views, around, domain).answer()
         text = node.sql(dialect=parse.dialect()) if isinstance(node, exp.Expression) else str(node)
         raise self.refuse(node, f"{text.split()[0]} is not a query", "write SELECT, VALUES or WITH.")

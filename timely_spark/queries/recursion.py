@@ -269,7 +269,10 @@ class Loop:
         views = {}
         for one in self.nodes:
             schema = self.schemas[one.alias.lower()]
-            relation = Recursion(self.loop, one.alias, names, tuple(starts), tuple(bodies), limit, on_limit)
+            with self.binder.clause(one.args["alias"]):
+                relation = Recursion(
+                    self.loop, one.alias, names, tuple(starts), tuple(bodies), limit, on_limit
+                )
             views[one.alias] = View(relation, tuple(self._column_names(one)), tuple(schema.names))
         return views
 

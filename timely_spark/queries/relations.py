@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextvars import ContextVar
+from dataclasses import Field, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
+from timely_spark.errors import Where
 from timely_spark.queries.aggregates import AggregateFunction, aggregate_records
 from timely_spark.queries.constant_rows import constant_rows
 from timely_spark.queries.sorting import Order, limited, matched
@@ -24,6 +26,8 @@ from timely_spark.streams import Stream
 
 How: TypeAlias = Literal["inner", "left", "full", "semi", "anti"]
 Needs: TypeAlias = frozenset[str]
+#: the place of the clause that is bound
+CLAUSE: ContextVar[Where | None] = ContextVar("CLAUSE", default=None)
 
 
 class Building(Protocol):
@@ -56,9 +60,16 @@ class Relation:
     `narrowed` is the operator with those alone; `build` makes the collection.
     """
 
+    #: the clause that it comes from, which its steps name
+    where: Where | None = field(default_factory=CLAUSE.get, kw_only=True, compare=False, repr=False)
+
+    @property
+    def _fields(self) -> list[Field[Any]]:
+        return [one for one in fields(self) if one.compare]
+
     @cached_property
     def _values(self) -> tuple[Any, ...]:
-        return (type(self), *(getattr(self, one.name) for one in fields(self)))
+        return (type(self), *(getattr(self, one.name) for one in self._fields))
 
     @cached_property
     def _hash(
@@ -81,7 +92,8 @@ class Relation:
     def over(self, inputs: Sequence[Relation]) -> Relation:
         """The same operator over other inputs."""
         names = [one.name for one in fields(self) if isinstance(getattr(self, one.name), Relation)]
-        return replace(self, **dict(zip(names, inputs, strict=True)))
+        new: dict[str, Any] = dict(zip(names, inputs, strict=True))
+        return replace(self, **new)
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -129,7 +141,7 @@ class Relation:
             return digests[value] if isinstance(value, Relation) else repr(value)
 
         for one in self.walk():
-            values = {name.name: getattr(one, name.name) for name in fields(one)}
+            values = {each.name: getattr(one, each.name) for each in one._fields}
             if "loop" in values:
                 values["loop"] = values["loop"].rpartition(" ")[0]
             parts = [type(one).__name__, *map(shown, values.values())]
@@ -408,7 +420,7 @@ class Concat(Relation):
 
     def over(self, inputs: Sequence[Relation]) -> Relation:
         """The concatenation of other parts."""
-        return Concat(tuple(inputs))
+        return replace(self, parts=tuple(inputs))
 
     def needs(self, columns: Needs) -> list[Needs]:
         return [columns or frozenset(self.schema.names[:1])] * len(self.parts)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from timely_spark.queries.relations import Relation
+from timely_spark.errors import Where
+from timely_spark.queries.relations import CLAUSE, Relation
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ class FromItem:
     relation: Relation
     entries: list[NamedColumn]
     outer: list[tuple[int, NamedColumn]]
+    #: its clause
+    where: Where | None = field(default_factory=CLAUSE.get)
 
     @property
     def columns(self) -> set[str]:

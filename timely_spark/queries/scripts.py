@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from timely_spark.differential.collections import Collection
-from timely_spark.graph import composed, refuse
+from timely_spark.graph import composed, placed, refuse, start_of_text
 from timely_spark.operators.sql import session_zone
 from timely_spark.queries.binder import Binder, BoundQuery, View, written_name
 from timely_spark.queries.building import Builder
@@ -74,6 +74,13 @@ def create_view(binder: Binder, tree: Any, views: dict[str, View]) -> str:
 
 def views_of(text: str, tables: Mapping[str, Collection]) -> dict[str, Collection]:
     """The views of a script as collections; what several of them read is built once."""
+    with placed(start_of_text(text)):
+        views, names = _created(text, tables)
+    return dict(zip(names, build_all([views[name].query for name in names], tables, names), strict=True))
+
+
+def _created(text: str, tables: Mapping[str, Collection]) -> tuple[dict[str, View], list[str]]:
+    """The tables and views of a script, and the names of its views."""
     from sqlglot import exp
 
     binder, trees = statements(text)
@@ -89,7 +96,7 @@ def views_of(text: str, tables: Mapping[str, Collection]) -> dict[str, Collectio
             )
             raise binder.refuse(tree, "CREATE MATERIALIZED VIEW in a script", hint)
         names.append(create_view(binder, tree, views))
-    return dict(zip(names, build_all([views[name].query for name in names], tables, names), strict=True))
+    return views, names
 
 
 def build_all(
@@ -116,7 +123,8 @@ def relations_of(answers: Sequence[BoundQuery]) -> list[Relation]:
     projections = []
     for answer in answers:
         names = map(Fresh().name, answer.names)
-        projections.append(Projection(answer.relation, tuple(zip(names, answer.columns, strict=True))))
+        columns = tuple(zip(names, answer.columns, strict=True))
+        projections.append(Projection(answer.relation, columns, where=answer.relation.where))
     return narrowed(projections)
 
 

@@ -11,7 +11,7 @@ import timely_spark.sql  # noqa: F401 - if it came later, it would hide the func
 from timely_spark.authors import check_collection
 from timely_spark.differential.collections import Collection
 from timely_spark.errors import GraphError
-from timely_spark.graph import caller, locate_errors
+from timely_spark.graph import caller, locate_errors, placed, start_of_text
 from timely_spark.streams import Stream
 
 
@@ -52,9 +52,8 @@ def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -
     from timely_spark.queries.scripts import bound, build_all, table_view
 
     collections = as_collections(tables)
-    answer = bound(
-        query, {table_name: table_view(table_name, one) for table_name, one in collections.items()}
-    )
+    with placed(start_of_text(query)):
+        answer = bound(query, {each: table_view(each, one) for each, one in collections.items()})
     if name is not None:  # its steps are called after it, and none may be called so itself
         first = next(iter(collections.values())).stream
         graph = first.flow.graph
@@ -92,7 +91,8 @@ def explain_sql(query: str, **tables: Collection | Stream) -> str:
     from timely_spark.queries.scripts import planned
 
     collections = as_collections(tables)
-    relation, notes = planned(query, collections)
+    with placed(start_of_text(query)):
+        relation, notes = planned(query, collections)
     like = type(next(iter(collections.values())).index.flow)
     return plan_text([relation], notes, like("plan"))
 

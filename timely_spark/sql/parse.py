@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import GraphError, SqlError
-from timely_spark.graph import caller
+from timely_spark.graph import caller, offset
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -298,10 +298,11 @@ def mistake(text: str, start: int, problem: str, *, hint: str, step: str = "") -
     margin = re.sub(r"[^\t]", " ", shown[:column])
     place = f"in line {line + 1}, column {column + 1}\n  {shown}\n  {margin}^\n "
     msg = f"{step + ': ' if step else ''}{problem}, {place}"
-    return SqlError(msg, where=caller(), hint=hint)
+    return SqlError(msg, where=offset(caller(), text, start), hint=hint)
 
 
 def start_of(node: exp.Expression) -> int | None:
-    """The place in the text from which a node was parsed; None if that is not known."""
-    places = [one.meta["start"] for one in node.walk() if "start" in one.meta]
+    """The place in the text from which a node was parsed, without its `WITH`; None if that is not known."""
+    every = node.walk(prune=lambda one: type(one).__name__ == "With" and one is not node)
+    places = [one.meta["start"] for one in every if "start" in one.meta]
     return min(places, default=None)
