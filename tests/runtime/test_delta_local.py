@@ -402,10 +402,14 @@ def test_upserts_to_other_tables_are_left_to_spark(
 def test_upserts_to_large_tables_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     current(tmp_path)
     assert put(tmp_path, 0, (1, "a", 1))
-    monkeypatch.setattr(delta_local, "LARGEST", 100)
+    monkeypatch.setattr(delta_local, "LARGEST", 2 * delta_local.SMALL_FILE)
+    assert put(tmp_path, 1, (2, "b", 1))
+    assert put(tmp_path, 2, (3, "c", 1))
 
-    assert put(tmp_path, 0, (1, "a", 1)), "it is there"
-    assert not put(tmp_path, 1, (2, "b", 1))
+    assert put(tmp_path, 2, (3, "c", 1)), "it is there"
+    assert not put(tmp_path, 3, (4, "d", 1)), "three files take as long as large ones"
+    deltalake.DeltaTable(tmp_path).optimize.compact()
+    assert put(tmp_path, 3, (4, "d", 1))
 
 
 BY_OTHERS = {

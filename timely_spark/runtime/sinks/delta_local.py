@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from timely_spark.runtime.sinks.delta_upsert import Upsert
 
-#: Spark upserts into tables of more bytes of files than this.
-LARGEST = 32 << 20
+#: Spark upserts into tables of more bytes of files than this; a small file takes the time of so many bytes.
+LARGEST, SMALL_FILE = 32 << 20, 32 << 10
 
 #: What a table may require of its writers; Spark writes tables with other features.
 _FEATURES = {"appendOnly", "invariants", "timestampNtz"}
@@ -74,7 +74,8 @@ def upserted(
     def merge(table: DeltaTable, once: CommitProperties) -> bool:
         if any(map(_compares_otherwise, records.select(upsert.keys).schema.types)):
             return False
-        if sum(table.get_add_actions()["size_bytes"].to_pylist()) > LARGEST:
+        sizes = table.get_add_actions()["size_bytes"].to_pylist()
+        if sum(max(size, SMALL_FILE) for size in sizes) > LARGEST:
             return False
         merging = table.merge(
             records, upsert.same, source_alias="s", target_alias="t", commit_properties=once
