@@ -382,8 +382,13 @@ def test_keys_may_have_odd_names(tmp_path: Path) -> None:
         {"schema": CHANGES.remove(2).set(0, pa.field("k", pa.int64(), nullable=False))},
         {"schema": pa.schema([("k", pa.float64()), ("v", pa.string())])},
         {"schema": pa.schema([("k", pa.struct([("x", pa.int64())])), ("v", pa.string())])},
+        {
+            "schema": pa.schema(
+                [("k", pa.int64()), *((f"v{i}", pa.int64()) for i in range(delta_local.WIDEST))]
+            )
+        },
     ],
-    ids=["property", "owner", "partitions", "not null", "keys of floats", "nested keys"],
+    ids=["property", "owner", "partitions", "not null", "keys of floats", "nested keys", "many columns"],
 )
 def test_upserts_to_other_tables_are_left_to_spark(
     options: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture

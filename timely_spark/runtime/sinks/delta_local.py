@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Spark upserts into tables of more bytes of files than this; a small file takes the time of so many bytes.
 LARGEST, SMALL_FILE = 32 << 20, 32 << 10
+#: Spark upserts into tables of more columns: the time in which deltalake plans grows with their square.
+WIDEST = 200
 
 #: What a table may require of its writers; Spark writes tables with other features.
 _FEATURES = {"appendOnly", "invariants", "timestampNtz"}
@@ -73,6 +75,8 @@ def upserted(
 
     def merge(table: DeltaTable, once: CommitProperties) -> bool:
         if any(map(_compares_otherwise, records.select(upsert.keys).schema.types)):
+            return False
+        if len(table.schema().fields) > WIDEST:
             return False
         sizes = table.get_add_actions()["size_bytes"].to_pylist()
         if sum(max(size, SMALL_FILE) for size in sizes) > LARGEST:
