@@ -276,6 +276,26 @@ def test_a_flow_never_gets_the_checkpoint_of_one_whose_views_are_gone(run: Run) 
     assert {*run(a=PAYERS, c=COUNTS)} == {"1", "3"}
 
 
+def test_views_that_share_steps_may_change_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plans = set()
+
+    def start(flow: ts.Dataflow, _: Any, **__: Any) -> AbstractContextManager[None]:
+        plans.add(flow.compile(2).fingerprint)
+        return nullcontext()
+
+    monkeypatch.setattr(ts.Dataflow, "start", start)
+    table = f"CREATE TABLE paid (payer bigint, diff bigint) USING csv LOCATION '{tmp_path}';"
+    shared = f"CREATE VIEW counts AS {COUNTS};"
+    few, many = (
+        f"CREATE MATERIALIZED VIEW {of} AS SELECT n, max(payer) AS x FROM counts WHERE n {than} 5 GROUP BY n;"
+        for of, than in (("many", ">"), ("few", "<"))
+    )
+    for text in (table + shared + many + few, few + many + shared + table):
+        spark: Any = None
+        read_sql(text).start(spark, checkpoint=tmp_path / "check", tell=pytest.fail if plans else str)
+    assert len(plans) == 1
+
+
 def test_two_views_in_one_table_are_refused(folder: Path) -> None:
     more = '@ts.view(table="/out/parts", keys=["node"])\ndef others(links):\n    return links\n'
     with pytest.raises(ts.TimelyError, match=r"parts \(.*views.py:3\) are both kept in /out/parts") as error:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -110,7 +110,7 @@ class Pipeline:
         name: str = "pipeline",
         *,
         spark: SparkSession | None = None,
-        views: Container[str] | None = None,
+        views: Iterable[str] | None = None,
         overwrite: frozenset[str] = frozenset(),
         planned: _Built | None = None,
     ) -> tuple[Dataflow, dict[str, Collection]]:
@@ -119,12 +119,12 @@ class Pipeline:
         Args:
             name: the flow's name.
             spark: the session, for tables that only Spark reads, and for functions.
-            views: the names of those that it keeps (all).
+            views: the names of those that it keeps (all). Steps that several need have the name of the first.
             overwrite: the ids of checkpoints whose Delta tables it may replace.
             planned: the plans of all views.
         """
         planned = planned or self._planned(spark, _UNKNOWN)
-        outputs = {view: one for view, one in self.outputs.items() if views is None or view in views}
+        outputs = {view: self.outputs[view] for view in (self.outputs if views is None else views)}
         built = _Built(self, Dataflow(name), outputs, spark, planned=planned)
         collections = built.all(outputs)
         for view, (table, keys) in outputs.items():
