@@ -80,10 +80,10 @@ class Coordinator:
         #: per closed source, the epoch at which rows that still arrive enter
         self.late_epochs: dict[str, int] = {}
         #: per source the late rows, and among them those without an epoch or beyond `max_jump`
-        self.late_rows: Counter[str] = Counter()
+        self.late_rows: dict[str, int] = {}
         #: per input the records read, late ones included
-        self.read_rows: Counter[str] = Counter()
-        self.quarantined: Counter[str] = Counter()
+        self.read_rows: dict[str, int] = {}
+        self.quarantined: dict[str, int] = {}
         self.refused_rows: Counter[str] = Counter()
         self.loops = Loops.of(plan)
         #: by step the warning of the last hot key, with its micro-batch
@@ -168,9 +168,9 @@ class Coordinator:
         # of small epochs mostly one worker has anything to do
         total = reports[0][1] if len(reports) == 1 else Report.sum(report for _, report in reports)
         ticks, advanced = set(total.ticks), dict(total.advanced)
-        _add(self.read_rows, total.read)
-        _add(self.quarantined, total.quarantined)
-        _add(self.late_rows, total.late)
+        self.read_rows = wire.totals([self.read_rows, total.read])
+        self.quarantined = wire.totals([self.quarantined, total.quarantined])
+        self.late_rows = wire.totals([self.late_rows, total.late])
         self._count(reports)
         counted = self._counted = self._reported(reports)
         # all changes of the round at once, so that no decrement comes before its increment
@@ -534,9 +534,9 @@ class Coordinator:
         self.last_released = dict(snapshot["done"])
         self.first_epoch, self.last_epoch = snapshot["opened"], snapshot["begun"]
         self.no_epoch_yet, self.late_epochs = set(snapshot["unseen"]), dict(snapshot["after"])
-        self.late_rows, self.refused_rows = Counter(snapshot["late"]), Counter(snapshot["refused"])
-        self.read_rows = Counter(snapshot.get("read", {}))
-        self.quarantined = Counter(snapshot.get("quarantined", {}))
+        self.late_rows, self.refused_rows = dict(snapshot["late"]), Counter(snapshot["refused"])
+        self.read_rows = dict(snapshot.get("read", {}))
+        self.quarantined = dict(snapshot.get("quarantined", {}))
         self.loops = Loops.of(plan)
         self.loops.restore(snapshot["loops"])
         self.hot_keys = dict(snapshot.get("hot_keys", {}))
@@ -572,12 +572,6 @@ def _by_worker(rows: pa.Table, kind: type[Item]) -> pa.Table:
     if not len(places := wire.places(rows, kind)):
         return NO_ROWS
     return wire.at(rows, places[np.argsort(rows["worker"].to_numpy()[places], kind="stable")])
-
-
-def _add(counts: Counter[str], more: Mapping[str, int]) -> None:
-    """Add to counts; `Counter.update` takes longer than a round has."""
-    for name, n in more.items():
-        counts[name] += n
 
 
 def _in_order(times: Iterable[Timestamp]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -77,14 +77,14 @@ def restore(log: RoundLog, context: RunContext, newest: int, *, empty: bool = Fa
     _warn_of_changes(context.plan.name, migration)
 
 
-def withdraw(context: RunContext, accepted: Sequence[object]) -> None:
-    """After a start that Spark has not `accepted`: write the manifest that there was before it.
+def withdraw(context: RunContext) -> None:
+    """After a start that Spark has not accepted: write the manifest that there was before it.
 
     The one of a changed flow lacks the state of the steps that it has removed.
     """
     log = RoundLog(context.checkpoint, context.term)
     with suppress(TimelyError):  # the error of the start says more
-        own = [] if accepted else log.files.numbers(f"rounds/{context.term}")
+        own = log.files.numbers(f"rounds/{context.term}")
         # unless a batch has run all the same, or a later start has begun with it
         if len(own) == 1 and log.owner().get("run") == context.run and (before := log.chosen()) is not None:
             log.write(*before)

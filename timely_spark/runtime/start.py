@@ -160,8 +160,7 @@ def start(
         _make_room(inputs, session, checkpoint, name)
     with locked(inputs), ExitStack() as undo:
         _check_free(plan.name, inputs, session, name)
-        place = checkpoint if checkpoint is not None else _temporary(plan, session, undo)
-        log, lock = _locked(place, undo)
+        log, lock = _locked(_temporary(plan, session, undo) if checkpoint is None else checkpoint, undo)
         flow = _identified(log, plan, partitions or partitions_for(session, plan.workers))
         before, lacks = check(log, plan, empty=new_steps == "empty")
         if before is None and checkpoint is not None and plan.unnamed:
@@ -182,7 +181,8 @@ def start(
             empty=new_steps == "empty",
             about=_about(session, outputs, dataframes),
         )
-        undo.callback(withdraw, context, accepted := list[object]())
+        withdrawal = undo.enter_context(ExitStack())
+        withdrawal.callback(withdraw, context)
         pairs = [
             (handle, handle.journal(context.log, newest.coordinator["inputs"][handle.name]))
             for handle in inputs
@@ -197,13 +197,12 @@ def start(
         driver = Driver(context, tuple(outputs), system_log)
         # an interrupt waits for the end of the call: before it, no list of Spark's has the query
         with applied(session, confs) as unset, only_the_wait():
-            accepted.append(
-                running := _run(session, context, dataframes, driver, name=name, trigger=arguments)
-            )
-        views = any(isinstance(output.sink, MemorySink) for output in outputs)
+            running = _run(session, context, dataframes, driver, name=name, trigger=arguments)
+            withdrawal.pop_all()
         query = Query(
             running, context, session=session, inputs=pairs, unset=unset, lock=lock, sources=dataframes,
-            ends=bool(arguments.keys() & {"availableNow", "once"}), temporary=checkpoint is None, views=views,
+            ends=bool(arguments.keys() & {"availableNow", "once"}), temporary=checkpoint is None,
+            views=any(isinstance(output.sink, MemorySink) for output in outputs),
             published=published_by(outputs), started_after=newest.batch,
         )  # fmt: skip
         for handle, journal in pairs:
@@ -223,7 +222,7 @@ def _prepare(session: SparkSession, output: Output, plan: Plan, checkpoint: str,
     except TimelyError:
         raise
     except Exception as error:
-        if own := StorageFailed.by_spark(str(error), f"output {output.name!r}{output.sink.place}"):
+        if own := StorageFailed.by_spark(str(error), output.described):
             raise own from error
         msg = f"Output {output.name!r} cannot be prepared: {without_stack(error)}"
         hint = "check the output's table or folder: the cause of this error says what is wrong there."

@@ -84,9 +84,7 @@ class Item:
         >>> Report(left=1).encode()
         '{"left":1}'
         """
-        names, values, defaults = _encoded(type(self))  # type: ignore[arg-type] # a class has a hash of its own
-        named = zip(names, values(self), defaults, strict=True)
-        return _as_json({name: value for name, value, default in named if value != default})
+        return _encode(type(self), _values(self))
 
     @classmethod
     def decode(cls, meta: str, payload: Any = None) -> Self:
@@ -107,6 +105,16 @@ def _encoded(item: Any) -> tuple[list[str], Callable[[Any], Sequence[Any]], list
     names = [one.name for one in some]
     values = attrgetter(*names) if len(names) > 1 else lambda of: [getattr(of, name) for name in names]
     return names, values, defaults
+
+
+def _values(item: Item) -> Sequence[Any]:
+    return _encoded(type(item))[1](item)  # type: ignore[arg-type] # a class has a hash of its own
+
+
+def _encode(kind: type[Item], values: Sequence[Any]) -> str:
+    names, _, defaults = _encoded(kind)  # type: ignore[arg-type] # as in `_values`
+    named = zip(names, values, defaults, strict=True)
+    return _as_json({name: value for name, value, default in named if value != default})
 
 
 def _fields(item: Any) -> dict[str, Any]:
@@ -285,15 +293,15 @@ class Report(Item):
             ticks=sorted({epoch for part in parts for epoch in part.ticks}),
             advanced=dict(chain.from_iterable(part.advanced.items() for part in parts)),
             seen=highest(part.seen for part in parts),
-            late=_totals(part.late for part in parts),
+            late=totals(part.late for part in parts),
             refused=refused,
-            read=_totals(part.read for part in parts),
-            quarantined=_totals(part.quarantined for part in parts),
+            read=totals(part.read for part in parts),
+            quarantined=totals(part.quarantined for part in parts),
             loops=LoopCounts.sum(part.loops for part in parts if part.loops != _NO_LOOPS),
             loads=sorted((load for part in parts for load in part.loads), key=astuple),
             negatives=sorted(one for part in parts for one in part.negatives),
             outputs=sorted({(sink, epoch) for part in parts for sink, epoch in part.outputs}),
-            stats=_totals(part.stats for part in parts),
+            stats=totals(part.stats for part in parts),
         )
 
     @classmethod
@@ -318,12 +326,13 @@ def _sum_of_changes(parts: Iterable[list[Change]]) -> list[Change]:
     return [(at, time, n) for (at, _), (time, n) in sorted(sums.items()) if n]
 
 
-def _totals(parts: Iterable[dict[str, int]]) -> dict[str, int]:
-    totals: dict[str, int] = defaultdict(int)
+def totals(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """The sums by name; `Counter.update` takes longer than a round has."""
+    sums: dict[str, int] = defaultdict(int)
     for part in parts:
         for name in part:
-            totals[name] += part[name]
-    return totals
+            sums[name] += part[name]
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,8 +367,8 @@ def table(items: Iterable[tuple[int, Item]]) -> pa.Table:
         return NO_ROWS
     texts, last = list[str](), None
     for _, item in listed:  # messages of a channel to many workers differ in their payloads only
-        what = type(item), _encoded(type(item))[1](item)  # type: ignore[arg-type] # as in `encode`
-        texts.append(texts[-1] if what == last else item.encode())
+        what = type(item), _values(item)
+        texts.append(texts[-1] if what == last else _encode(*what))
         last = what
     payloads = [getattr(item, item.binary, None) for _, item in listed]
     arrays = [

@@ -399,7 +399,7 @@ class Driver:
             raise
         except RAISED as error:
             # a user's own function may have a full disk of its own
-            what = None if output.sink.calls_user else f"output {output.name!r}{output.sink.place}"
+            what = None if output.sink.calls_user else output.described
             if what is not None and (own := self.context.storage_error(str(error), what)) is not None:
                 raise own from error
             where = self.context.plan.by_name[output.name].stage.where

@@ -56,7 +56,7 @@ class CaptureFolderSink(FolderSink):
 
     def complete(self) -> None:
         """Mark the end."""
-        self._check_own()
+        self._check_own(self._owner())
         Files(self.path).write(COMPLETE, b"", durable=True)
 
     def write(self, epoch: int, table: pa.Table) -> None:

@@ -67,7 +67,6 @@ class DeltaSink(Sink):
     confs: ClassVar[Mapping[str, str]] = DELTA
     grouped: ClassVar[bool] = True
     _app: str = ""
-    #: the property by which a table is this output's
     _own: Mapping[str, str] = field(default_factory=dict)
     _columns: list[str] = field(default_factory=list)
     #: where the table is, if on the local file system
@@ -79,7 +78,7 @@ class DeltaSink(Sink):
     @property
     def place(self) -> str:
         """The table."""
-        return f" to {self.target}"
+        return self.target
 
     # -- at start --------------------------------------------------------------------------------------------
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
@@ -221,11 +220,6 @@ class DeltaSink(Sink):
             else:
                 merge = merge.whenMatchedUpdate(clause.condition, dict(clause.values))
         return merge
-
-    def _check_own(self, present: Mapping[str, str] | None) -> None:
-        """Check that the table is still there, and this output's: a recreated table lacks earlier epochs."""
-        if present is None or not self._own.items() <= present.items():
-            raise OutputMismatch.lost(self.target)
 
     def _check_whole(self, session: SparkSession) -> None:
         """Fail if another writer removed epochs that Delta still counts as committed."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -44,13 +44,11 @@ class FolderSink(Sink):
     format: Format = "parquet"
     overwrite: bool = False
     grouped: ClassVar[bool] = True
-    #: what the folder says of this output
-    _own: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
         """The folder."""
-        return f" to {self.path}"
+        return self.path
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Make this output the owner of the folder: files of other checkpoints have the same names."""
@@ -102,15 +100,9 @@ class FolderSink(Sink):
                 return files.parsed(OWNER, content)
         return None
 
-    def _check_own(self) -> None:
-        """Check that the folder is there, and still this output's: in another one it would lack epochs."""
-        owner = self._owner()
-        if owner is None or not self._own.items() <= owner.items():
-            raise OutputMismatch.lost(self.path)
-
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write a file for each epoch, also an empty one, so that readers see which epochs are complete."""
-        self._check_own()
+        self._check_own(self._owner())
         for part in parts:
             write = self._writer(part.epoch, part.vertex.schema)
             if part.is_large:

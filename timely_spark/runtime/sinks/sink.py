@@ -42,9 +42,12 @@ class Sink:
     #: whether several epochs are written together if they follow each other quickly
     grouped: ClassVar[bool] = False
 
+    #: the properties by which a table or folder is this output's
+    _own: Mapping[str, str] = MappingProxyType({})
+
     @property
     def place(self) -> str:
-        """The place to which it writes, for messages: `` to ...``, or nothing."""
+        """The table or folder to which it writes; empty if it writes to none."""
         return ""
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
@@ -59,6 +62,11 @@ class Sink:
 
     def complete(self) -> None:
         """All epochs are delivered."""
+
+    def _check_own(self, properties: Mapping[str, object] | None) -> None:
+        """Check that the place has the properties of this output: another place lacks earlier epochs."""
+        if properties is None or not self._own.items() <= properties.items():
+            raise OutputMismatch.lost(self.place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,12 @@ class Output:
     def schema(self) -> pa.Schema:
         """The schema of the delivered records."""
         return self.vertex.schema
+
+    @property
+    def described(self) -> str:
+        """The output and its table or folder, for messages."""
+        place = self.sink.place
+        return f"output {self.name!r} to {place}" if place else f"output {self.name!r}"
 
 
 @dataclass

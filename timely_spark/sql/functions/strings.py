@@ -15,8 +15,6 @@ from timely_spark.sql.plain import to_numpy
 from timely_spark.sql.registry import Failures, Value, as_array, spark_function
 from timely_spark.sql.texts import Characters, mapped, of_distinct, texts_of_bytes
 
-_ASCII = "^[\x00-\x7f]*$"
-
 
 def _all_ascii(texts: pa.Array) -> bool:
     data = Characters(texts)
