@@ -84,7 +84,9 @@ class Item:
         >>> Report(left=1).encode()
         '{"left":1}'
         """
-        return _encode(type(self), _values(self))
+        names, values, defaults = _encoded(type(self))  # type: ignore[arg-type] # a class has a hash of its own
+        named = zip(names, values(self), defaults, strict=True)
+        return _as_json({name: value for name, value, default in named if value != default})
 
     @classmethod
     def decode(cls, meta: str, payload: Any = None) -> Self:
@@ -105,16 +107,6 @@ def _encoded(item: Any) -> tuple[list[str], Callable[[Any], Sequence[Any]], list
     names = [one.name for one in some]
     values = attrgetter(*names) if len(names) > 1 else lambda of: [getattr(of, name) for name in names]
     return names, values, defaults
-
-
-def _values(item: Item) -> Sequence[Any]:
-    return _encoded(type(item))[1](item)  # type: ignore[arg-type] # a class has a hash of its own
-
-
-def _encode(kind: type[Item], values: Sequence[Any]) -> str:
-    names, _, defaults = _encoded(kind)  # type: ignore[arg-type] # as in `_values`
-    named = zip(names, values, defaults, strict=True)
-    return _as_json({name: value for name, value, default in named if value != default})
 
 
 def _fields(item: Any) -> dict[str, Any]:
@@ -367,8 +359,8 @@ def table(items: Iterable[tuple[int, Item]]) -> pa.Table:
         return NO_ROWS
     texts, last = list[str](), None
     for _, item in listed:  # messages of a channel to many workers differ in their payloads only
-        what = type(item), _values(item)
-        texts.append(texts[-1] if what == last else _encode(*what))
+        what = type(item), _encoded(type(item))[1](item)  # type: ignore[arg-type] # as in `encode`
+        texts.append(texts[-1] if what == last else item.encode())
         last = what
     payloads = [getattr(item, item.binary, None) for _, item in listed]
     arrays = [

@@ -49,11 +49,7 @@ class Local:
 
     def sync(self, path: str) -> None:
         """Wait until a file and its name are on the disk."""
-        handle = os.open(path, os.O_RDWR)  # some systems write out only what may be written
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _flush(path, os.O_RDWR)  # some systems write out only what may be written
         _sync(os.path.dirname(path))
 
     def mapped(self, path: str) -> pa.Buffer:
@@ -156,14 +152,18 @@ def _link(temporary: str, path: str) -> None:
         os.replace(temporary, path)
 
 
+def _flush(path: str, flags: int) -> None:
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _sync(folder: str) -> None:
     """Sync the names in a folder; mounts that cannot sync a folder do so when a file is closed."""
     try:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _flush(folder, os.O_RDONLY)
     except OSError as error:
         if error.errno not in _CANNOT_SYNC:
             raise
