@@ -69,7 +69,7 @@ def counts(session: Any, records: int) -> Running:
 
     def epoch() -> None:
         words.send([(1,), (2,)])
-        query.wait_for()
+        harness.answered(query)
 
     return epoch, query.stop
 
@@ -102,7 +102,7 @@ def components(session: Any, records: int) -> Running:
 
     def epoch() -> None:
         edges.send(next(tables))
-        query.wait_for()
+        harness.answered(query)
 
     return epoch, query.stop
 

@@ -54,9 +54,7 @@ class Side:
         """Milliseconds of one."""
         began = time.perf_counter()
         self.input.send(table)
-        if not self.query.wait_for(timeout=300):
-            msg = "no answer"
-            raise TimeoutError(msg)
+        harness.answered(self.query)
         return 1000 * (time.perf_counter() - began)
 
     def stop(self) -> None:

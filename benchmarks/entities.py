@@ -157,7 +157,7 @@ def many(report: Report, records: int) -> None:
     entities_of(files.concat(handle.collection(diff="diff"))).probe("done")
     began = time.perf_counter()
     with flow.start(spark, checkpoint=str(harness.folder()), workers=2) as query:
-        assert query.wait_for("done", timeout=3600), "the load does not end"
+        harness.answered(query, "done", timeout=3600)
         load = time.perf_counter() - began
         took = []
         for epoch in range(EPOCHS):
@@ -167,7 +167,7 @@ def many(report: Report, records: int) -> None:
             gone = gone.set_column(3, "diff", pa.array(np.full(GO, -1)))
             began = time.perf_counter()
             handle.send(pa.concat_tables([come, gone]))
-            assert query.wait_for("done", timeout=600), "no answer"
+            harness.answered(query, "done")
             took.append(1000 * (time.perf_counter() - began))
         size = sum(query.last_progress.state_bytes.values())
     spark.stop()

@@ -108,7 +108,7 @@ def answers(
             if not query.is_active:
                 raise query.exception() or RuntimeError("the query has ended")
         epoch, changes = answer
-        query.wait_for(epoch=epoch)
+        harness.answered(query, epoch=epoch)
         yield time.perf_counter() - began, changes
 
 

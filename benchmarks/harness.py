@@ -29,6 +29,8 @@ from benchmarks.machine import ROOT, commit, machine, versions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from timely_spark.runtime.handle.query import Query
+
 RESULTS = Path(__file__).parent / "results"
 #: Results of quick runs, which are not kept in git.
 QUICK = RESULTS / "quick"
@@ -313,6 +315,15 @@ def spark(
     session.sparkContext.setLogLevel("ERROR")
     atexit.register(session.stop)
     return session
+
+
+def answered(
+    query: Query, target: str | None = None, *, epoch: int | None = None, timeout: float = 600
+) -> None:
+    """Wait until a query has answered all that it was sent: without an answer there is no figure."""
+    if not query.wait_for(target, epoch=epoch, timeout=timeout):
+        msg = f"no answer of {query.name!r} in {timeout:g} s"
+        raise TimeoutError(msg) from query.exception()
 
 
 @contextmanager

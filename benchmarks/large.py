@@ -78,9 +78,7 @@ class Run:
         """Send records, and wait for the answer: seconds."""
         began = time.perf_counter()
         self.input.send(records)
-        if not self.query.wait_for("done", timeout=3600):
-            msg = "no answer"
-            raise TimeoutError(msg)
+        harness.answered(self.query, "done", timeout=3600)
         return time.perf_counter() - began
 
 

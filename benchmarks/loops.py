@@ -183,8 +183,7 @@ def as_flow(
         for table in data:
             before, began = query.rounds, clock.perf_counter()
             flow.handle(source).send(table)
-            if not query.wait_for("out", timeout=300):
-                raise TimeoutError
+            harness.answered(query, "out")
             found.times.append(1000 * (clock.perf_counter() - began))
             found.rounds = query.rounds - before
         epochs = (rows for rows in query.captured("out").rows().values() if rows)

@@ -141,8 +141,7 @@ class Ours(Side):
 
     def turn(self, iterations: int) -> None:
         self.flow.handle("tokens").send([(key, iterations) for key in ring_keys(self.workers)])
-        if not self.query.wait_for("done", timeout=60 + 2 * iterations):
-            raise TimeoutError
+        harness.answered(self.query, "done", timeout=60 + 2 * iterations)
 
     @property
     def spark(self) -> Any:
@@ -208,8 +207,7 @@ def within(
         for count in [WARM] + [iterations] * turns:
             began, cpu = time.perf_counter(), processor()
             flow.handle("tokens").send([(key, count) for key in ring_keys(workers)])
-            if not query.wait_for("done", timeout=60 + 2 * count):
-                raise TimeoutError
+            harness.answered(query, "done", timeout=60 + 2 * count)
             spent = {"whole": time.perf_counter() - began, "cpu": processor() - cpu}
             found.append({name: 1000 * seconds / count for name, seconds in spent.items()})
     return found[1:]

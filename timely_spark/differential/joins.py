@@ -195,7 +195,7 @@ def join(
             name, `how` is unknown, or `skew` lists no keys.
     """
     keys = _keys("join", collection, other, on=on, left=left, right=right)
-    check_how("join", how, collection.schema, other.schema, keys)
+    check_how(how, collection.schema, other.schema, keys)
     if how in {"semi", "anti"}:
         return _by_keys("join", collection, other, keys, how, skew=skew, name=name)
     extra = other_columns("join", collection.schema, other.schema, keys[1])

@@ -380,22 +380,22 @@ def keys_text(keys: Keys) -> str:
     return " and ".join(a if a == b else f"{a} = {b}" for a, b in zip(*keys, strict=True))
 
 
-def check_how(operator: str, how: Any, left: pa.Schema, right: pa.Schema, keys: Keys) -> None:
+def check_how(how: Any, left: pa.Schema, right: pa.Schema, keys: Keys) -> None:
     """Check the kind of a join; the keys of a right or outer join come from both sides."""
     if how not in get_args(How):
-        msg = f"{operator}: how={how!r}"
+        msg = f"join: how={how!r}"
         raise SchemaError(msg, where=caller(), hint=f"give one of {', '.join(get_args(How))}.")
     if how in {"right", "outer"}:
         for a, b in zip(*keys, strict=True):
             kinds = left.field(a).type, right.field(b).type
             if kinds[0] != kinds[1]:
                 msg = (
-                    f"{operator}: left key {a!r} is {kinds[0]}, right key {b!r} is {kinds[1]}, and with "
+                    f"join: left key {a!r} is {kinds[0]}, right key {b!r} is {kinds[1]}, and with "
                     f"how={how!r} column {a!r} has values of both"
                 )
                 raise SchemaError(msg, where=caller(), hint="cast one of them first.")
         if len(set(keys[0])) < len(keys[0]):
-            msg = f"{operator}: left keys {list(keys[0])} with how={how!r}: a column cannot have two values"
+            msg = f"join: left keys {list(keys[0])} with how={how!r}: a column cannot have two values"
             raise SchemaError(msg, where=caller(), hint="name each key column of the left side once.")
 
 
@@ -482,7 +482,7 @@ def join(
     """
     check_same_scope("join", stream, [other])
     keys = matching_keys("join", stream.schema, other.schema, on=on, left=left, right=right)
-    check_how("join", how, stream.schema, other.schema, keys)
+    check_how(how, stream.schema, other.schema, keys)
     # with one such side, the pairs of a record and of its retraction cancel each other
     both = retractions_in(stream) is not None and retractions_in(other) is not None
     if both or how != "inner" or per != "accumulated" or expire is not None:
