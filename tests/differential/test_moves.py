@@ -180,6 +180,25 @@ def test_an_index_that_is_moved_knows_what_met_what() -> None:
     assert [vertex.received(since) for since in (0, 4, 5, 7)] == [1, 1, 3, 7]
 
 
+def test_an_index_of_many_epochs_is_moved_in_few_comparisons() -> None:
+    compared = 0
+
+    class Epoch(int):
+        __hash__ = int.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) == other
+
+    first = {Epoch(epoch): epoch + 1 for epoch in range(300)}
+    states = [{"sequence": 300, "first": dict(first)} for _ in range(4)]
+
+    Arrange(["k"]).repartition(states, 2, lambda _, table: [table, table.slice(0, 0)])
+
+    assert compared < 60_000
+
+
 # -- restored ------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """The differences between a plan and the description of the plan that wrote a checkpoint.
 
-Lower loop bounds are no difference: with a lower bound fewer times can arrive, so no complete epoch opens
+Lower loop bounds are not a difference: with a lower bound fewer times can arrive, so no complete epoch opens
 again and no state changes its meaning. Records beyond the bound finish their iteration and leave the loop, or
 are dropped and counted at the feedback like records at any limit. A larger bound is a change of the flow,
 because the old bound has dropped records.

@@ -67,7 +67,7 @@ class Arrange(Vertex):
         """
         last = max(state.get("sequence", 0) for state in states)
         epochs = [item for state in states for item in state.get("first", {}).items()]
-        first = {epoch: min(one for at, one in epochs if at == epoch) for epoch, _ in epochs}
+        first = dict(sorted(epochs, reverse=True))  # of each epoch its least number comes last
         traces = [{"state": state["state"]} for state in states if "state" in state]
         parts = repartitioned(self, traces, workers, partition)
         return [{**part, "sequence": last, "first": dict(first)} for part in parts]

@@ -196,7 +196,7 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
         {0: [('a', 9, 1)], 1: [('a', 7, 1), ('a', 9, -1)]}
 
     Raises:
-        SchemaError: a key is missing, or named twice; `value` is missing, a key, or no number.
+        SchemaError: a key is missing, or named twice; `value` is missing, a key, or not a number.
     """
     collection, listed = _grouped("sum", collection, keys, value)
     logic, kind = _total("sum", collection, listed, value)
@@ -238,7 +238,7 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
         {0: [('a', 3.0, 1)], 1: [('a', 2.0, 1), ('a', 3.0, -1)]}
 
     Raises:
-        SchemaError: a key is missing, or named twice; `value` is missing, a key, or no number.
+        SchemaError: a key is missing, or named twice; `value` is missing, a key, or not a number.
     """
     collection, listed = _grouped("mean", collection, keys, value)
     logic = Mean(listed, _total("mean", collection, listed, value)[0])

@@ -162,7 +162,7 @@ def nanoseconds(length: Any) -> Fraction | None:
         return None
     total, rest = Fraction(0), length.strip()
     while match := _LENGTH.match(rest):
-        unit = match[2] if len(match[2]) == 1 else match[2].lower()  # M is no minute
+        unit = match[2] if len(match[2]) == 1 else match[2].lower()  # M may be a month
         size = _NANOSECONDS.get(unit) or _NANOSECONDS.get(unit.removesuffix("s"))
         if size is None:
             return None

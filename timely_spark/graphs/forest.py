@@ -275,7 +275,7 @@ class Forest(BufferingVertex):
     def _detach(self, nodes: Affected, orphans: Indices) -> tuple[Indices, Indices]:
         """Find new parents for nodes that lost theirs, and detach those without one. Returns their edges.
 
-        A neighbour of smaller rank is no descendant, so it may be the parent, unless it is detached itself.
+        A neighbour of smaller rank is not a descendant, so it may be the parent if it is not detached itself.
         """
         edges = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         levels, most = _LEVELS + len(self.nodes) // _PER_LEVEL, max(_FEW, len(self.nodes) // 8)

@@ -202,7 +202,7 @@ class BlockNames(ABC):
         return node.name.lower() in self._variables and len(node.parts) == 1
 
     def _rebuilt(self, node: Any, each: Callable[[Any], Any]) -> Any:
-        """A node whose children are rewritten; a lambda's variables are no columns."""
+        """A node whose children are rewritten; a lambda's variables are not columns."""
         from sqlglot import exp
 
         if not isinstance(node, exp.Expression):

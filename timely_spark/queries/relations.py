@@ -293,7 +293,7 @@ class Selection(Relation):
 class RelationJoin(Relation):
     """Pairs of rows with equal keys, and for outer joins the rows that match nothing.
 
-    The right side's keys are no columns of the result. Without keys all pairs match. No column of the right
+    The result does not have the right side's keys. Without keys all pairs match. No column of the right
     side has the name of one of the left.
     """
 

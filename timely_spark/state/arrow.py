@@ -153,7 +153,7 @@ def from_bytes(*streams: Any, validate: bool = True) -> pa.Table:
         validate: check every offset and string; unnecessary for data that this process has checked before.
 
     Raises:
-        pyarrow.ArrowInvalid: the data is no such stream, an offset leads out of it, or it exceeds a bound;
+        pyarrow.ArrowInvalid: the data is not such a stream, an offset leads out of it, or it exceeds a bound;
             or of several streams one has something behind its end.
     """
     several = len(streams) > 1
