@@ -67,7 +67,7 @@ def spread(
 
 
 class _Later(Exception):
-    """An epoch is complete in a part of a loop, so that the keys are spread after it."""
+    """An epoch is complete in a part of a loop: the keys are spread after a later batch."""
 
 
 class _Spreading(Migrator):

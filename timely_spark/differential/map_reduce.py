@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ def map_reduce(
     *,
     mapped: SchemaLike,
     reduced: SchemaLike,
-    keys: str | list[str],
+    keys: str | Sequence[str],
     name: str | None = None,
 ) -> Collection:
     """Map each record to records with keys, and reduce those of each key: `flat_map`, then `reduce`.

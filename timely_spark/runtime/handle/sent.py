@@ -31,8 +31,8 @@ class Open:
 class Sent:
     """The contents of a running flow's inputs: entries of handles, files, versions, captured epochs.
 
-    Of what Spark reads itself only Spark knows: a micro-batch has it that began later, and so has the
-    newest one if Spark has found nothing more.
+    Only Spark knows what its own sources have. A micro-batch that begins later has read all of it; so has the
+    newest one if Spark finds nothing more.
     """
 
     plan: Plan

@@ -149,7 +149,7 @@ def _only(names: list[str], what: str, option: str) -> str:
 
 
 def _already(what: tuple[str, object], source: str, read: int | None) -> BadFile:
-    """The reads of a complete batch, perhaps up to the number `read`."""
+    """The error that a complete batch has read it; `read`: the last number that was read, None for files."""
     msg = f"{what[0]} {what[1]} of input {source!r} was read by a batch that is complete"
     if read is not None:
         msg += f": the next one is {read + 1}"
