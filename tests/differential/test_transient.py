@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -129,7 +129,6 @@ def check(name: str, left: Any, right: Any, workers: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=3 * settings().max_examples)
 @given(
     name=st.sampled_from(sorted(CASES)),
     left=STATES,

@@ -31,7 +31,7 @@ ALL = {**KINDS, "product": PRODUCT, "Naiad's": LEXICOGRAPHIC}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=200)
+@settings(max_examples=max(50, settings().max_examples))
 @given(steps=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=3, max_size=3))
 def test_the_kinds_here_are_lawful(name: str, steps: list[tuple[int, int]]) -> None:
     kind = KINDS[name]
@@ -220,6 +220,7 @@ SCHEDULES = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("name", "first"), in_turn(ALL, [0, 1]))
 @FEW
 @given(epochs=EPOCHS, schedule=SCHEDULES)

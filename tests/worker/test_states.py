@@ -109,7 +109,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=max(25, settings().max_examples // 5))
 @given(value=VALUES)
 def test_every_allowed_value_is_restored_unchanged(value: Any, plain: Callable[[Any], Any]) -> None:
     one = Codec(ts.PRODUCT)
@@ -373,6 +373,7 @@ def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_sam
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("name", "how"),
     in_turn(["user", "aggregate per time", "join per time", "binary_notify", "settled"], ["full", "logged"]),
