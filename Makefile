@@ -109,7 +109,8 @@ check-tools:
 	@[ -x $(PY) ] || $(PYTHON) -m venv .venv
 	@$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
 	@echo "installing timely_spark and Spark into .venv (minutes the first time)"
-	@$(PY) -m pip install --quiet --no-compile --require-hashes -r conf/requirements.lock
+	@printf '[bdist_wheel]\ncompression = stored\n' > .venv/wheel.cfg # of PySpark's sources, unpacked at once
+	@DIST_EXTRA_CONFIG=$(CURDIR)/.venv/wheel.cfg $(PY) -m pip install --quiet --no-compile --require-hashes -r conf/requirements.lock
 	@$(PY) -m compileall -q -j 0 -x '/tests?/' .venv/lib > /dev/null || true # pip does it on one core, with all tests
 	@$(PY) -m pip install --quiet --no-deps --editable .
 	@touch $@

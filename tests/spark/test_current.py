@@ -122,7 +122,6 @@ def test_keys_are_checked_at_each_epoch_of_a_commit_of_several(spark: SparkSessi
     assert rows_of(tmp_path / "now") == [(1, "c")]
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize("keys", [("k",), ()])
 def test_an_epoch_that_comes_again_in_another_group_is_written_once(
     keys: tuple[str, ...], spark: SparkSession, tmp_path: Path
