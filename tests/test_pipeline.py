@@ -7,12 +7,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
+from unittest import mock
 
 import pytest
 
 import timely_spark as ts
 from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.pipeline import read_pipeline
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT
@@ -294,6 +296,13 @@ def test_views_that_share_steps_may_change_places(monkeypatch: pytest.MonkeyPatc
         spark: Any = None
         read_sql(text).start(spark, checkpoint=tmp_path / "check", tell=pytest.fail if plans else str)
     assert len(plans) == 1
+
+
+def test_a_flow_of_other_functions_says_how_to_rebuild(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = mock.Mock(side_effect=FlowChanged("x", hint="new_steps"))
+    monkeypatch.setattr(ts.Dataflow, "start", changed)
+    with pytest.raises(FlowChanged, match=r"(?s)^x\nHint: change the text of a view"):
+        run(a=PAYERS)
 
 
 def test_two_views_in_one_table_are_refused(folder: Path) -> None:

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 PARTS = "views.json"
 _UNKNOWN: Mapping[str, float] = {}
 _NO_SESSION = "give flow(spark=...), or start the pipeline by python -m timely_spark run."
+_REBUILD = (
+    "change the text of a view whose functions are other ones now, which rebuilds it; or begin with a new "
+    "checkpoint and other tables."
+)
 Definition: TypeAlias = "TableSource | SqlView | FunctionView"
 
 
@@ -175,10 +179,10 @@ class Pipeline:
                 flow, _ = self.flow(called, spark=spark, views=views, overwrite=own, planned=planned)
                 try:
                     query = flow.start(spark, checkpoint=files.path(str(number)), **options)
-                except FlowChanged:
+                except FlowChanged as error:
                     # what a dropped view built is read by others under another name
                     if number not in shrunk:
-                        raise
+                        raise FlowChanged(error.message, hint=_REBUILD) from error
                     parts.append(self._rebuilt(files, part, tell))
                 else:
                     running.append(started.enter_context(query))

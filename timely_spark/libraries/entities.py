@@ -100,8 +100,8 @@ def entities(
     A pair with a score of at least `threshold` is a link, and an entity is all records that links connect.
     With `max_size` or `cannot_link`, an entity that is too large, or has both records of a pair of
     `cannot_link`, is refused: its links in the lowest step of scores are held, until none is refused. Links
-    of `must_link` are never held. The result depends on the present pairs alone; only the ids depend on the
-    past, by the rule of `stable_ids`.
+    of `must_link` are never held, nor are those with an infinite score. The result depends on the present
+    pairs alone; only the ids depend on the past, by the rule of `stable_ids`.
 
     An epoch costs the records of the entities that change. `held`, `audit` and `lineage` cost nothing unless
     they are read; `audit`, which keeps the strongest links of each entity, costs most. Held links cost a loop
