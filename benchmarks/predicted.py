@@ -241,13 +241,13 @@ class Turns:
 
     def swap(self, rank: int, parts: list[pa.Table]) -> list[pa.Table]:
         """As `Share.swap`."""
+        self._lap(len(self.sent) - (rank > 0))
         if rank == 0:
             self._parts = []
             self.sent.append(np.zeros((self.processes, self.processes), np.int64))
         of_all = self._parts
         of_all.append([*parts])
         self.sent[-1][rank] = [part.nbytes for part in parts]
-        self._lap(len(self.sent) - 1)
         self.gates[(rank + 1) % self.processes].release()
         self._wait(rank)
         mine = [sent[rank] for sent in of_all]

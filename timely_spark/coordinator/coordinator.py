@@ -6,6 +6,7 @@ is ahead of the global one: the protocol of Naiad section 3.3 holds by construct
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -165,6 +166,8 @@ class Coordinator:
         """
         self.batch = batch_id
         reports = _read(batch_id, rows)
+        counted = self._counted = self._reported(reports)
+        reports = _others_as_one(reports)
         # of small epochs mostly one worker has anything to do
         total = reports[0][1] if len(reports) == 1 else Report.sum(report for _, report in reports)
         ticks, advanced = set(total.ticks), dict(total.advanced)
@@ -172,7 +175,6 @@ class Coordinator:
         self.quarantined = wire.totals([self.quarantined, total.quarantined])
         self.late_rows = wire.totals([self.late_rows, total.late])
         self._count(reports)
-        counted = self._counted = self._reported(reports)
         # all changes of the round at once, so that no decrement comes before its increment
         self.tracker.update([(at, self.plan.times.decode(time), n) for at, time, n in total.deltas])
         self._begin_epochs(ticks)
@@ -565,6 +567,14 @@ def _read(batch_id: int, rows: pa.Table) -> list[tuple[int, Report]]:
         if isinstance(item, Failure):
             item.throw(f"batch {batch_id}, worker {worker}")
     return [(worker, item) for worker, item in items if isinstance(item, Report)]
+
+
+def _others_as_one(reports: list[tuple[int, Report]]) -> list[tuple[int, Report]]:
+    """The reports with those of all other processes, which come first, as one sum."""
+    others = bisect_right(reports, ELSEWHERE, key=itemgetter(0))
+    if others < 2:
+        return reports
+    return [(ELSEWHERE, Report.sum(report for _, report in reports[:others])), *reports[others:]]
 
 
 def _by_worker(rows: pa.Table, kind: type[Item]) -> pa.Table:

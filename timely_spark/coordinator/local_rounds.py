@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from sys import maxsize
 from typing import Any
 
@@ -98,25 +98,23 @@ class Share:
         """
         if self.processes == 1:
             return rows
-        places = wire.places(rows, Message)
-        to = rows.column("worker").to_numpy()[places] % self.processes
-        messages = wire.at(rows, places[np.argsort(to, kind="stable")])
-        ends = np.bincount(to, minlength=self.processes).cumsum().tolist()
         stay = wire.without(rows, Message)
         total = Report.sum(report for _, report in wire.read(stay, Report))
-        added_up = wire.table([(ELSEWHERE, total)])
-        to_all = pa.concat_tables([wire.only(stay, Failure), added_up])
-        parts = [
-            pa.concat_tables([messages.slice(start, end - start), stay if rank == self.rank else to_all])
-            for rank, (start, end) in enumerate(pairwise([0, *ends]))
+        to_all = wire.concat([wire.only(stay, Failure), wire.table([(ELSEWHERE, total)])])
+        sent = pa.concat_tables([rows, to_all])
+        messages = wire.are(rows, Message)
+        places = messages.nonzero()[0]
+        to = rows.column("worker").to_numpy()[places] % self.processes
+        ends = np.bincount(to, minlength=self.processes).cumsum()[:-1]
+        others = np.arange(rows.num_rows, sent.num_rows)
+        each = [
+            np.append(own, (~messages).nonzero()[0] if rank == self.rank else others)
+            for rank, own in enumerate(np.split(places[np.argsort(to, kind="stable")], ends))
         ]
-        received = self.swap(parts)
+        sent, cuts = wire.at(sent, np.concatenate(each)), accumulate(map(len, each), initial=0)
+        received = wire.together(self.swap([sent.slice(start, end - start) for start, end in pairwise(cuts)]))
         # the messages of all processes first, which are then read without a copy
-        others = [stay.num_rows if rank == self.rank else added_up.num_rows for rank in range(len(received))]
-        cuts = [(part, part.num_rows - rows) for part, rows in zip(received, others, strict=True)]
-        return wire.together(
-            [*(part.slice(0, cut) for part, cut in cuts), *(part.slice(cut) for part, cut in cuts)]
-        )
+        return wire.at(received, np.argsort(~wire.are(received, Message), kind="stable"))
 
 
 def run_workers(rows: pa.Table, run: Callable[[int, pa.Table], pa.Table]) -> pa.Table:

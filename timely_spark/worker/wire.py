@@ -89,13 +89,8 @@ class Item:
         return _as_json({name: value for name, value, default in named if value != default})
 
     @classmethod
-    def decode(cls, meta: str, payload: Any = None) -> Self:
-        """Decode a row's `meta` and `payload`."""
-        return cls._of(parse_json(meta) if payload is None else parse_json(meta) | {cls.binary: payload})
-
-    @classmethod
-    def _of(cls, values: dict[str, Any]) -> Self:
-        """An object with these fields, where JSON cannot hold the fields as they are."""
+    def decode(cls, values: dict[str, Any]) -> Self:
+        """An object with these fields, as JSON holds them."""
         return cls(**values)
 
 
@@ -297,7 +292,8 @@ class Report(Item):
         )
 
     @classmethod
-    def _of(cls, values: dict[str, Any]) -> Self:
+    def decode(cls, values: dict[str, Any]) -> Self:
+        """An object with these fields; JSON does not hold all of them as they are."""
         return cls(**values | {name: read(values[name]) for name, read in _READ.items() if name in values})
 
 
@@ -390,12 +386,19 @@ def read(rows: pa.Table, *types: type[T]) -> list[tuple[int, T]]:
     kinds = rows.column("kind").to_pylist()
     if not (places := [place for place, kind in enumerate(kinds) if kind in by_kind]):
         return []
-    workers, metas = rows.column("worker").to_pylist(), rows.column("meta").to_pylist()
-    payloads = rows.column("payload")
-    return [
-        (workers[place], by_kind[kinds[place]].decode(metas[place], payloads[place].as_buffer()))
-        for place in places
-    ]
+    workers, metas, payloads = (rows.column(name) for name in ("worker", "meta", "payload"))
+    texts, every = metas.to_pylist(), workers.to_pylist()
+    values = parse_json(f"[{','.join(texts[place] for place in places)}]")  # one call for all
+    if len(values) != len(places):
+        msg = f"{len(places)} rows have {len(values)} values of JSON"
+        raise ValueError(msg)
+    items = list[tuple[int, T]]()
+    for place, named in zip(places, values, strict=True):
+        item = by_kind[kinds[place]]
+        if (payload := payloads[place].as_buffer()) is not None:
+            named[item.binary] = payload
+        items.append((every[place], item.decode(named)))
+    return items
 
 
 def by_worker(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
