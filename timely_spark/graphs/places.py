@@ -68,7 +68,7 @@ _DEGREE = 1024
 #: a worker contracts its new nodes if they are at least as many
 _MANY = 256
 #: how often pieces of few nodes move to a neighbour's place
-_MOVES, _FEW = 3, 32
+_MOVES, _FEW = 2, 32
 #: Epoch e begins at iteration e * _SPAN, so that epochs pass one after the other.
 _SPAN = 64
 _U = np.uint64
