@@ -89,7 +89,12 @@ class Item:
         return _as_json({name: value for name, value, default in named if value != default})
 
     @classmethod
-    def decode(cls, values: dict[str, Any]) -> Self:
+    def decode(cls, meta: str) -> Self:
+        """Decode the `meta` of a row without a payload."""
+        return cls.of_fields(parse_json(meta))
+
+    @classmethod
+    def of_fields(cls, values: dict[str, Any]) -> Self:
         """An object with these fields, as JSON holds them."""
         return cls(**values)
 
@@ -292,7 +297,7 @@ class Report(Item):
         )
 
     @classmethod
-    def decode(cls, values: dict[str, Any]) -> Self:
+    def of_fields(cls, values: dict[str, Any]) -> Self:
         """An object with these fields; JSON does not hold all of them as they are."""
         return cls(**values | {name: read(values[name]) for name, read in _READ.items() if name in values})
 
@@ -397,7 +402,7 @@ def read(rows: pa.Table, *types: type[T]) -> list[tuple[int, T]]:
         item = by_kind[kinds[place]]
         if (payload := payloads[place].as_buffer()) is not None:
             named[item.binary] = payload
-        items.append((every[place], item.decode(named)))
+        items.append((every[place], item.of_fields(named)))
     return items
 
 
