@@ -37,7 +37,8 @@ class State(Item):
     measured: list[list[Any]] = field(default_factory=list)
 
     @classmethod
-    def _of(cls, values: dict[str, Any]) -> State:
+    def of_fields(cls, values: dict[str, Any]) -> State:
+        """As `Item.of_fields`."""
         return cls(**values | {"reference": values["reference"].to_pybytes()})
 
     def read(self, *, mapped: bool) -> int:
