@@ -164,6 +164,23 @@ def _map_function(binder: ExpressionBinder, node: Any) -> Term:
     return binder.called(node, "map_from_arrays", [pairs, binder.called(node, "map_values", [operand])])
 
 
+@special("arrays_zip", 1)
+def _arrays_zip(binder: ExpressionBinder, node: Any) -> Term:
+    arrays = [binder.bind(unaliased(one)) for one in node.expressions]
+    if not all(types.is_array(one.type) for one in arrays):
+        kinds = ", ".join(name_of(one.type) for one in arrays)
+        raise binder.refuse(node, f"arrays_zip of {kinds}", "it takes arrays.")
+    fields = [
+        (
+            one.alias_or_name if type(one).__name__ in {"Alias", "Column", "Dot"} else str(n),
+            array.type.value_type,
+        )
+        for n, (one, array) in enumerate(zip(node.expressions, arrays, strict=True))
+    ]
+    kind = types.array_of(pa.struct(fields))
+    return terms.FunctionCall(kind, "$zipped", tuple(arrays), binder.zone, binder.sql(node))
+
+
 @special("zip_with", 3, 3)
 def _zip_with(binder: ExpressionBinder, node: Any) -> Term:
     arrays = [binder.bind(one) for one in node.expressions[:2]]

@@ -347,18 +347,18 @@ def _stepped(a: Any, steps: Any, by: Any, kind: pa.DataType, *, by_month: bool) 
     return later(a, kind.tz, days=steps * days) + steps * (by - days * DAY)
 
 
-def _pair(*kinds: pa.DataType) -> pa.DataType:
-    return array_of(pa.struct([("0", kinds[0].value_type), ("1", kinds[1].value_type)]))
+def _row(*kinds: pa.DataType) -> pa.DataType:
+    return array_of(pa.struct([(str(n), one.value_type) for n, one in enumerate(kinds)]))
 
 
-@spark_function("$zipped", "array, array -> P", result=_pair)
-def _zipped(a: Value, b: Value, *, length: int, result: pa.DataType) -> Any:
-    x, y = Elements(as_array(a, length)), Elements(as_array(b, length))
-    sizes = np.maximum(x.sizes, y.sizes)
+@spark_function("$zipped", "array, array... -> P", result=_row)
+def _zipped(*arrays: Value, length: int, result: pa.DataType) -> Any:
+    lists = [Elements(as_array(one, length)) for one in arrays]
+    sizes = np.maximum.reduce([one.sizes for one in lists])
     owners = np.repeat(np.arange(length), sizes)
     places = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     sides = []
-    for one in (x, y):
+    for one in lists:
         inside = places < one.sizes[owners]
         sides.append(
             one.values.take(pa.array(np.where(inside, one.offsets[owners] + places, 0), mask=~inside))

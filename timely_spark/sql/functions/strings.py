@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -447,10 +449,16 @@ def _of_empty(pattern: str) -> re.Pattern[str] | None:
     source = java_regex(pattern)
     if not pc.match_substring_regex(pa.array([""]), rf"^(?:{source})\z")[0].as_py() and r"\b" not in pattern:
         return None
+    return _in_python(pattern, "may match the empty text, and is not read")
+
+
+def _in_python(pattern: str, problem: str) -> re.Pattern[str]:
+    """A pattern of Java's in Python."""
+    source = re.sub(r"\\x\{(\w+)\}", lambda code: chr(int(code[1], 16)), java_regex(pattern))
     try:
-        return re.compile(re.sub(r"\\x\{(\w+)\}", lambda code: chr(int(code[1], 16)), source), re.ASCII)
+        return re.compile(source, re.ASCII)
     except re.error as error:
-        msg = f"the regex {pattern!r} may match the empty text, and is not read: {error}"
+        msg = f"the regex {pattern!r} {problem}: {error}"
         raise pa.ArrowInvalid(msg) from error
 
 
@@ -526,3 +534,43 @@ def _regexp_extract(
 def _regexp_substr(text: pa.Array, pattern: pa.Scalar) -> Any:
     source, _ = _with_groups(java_regex(pattern.as_py()), lambda _: "(?:")
     return pc.struct_field(pc.extract_regex(text, f"(?P<g0>{source})"), "g0")
+
+
+@spark_function("regexp_extract_all", "string, string, int? -> array<string>", constant=[1, 2])
+def _regexp_extract_all(
+    text: pa.Array, pattern: pa.Scalar, group: pa.Scalar | None = None, *, result: Any, failures: Failures
+) -> Any:
+    number = 1 if group is None else group.as_py()
+    pc.match_substring_regex(pa.array([""]), java_regex(pattern.as_py()))  # it must be one of RE2
+    expression = _in_python(pattern.as_py(), "is not read")
+    if not 0 <= number <= expression.groups:
+        problem, hint = f"the pattern has no group {number}", f"it has {expression.groups} groups."
+        failures.at(np.ones(len(text), bool), problem, hint)
+        return pa.nulls(len(text), result)
+    return of_distinct(text, lambda one: [m[number] or "" for m in expression.finditer(one)], result)
+
+
+@spark_function("regexp_instr", "string, string -> int", constant=[1])
+def _regexp_instr(text: pa.Array, pattern: pa.Scalar) -> Any:
+    begin = _with_groups(java_regex(pattern.as_py()), lambda _: "(?:")[0]
+    captured = pc.extract_regex(text, f"(?s)\\A(?P<before>.*?)(?:{begin})")
+    before = pc.struct_field(captured, "before")
+    # Java counts the characters of other planes twice
+    twice = pc.count_substring_regex(before, r"[\x{10000}-\x{10FFFF}]")
+    return pc.add(pc.fill_null(pc.add(pc.utf8_length(before), twice), -1), 1)
+
+
+@spark_function("format_number", "number, int -> string", constant=[1])
+def _format_number(x: pa.Array, digits: pa.Scalar) -> Any:
+    if digits.as_py() < 0:
+        return pa.nulls(len(x), pa.string())
+    endless = {"nan": "NaN", "inf": "∞", "-inf": "-∞"}
+
+    def shown(one: Any) -> str:
+        # Java writes zeros behind the 17 digits of a double
+        binary = isinstance(one, float) and not 1e15 < abs(one) < math.inf
+        exact = one if binary else Decimal(str(one))
+        text = f"{exact:,.{digits.as_py()}f}"
+        return endless.get(text, text)
+
+    return of_distinct(x, shown, pa.string())
