@@ -157,7 +157,6 @@ def test_files_and_large_sends_are_read_too(spark: SparkSession, checkpoint: str
         assert (counted.listed, counted.entered, counted.rows) == (7, 7, 7)
 
 
-@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -169,7 +169,6 @@ PREVENTED = {
 }
 
 
-@pytest.mark.share(2)
 @pytest.mark.parametrize("conf", PREVENTED)
 def test_what_prevents_tasks_from_staying_is_said(
     spark: SparkSession, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conf: str
