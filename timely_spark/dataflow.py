@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
@@ -241,7 +242,7 @@ class Dataflow(Inputs, Suggests):
         self,
         session: SparkSession | None = None,
         *,
-        checkpoint: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         workers: int | None = None,
         trigger: Trigger = None,
         name: str | None = None,

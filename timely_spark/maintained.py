@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ def maintain(
     *,
     sql: str | None = None,
     tables: Mapping[str, DataFrame] | None = None,
-    checkpoint: str,
+    checkpoint: str | os.PathLike[str],
     diff: str | None = None,
     keys: str | list[str] | None = None,
     workers: int | None = None,

@@ -159,7 +159,7 @@ class CollectionMethods(Suggests):
     to_delta = timely_spark.differential.outputs.to_delta
     def to_files(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         format: Literal["parquet", "arrow", "csv"] = ...,
         *,
         overwrite: bool = ...,

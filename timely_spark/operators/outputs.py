@@ -370,7 +370,7 @@ def _check_diff(stream: Stream, diff: str, keys: Sequence[str], release: Release
 @operator(Stream)
 def to_files(
     stream: Stream,
-    path: str,
+    path: str | os.PathLike[str],
     format: Literal["parquet", "arrow", "csv"] = "parquet",
     *,
     overwrite: bool = False,

@@ -97,7 +97,7 @@ def start(
     outputs: Sequence[Output] = (),
     inputs: Sequence[InputHandle] = (),
     session: SparkSession | None = None,
-    checkpoint: str | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     trigger: str | Mapping[str, Any] | None = None,
     name: str | None = None,
     partitions: int | None = None,
@@ -238,7 +238,7 @@ def _stop_left_over() -> None:
 
 
 def _make_room(
-    inputs: Sequence[InputHandle], session: SparkSession, checkpoint: str | None, name: str
+    inputs: Sequence[InputHandle], session: SparkSession, checkpoint: str | os.PathLike[str] | None, name: str
 ) -> None:
     """Stop this process's queries that use the handles, the checkpoint or the name."""
     place = None if checkpoint is None else RoundLog(checkpoint).checkpoint
@@ -285,7 +285,7 @@ def _temporary(plan: Plan, session: SparkSession, undo: ExitStack) -> str:
     return folder
 
 
-def _locked(checkpoint: str, undo: ExitStack) -> tuple[RoundLog, Lock]:
+def _locked(checkpoint: str | os.PathLike[str], undo: ExitStack) -> tuple[RoundLog, Lock]:
     log = RoundLog(checkpoint)
     lock = Lock(log.files)
     undo.callback(lock.release)  # first, because an interrupt may follow `acquire`
@@ -311,7 +311,7 @@ def _stop_named(session: SparkSession, name: str) -> None:
             query.stop()
 
 
-def default_workers(session: SparkSession | None, checkpoint: str | None = None) -> int:
+def default_workers(session: SparkSession | None, checkpoint: str | os.PathLike[str] | None = None) -> int:
     """The number of workers in the checkpoint; else the number of tasks the session runs at once, at most 8.
 
     More workers mean more exchanges, and so more rounds.

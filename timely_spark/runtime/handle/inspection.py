@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ _CALLS = {"time": pa.string(), "input": pa.int32(), "rows": pa.int64()}
 
 
 @locate_errors
-def inspect(checkpoint: str) -> Inspection:
+def inspect(checkpoint: str | os.PathLike[str]) -> Inspection:
     """Look into a checkpoint, of a running flow or not: the retained rounds, and the state at any of them.
 
     Reads files only: it needs neither Spark nor the flow's code, runs no code of the flow, and changes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -57,7 +58,7 @@ class Status:
     expand: Expand = False
 
     @classmethod
-    def of(cls, checkpoint: str, *, expand: Expand = False) -> Status:
+    def of(cls, checkpoint: str | os.PathLike[str], *, expand: Expand = False) -> Status:
         """Read the status of a checkpoint, also of a running flow."""
         after = inspect(checkpoint).at()
         log, manifest, epochs = after.log, after.manifest, after.manifest.open_epochs

@@ -37,6 +37,7 @@ the next number, without listing.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 import threading
@@ -101,7 +102,9 @@ _FOLDERS = (
 class RoundLog:
     """The round log of one checkpoint. All state is in files, so every process has an object of its own."""
 
-    def __init__(self, checkpoint: str, term: int | None = None, first: int = FIRST) -> None:
+    def __init__(
+        self, checkpoint: str | os.PathLike[str], term: int | None = None, first: int = FIRST
+    ) -> None:
         #: The term of the run that reads and writes; None means a watcher, which only reads.
         self.term = term
         #: The first batch whose manifest the run writes.
