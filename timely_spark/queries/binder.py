@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from timely_spark.errors import SqlError
-from timely_spark.graph import caller, offset
+from timely_spark.graph.caller import caller, offset
 from timely_spark.queries.relations import (
     CLAUSE,
     Compared,
