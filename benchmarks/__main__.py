@@ -21,7 +21,7 @@ LIMIT, QUICK_LIMIT = 1200, 240
 #: Of those that take longer.
 LIMITS = {
     "alternatives": 2400, "endurance": 7200, "engine": 2700,
-    "graphs": 5400, "scaling": 2400,
+    "graphs": 5400, "resident": 2400, "scaling": 2400,
 }  # fmt: skip
 
 #: What shows nothing within seconds, and is left out of a quick run unless it is named.
