@@ -98,17 +98,17 @@ class Share:
         """
         if self.processes == 1:
             return rows
-        stay = wire.without(rows, Message)
+        messages = wire.are(rows, Message)
+        places, stays = messages.nonzero()[0], (~messages).nonzero()[0]
+        stay = wire.at(rows, stays)
         total = Report.sum(report for _, report in wire.read(stay, Report))
         to_all = wire.concat([wire.only(stay, Failure), wire.table([(ELSEWHERE, total)])])
         sent = pa.concat_tables([rows, to_all])
-        messages = wire.are(rows, Message)
-        places = messages.nonzero()[0]
         to = rows.column("worker").to_numpy()[places] % self.processes
         ends = np.bincount(to, minlength=self.processes).cumsum()[:-1]
         others = np.arange(rows.num_rows, sent.num_rows)
         each = [
-            np.append(own, (~messages).nonzero()[0] if rank == self.rank else others)
+            np.append(own, stays if rank == self.rank else others)
             for rank, own in enumerate(np.split(places[np.argsort(to, kind="stable")], ends))
         ]
         sent, cuts = wire.at(sent, np.concatenate(each)), accumulate(map(len, each), initial=0)
