@@ -25,6 +25,41 @@ AGGREGATES: dict[str, Any] = {
 }
 OVER = ["avg(n)", "stddev(n)", "var_pop(n)"]
 
+#: y and x of some pairs, and of pairs of which none or one is without null
+PAIRS = "VALUES (1, 2), (2, 3), (4, 4), (NULL, 1), (2, NULL) AS t(y, x)"
+OF_PAIRS: dict[str, tuple[Any, Any, Any]] = {
+    "corr": (0.9819805060619659, None, None),
+    "covar_pop": (1.0, None, 0.0),
+    "covar_samp": (1.5, None, None),
+    "regr_count": (3, 0, 1),
+    "regr_avgx": (3.0, None, 2.0),
+    "regr_avgy": (7 / 3, None, 1.0),
+    "regr_sxx": (2.0, None, 0.0),
+    "regr_syy": (14 / 3, None, 0.0),
+    "regr_sxy": (3.0, None, 0.0),
+    "regr_slope": (1.5, None, None),
+    "regr_intercept": (-13 / 6, None, None),
+    "regr_r2": (27 / 28, None, None),
+}
+#: in Spark
+ROWS: dict[str, Any] = {
+    "SELECT skewness(a), kurtosis(a) FROM VALUES (2), (3), (7), (2)": (
+        1.027209706036234,
+        -0.7820069204152249,
+    ),
+    "SELECT skewness(a), kurtosis(a) FROM VALUES (0.1), (0.1), (0.1)": (None, None),
+    "SELECT corr(a, 7) FROM VALUES (1), (2)": (None,),  # an error in Spark
+    "SELECT regr_slope(7, a), regr_intercept(7, a), regr_r2(7, a) FROM VALUES (1), (2)": (0.0, 7.0, 1.0),
+    "SELECT mode(a), mode() WITHIN GROUP (ORDER BY a DESC) FROM VALUES (1), (3), (2), (3), (2)": (2, 3),
+    "SELECT mode(a, true) FROM VALUES (NULL), (NULL), ('a'), ('B')": ("B",),
+    "SELECT bit_and(a), bit_or(a), bit_xor(a) FROM VALUES (1), (2), (3), (-3), (NULL)": (0, -1, -3),
+    "SELECT bit_and(a), bit_or(a), bit_xor(a), mode(a) FROM VALUES (1) WHERE a > 1": (None,) * 4,
+    "SELECT bit_xor(a), bit_xor(DISTINCT a), bit_xor(a + 0) FROM VALUES (1), (1), (2)": (2, 3, 2),
+    "SELECT try_sum(a), try_avg(a) FROM VALUES (9223372036854775807), (1)": (None, 4.611686018427388e18),
+    "SELECT try_sum(a), try_avg(a) FROM VALUES (99999999999999999999999999999999999999BD), (1)": (None, None),
+    "SELECT try_sum(a), try_sum(DISTINCT a) FROM VALUES (9223372036854775807), (1), (-2)": (2**63 - 2,) * 2,
+}
+
 
 def answer(query: str, longs: list[int]) -> Any:
     flow = ts.Dataflow("longs")
@@ -49,3 +84,34 @@ def test_a_sum_of_distinct_longs_beyond_64_bits_is_refused() -> None:
     with pytest.raises(VertexError, match=r"(?s)step 'aggregate'.*a sum of longs is beyond 64 bits\nHint: "):
         answer("SELECT sum(DISTINCT n) FROM x", four)
     assert answer("SELECT sum(DISTINCT n) FROM x", [*four[:3], four[0]]) == sum(four[:3])
+
+
+@pytest.mark.parametrize("function", OF_PAIRS)
+def test_a_function_of_pairs_is_sparks(function: str) -> None:
+    parts = ", ".join(f"{function}(y, x) FILTER (WHERE {one})" for one in ("true", "false", "x = 2"))
+    expected = [one if one is None else pytest.approx(one, rel=1e-14) for one in OF_PAIRS[function]]
+    assert list(row(f"SELECT {parts} FROM {PAIRS}")) == expected
+
+
+@pytest.mark.parametrize("query", ROWS)
+def test_an_aggregate_has_the_row_of_spark(query: str) -> None:
+    before, where, after = query.partition(" WHERE ")
+    assert row(f"{before} AS t(a){where}{after}") == ROWS[query]
+
+
+def test_a_sum_that_is_too_large_is_null_in_its_group_alone() -> None:
+    flow = ts.Dataflow("groups")
+    x = flow.input("x", "k int, n long").collection()
+    ts.sql("SELECT k, try_sum(n) AS s FROM x GROUP BY k", x=x).changes().capture("out")
+    rows = [(k, 2**62) for k in (1, 1, 2, 3, 4, 4, 4)]
+    sums = {1: None, 2: 2**62, 3: 2**62, 4: None}
+    assert {k: s for k, s, _ in run(flow, {"x": [rows]})["out"].rows()[0]} == sums
+
+
+def row(query: str) -> tuple[Any, ...]:
+    """The one row of a query that reads no input."""
+    flow = ts.Dataflow("row")
+    x = flow.input("x", "n long").collection()
+    ts.sql(query, x=x).changes().capture("out")
+    ((*values, _),) = run(flow, {"x": [[1]]})["out"].rows()[0]
+    return tuple(values)

@@ -6,9 +6,8 @@ aggregates store the distinct arguments of each group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,32 +20,15 @@ from timely_spark.differential.reducers import Extreme, multiplied, present_reco
 from timely_spark.differential.reductions import with_one_key
 from timely_spark.differential.trace import products
 from timely_spark.errors import SchemaError
-from timely_spark.operators.aggregate import ALL, halves_of, large_sums, longs_of_halves, too_large_sum
-from timely_spark.queries.sorting import Order, ranks, rows_in_order
+from timely_spark.operators.aggregate import ALL, halves_of, longs_of_halves
+from timely_spark.queries.groups import AggregateFunction, GroupRecords, as_doubles
+from timely_spark.queries.sorting import Order, ranks
+from timely_spark.queries.statistics import MOMENTS, PAIRS, mode, moments, pairs, percentile
 from timely_spark.sql.plain import checked_decimals, rounded_quotient, too_many_digits, unscaled, wide
 from timely_spark.sql.types import has_map
-from timely_spark.state.arrow import Longs, Mask, replaced
-from timely_spark.state.grouping import run_starts
+from timely_spark.state.arrow import Longs
 
 _ALWAYS = f"{DIFF}_always"
-
-
-@dataclass(frozen=True)
-class AggregateFunction:
-    """One aggregate: its function, the columns of its arguments, and the type of its results."""
-
-    function: str
-    columns: tuple[str, ...]
-    type: pa.DataType
-    distinct: bool = False
-    #: constants, such as the share of a percentile
-    options: tuple[Any, ...] = ()
-    order: tuple[Order, ...] = ()
-
-    def __str__(self) -> str:
-        inside = ", ".join([*self.columns, *map(str, self.options)]) or "*"
-        order = f" order by {', '.join(map(str, self.order))}" if self.order else ""
-        return f"{self.function}({'distinct ' if self.distinct else ''}{inside}{order})"
 
 
 # -- the types of results ------------------------------------------------------------------------------------
@@ -78,6 +60,10 @@ def _boolean(kind: pa.DataType) -> pa.DataType | None:
     return pa.bool_() if pa.types.is_boolean(kind) or pa.types.is_null(kind) else None
 
 
+def _integer(kind: pa.DataType) -> pa.DataType | None:
+    return kind if pa.types.is_integer(kind) else None
+
+
 def _long(_: pa.DataType) -> pa.DataType:
     return pa.int64()
 
@@ -98,10 +84,12 @@ TYPES: dict[str, tuple[int, Callable[[pa.DataType], pa.DataType | None]]] = {
     "avg": (1, _average_type),
     "min": (1, _same),
     "max": (1, _same),
-    "stddev": (1, _double),
-    "stddev_pop": (1, _double),
-    "variance": (1, _double),
-    "var_pop": (1, _double),
+    "try_sum": (1, _sum_type),
+    "try_avg": (1, _average_type),
+    **dict.fromkeys(MOMENTS, (1, _double)),
+    **dict.fromkeys(PAIRS, (2, _double)),
+    **dict.fromkeys(("bit_and", "bit_or", "bit_xor"), (1, _integer)),
+    "mode": (1, _same),
     "bool_and": (1, _boolean),
     "bool_or": (1, _boolean),
     "any_value": (1, _same),
@@ -120,78 +108,16 @@ TYPES: dict[str, tuple[int, Callable[[pa.DataType], pa.DataType | None]]] = {
 }
 
 
-# -- the records of groups -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GroupRecords:
-    """The records of some groups, present ones alone, group by group.
-
-    **Columns:** `table`: `GROUP`, the arguments, `DIFF`, and further weights.
-    """
-
-    table: pa.Table
-    count: int
-
-    @cached_property
-    def of(self) -> Longs:
-        """The group of each record."""
-        return numbers(self.table, GROUP)
-
-    def valid(self, column: str) -> Mask:
-        """Whether each record has a value."""
-        return flat(self.table.column(column)).is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
-
-    def total(self, values: Any) -> Longs:
-        """For each group the sum of a number for each of its records; of longs exact, or an error."""
-        if (values := np.asarray(values)).dtype == np.int64 and large_sums(values, self.firsts).any():
-            raise too_large_sum()
-        totals = np.zeros(self.count, values.dtype)
-        np.add.at(totals, self.of, values)
-        return totals
-
-    def where(self, mask: Any) -> GroupRecords:
-        """The records of a mask."""
-        return self if mask.all() else GroupRecords(self.table.filter(pa.array(mask)), self.count)
-
-    def sorted(self, order: Sequence[Order]) -> GroupRecords:
-        """The records of each group in an order; ties by the other columns."""
-        rows, _ = rows_in_order(self.table, order)
-        return GroupRecords(self.table.take(pa.array(rows)), self.count)
-
-    def once(self, *columns: str) -> GroupRecords:
-        """One record for each value of some columns in a group, with multiplicity 1; without nulls."""
-        present = self.where(np.logical_and.reduce([self.valid(one) for one in columns]))
-        labels = [*(ranks(present.table.column(one)) for one in columns), present.of]
-        order = np.lexsort(labels)
-        new = np.ones(len(order), np.bool_)
-        new[1:] = np.logical_or.reduce([np.diff(one[order]) != 0 for one in labels])
-        table = present.table.take(pa.array(order[new]))
-        return GroupRecords(replaced(table, DIFF, np.ones(table.num_rows, np.int64)), self.count)
-
-    def spread(self, rows: Longs, values: pa.Array, kind: pa.DataType) -> pa.Array:
-        """For each group the value of one of its records, null for groups without a row."""
-        at = np.full(self.count, -1, np.int64)
-        at[self.of[rows]] = rows
-        return flat(values).take(pa.array(at, mask=at < 0)).cast(kind, safe=False)  # longs as doubles
-
-    @cached_property
-    def firsts(self) -> Longs:
-        """The first record of each group that has one."""
-        return run_starts(self.of)
-
-    @cached_property
-    def lasts(self) -> Longs:
-        """The last record of each group that has one."""
-        return np.append(self.firsts[1:], len(self.of))[: len(self.firsts)] - 1
-
-
 # -- sums as weights -----------------------------------------------------------------------------------------
+
+
+_SUMS = {"sum", "avg", "try_sum", "try_avg"}
+_WEIGHTS = {"count", "count_if", *_SUMS}
 
 
 def is_weight(call: AggregateFunction, schema: pa.Schema) -> bool:
     """Whether an aggregate is computed from sums alone, so that no values are stored."""
-    if call.distinct or call.function not in {"count", "count_if", "sum", "avg"}:
+    if call.distinct or call.function not in _WEIGHTS:
         return False
     kind = schema.field(call.columns[0]).type if call.columns else pa.int64()
     return call.function in {"count", "count_if"} or pa.types.is_integer(kind) or _is_short(kind)
@@ -312,11 +238,6 @@ def _mean_of_longs(call: AggregateFunction, groups: GroupRecords, counts: pa.Arr
     return pc.divide(total, counts.cast(pa.float64()))
 
 
-def as_doubles(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Numbers as doubles, as Spark casts them: longs beyond 2^53 are rounded."""
-    return flat(values).cast(pa.float64(), safe=False)
-
-
 def quotient(total: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Decimals divided by counts, rounded half up, as Spark's averages."""
     by = wide(counts.fill_null(1).to_numpy(zero_copy_only=False))
@@ -355,20 +276,31 @@ def _one_of(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     return records.spread(rows, records.table.column(column), call.type)
 
 
-def _moments(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
+def _bits(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
     records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
-    records = records.sorted([Order(column)])
-    values = as_doubles(records.table.column(column)).to_numpy()
-    counts = numbers(records.table, DIFF).astype(np.float64)
-    n = records.total(counts)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        mean = records.total(values * counts) / n
-        squares = records.total(counts * (values - mean[records.of]) ** 2)
-        sample = call.function in {"variance", "stddev"}
-        variance = squares / (n - 1 if sample else n)
-        moments = np.sqrt(variance) if call.function.startswith("stddev") else variance
-    return pa.array(moments, mask=n <= (1 if sample else 0))
+    values = numbers(records.table, column)
+    if call.function == "bit_xor":  # of an even number nothing is left
+        values = np.where(numbers(records.table, DIFF) % 2 == 1, values, 0)
+    bits, missing = np.zeros(groups.count, np.int64), np.ones(groups.count, np.bool_)
+    present = records.of[records.firsts]
+    if len(present):
+        bits[present], missing[present] = _BITS[call.function].reduceat(values, records.firsts), False
+    return pa.array(bits, mask=missing).cast(call.type)
+
+
+_BITS = {"bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor}
+
+
+def _tried(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
+    """`try_sum` and `try_avg`: null for a group whose sum is too large."""
+    function = _sum if call.function == "try_sum" else _average
+    try:
+        return function(call, groups)
+    except SchemaError:
+        if groups.count == 1:
+            return pa.nulls(1, call.type)
+        return pa.concat_arrays([_tried(call, half) for half in groups.halves()])
 
 
 def _booleans(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
@@ -402,35 +334,6 @@ def _distinct_count(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     return _count(replace(call, function="count", distinct=True), groups)
 
 
-def _percentile(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
-    column = call.columns[0]
-    share = float(call.options[0]) if call.options else 0.5
-    records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
-    records = records.sorted([Order(column)])
-    if call.options and len(call.options) > 1 and call.options[1]:  # from the greatest on
-        share = 1.0 - share
-    counts = numbers(records.table, DIFF)
-    sizes = records.total(counts)
-    ends = np.cumsum(counts)
-    begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    some = sizes > 0
-    if call.function in {"percentile_disc", "approx_percentile"}:
-        place = np.maximum(np.ceil(share * sizes).astype(np.int64) - 1, 0)
-        rows = np.searchsorted(ends, (begins + place)[some], side="right")
-        return records.spread(rows, records.table.column(column), call.type)
-    values = as_doubles(records.table.column(column)).to_numpy()
-    percentiles = np.zeros(groups.count)
-    if some.any():
-        place = share * (sizes[some] - 1)
-        low = np.floor(place).astype(np.int64)
-        first = values[np.searchsorted(ends, begins[some] + low, side="right")]
-        high = np.minimum(low + 1, sizes[some] - 1)
-        second = values[np.searchsorted(ends, begins[some] + high, side="right")]
-        part = place - low
-        percentiles[some] = np.where(part == 0, first, (1 - part) * first + part * second)
-    return pa.array(percentiles, mask=~some)
-
-
 def _single(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     """The one value of a subquery."""
     (column,) = call.columns
@@ -451,11 +354,15 @@ FUNCTIONS: dict[str, Callable[[AggregateFunction, GroupRecords], pa.Array]] = {
     "min_by": _by,
     "max_by": _by,
     **dict.fromkeys(("any_value", "first", "last"), _one_of),
-    **dict.fromkeys(("stddev", "stddev_pop", "variance", "var_pop"), _moments),
+    **dict.fromkeys(("try_sum", "try_avg"), _tried),
+    **dict.fromkeys(_BITS, _bits),
+    **dict.fromkeys(MOMENTS, moments),
+    **dict.fromkeys(PAIRS, pairs),
+    "mode": mode,
     **dict.fromkeys(("bool_and", "bool_or"), _booleans),
     **dict.fromkeys(("collect_list", "collect_set", "string_agg"), _list_of),
     "approx_count_distinct": _distinct_count,
-    **dict.fromkeys(("percentile", "percentile_disc", "approx_percentile", "median"), _percentile),
+    **dict.fromkeys(("percentile", "percentile_disc", "approx_percentile", "median"), percentile),
 }
 
 
@@ -561,7 +468,7 @@ def _general(
     schema = collection.schema
     weights = [call for call in calls.values() if is_weight(call, schema)]
     counted = tuple(dict.fromkeys(call.columns[0] for call in weights if call.columns))
-    summed = tuple(dict.fromkeys(call.columns[0] for call in weights if call.function in {"sum", "avg"}))
+    summed = tuple(dict.fromkeys(call.columns[0] for call in weights if call.function in _SUMS))
     values = [call for call in calls.values() if not is_weight(call, schema)]
     read = [one for call in values for one in (*call.columns, *(by.column for by in call.order))]
     stored = tuple(dict.fromkeys(one for one in read if one not in keys))

@@ -11,13 +11,15 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.queries import calls
-from timely_spark.queries.aggregates import TYPES, AggregateFunction
+from timely_spark.queries.aggregates import TYPES
 from timely_spark.queries.binder import UNIT, cast_to, column_node, ordering
+from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.joins import Joins
 from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation, selected
 from timely_spark.queries.scopes import NamedColumn, VisibleColumns
+from timely_spark.queries.statistics import PAIRS
 from timely_spark.sql import parse
-from timely_spark.sql.types import has_map, name_of
+from timely_spark.sql.types import has_map, is_number, name_of
 
 #: as whose columns subqueries read the aggregates of the block around them
 OWN = "aggregates of the query"
@@ -323,35 +325,36 @@ class Aggregating(Joins):
         self, node: Any, one: calls.AggregateCall, arguments: list[Any]
     ) -> tuple[list[Any], pa.DataType]:
         """The arguments of an aggregate, cast if need be, and the type of its results."""
-        from sqlglot import exp
-
-        if one.function == "count" and len(arguments) > 1 and not one.distinct:
-            arguments = [all_valid(arguments)]
-        if one.function == "count_if":
-            arguments = [
-                exp.Case(ifs=[exp.If(this=option, true=exp.Boolean(this=True))]) for option in arguments
-            ]
-        if one.function == "count" and not arguments and one.filter is not None:
-            arguments = [exp.Boolean(this=True)]
+        if one.function in {"count", "count_if"}:
+            arguments = _counted(one, arguments)
         many, typed = TYPES[one.function]
         shown = calls.function_name(one.node)
         if one.function != "count" and len(arguments) != many:
             raise self.binder.refuse(node, f"{one.function} of {len(arguments)} arguments", f"give {many}.")
         if not arguments:
             return arguments, pa.int64()
+        if one.function in PAIRS:
+            arguments = [self._double(node, shown, each) for each in arguments]
         first = self.binder.bound(self.final(arguments[0]), self.relation.schema).type
         kind = typed(first)
         for to in (pa.float64(), pa.bool_()):
             if kind is None and pa.types.is_string(first) and typed(to) == to:
                 arguments, kind = [cast_to(arguments[0], to)], to
         if pa.types.is_null(first):
-            options = (pa.float64(), pa.bool_(), pa.string())
+            options = (pa.float64(), pa.bool_(), pa.string(), pa.int32())
             to = next(option for option in options if typed(option) is not None)
             arguments, kind = [cast_to(arguments[0], to), *arguments[1:]], typed(to)
         if kind is None:
             hint = "cast the argument, or take a part of it."
             raise self.binder.refuse(node, f"{shown} of {name_of(first)}", hint)
         return arguments, kind
+
+    def _double(self, node: Any, shown: str, tree: Any) -> Any:
+        """An argument as a double."""
+        kind = self.binder.bound(self.final(tree), self.relation.schema).type
+        if not (is_number(kind) or pa.types.is_string(kind) or pa.types.is_null(kind)):
+            raise self.binder.refuse(node, f"{shown} of {name_of(kind)}", "give two numbers.")
+        return cast_to(tree, pa.float64())
 
     def _options(self, node: Any, one: calls.AggregateCall) -> tuple[Any, ...]:
         """The constants of an aggregate."""
@@ -454,6 +457,17 @@ def canonical(tree: Any) -> Any:
         if type(one).__name__ in _COMMUTATIVE:
             one.replace(ordered(one))
     return bare.this
+
+
+def _counted(one: calls.AggregateCall, arguments: list[Any]) -> list[Any]:
+    """The arguments of `count` and `count_if`, whose values are counted that are not null."""
+    from sqlglot import exp
+
+    if one.function == "count_if":
+        return [exp.Case(ifs=[exp.If(this=each, true=exp.Boolean(this=True))]) for each in arguments]
+    if len(arguments) > 1 and not one.distinct:
+        return [all_valid(arguments)]
+    return arguments or ([exp.Boolean(this=True)] if one.filter is not None else [])
 
 
 def _prefixes(parts: Sequence[list[Any]]) -> list[list[Any]]:

@@ -24,6 +24,24 @@ AGGREGATES = {
     "StddevPop": "stddev_pop",
     "Variance": "variance",
     "VariancePop": "var_pop",
+    "Skewness": "skewness",
+    "Kurtosis": "kurtosis",
+    "CovarPop": "covar_pop",
+    "CovarSamp": "covar_samp",
+    "Corr": "corr",
+    "RegrCount": "count",
+    "RegrAvgx": "avg",
+    "RegrAvgy": "avg",
+    "RegrSxx": "regr_sxx",
+    "RegrSyy": "regr_syy",
+    "RegrSxy": "regr_sxy",
+    "RegrSlope": "regr_slope",
+    "RegrIntercept": "regr_intercept",
+    "RegrR2": "regr_r2",
+    "BitwiseAndAgg": "bit_and",
+    "BitwiseOrAgg": "bit_or",
+    "BitwiseXorAgg": "bit_xor",
+    "Mode": "mode",
     "LogicalAnd": "bool_and",
     "LogicalOr": "bool_or",
     "AnyValue": "any_value",
@@ -49,11 +67,13 @@ NAMED = {
     "mean": "avg",
     "std": "stddev",
     "percentile": "percentile",
+    "try_sum": "try_sum",
+    "try_avg": "try_avg",
 }
 #: those with a share
 PERCENTILES = {"percentile", "percentile_disc", "approx_percentile"}
 #: Aggregates that Spark has, sqlglot does not know, and a collection does not keep.
-KNOWN_AGGREGATES = {"count_min_sketch", "histogram_numeric", "hll_sketch_agg", "try_avg", "try_sum"}
+KNOWN_AGGREGATES = {"count_min_sketch", "histogram_numeric", "hll_sketch_agg"}
 #: Functions that only windows have, by sqlglot's classes and by name.
 RANKINGS = {
     "RowNumber": "row_number",
@@ -163,9 +183,10 @@ def read_call(node: Any) -> AggregateCall:
     if function == "count" and arguments and isinstance(arguments[0], exp.Star):
         arguments = []
     constants: list[Any] = []
-    slots = {"this", "expression", "quantile", "separator", "accuracy"}  # of exact answers
+    # answers are exact, and never by chance
+    slots = {"this", "expression", "quantile", "separator", "accuracy", "deterministic"}
     unread = [one for name, one in call.args.items() if isinstance(one, exp.Expression) and name not in slots]
-    if type(call).__name__ in {"PercentileCont", "PercentileDisc"}:
+    if type(call).__name__ in {"PercentileCont", "PercentileDisc"} or (function == "mode" and order):
         unread += order[1:]
         constants = [*arguments, bool(order and order[0].args.get("desc"))]
         arguments, order = [one.this for one in order[:1]], ()
@@ -175,8 +196,26 @@ def read_call(node: Any) -> AggregateCall:
     elif function in {"first", "last"}:
         arguments, constants = arguments[:1], [ignores]
     return AggregateCall(
-        function, call, tuple(arguments), distinct, condition, order, tuple(constants), tuple(unread)
+        function,
+        call,
+        tuple(_of_pairs(call, arguments)),
+        distinct,
+        condition,
+        order,
+        tuple(constants),
+        tuple(unread),
     )
+
+
+def _of_pairs(call: Any, arguments: list[Any]) -> list[Any]:
+    """The arguments; of `regr_avgx` and `regr_avgy` one value of each pair, null if the other one is null."""
+    from sqlglot import exp
+
+    if not isinstance(call, exp.RegrAvgx | exp.RegrAvgy):
+        return arguments
+    value, other = arguments[::-1] if isinstance(call, exp.RegrAvgx) else arguments
+    null = exp.Is(this=other.copy(), expression=exp.Null())
+    return [exp.Case(ifs=[exp.If(this=null, true=exp.Null())], default=value.copy())]
 
 
 def aggregates_in(node: Any) -> Iterator[Any]:

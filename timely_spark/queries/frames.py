@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.queries import calls
-from timely_spark.queries.aggregates import TYPES, AggregateFunction
+from timely_spark.queries.aggregates import TYPES
 from timely_spark.queries.aggregating import Aggregating
 from timely_spark.queries.binder import cast_to, ordering
+from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.sorting import Order
 from timely_spark.queries.windows import FUNCTIONS, GATHERED, Bound, Frame
 from timely_spark.sql import parse, types

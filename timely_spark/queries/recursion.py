@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from timely_spark.queries.aggregates import AggregateFunction
 from timely_spark.queries.binder import UNIT, Binder, BoundQuery, View, Views
 from timely_spark.queries.generators import Generated
+from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.improving import warn_of_dropped
 from timely_spark.queries.relations import (
     Aggregation,

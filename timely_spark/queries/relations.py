@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
 from timely_spark.errors import Where
-from timely_spark.queries.aggregates import AggregateFunction, aggregate_records
+from timely_spark.queries.aggregates import aggregate_records
 from timely_spark.queries.constant_rows import constant_rows
+from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.sorting import Order, limited, matched
 from timely_spark.queries.windows import Frame, windowed
 from timely_spark.sql import BoundExpression

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from timely_spark.queries import calls
-from timely_spark.queries.aggregates import AggregateFunction
 from timely_spark.queries.binder import UNIT, BoundQuery, Domain, cast_to, column_node
 from timely_spark.queries.generators import is_generator
+from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.names import BlockNames
 from timely_spark.queries.relations import (
     Aggregation,

@@ -22,7 +22,8 @@ from timely_spark.differential.reducers import MOST_RECORDS, present_records
 from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import longs_of_halves
 from timely_spark.queries.aggregates import FUNCTIONS as AGGREGATES
-from timely_spark.queries.aggregates import GroupRecords, as_doubles, digits_of, quotient
+from timely_spark.queries.aggregates import digits_of, quotient
+from timely_spark.queries.groups import GroupRecords, as_doubles
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
 from timely_spark.sql.calendar import later, plus_months
 from timely_spark.sql.plain import checked_decimals, unscaled, wide
