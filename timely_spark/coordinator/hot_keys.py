@@ -65,7 +65,8 @@ def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, HotKey]
         if getattr(stage.vertex, "takes_skew", False) and stage.direct:
             key = most.key if _is_literal(most.key) else "..."
             listed = f"skew=[{key}]" + ("" if key == most.key else ", a list of their values")
-            text = with_hint(text, f"name such keys in your call of {stage.operator}: {listed}.")
+            do = f"name such keys in your call of {stage.operator}: {listed}"
+            text = with_hint(text, f'{do}; or let the run find them: skew="auto".')
         hot.setdefault(stage.name, HotKey(text))
     return hot
 

@@ -75,7 +75,7 @@ def _reasons(status: Status, waiting: Mapping[str, str]) -> Iterator[tuple[str, 
         yield "the flow is stopped", AGAIN
     for call in () if now is None else now.calls:
         works = f"step {call.step!r} ({call.where}) works on {counted(call.records, 'record')}"
-        do = "click the step; if one key has most of its records, name it with skew=[...]."
+        do = 'click the step; if one key has most of its records, spread it: skew="auto", or skew=[...].'
         yield f"{works} for {seconds_text(call.seconds)}", do
     for loop in () if now is None else now.loops:
         at = f"loop {loop.loop!r} is at iteration {loop.iteration:,} of epoch {loop.epoch}"
