@@ -125,10 +125,10 @@ LINES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         },
     ),
     (
-        "loading a join, half of 4 M records on one key",
+        'loading a join with `skew="auto"`, half of 2 M records on one key',
         "skew",
-        "join: load",
-        {"no hot key": "this library, no hot key", "case:join, skew=[0]: load": "hot key named in `skew=`"},
+        'join, skew="auto": load',
+        {"no hot key": "this library, no hot key", "case:join: load": "hot key, without `skew=`"},
     ),
     *(
         (
