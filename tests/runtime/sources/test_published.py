@@ -129,6 +129,18 @@ def test_a_reader_that_is_gone_loses_its_hold(tmp_path: Path, monkeypatch: pytes
         reader.run()
 
 
+def test_a_hold_ends_after_its_lease_when_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published, clock = Published(Files(tmp_path), 60.0, "diff"), [1e9]
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: clock[0]))
+    published.hold("r", 3, base=2)
+    clock[0] -= 86_400
+    assert published.holds() == {"r": 3}
+    clock[0] += 61
+    assert published.holds() == {}
+
+
 def test_a_hold_is_on_the_disk(tmp_path: Path, synced: list[str]) -> None:
     """Half a hold, after a loss of power, would stop the flow that publishes."""
     Published(Files(tmp_path), 60.0, "diff").hold("reader", 3)

@@ -121,10 +121,13 @@ class Published:
         for reader in [match[1] for name in self.files.names(".") if (match := _HOLD.fullmatch(name))]:
             if (hold := self.files.json(f"_hold-{reader}.json")) is None:
                 continue
-            if time.time() - hold["renewed"] > self.lease:
+            epoch, base, age = int(hold["epoch"]), int(hold.get("base", -1)), time.time() - hold["renewed"]
+            if age > self.lease:
                 self.release(reader)
-            else:
-                holds[reader] = int(hold["epoch"]), int(hold.get("base", -1))
+                continue
+            if age < -self.lease:  # the clock was set back: count the lease from now
+                self.hold(reader, epoch, base=base)
+            holds[reader] = epoch, base
         return holds
 
     # -- compaction ------------------------------------------------------------------------------------------
