@@ -9,6 +9,7 @@ import pytest
 import timely_spark as ts
 from tests.support.duck import SEEDS, compare, history
 from timely_spark.errors import LimitReached, SqlError
+from timely_spark.queries.recursion import take_clauses
 
 GRAPH = {"edges": "src bigint, dst bigint, w bigint", "roots": "node bigint"}
 
@@ -327,3 +328,11 @@ def test_a_loop_that_takes_back_is_bounded_and_warns():
         UNION (SELECT dst FROM edges EXCEPT SELECT src FROM r WHERE src > 100)) SELECT * FROM r"""
     with pytest.warns(UserWarning, match="reads itself through EXCEPT"):
         assert run(query) == [(1, 1), (2, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("word", ["'all'", "'window'", "'TABLE'", '"all"'])
+def test_a_text_that_is_a_word_of_a_clause_stays_a_text(word: str) -> None:
+    query = f"SELECT {word} AS x; WITH RECURSIVE r(k, v) USING KEY (k, min(v)) AS (SELECT 1) SELECT * FROM r"
+    cleared, (clause,) = take_clauses(query)
+    assert cleared == query.replace("USING KEY (k, min(v))", " " * 21)
+    assert query[clause.start :].startswith("USING KEY")

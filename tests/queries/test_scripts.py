@@ -216,6 +216,12 @@ REFUSED = [
     ("SELECT * EXCEPT (w, src, dst) FROM edges", "EXCEPT of all columns", "leave one"),
     ("SELECT histogram_numeric(src, 2) FROM edges", "histogram_numeric is not kept up", "reduce_batches"),
     ("SELECT histogram_numeric(src, 2) OVER () FROM edges", "OVER is not kept up to date", "rank"),
+    ("SELECT src FROM edges QUALIFY src > 1", "QUALIFY without a function OVER a window", "write WHERE"),
+    (
+        "SELECT nth_value(w, 1) FILTER (WHERE w > 1) OVER (ORDER BY w) FROM edges",
+        "nth_value with FILTER",
+        "number",
+    ),
     ("SELECT src > ALL (SELECT dst FROM edges) FROM edges", "with ANY or ALL rows of a query", "IN (SELECT"),
     ("SELECT src FROM edges ORDER BY srcc", "no column srcc", "did you mean src?"),
     ("SELECT src FROM edges UNION SELECT dst FROM edges ORDER BY 2", "ORDER BY 2", "number"),

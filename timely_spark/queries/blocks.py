@@ -322,6 +322,10 @@ class Block(Aggregating):
             read += [one.this for one in order.expressions]
         read = [*map(self._alias_expanded, read), *self._aliases.values()]
         windows = dict.fromkeys(window for tree in read for window in calls.windows_in(tree))
+        if qualify is not None and not windows:
+            raise self.binder.refuse(
+                qualify, "QUALIFY without a function OVER a window", "write WHERE or HAVING."
+            )
         # functions of one window are computed together: they must see equal rows in one order
         together: dict[Any, list[Any]] = {}
         for one in windows:

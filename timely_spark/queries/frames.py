@@ -44,7 +44,7 @@ def frame_of(
     by = [ordering(block.add(block.rewritten(one.this), "order"), one) for one in order]
     if name in calls.RANKING_NAMES and name not in _PLACES and not by:
         raise binder.refuse(node, f"{name} OVER without ORDER BY", "say by what rows are ordered.")
-    if condition is not None and name in calls.RANKING_NAMES - _PLACES:
+    if condition is not None and name in calls.RANKING_NAMES - {"first_value", "last_value"}:
         hint = "number the rows of a subquery with WHERE, and join them."
         raise binder.refuse(node, f"{name} with FILTER OVER", hint)
     if ignores and name not in {*_PLACES, "lag", "lead"}:

@@ -70,7 +70,7 @@ def take_clauses(text: str) -> tuple[str, list[Clause]]:
         tokens = sqlglot.tokenize(text, dialect=parse.dialect())
     except sqlglot.errors.TokenError:
         return text, []  # parsing it tells the mistake
-    words = [token.text.upper() for token in tokens]
+    words = [text[token.start : token.end + 1].upper() for token in tokens]  # of quoted ones with the quotes
     clauses: list[Clause] = []
     blank: list[tuple[int, int]] = []
 
