@@ -191,8 +191,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (turns[item][0], -many[turns[item]]))
 
 
-#: The tests here are laws, and what is slow of them has cases by the hundred: one of three runs by default.
-LAWS = {"differential", "graphs", "laws", "oracle"}
+#: The tests here are laws, and what is slow of them has cases by the hundred: one of four runs by default.
+LAWS = {"coordinator", "differential", "graphs", "laws", "oracle", "times", "worker"}
 
 
 def _share(items: list[pytest.Item]) -> None:
@@ -202,7 +202,7 @@ def _share(items: list[pytest.Item]) -> None:
     for item in items:
         function, mark = item.nodeid.partition("[")[0], item.get_closest_marker("share")
         if mark or (item.get_closest_marker("slow") and item.path.parent.name in LAWS):
-            parts[function] = mark.args[0] if mark else 3
+            parts[function] = mark.args[0] if mark else 4
             if not item.get_closest_marker("campaign"):
                 cases[function][item.nodeid] = item
     for function, of in cases.items():

@@ -33,6 +33,7 @@ HEAVY = OPTIONAL | {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_package_loads_nothing_heavy() -> None:
     asked = [sys.executable, "-c", "import sys, timely_spark; print(*sys.modules)"]
     loaded = set(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split())

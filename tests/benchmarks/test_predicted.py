@@ -19,6 +19,7 @@ def records(simulation: Simulation) -> Counter[Any]:
     return Counter(map(str, simulation.captured["out"].rows()[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", ["words", "components"])
 def test_tasks_in_turn_have_the_simulators_answer(flow: str) -> None:
     build, data = FLOWS[flow]

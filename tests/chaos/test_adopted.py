@@ -48,6 +48,7 @@ def rows(process: Process, name: str) -> list[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("between", [2, 30], ids=["soon", "when much is forgotten"])
 @pytest.mark.parametrize(
     "steps", [((3, 0), (2, 0), (3, 0)), ((2, 0), (2, 1), (2, 0)), ((1, 0), (3, 1), (1, 0))]

@@ -148,6 +148,7 @@ HARMS = [
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize("which", ["offsets", "offsets before", "commits", "metadata"])
@@ -300,6 +301,7 @@ def test_other_names_are_no_batches(checkpoint: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("harm", [None, *HARMS], ids=lambda harm: getattr(harm, "__name__", "deleted"))
 @pytest.mark.parametrize("which", ["3", "4", "2.compact"])
 def test_what_sparks_source_of_files_has_listed_is_checked(

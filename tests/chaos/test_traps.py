@@ -90,6 +90,7 @@ def test_a_task_that_writes_after_the_winner_committed_changes_nothing(
     assert difference(world) is None
 
 
+@pytest.mark.slow
 def test_what_a_late_task_of_the_run_before_leaves_goes_at_the_next_start(tmp_path: Path) -> None:
     """The driver was killed, its executor was not: the task writes when the next run has swept already."""
     world = looping(tmp_path, sends=10, keep=5)
@@ -129,6 +130,7 @@ class KilledOnce(Process):
         super().point(what)
 
 
+@pytest.mark.slow
 def test_other_workers_run_a_batch_again_that_spark_has_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

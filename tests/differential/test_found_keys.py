@@ -68,6 +68,7 @@ def unspread(case: str, inputs: dict[str, list[list[Any]]]) -> list[Any]:
     return epochs_of(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_are_many")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(1, 6))])
 @pytest.mark.parametrize(
@@ -86,6 +87,7 @@ def test_keys_that_are_found_change_no_answer_also_if_a_move_crashes(case: str, 
     assert epochs_of(simulation) == unspread(case, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_are_many")
 @pytest.mark.parametrize("case", ["inner", "arranged left", "top_k"])
 def test_keys_stay_spread_with_another_number_of_workers(case: str) -> None:

@@ -143,7 +143,7 @@ def test_a_function_gets_records_that_a_collection_has(
 
 
 @pytest.mark.slow
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", CASES)
 def test_when_both_sides_change_at_one_time(name: str) -> None:
     left = [{(0, 1): 1, (1, 1): 1}, {(0, 2): 1, (1, 0): 1, (2, 2): 1}, {(0, 1): 1, (2, 1): 1}]

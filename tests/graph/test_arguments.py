@@ -73,6 +73,7 @@ def test_an_integer_may_be_one_of_numpy(what: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("what", INTEGERS)
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_anything_else_is_refused_with_the_line(what: str, wrong: Any) -> None:

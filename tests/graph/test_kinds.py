@@ -29,6 +29,7 @@ def passing(name: str) -> ts.Vertex:
 
 
 @pytest.mark.slow
+@pytest.mark.share(4)
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_users_vertex_may_have_any_class_name(name: str, workers: int) -> None:

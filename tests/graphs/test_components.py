@@ -199,6 +199,7 @@ def test_components_inside_a_users_loop_are_equal(follows, changing) -> None:
     follows(peeled, oracle, {"edges": (LONGS, edges)}, workers=2)
 
 
+@pytest.mark.slow
 def test_nodes_on_no_cycle_cost_their_edges_once() -> None:
     """Also on a path whose numbers increase, where in each iteration most labels would improve."""
     delivered = []

@@ -251,6 +251,7 @@ def test_what_cannot_be_matched_is_said() -> None:
     assert job.listed("email,name+birthday") == [["email"], ["name", "birthday"]]
 
 
+@pytest.mark.campaign  # its notebook, and tables by key in tests/spark
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("current", [False, pytest.param(True, marks=pytest.mark.campaign)])
 def test_entities_in_delta(

@@ -55,6 +55,7 @@ def drawn(seed: int, epochs: int) -> list[list[tuple[str, str, int]]]:
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "seed"), [(1, 0), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((2, 1), (3, 2)))]
 )

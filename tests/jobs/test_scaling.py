@@ -14,6 +14,7 @@ CONF = Path(__file__).parents[2] / "conf" / "cluster"
 
 
 @pytest.mark.slow
+@pytest.mark.campaign  # the simulator's counts are Spark's in tests/spark
 def test_its_counts_come_out_on_spark(here: Callable[..., str]) -> None:
     lines = here("scaling", "--workers", "1", "2", "--records", "4000", "--weak").splitlines()
 
@@ -32,6 +33,7 @@ def test_a_count_that_does_not_come_out_is_an_error() -> None:
         scaling.check(scaling.words, 4, "rounds", 3, scaling.rounds_of(scaling.words, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_components_have_the_known_size(epoch: int) -> None:
     import scaling

@@ -227,7 +227,7 @@ def test_programs_that_once_differed_do_not(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(
     "name",  # `graphs/test_every_algorithm.py` has a law of each algorithm
     [pytest.param(name, marks=[pytest.mark.campaign] if name.startswith("graphs.") else []) for name in ALL],

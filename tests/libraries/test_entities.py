@@ -277,6 +277,7 @@ def test_no_row_lacks_a_group_by_which_workers_share_the_rows() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_ids_have_the_epochs_of_a_test_whatever_its_schedule(seed: int | None) -> None:
     flow = ts.Dataflow("ids")

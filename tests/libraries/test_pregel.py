@@ -186,6 +186,7 @@ PROGRAMS: dict[str, Any] = {
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("how", "name"), in_turn(SCHEDULES, [*PROGRAMS]))
 def test_a_program_computes_at_each_epoch_what_it_is_to(how: dict[str, Any], name: str) -> None:
     check(*PROGRAMS[name], **how)

@@ -216,6 +216,7 @@ STEPS: dict[str, Callable[[ts.Stream, ts.Stream], ts.Stream]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("step", STEPS)
 def test_new_keys_do_not_make_the_state_grow(step: str) -> None:
     flow = ts.Dataflow("new")

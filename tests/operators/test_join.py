@@ -228,6 +228,7 @@ def test_the_other_kinds_with_expire(*, epochs: Any, n: int, **how: Any) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("how", KINDS)
 def test_a_rescaled_join_with_expire_sends_each_record_once(how: Any) -> None:
     draw = random.Random(how)
@@ -243,6 +244,7 @@ def test_a_rescaled_join_with_expire_sends_each_record_once(how: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("how", KINDS)
 def test_what_has_expired_leaves_the_state(how: Any) -> None:
     flow = ts.Dataflow("state")

@@ -41,6 +41,7 @@ TYPES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("kind", TYPES)
 def test_every_flat_type_is_a_value_and_a_key(kind: str) -> None:
     low, high = TYPES[kind]

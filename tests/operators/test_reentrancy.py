@@ -33,6 +33,7 @@ class Countdown(ts.Vertex):
         self.running = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_loop_deeper_than_the_stack_calls_a_vertex_once_per_iteration(workers: int) -> None:
     flow, deep = ts.Dataflow("deep"), sys.getrecursionlimit() + 200
@@ -94,6 +95,7 @@ def numbers(draw: random.Random) -> list[list[Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("exchange", [False, True])
 @pytest.mark.parametrize("other", [None, 0, 3])
 def test_outputs_are_the_same_for_each_depth_and_schedule(*, other: int | None, exchange: bool) -> None:
@@ -114,6 +116,7 @@ def test_calls_are_inside_each_other_to_the_depth_that_is_given(depth: int) -> N
     assert Branch.deepest == 1 + depth
 
 
+@pytest.mark.slow
 def test_two_vertices_of_the_greatest_depth_leave_room_on_the_stack() -> None:
     given = {"x": [[14]]}
     assert run(tree(60, other=60), given)["out"].rows() == run(tree(0, other=0), given)["out"].rows()

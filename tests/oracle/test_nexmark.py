@@ -65,6 +65,7 @@ def tables(seed: int, *, bids: int = 60) -> dict[str, pa.Table]:
     return {name: pa.Table.from_pylist(rows) for name, rows in (made | {"side": side}).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(1, 8))])
 def test_all_queries_are_kept_up_to_date(seed: int) -> None:
     texts, made = queries(), tables(seed)

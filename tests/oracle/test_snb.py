@@ -163,6 +163,7 @@ def expected(rows: Rows) -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(2, 10))])
 def test_paths_of_a_social_network_are_kept_up_to_date(seed: int) -> None:
     rows = network(seed)

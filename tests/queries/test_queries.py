@@ -249,6 +249,7 @@ def _check(queries, seed, oracle=None):
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     "queries",

@@ -165,6 +165,7 @@ FITTING = {
 METHODS = [name for name, _ in inspect.getmembers(Query, inspect.isfunction) if not name.startswith("_")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", sorted({*METHODS} - {"ui"}))
 def test_methods_of_a_query_accept_junk_or_raise_a_typed_error(
     method: str, begin: Begin, capsys: pytest.CaptureFixture[str]

@@ -208,6 +208,7 @@ def test_row_groups_that_no_step_needed_have_passed_too(begin: Begin, tmp_path: 
         begin(flow(counts=True))
 
 
+@pytest.mark.slow
 def test_an_output_that_comes_back_delivers_no_epoch_again(begin: Begin, reads: Any) -> None:
     def flow(*names: str) -> ts.Dataflow:
         made: ts.Dataflow = reads(*names)

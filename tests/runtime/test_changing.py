@@ -41,6 +41,7 @@ def modulo(period: int) -> Any:
     return step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("period", "workers"), [(2, 1), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((3, 3), (5, 2)))]
 )

@@ -377,6 +377,7 @@ def test_an_error_after_which_the_flow_went_on_is_no_failure(begin: Begin, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("command", [["status"], ["status", "--watch", "0.1"], ["inspect"]])
 def test_a_reader_that_ends_early_is_no_error(begin: Begin, tmp_path: Path, command: list[str]) -> None:
     begin(endless())

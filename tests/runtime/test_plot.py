@@ -81,6 +81,7 @@ def test_only_the_last_epochs_and_the_largest_states_have_lines() -> None:
     assert {line.get_label() for line in state.get_lines()} == {f"s{i}" for i in range(20 - LINES, 20)}
 
 
+@pytest.mark.slow
 def test_a_query_that_has_done_nothing_can_be_drawn() -> None:
     assert len(figure_of("new", history(), SKETCH).axes) == 2
 

@@ -13,6 +13,7 @@ from timely_spark.graph import seconds
 from timely_spark.runtime.storage import manifest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keep", "kept"), [(0.0, 2), (4.0, 4), (1e9, 7)])
 def test_batches_are_kept_for_so_long_and_at_least_so_many(
     begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: float, kept: int

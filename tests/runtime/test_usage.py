@@ -44,6 +44,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 def test_a_child_counts_while_it_runs_and_its_time_when_it_has_ended() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -181,6 +181,7 @@ def test_a_delta_table_and_its_changes_version_by_version(
     assert run(flow, spark, f"{checkpoint}-2").captured("out").rows() == {0: [(5,)]}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("way", ["skip", "quarantine"])
 def test_a_flow_goes_on_without_a_poison_file(
     spark: SparkSession, tmp_path: Path, checkpoint: str, way: Any

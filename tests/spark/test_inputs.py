@@ -278,6 +278,7 @@ def test_after_a_query_with_a_checkpoint_what_is_sent_is_durable_there(log: Roun
     assert entries(log) == [("send", 0, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file is closed late
 @pytest.mark.parametrize("epochs", ["clock", "manual"])
 def test_an_interrupt_anywhere_leaves_an_entry_whole_or_not_at_all(

@@ -18,7 +18,7 @@ from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.runtime.errors import NoSession, SourceMismatch
 from timely_spark.runtime.start import default_workers
 
-HOPS = 12
+HOPS = 5
 
 
 def reachability() -> ts.Dataflow:
@@ -109,7 +109,7 @@ def test_a_restart_in_mid_loop_changes_nothing(
     spark: SparkSession, checkpoint: str, lost: tuple[str, ...], rounds_per_batch: int
 ) -> None:
     flow = reachability()
-    chain(flow, 30)
+    chain(flow, 12)
     query = flow.start(
         spark, checkpoint=checkpoint, workers=3, rounds_per_batch=rounds_per_batch, resident=False
     )
@@ -127,7 +127,7 @@ def test_a_restart_in_mid_loop_changes_nothing(
     query.await_termination(120)
 
     assert query.exception() is None
-    assert query.captured("out").rows() == {0: [(i,) for i in range(31)]}
+    assert query.captured("out").rows() == {0: [(i,) for i in range(13)]}
 
 
 def test_a_source_that_is_filtered_away_still_ends_its_epoch(

@@ -81,6 +81,7 @@ def test_a_mistake_shows_its_place(text: str, line: int, column: int, says: str)
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("count", range(5))
 def test_a_function_refuses_arguments_that_do_not_fit(count: int) -> None:
     """Of any number and type: whatever is refused is so in words."""

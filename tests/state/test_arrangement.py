@@ -138,6 +138,7 @@ def test_inserting_costs_what_is_inserted(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_one_insertion_merges_a_bounded_number_of_rows_however_many_there_are(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -74,6 +74,7 @@ def test_an_integer_has_one_hash_in_every_width(value: int) -> None:
     assert len({of(-value, kind) for kind in kinds if not str(kind).startswith("u")}) == 1
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.text(max_size=4)), min_size=1, max_size=30), st.integers(0, 5))
 def test_h_looks_at_the_value_alone(values: list[str | None], offset: int) -> None:
     one = hashes(pa.table({"k": pa.array(values, pa.string())}), ["k"])

@@ -313,7 +313,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("name", "how"), in_turn(FLOWS, ["full", "logged"]))
 @pytest.mark.usefixtures("small")
 def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(
@@ -341,7 +341,7 @@ def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(
 
 
 @pytest.mark.slow
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("seeds", [[0], pytest.param([1, 2, 3], marks=pytest.mark.campaign)], ids=str)
 @pytest.mark.parametrize("name", FLOWS)
 @pytest.mark.usefixtures("small")

@@ -139,6 +139,7 @@ def test_every_file_is_read_or_quarantined_once_however_often_the_process_is_kil
     assert sorted(read) == sorted(file.path for file in world.arrived if file.path not in bad)
 
 
+@pytest.mark.slow
 def test_a_query_starts_without_waiting_for_pandas() -> None:
     code = (
         "import sys; from tests.runtime.sources.test_file_readers import World; world = World(None); "

@@ -45,6 +45,7 @@ def importing(path: Path) -> ts.Dataflow:
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3))])
 def test_who_attaches_late_has_the_records_of_each_epoch_from_then_on(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)

@@ -68,6 +68,7 @@ def direct() -> dict[int, list[Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3, 4, 5))])
 def test_a_replay_beside_the_running_capture_has_its_epochs_under_any_schedule(
     seed: int, tmp_path: Path
@@ -332,6 +333,7 @@ def test_the_runtime_replays(begin: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.campaign) for n in (2, 3))])
 def test_a_replay_beside_a_capture_that_is_killed_stalled_and_rescaled(seed: int, tmp_path: Path) -> None:
     calls: list[Any] = []
