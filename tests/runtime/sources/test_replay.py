@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -270,6 +271,9 @@ def test_epochs_that_are_gone_and_another_capture_are_told(polls: Any, tmp_path:
         polls(end)
     with pytest.raises(BadFile, match="reads epoch, but its position"):
         polls({"files": 3})
+    shutil.rmtree(tmp_path)
+    with pytest.raises(BadFile, match=r"no capture any more; epochs were read of one[\s\S]*Hint: restore"):
+        polls(end)
 
 
 # -- the runtime, without a JVM ------------------------------------------------------------------------------

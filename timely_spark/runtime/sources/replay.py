@@ -77,16 +77,25 @@ class ReplaySource(FileSource):
 
     def capture(self) -> str:
         """The id of the capture, another one for each checkpoint of the flow that captures."""
-        if (content := self._files.read(OWNER)) is None:
+        if (capture := self._capture()) is None:
             raise self._none()
-        return str(self._files.parsed(OWNER, content)["checkpoint"])
+        return capture
+
+    def _capture(self) -> str | None:
+        content = self._files.read(OWNER)
+        return None if content is None else str(self._files.parsed(OWNER, content)["checkpoint"])
 
     def check_same(self, capture: str) -> None:
         """Check that the folder still has the capture whose epochs were read."""
-        if (now := self.capture()) != capture:
-            what = f"{self.folder.path} has the capture of checkpoint {now}; epochs were read of {capture}"
-            hint = "start this flow with a new checkpoint, or capture to another folder."
-            raise self.folder.error(what, hint)
+        if (now := self._capture()) == capture:
+            return
+        if now is None:
+            present, action = "no capture any more", "restore the folder and start again; or "
+        else:
+            present, action = f"the capture of checkpoint {now}", ""
+        what = f"{self.folder.path} has {present}; epochs were read of {capture}"
+        hint = f"{action}start this flow with a new checkpoint, or capture to another folder."
+        raise self.folder.error(what, hint)
 
     @property
     def published(self) -> Published | None:
