@@ -304,9 +304,23 @@ def _equal_null(binder: ExpressionBinder, node: Any) -> Term:
 def _decode(binder: ExpressionBinder, node: Any) -> Term:
     subject, *rest = binder.many(node.expressions)
     if len(rest) == 1:
-        raise binder.refuse(node, "decode of bytes", "write CAST(x AS string), which reads UTF-8.")
+        return binder.called(node, "$decode", [subject, rest[0]])
     conditions = [binder.call(node, "<=>", subject, one) for one in rest[: len(rest) // 2 * 2 : 2]]
     return _chosen(binder, node, conditions, rest[1::2], rest[-1] if len(rest) % 2 else binder.null)
+
+
+@special("elt", 2)
+def _elt(binder: ExpressionBinder, node: Any) -> Term:
+    number, *values = binder.many(node.expressions)
+    kind = pa.binary() if all(one.type == pa.binary() for one in values) else pa.string()
+    listed = terms.Listed(types.array_of(kind), tuple(binder.cast(one, kind, node) for one in values))
+    one = binder.constant(pa.scalar(1, pa.int32()))
+    return binder.call(node, "$item", listed, binder.call(node, "-", number, one))
+
+
+@special("current_timezone", 0, 0)
+def _current_timezone(binder: ExpressionBinder, node: Any) -> Term:
+    return binder.constant(pa.scalar(binder.zone))
 
 
 @syntax("Between")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from timely_spark.sql.functions import (
     arithmetic,
     casts,
+    codes,
     collections,
     comparison,
     dates,
@@ -19,6 +20,7 @@ from timely_spark.sql.functions import (
 __all__ = [
     "arithmetic",
     "casts",
+    "codes",
     "collections",
     "comparison",
     "dates",
