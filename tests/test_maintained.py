@@ -124,7 +124,7 @@ def test_a_query_counts_rows_by_the_column_of_differences_where_there_is_one(
         ({"frame": 1}, "frame"),
         ({"algorithm": "pagerank"}, "algorithm"),
         ({"algorithm": lambda edges: edges.changes()}, "collection"),
-        ({"algorithm": ts.graphs.bfs, "roots": 3}, "bfs got a int"),
+        ({"algorithm": ts.graphs.bfs, "roots": 3}, "bfs got an int"),
         ({"diff": "weight"}, "weight"),
         ({"keys": ["nobody"]}, "nobody"),
         ({"workers": 0}, "workers"),

@@ -27,6 +27,7 @@ from timely_spark.graph import (
     no_items,
     no_truth_value,
 )
+from timely_spark.graph.suggest import a_type
 from timely_spark.show.table import schema_table
 from timely_spark.times import PRODUCT, InnerTime, broken_inner_law, only_epochs
 
@@ -158,7 +159,7 @@ def check_same_scope(operator: str, stream: Stream, others: Sequence[Stream]) ->
     """
     for other in others:
         if not isinstance(other, Stream):
-            msg = f"{operator} got a {type(other).__name__}, not a stream"  # type: ignore[unreachable] # reached without a type checker
+            msg = f"{operator} got {a_type(other)}, not a stream"  # type: ignore[unreachable] # reached without a type checker
             hint = "take one output of a step that has several; a collection's is collection.changes()."
             raise GraphError(msg, where=caller(), hint=hint)
         if other.flow is not stream.flow:

@@ -293,7 +293,7 @@ def test_the_terms_and_the_identity_are_missed_while_there_is_anything_else(chec
 def test_an_id_that_is_none_goes_nowhere(checkpoint: Path, identity: str) -> None:
     there = Files(str(checkpoint)).below("timely")
     there.write_json("flow.json", {**there.json("flow.json"), "id": identity})
-    with pytest.raises(LogDamaged, match=r"(?s)flow.json cannot be read: its id .* is no UUID.*Hint"):
+    with pytest.raises(LogDamaged, match=r"(?s)flow.json cannot be read: its id .* is not a UUID.*Hint"):
         go_on(checkpoint)
 
 

@@ -164,7 +164,7 @@ def test_invalid_edges_are_refused(algorithm) -> None:
     flow = ts.Dataflow("refused")
     edges = flow.input("edges", "src long, dst long, name string, tags array<long>")
 
-    with pytest.raises(GraphError, match=r"(?s)got a Input, not a collection.*Hint: .*collection\(\)"):
+    with pytest.raises(GraphError, match=r"(?s)got an Input, not a collection.*Hint: .*collection\(\)"):
         algorithm(edges)
     with pytest.raises(SchemaError, match=r"(?s)asks for columns \['to'\].*Hint"):
         algorithm(edges.collection(), dst="to")

@@ -125,7 +125,7 @@ def test_three_nested_loops() -> None:
         (lambda x: x.leave(), "is in no loop"),
         (lambda x: x.scope.variable("n long"), "the outermost scope is not a loop"),
         (lambda x: x.scope.inner(max_iterations=0), "max_iterations=0"),
-        (lambda x: x.loop(lambda n: None), "returned NoneType"),
+        (lambda x: x.loop(lambda n: None), "loop: the step returned None, not a stream"),
         (lambda x: x.loop(lambda n: n.capture()), "is inside loop"),
         (lambda x: x.scope.inner().variable(x).feed(x), "is in no loop"),
         (lambda x: x.concat("y"), "got a str|'str'"),

@@ -21,6 +21,7 @@ from timely_spark.graph import (
     no_items,
     no_truth_value,
 )
+from timely_spark.graph.suggest import a_type
 from timely_spark.operators.rows import computed
 from timely_spark.show.table import schema_table
 from timely_spark.streams import Scope, Stream, check_same_scope
@@ -366,7 +367,7 @@ def check_product_order(operator: str, scope: Scope) -> None:
 def check_collection(operator: str, other: Any, *, beside: Collection | None = None) -> None:
     """Check that an argument is a collection, and of the flow of `beside`."""
     if not isinstance(other, Collection):
-        msg = f"{operator} got a {type(other).__name__}, not a collection"
+        msg = f"{operator} got {a_type(other)}, not a collection"
         raise GraphError(msg, where=caller(), hint="make a stream one with stream.collection().")
     if beside is not None and other.index.flow is not beside.index.flow:
         check_same_scope(operator, beside.index, [other.index])

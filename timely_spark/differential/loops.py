@@ -11,6 +11,7 @@ from timely_spark.differential.collections import Collection, check_product_orde
 from timely_spark.errors import GraphError
 from timely_spark.graph import Expression, OnLimit, caller, check_columns, composed, operator
 from timely_spark.graph.naming import Owner
+from timely_spark.graph.suggest import a_type
 from timely_spark.operators.rows import check_function
 from timely_spark.streams import Scope
 
@@ -118,7 +119,7 @@ def iterate(
         with collection.index.flow.graph.body(scope.graph_scope, outside):
             result: Any = step(variable)
         if not isinstance(result, Collection):
-            msg = f"iterate: the step returned a {type(result).__name__}, not a collection"
+            msg = f"iterate: the step returned {a_type(result)}, not a collection"
             raise GraphError(msg, where=caller(), hint="return the variable's next value.")
         variable.set(result, consolidate=consolidate)
         if result.scope != scope:  # `step` did not use the variable

@@ -118,7 +118,7 @@ def publish(
 
     Raises:
         GraphError: the collection is in a loop.
-        BadArgument: `path` is not a path, or `lease` no time.
+        BadArgument: `path` is not a path, or `lease` is not a duration.
         SchemaError: the records have a column `diff`, or nested ones.
         OutputMismatch: at the start: the folder holds other files.
         TableTaken: at the start: another checkpoint's epochs are there, and `overwrite` is false.

@@ -79,6 +79,16 @@ _SUGGESTIONS = {
 }
 
 
+def a_type(value: object) -> str:
+    """A value's type with its article, for a message; None is itself.
+
+    >>> a_type(1), a_type("a"), a_type(None)
+    ('an int', 'a str', 'None')
+    """
+    name = (value if isinstance(value, type) else type(value)).__name__
+    return "None" if value is None else f"a{'n' if name[0] in 'AEIOUaeiou' else ''} {name}"
+
+
 class Suggests:
     """A base class whose `AttributeError` suggests an attribute.
 
@@ -111,7 +121,7 @@ class Suggests:
             hint = f"did you mean {meant}?"
             if hasattr(kind, "schema") and name in self.schema.names:
                 hint = in_expressions(name)
-            msg = f"a{'n' if kind.__name__[0] in 'AEIOU' else ''} {kind.__name__} has no {name!r}"
+            msg = f"{a_type(kind)} has no {name!r}"
             raise NoSuchMethod(msg, where=caller(), hint=hint)
 
 

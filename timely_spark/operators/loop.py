@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError, Where
 from timely_spark.graph import Expression, Kind, OnLimit, Vertex, caller, check_columns, operator, project
+from timely_spark.graph.suggest import a_type
 from timely_spark.operators.rows import computed
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.streams import Scope, Stream, Variable
@@ -232,7 +233,7 @@ def _closed(variable: Variable, ends: Any) -> Any:
     """Feed back the first stream that `step` returned, and let the others leave."""
     back, *out = ends if isinstance(ends, tuple | list) else (ends, ends)
     if not hasattr(back, "stage"):
-        msg = f"loop: step returned {type(back).__name__}"
+        msg = f"loop: the step returned {a_type(back)}, not a stream"
         hint = "return the stream to feed back, or a tuple beginning with it."
         raise GraphError(msg, where=caller(), hint=hint)
     variable.feed(back)

@@ -43,9 +43,9 @@ class OtherFlow(TimelyError, ValueError):
     """The checkpoint has another format, or belongs to another flow or to a plain query."""
 
     @classmethod
-    def format_is(cls, written: object, current: int) -> OtherFlow:
-        """This version cannot read the format of the round log."""
-        msg = f"The checkpoint has format {written!r}; this version of timely_spark reads {current}."
+    def format_is(cls, root: str, written: object, current: int) -> OtherFlow:
+        """This version cannot read the format of the round log in a folder."""
+        msg = f"{root} has format {written!r}; this version of timely_spark reads {current}."
         return cls(msg, hint="start the version that wrote it, or give a new checkpoint.")
 
     @classmethod

@@ -53,7 +53,7 @@ def check_stream(data: Any, *, whole: bool = False) -> None:
             raise pa.ArrowInvalid(msg)
         total += rows
         if total > ROWS * buffer.size:
-            msg = f"{buffer.size} bytes are no {total} rows"
+            msg = f"{buffer.size} bytes are not {total} rows"
             raise pa.ArrowInvalid(msg)
     if whole and source.tell() != buffer.size:
         msg = f"the Arrow stream ends after {source.tell()} of {buffer.size} bytes"

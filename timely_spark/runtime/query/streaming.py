@@ -165,7 +165,8 @@ def _reference_in(state: GroupState) -> bytes | None:
         return None
     version, manifest = state.get
     if version != STATE_FORMAT:
-        raise OtherFlow.format_is(version, STATE_FORMAT)
+        place = "Spark's state store"
+        raise OtherFlow.format_is(place, version, STATE_FORMAT)
     return bytes(manifest)
 
 

@@ -137,29 +137,28 @@ class RoundLog:
                 raise LogDamaged.no_file(root, name)
             return None
         if content.get("format") != FORMAT:
-            raise OtherFlow.format_is(content.get("format"), FORMAT)
+            raise OtherFlow.format_is(root, content.get("format"), FORMAT)
         kinds = {"id": str, "name": str, "partitions": int}
         if any(not isinstance(content.get(key), kind) for key, kind in kinds.items()):
             raise LogDamaged.unreadable(
                 root, name, f"it has {sorted(content)}, expected were {sorted(kinds)}"
             )
         if not _is_uuid(content["id"]):  # the id is written into table properties and SQL
-            raise LogDamaged.unreadable(root, name, f"its id {content['id']!r} is no UUID")
+            raise LogDamaged.unreadable(root, name, f"its id {content['id']!r} is not a UUID")
         owner = self.owner()
         if owner.get("checkpoint", content["id"]) != content["id"]:
             reason = f"it is of checkpoint {content['id']}, and the runs here are of {owner['checkpoint']}"
             raise LogDamaged.unreadable(root, name, reason)
         return content
 
-    @staticmethod
-    def _check_unsealed(text: bytes | None) -> None:
+    def _check_unsealed(self, text: bytes | None) -> None:
         """Check whether a file without a checksum is of a format before 4."""
         try:
             version = parse_json(text or b"").get("format")
         except (ValueError, AttributeError):
             return
         if version != FORMAT:
-            raise OtherFlow.format_is(version, FORMAT)
+            raise OtherFlow.format_is(self.files.root, version, FORMAT)
 
     # -- terms -----------------------------------------------------------------------------------------------
     def claim(self, run: dict[str, Any]) -> RoundLog:
@@ -208,17 +207,16 @@ class RoundLog:
             if latest[batch] >= max(newest.values(), default=0):
                 newest[batch], own = latest[batch], batch
             elif (
-                self._micro_batch(newest[own], own)
-                < self._micro_batch(latest[batch], batch)
+                self._manifest(newest[own], own).micro_batch
+                < self._manifest(latest[batch], batch).micro_batch
                 <= self.committed()
             ):
                 newest[batch] = latest[batch]
         return newest
 
-    def _micro_batch(self, term: int, batch: int) -> int:
-        """The micro-batch of a manifest."""
+    def _manifest(self, term: int, batch: int) -> Manifest:
         name = f"rounds/{term}/{batch}.arrow"
-        return Manifest.of(self.files, name, self.files.existing(name, self.files.schema(name))).micro_batch
+        return Manifest.of(self.files, name, self.files.existing(name, self.files.schema(name)))
 
     def _by_term(self) -> dict[int, list[int]]:
         terms = [t for t in self.files.numbers("rounds") if self.term is None or t < self.term]
@@ -243,8 +241,7 @@ class RoundLog:
         return self.spark.files.exists(f"commits/{self._earlier_manifest(batch).micro_batch}")
 
     def _earlier_manifest(self, batch: int) -> Manifest:
-        name = self._earlier_file(batch)
-        return Manifest.of(self.files, name, self.files.existing(name, self.files.schema(name)))
+        return self._manifest(self._earlier[batch], batch)
 
     # -- manifests -------------------------------------------------------------------------------------------
     def write(self, manifest: Manifest, rows: pa.Table) -> None:

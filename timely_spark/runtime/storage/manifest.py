@@ -169,7 +169,7 @@ class Manifest:
         """The manifest in a file."""
         content = files.head(name, schema)
         if content.get("format") != FORMAT:
-            raise OtherFlow.format_is(content.get("format"), FORMAT)
+            raise OtherFlow.format_is(files.root, content.get("format"), FORMAT)
         try:
             content["released"] = [(name, epoch) for name, epoch in content["released"]]
             return cls(**content)
