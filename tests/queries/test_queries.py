@@ -50,6 +50,8 @@ JOINS = [
     "SELECT a, t.b, u.b FROM t FULL JOIN u USING (a)",
     "SELECT * FROM t JOIN u USING (a)",
     "SELECT * FROM t FULL JOIN u USING (a)",
+    "SELECT * FROM u, (t FULL JOIN u AS v USING (a)) WHERE u.b = t.b",
+    "SELECT * FROM u FULL JOIN edges ON e = dst, (t AS x JOIN t AS y USING (a, b)) WHERE u.b = x.b",
     "SELECT * FROM (SELECT a, b FROM t) x NATURAL JOIN (SELECT a, e FROM u) y",
     "SELECT x.a, y.b, z.e FROM t x JOIN t y ON x.b = y.a JOIN u z ON y.b = z.a",
     "SELECT x.a FROM t x, t y, u z WHERE x.a = y.b AND y.a = z.a AND z.e > 0",
@@ -170,6 +172,15 @@ SUBQUERIES = [
     "SELECT a, a IN (SELECT a FROM u) AS found FROM t",
     "SELECT a FROM t WHERE a > 2 OR a IN (SELECT b FROM u)",
     "SELECT a FROM t WHERE a > 2 OR EXISTS (SELECT 1 FROM u WHERE u.b = t.b)",
+    # two columns around the subquery that are one
+    (
+        "SELECT x.a, y.b, EXISTS (SELECT 1 FROM t WHERE t.b > x.a AND t.a < y.b AND t.a <> y.a)"
+        " FROM u AS x JOIN u AS y ON x.a = y.b"
+    ),
+    (
+        "SELECT x.a, y.b, x.e NOT IN (SELECT b FROM t WHERE t.b > x.a AND t.a < y.b AND t.a <> y.a)"
+        " FROM u AS x JOIN u AS y ON x.a = y.b"
+    ),
     "SELECT a, (SELECT max(e) FROM u) AS m FROM t",
     "SELECT a, (SELECT count(*) FROM u WHERE u.a = t.a) AS n FROM t",
     "SELECT a, (SELECT sum(e) + 1 FROM u WHERE u.a = t.a AND u.b < t.b) AS n FROM t",

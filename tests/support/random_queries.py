@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice, repeat
 
 import duckdb
 
@@ -412,7 +412,10 @@ class Grammar:
 
     def starred(self, depth: int) -> tuple[str, list[str]]:
         """All columns of tables that conditions join, in any order."""
-        sources = [self.source(depth - 1) for _ in range(self.of.choice([2, 3, 3]))]
+        every = (self.source(depth - 1) for _ in repeat(None))
+        # DuckDB leaves the columns of USING where the left table has them
+        in_order = (one for one in every if not re.search(r"USING \((b, a|a, c)\)", one[0]))
+        sources = list(islice(in_order, self.of.choice([2, 3, 3])))
         self.scope = [one for _, columns in sources for one in columns]
         conditions = [self.condition(1)]
         for (_, a), (_, b) in [self.of.sample(sources, 2) for _ in range(self.of.choice([1, 2, 3]))]:

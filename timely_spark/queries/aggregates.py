@@ -500,7 +500,7 @@ def _with_groups(collection: Collection, keys: tuple[str, ...], always: Collecti
     own = (ALL, DIFF, _ALWAYS)
     columns = {name: name for name in ours.schema.names}
     null = {one.name: pc.scalar(pa.scalar(None, one.type)) for one in ours.schema}
-    their_keys = dict(zip(keys, groups.schema.names, strict=False))
+    their_keys = dict(zip(keys, groups.schema.names if keys else (), strict=True))
     left = computed(ours.stream, columns | one_key | {DIFF: DIFF, _ALWAYS: zero}, own=own)
     right = computed(groups.stream, null | their_keys | one_key | {DIFF: zero, _ALWAYS: DIFF}, own=own)
     return ours.like(left).concat(groups.like(right))

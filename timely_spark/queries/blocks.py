@@ -27,7 +27,7 @@ from timely_spark.queries.relations import (
     Window,
     selected,
 )
-from timely_spark.queries.scopes import Fresh, VisibleColumns
+from timely_spark.queries.scopes import Fresh, VisibleColumns, in_star_order
 from timely_spark.sql import parse
 from timely_spark.sql.binder import near
 
@@ -200,11 +200,11 @@ class Block(Aggregating):
         from sqlglot import exp
 
         if table is None:
-            shown = self.in_star_order(one for one in self.names.entries if not one.hidden)
+            shown = in_star_order(one for one in self.names.entries if not one.hidden)
             return [(one.table, one.name, column_node(one.column, node)) for one in shown]
         names: VisibleColumns | None = self.names
         while names is not None:
-            if entries := self.in_star_order(one for one in names.entries if one.table.lower() == table):
+            if entries := in_star_order(one for one in names.entries if one.table.lower() == table):
                 if names is self.names:
                     return [(one.table, one.name, column_node(one.column, node)) for one in entries]
                 return [

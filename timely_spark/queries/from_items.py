@@ -24,6 +24,7 @@ from timely_spark.queries.scopes import (
     FromItem,
     NamedColumn,
     VisibleColumns,
+    in_star_order,
 )
 from timely_spark.queries.subqueries import Subqueries
 from timely_spark.sql import parse
@@ -156,12 +157,14 @@ class FromItems(Subqueries):
             item = self._joined_inside(node.this, [self.of_domain(self.domain)])
         finally:
             self.asked_by_on = before
-        if not node.alias:
-            return item
-        shown = self.in_star_order(one for one in item.entries if not one.hidden)
-        names = self.binder.names_given(node.args["alias"], len(shown)) or [one.name for one in shown]
-        entries = [replace(one, table=node.alias, name=name) for one, name in zip(shown, names, strict=True)]
-        return FromItem(item.relation, entries, item.outer)
+        entries = [replace(one, place=0) for one in in_star_order(item.entries)]
+        if node.alias:
+            shown = [one for one in entries if not one.hidden]
+            names = self.binder.names_given(node.args["alias"], len(shown)) or [one.name for one in shown]
+            entries = [
+                replace(one, table=node.alias, name=name) for one, name in zip(shown, names, strict=True)
+            ]
+        return replace(item, entries=entries)
 
     def source_of(self, node: Any, answer: BoundQuery, alias: str) -> FromItem:
         """An answer with new names for its columns, and the aliases of a node for them."""

@@ -27,6 +27,7 @@ from timely_spark.queries.scopes import (
     FromItem,
     NamedColumn,
     VisibleColumns,
+    in_star_order,
 )
 from timely_spark.sql import parse, types
 
@@ -181,10 +182,13 @@ class Joins(FromItems):
         using = [one.name for one in node.args.get("using") or ()]
         if (node.method or "").upper() == "NATURAL":
             names = {one.name.lower() for one in other.entries if not one.hidden}
-            left = self.in_star_order(one for part in parts for one in part.entries if not one.hidden)
+            left = in_star_order(one for part in parts for one in part.entries if not one.hidden)
             using = list(dict.fromkeys(one.name for one in left if one.name.lower() in names))
         keys = [self._using_columns(node, name, parts, other) for name in using]
-        self.foremost = [*((one.table, one.name) for pair in keys for one in pair), *self.foremost]
+        first = min((one.place for item in (*parts, other) for one in item.entries), default=0) - len(keys)
+        places = {one: first + n for n, pair in enumerate(keys) for one in pair}
+        for item in (*parts, other):
+            item.entries = [replace(one, place=places.get(one, one.place)) for one in item.entries]
         inner = not side and kind in {"", "INNER", "CROSS"}
         if inner and on is not None and calls.has_query(on):
             # of inner joins ON is WHERE
@@ -306,22 +310,18 @@ class Joins(FromItems):
         """The result of an outer join with `USING`: one column instead of two."""
         from sqlglot import exp
 
-        relation, entries, merged = item.relation, list(item.entries), []
+        relation, entries = item.relation, list(item.entries)
         for name in using:
             both = [one for one in entries if one.name.lower() == name.lower() and not one.hidden]
             left, right = both[0], both[-1]
-            first, second = (right, left) if how == "right" else (left, right)
-            value = exp.Anonymous(
-                this="coalesce", expressions=[column_node(first.column), column_node(second.column)]
-            )
+            pair = [column_node(one.column) for one in ((right, left) if how == "right" else (left, right))]
+            value = exp.Anonymous(this="coalesce", expressions=pair)
             column = self.fresh.name(name)
             bound = self.binder.bound(value, relation.schema)
             relation = with_columns(relation, (column, bound))
             entries = [replace(one, hidden=True) if one in both else one for one in entries]
             place = entries.index(replace(left, hidden=True))
-            entries.insert(place, NamedColumn("", left.name, column, bound.type))
-            merged.append(("", left.name))
-        self.foremost = [*merged, *self.foremost]
+            entries.insert(place, NamedColumn("", left.name, column, bound.type, place=left.place))
         return FromItem(relation, entries, item.outer)
 
     def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem:

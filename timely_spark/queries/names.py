@@ -36,8 +36,6 @@ class BlockNames(ABC):
         self.relation: Relation = UNIT
         #: columns that a join has made one
         self.same: dict[str, str] = {}
-        #: the columns of `USING`, which are the first of a star, each by its table and its name
-        self.foremost: list[tuple[str, str]] = []
         #: the names in conditions of WHERE that were tested before a join
         self.tested_early: list[Any] = []
         #: conditions of inner joins that have subqueries: they are tested after all joins
@@ -93,11 +91,6 @@ class BlockNames(ABC):
         while column in self.same:
             column = self.same[column]
         return column
-
-    def in_star_order(self, entries: Iterable[NamedColumn]) -> list[NamedColumn]:
-        """Columns as a star has them: those of `USING`, and then those of each table."""
-        places = {one: n for n, one in reversed([*enumerate(self.foremost)])}
-        return sorted(entries, key=lambda one: places.get((one.table, one.name), len(self.foremost)))
 
     def named(self, node: Any, names: VisibleColumns | None = None) -> Any:
         """The column, or the field of one, that a name means."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -23,6 +24,13 @@ class NamedColumn:
     type: pa.DataType
     #: whether `*` leaves it out: the right side's column of a `USING`
     hidden: bool = False
+    #: its place in `*`: below 0 of a column that a `USING` names, which comes before those of the tables
+    place: int = 0
+
+
+def in_star_order(entries: Iterable[NamedColumn]) -> list[NamedColumn]:
+    """Columns as a star has them: those of `USING`, and then those of each table."""
+    return sorted(entries, key=attrgetter("place"))
 
 
 class Ambiguous(Exception):

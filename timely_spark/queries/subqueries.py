@@ -198,7 +198,8 @@ class Subqueries(BlockNames):
         """Aggregates of an answer, for each row of its domain."""
         always: Relation = UNIT
         if keys:
-            always = DomainRows(selected(self.relation, dict.fromkeys(keys)))
+            # two columns around the subquery may be one, as a join has made them equal
+            always = DomainRows(Projection(self.relation, tuple(zip(answer.outer, keys, strict=True))))
         return Aggregation(answer.relation, answer.outer, calls, always)
 
     def _joined_with(
