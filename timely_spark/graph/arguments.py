@@ -80,12 +80,34 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
                 signature.bind(*args, **options)  # takes longer than a look-up
             except TypeError as error:
                 names = [name for name in signature.parameters if name != "self"]
-                hint = f"check the arguments: {function.__name__}({', '.join(names)})"
                 msg = f"{function.__name__}: {error}"
+                hint = arguments_hint(function.__name__, names, error)
                 raise BadArgument(msg, where=caller(), hint=hint) from None
             raise
 
     return called
+
+
+def arguments_hint(function: str, names: Sequence[str], error: Exception) -> str:
+    """The arguments of a function that was called with others, and the one that was meant.
+
+    >>> arguments_hint("step", ["timeout"], TypeError("got an unexpected keyword argument 'time_out'"))
+    'did you mean timeout=? check the arguments: step(timeout)'
+    """
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    meant = nearest(unknown[1], names) if unknown else None
+    guess = f"did you mean {meant}=? " if meant else ""
+    return f"{guess}check the arguments: {function}({', '.join(names)})"
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name that is most like another, whatever their case; None if none is like it.
+
+    >>> nearest("scr", ["src", "dst"])
+    'src'
+    """
+    folded = {one.lower(): one for one in names}
+    return next((folded[one] for one in difflib.get_close_matches(name.lower(), folded, 1)), None)
 
 
 def integer(
@@ -227,8 +249,7 @@ def find(things: Mapping[str, T], name: Any, *, kind: str, flow: str) -> T:
     if isinstance(name, str) and name in things:
         return things[name]
     names = sorted(things)
-    near = difflib.get_close_matches(str(name), names, n=1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
+    guess = f"did you mean {meant!r}? " if (meant := nearest(str(name), names)) else ""
     msg = f"flow {flow!r} has no {kind} {name!r}"
     raise UnknownName(
         msg, where=caller(), hint=f"{guess}There are {names}." if names else f"it has no {kind}."
@@ -269,17 +290,22 @@ def check_columns(
     keys: bool = False,
     nested: bool = False,
     of: str = "its input",
+    hint: str | None = None,
 ) -> None:
     """Check that a schema, by default of the step's input, has the columns, and that they can be keys.
 
     Args:
         nested: whether keys may be nested, as they need no order.
+        hint: what to do if one is missing; by default its spelling.
     """
     present = set(schema.names)
     missing = [column for column in names(step, columns) if column not in present]
     if missing:
         msg = f"step {step!r} asks for columns {missing}, {of} has {columns_of(schema)}"
-        raise SchemaError(msg, where=caller(), hint="check the spelling, or select the column first.")
+        if hint is None and (meant := nearest(missing[0], schema.names)):
+            hint = f"did you mean {meant!r}?"
+        hint = hint or "check the spelling, or select the column first."
+        raise SchemaError(msg, where=caller(), hint=hint)
     refused = {column: schema.field(column).type for column in columns if keys}
     fits = has_equality if nested else is_key_type
     refused = {column: kind for column, kind in refused.items() if not fits(kind)}

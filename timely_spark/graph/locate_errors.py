@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from timely_spark.errors import GraphError, SchemaError, TimelyError, user_line
+from timely_spark.graph.arguments import arguments_hint
 from timely_spark.graph.caller import PACKAGE, caller
 
 Located = TypeVar("Located", bound=Callable[..., Any])
@@ -86,9 +87,9 @@ def _located(operator: Callable[..., Any], *, own: bool) -> Callable[..., Any]:
         except Exception as error:
             if user_line(error):
                 raise  # the user's own function failed
-            names = ", ".join(list(inspect.signature(operator).parameters)[own:])
+            names = list(inspect.signature(operator).parameters)[own:]
             msg = f"{operator.__name__}: {error}"
-            hint = f"check the arguments: {operator.__name__}({names})"
+            hint = arguments_hint(operator.__name__, names, error)
             raise GraphError(msg, where=caller(), hint=hint) from error
         finally:
             CALL.reset(before)

@@ -22,7 +22,8 @@ def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None 
         edges = edges.select({"src": src, "dst": dst, "weight": weight})
         src, dst, weight = "src", "dst", "weight"
     columns = {"src": src, "dst": dst} | ({} if weight is None else {"weight": weight})
-    check_columns(algorithm, edges.schema, [*columns.values()], keys=True)
+    hint = f"say which columns are meant: {algorithm}(..., {', '.join(f'{one}=...' for one in columns)})."
+    check_columns(algorithm, edges.schema, [*columns.values()], keys=True, hint=hint)
     kinds = [edges.schema.field(end).type for end in (src, dst)]
     if kinds[0] != kinds[1]:
         msg = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from timely_spark.errors import ExpressionError, SqlError
+from timely_spark.graph.arguments import nearest
 from timely_spark.sql import parse, terms, types
 from timely_spark.sql.functions.casts import castable
 from timely_spark.sql.registry import FUNCTIONS, apply_function
@@ -292,5 +292,4 @@ def _as_wide_as_needed(name: str, arguments: Sequence[Term]) -> Sequence[Term]:
 
 def near(name: str, names: Sequence[str]) -> str:
     """A hint to a name that is much like another."""
-    close = difflib.get_close_matches(name.lower(), names, 1)
-    return f"did you mean {close[0]}?" if close else ""
+    return f"did you mean {meant}?" if (meant := nearest(name, names)) else ""
