@@ -176,7 +176,7 @@ def _sum(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
         if pa.types.is_decimal(call.type):
             return as_decimal(high, low, call.type, missing)
         return longs_of_halves(high, low, missing)
-    records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
+    records = groups.with_values(call)
     values = records.table.column(column)
     if pa.types.is_integer(values.type):
         counts, longs = (numbers(records.table, one).astype(np.int64) for one in (DIFF, column))
@@ -233,7 +233,7 @@ def _mean_of_longs(call: AggregateFunction, groups: GroupRecords, counts: pa.Arr
         high, low = (groups.total(numbers(groups.table, _half(column, half))) for half in ("high", "low"))
         sums = high.astype(np.float64) * 2.0**32 + low
         return pc.divide(pa.array(sums), counts.cast(pa.float64()))
-    records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
+    records = groups.with_values(call)
     total = _sum_of(records, as_doubles(records.table.column(column)), pa.float64())
     return pc.divide(total, counts.cast(pa.float64()))
 
@@ -278,7 +278,7 @@ def _one_of(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
 
 def _bits(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
-    records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
+    records = groups.with_values(call)
     values = numbers(records.table, column)
     if call.function == "bit_xor":  # of an even number nothing is left
         values = np.where(numbers(records.table, DIFF) % 2 == 1, values, 0)

@@ -81,6 +81,11 @@ class GroupRecords:
         table = present.table.take(pa.array(order[new]))
         return GroupRecords(replaced(table, DIFF, np.ones(table.num_rows, np.int64)), self.count)
 
+    def with_values(self, call: AggregateFunction) -> GroupRecords:
+        """The records with a value of an aggregate's argument; of one with `DISTINCT` each value once."""
+        column = call.columns[0]
+        return self.once(column) if call.distinct else self.where(self.valid(column))
+
     def spread(self, rows: Longs, values: pa.Array, kind: pa.DataType) -> pa.Array:
         """For each group the value of one of its records, null for groups without a row."""
         at = np.full(self.count, -1, np.int64)

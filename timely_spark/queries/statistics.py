@@ -41,7 +41,7 @@ def centred(groups: GroupRecords, column: str) -> tuple[Doubles, Doubles]:
 def moments(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     """The variance, its root, the skewness or the kurtosis."""
     (column,) = call.columns
-    records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
+    records = groups.with_values(call)
     records = records.sorted([Order(column)])
     counts = numbers(records.table, DIFF).astype(np.float64)
     n = records.total(counts)
@@ -88,7 +88,7 @@ def pairs(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
 def mode(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     """The most frequent value; of several the least, or the greatest where the order descends."""
     (column,) = call.columns
-    records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
+    records = groups.with_values(call)
     records = records.sorted([Order(column, descending=bool(call.options and call.options[0]))])
     new = changes(records.of) | changes(ranks(records.table.column(column)))
     starts = np.flatnonzero(new)
@@ -102,7 +102,7 @@ def percentile(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     """The value at a share of a group's values, in their order."""
     column = call.columns[0]
     share = float(call.options[0]) if call.options else 0.5
-    records = groups.once(column) if call.distinct else groups.where(groups.valid(column))
+    records = groups.with_values(call)
     records = records.sorted([Order(column)])
     if call.options and len(call.options) > 1 and call.options[1]:  # from the greatest on
         share = 1.0 - share

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timely_spark.sql.functions.strings import unhex
 from timely_spark.sql.registry import Failures, spark_function
 from timely_spark.sql.texts import of_distinct
 
@@ -24,10 +25,8 @@ _CHARSETS = {
 }
 
 
-def _coded(
-    values: pa.Array, code: Callable[[Any], Any], kind: pa.DataType, what: str, failures: Failures
-) -> Any:
-    """The values of a function that has none for some, which it tells by an error."""
+def _or_null(values: pa.Array, code: Callable[[Any], Any], kind: pa.DataType) -> Any:
+    """The values of a function, null where it has none."""
 
     def coded(one: Any) -> Any:
         try:
@@ -35,7 +34,11 @@ def _coded(
         except ValueError:
             return None
 
-    results = of_distinct(values, coded, kind)
+    return of_distinct(values, coded, kind)
+
+
+def _all_read(results: Any, what: str, failures: Failures) -> Any:
+    """Results, of which none may be null."""
     failures.at(np.asarray(results.is_null()), f"a value that is not {what}", "leave it out by CASE WHEN.")
     return results
 
@@ -50,13 +53,13 @@ def _charset(name: pa.Scalar) -> str:
 @spark_function("encode", "string, string -> binary", constant=[1])
 def _encode(text: pa.Array, charset: pa.Scalar, *, failures: Failures) -> Any:
     name = _charset(charset)
-    return _coded(text, lambda one: one.encode(name), pa.binary(), charset.as_py(), failures)
+    return _all_read(_or_null(text, lambda one: one.encode(name), pa.binary()), charset.as_py(), failures)
 
 
 @spark_function("$decode", "binary, string -> string", constant=[1])
 def _decode(value: pa.Array, charset: pa.Scalar, *, failures: Failures) -> Any:
     name = _charset(charset)
-    return _coded(value, lambda one: one.decode(name), pa.string(), charset.as_py(), failures)
+    return _all_read(_or_null(value, lambda one: one.decode(name), pa.string()), charset.as_py(), failures)
 
 
 def _unpadded(text: str) -> bytes:
@@ -66,14 +69,12 @@ def _unpadded(text: str) -> bytes:
     return base64.b64decode(digits + padding, validate=True)
 
 
-#: the formats of `to_binary`
-_FORMATS: dict[str, Callable[[str], bytes]] = {
-    "hex": lambda one: (
-        bytes.fromhex("0" * (len(one) % 2) + one) if one.isalnum() or not one else bytes.fromhex("x")
-    ),
-    "base64": _unpadded,
-    "utf-8": str.encode,
-    "utf8": str.encode,
+#: the formats of `to_binary`, each with what reads a column of texts; null for a text that it cannot read
+_FORMATS: dict[str, Callable[[pa.Array], Any]] = {
+    "hex": unhex,
+    "base64": lambda texts: _or_null(texts, _unpadded, pa.binary()),
+    "utf-8": lambda texts: texts.cast(pa.binary()),
+    "utf8": lambda texts: texts.cast(pa.binary()),
 }
 
 
@@ -82,7 +83,7 @@ def _to_binary(text: pa.Array, form: pa.Scalar | None = None, *, failures: Failu
     if name not in _FORMATS:
         msg = f"the format {name!r} is not one of {', '.join(_FORMATS)}"
         raise pa.ArrowInvalid(msg)
-    return _coded(text, _FORMATS[name], pa.binary(), name, failures)
+    return _all_read(_FORMATS[name](text), name, failures)
 
 
 spark_function("to_binary", "string, string? -> binary", constant=[1])(_to_binary)

@@ -61,7 +61,9 @@ def _unbase64(text: pa.Array, *, failures: Failures) -> Any:
     digits = of_distinct(text, lambda one: re.sub(r"[^A-Za-z0-9+/]", "", one.partition("=")[0]), pa.string())
     lengths = np.asarray(pa.compute.binary_length(digits))
     bad = lengths % 4 == 1
-    failures.at(bad, "a text that is not base64", "use try_to_binary before the flow, or filter by RLIKE.")
+    failures.at(
+        bad, "a text that is not base64", "use try_to_binary, which gives null there, or filter by RLIKE."
+    )
     padded = pa.compute.if_else(pa.array(bad), "", pa.compute.binary_join_element_wise(digits, "==", ""))
     return of_distinct(padded, base64.b64decode, pa.binary())
 

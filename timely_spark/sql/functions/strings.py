@@ -360,7 +360,8 @@ def _padded_codes(texts: pa.Array) -> tuple[Any, Any]:
 
 
 @spark_function("unhex", "string -> binary")
-def _unhex(text: pa.Array) -> Any:
+def unhex(text: pa.Array) -> Any:
+    """The bytes of hexadecimal digits; null for a text that has others."""
     good = pc.match_substring_regex(text, "^[0-9a-fA-F]*$")
     even = pc.if_else(good, pc.binary_join_element_wise(_odd_zero(text), text, ""), "")
     x = Characters(even)
