@@ -134,6 +134,7 @@ for path in sorted((Path(__file__).parent / "operators").glob("test_*.py")):
     if "\nTRIED = " in path.read_text(encoding="utf-8"):  # an operator whose test says how to try it
         STREAMS |= import_module(f"tests.operators.{path.stem}").TRIED
 COLLECTIONS: dict[str, Build] = {
+    "expect": lambda x, _: x.expect("it", "v > 1", action="quarantine").quarantined,
     "select": lambda x, _: x.select("k", w="v", name="it"),
     "where": lambda x, _: x.where(pc.field("v") > 0, name="it"),
     "filter": lambda x, _: x.filter(lambda row: row.v > 0, name="it"),

@@ -26,6 +26,7 @@ MOST = {
     "entities of scored pairs, and ids that stay": 2,
     "the console of a query": 1,
     "a function as a view of a pipeline": 1,
+    "expectations and their counts": 2,
 }
 
 ROOT = Path(__file__).parents[1]

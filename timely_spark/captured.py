@@ -13,6 +13,7 @@ import pyarrow as pa
 from timely_spark.errors import SchemaError, values_of
 from timely_spark.graph import describe, find
 from timely_spark.show.table import Table, counted, epochs_table, escaped
+from timely_spark.worker.expectations import Expectation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,12 +123,19 @@ class Result(dict[str, Captured]):
     """
 
     def __init__(
-        self, captured: Mapping[str, Captured], cut_off: Mapping[str, int], *, flow: str = ""
+        self,
+        captured: Mapping[str, Captured],
+        cut_off: Mapping[str, int],
+        *,
+        expectations: Mapping[str, Expectation] | None = None,
+        flow: str = "",
     ) -> None:
         super().__init__(captured)
         self.flow = flow
         #: per loop, the number of records that `max_iterations` dropped
         self.cut_off = dict(cut_off)
+        #: by the name of each `expect` what it has checked
+        self.expectations = dict(expectations or {})
 
     def __missing__(self, name: Any) -> Captured:
         return find(self, name, kind="output", flow=self.flow)  # raises: there is no such output

@@ -118,8 +118,4 @@ class Source(Stream):
         Raises:
             GraphError: the source does not quarantine.
         """
-        if self.stage.quarantined is None:
-            msg = f"quarantined: source {self.name!r} does not quarantine"
-            hint = "declare it with files(..., on_bad_file='quarantine'), or kafka(..., on_bad_record=...)."
-            raise GraphError(msg, where=caller(), hint=hint)
-        return Stream(self.flow, self.stage, self.stage.quarantined)
+        return super().quarantined

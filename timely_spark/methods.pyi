@@ -24,6 +24,7 @@ import timely_spark.operators.asof
 import timely_spark.operators.branch
 import timely_spark.operators.call
 import timely_spark.operators.custom
+import timely_spark.operators.expect
 import timely_spark.operators.expire
 import timely_spark.operators.finalise
 import timely_spark.operators.group_by
@@ -64,6 +65,7 @@ class StreamMethods(Suggests):
     distinct = timely_spark.operators.monotone.distinct
     enter = timely_spark.operators.loop.enter
     exchange = timely_spark.operators.route.exchange
+    expect = timely_spark.operators.expect.expect
     expire = timely_spark.operators.expire.expire
     filter = timely_spark.operators.rows.where
     flat_map = timely_spark.operators.rows.flat_map
@@ -116,6 +118,7 @@ class CollectionMethods(Suggests):
     count = timely_spark.differential.reductions.count
     distinct = timely_spark.differential.reductions.distinct
     enter_at = timely_spark.differential.loops.enter_at
+    expect = timely_spark.differential.linear.expect
     filter = timely_spark.differential.linear.where
     flat_map = timely_spark.differential.linear.flat_map
     def foreach_epoch(

@@ -71,6 +71,24 @@ class Stream(StreamMethods):
         """The name of the step that sends the stream."""
         return self.stage.name
 
+    @property
+    def quarantined(self) -> Stream:
+        """The records that failed an ``expect(..., action="quarantine")``, of its result.
+
+        **Columns:** out as in.
+
+        Raises:
+            GraphError: the step does not quarantine.
+        """
+        if self.stage.quarantined is None:
+            msg = f"quarantined: step {self.name!r} does not quarantine"
+            hint = (
+                "take it of the result of expect(..., action='quarantine'), or of a source with "
+                "files(..., on_bad_file='quarantine') or kafka(..., on_bad_record='quarantine')."
+            )
+            raise GraphError(msg, where=caller(), hint=hint)
+        return Stream(self.flow, self.stage, self.stage.quarantined)
+
     def __bool__(self) -> bool:
         return no_truth_value("stream")
 

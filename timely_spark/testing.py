@@ -537,7 +537,8 @@ def run(
     begun = -1 if plan.clocked else simulation.coordinator.last_epoch
     for captured in simulation.captured.values():
         captured.until = max([epochs - 1, begun, *captured.epochs])
-    return Result(simulation.captured, simulation.result.cut_off, flow=plan.name)
+    cut_off, checked = simulation.result.cut_off, simulation.coordinator.expectations
+    return Result(simulation.captured, cut_off, expectations=checked, flow=plan.name)
 
 
 def _send_epoch(simulation: Simulation, name: str, epochs: Sequence[Any], epoch: int, *, last: bool) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from timely_spark.worker import wire
 from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.epoch_columns import Refused
+from timely_spark.worker.expectations import Expectation
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts
 from timely_spark.worker.negatives import Negatives
@@ -35,6 +36,7 @@ REPORTS = [
         refused={"s": Refused(1, 2, 90, 8)},
         loops=LoopCounts({"hops": 9, "inner": 1}, dropped=[("hops", 0, 9, 2, "x")], fed=fed(0, 10)),
         late={"windows": 1},
+        expectations={"positive": Expectation(3), "even": Expectation(1, 1, (4, "{'n': 1}"))},
         outputs=[("out", 3)],
         stats={"calls": 2},
     ),
@@ -60,6 +62,7 @@ REPORTS = [
         loads=[LOAD],
         negatives=[NEGATIVES],
         late={"windows": 4, "days": 2},
+        expectations={"even": Expectation(2, 2, (3, "{'n': 7}"))},
         advanced={"x": None},
         outputs=[("out", 4)],
         loops=LoopCounts(far=[("hops", 0, 20_000, "x")], grown=[("hops", 0, 3, 70_000, "a")]),
@@ -88,6 +91,7 @@ WANTED = Report(
     loads=[LOAD],
     negatives=[NEGATIVES],
     late={"windows": 5, "days": 2},
+    expectations={"positive": Expectation(3), "even": Expectation(3, 3, (3, "{'n': 7}"))},
     read={"s": 6},
     outputs=[("out", 3), ("out", 4)],
     stats={"calls": 5, "bytes": 8},

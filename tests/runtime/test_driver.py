@@ -211,6 +211,39 @@ def test_negative_records_are_logged_once_and_counted_in_the_status(
     assert "is there -1 times" in status.json()
 
 
+def test_an_expectation_is_warned_of_once_and_counted_across_restarts(
+    begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    def checked() -> ts.Dataflow:
+        flow = ts.Dataflow("checked")
+        x = flow.input("x", "k long").expect("small", "k < 9").expect("positive", "k > 0", action="keep")
+        x.capture("out")
+        return flow
+
+    for rows in ([1, 2], [3, 0], [0, 9]):
+        process = begin(checked())
+        process.handles["x"].send(rows)
+        process.batches()
+
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [text.partition(" (")[0] for text in warned] == [
+        "checked: step 'positive'",
+        "checked: step 'small'",
+    ]
+    assert "expects k > 0, else keep: 1 of 4 records failed, first {'k': 0} in epoch 1\nHint: " in warned[0]
+    status = Status.of(process.context.log.checkpoint)
+    assert "expectation 'small'  1 of 6 records failed, first {'k': 9} in epoch 2" in str(status)
+    assert '"failed": 2' in status.json()
+    counts = status.after.manifest.expectations
+    assert {step: (one.checked, one.failed) for step, one in counts.items()} == {
+        "small": (6, 1),
+        "positive": (5, 2),
+    }
+    assert sorted(row for of in LogView(process.context).captured("out").rows().values() for row in of) == [
+        (0,), (0,), (1,), (2,), (3,)
+    ]  # fmt: skip
+
+
 def test_a_restart_with_other_hot_keys_goes_on(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     def joined(skew: list[int] | None) -> ts.Dataflow:
         flow = ts.Dataflow("hot")

@@ -32,7 +32,7 @@ DASHBOARD = Path(__file__).parents[2] / "conf" / "grafana.json"
 def query(spark: SparkSession) -> Iterator[ts.Query]:
     flow = ts.Dataflow("measured")
     numbers = flow.input("numbers", "n long", epochs="manual")
-    numbers.group_by("n").count(name="counts").capture("out")
+    numbers.expect("small", "n < 5").group_by("n").count(name="counts").capture("out")
     removed = flow.input("removed", "k long, diff long", epochs="manual")
     removed.collection(diff="diff").count("many", keys="k", name="left").capture("remaining")
     with flow.start(spark, workers=2) as query:
@@ -68,6 +68,8 @@ def expected(query: ts.Query) -> dict[tuple[str, ...], float]:
         ("timely_frontier", "measured", "out"): 3,
         ("timely_frontier", "measured", "remaining"): 3,
         ("timely_negative_records", "left", "measured"): 1,
+        ("timely_expectation_records", "measured", "small"): 4,
+        ("timely_expectation_failed_records", "measured", "small"): 1,
         **state,
     }
 
@@ -101,6 +103,7 @@ def test_a_scrape_and_a_reading_say_what_the_query_says(
         for point in metric.data.data_points
     }
     assert expected(query).items() <= scraped.items()
+    assert str(query.expectations()["small"]) == "1 of 4 records failed, first {'n': 5} in epoch 3"
     age, later = (seen.pop(("timely_epoch_age_seconds", "measured")) for seen in (scraped, read))
     assert 0 < age < later
     for seen in (scraped, read):

@@ -12,6 +12,7 @@ import pytest
 from timely_spark.errors import VertexError
 from timely_spark.worker import ROWS, wire
 from timely_spark.worker.epoch_columns import Refused
+from timely_spark.worker.expectations import Expectation
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts
 from timely_spark.worker.negatives import Negatives
@@ -49,6 +50,7 @@ REPORT = Report(
     loops=LoopCounts({"loop": 4}, [], []),
     loads=[Load(2, 0, 40_000, "7", 0.5)],
     negatives=[Negatives("count", 2, "{'k': 1} is there -1 times", 3)],
+    expectations={"even": Expectation(5, 1, (2, "{'n': 7}"))},
     stats={"steps": 5},
 )
 ITEMS: list[Item] = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -28,6 +28,7 @@ from timely_spark.times import MutableAntichain, Timestamp
 from timely_spark.worker import wire
 from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.epoch_columns import Refused, by_column
+from timely_spark.worker.expectations import Expectation
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.notify import Blockers, input_frontier
 from timely_spark.worker.wire import ELSEWHERE, NO_ROWS, Failure, Header, Item, Message, Report, SinkRows
@@ -97,6 +98,8 @@ class Coordinator:
         plan.spread(self.spread)
         #: records that have become negative since the flow began, by step, and the warning of the first
         self.negatives: dict[str, tuple[int, str]] = {}
+        #: by step of an `expect` what it has checked
+        self.expectations: dict[str, Expectation] = {}
         #: steps that were new at a restart and started without the past, and the first epoch of each
         self.lacking: dict[str, int] = {}
         for node in plan.nodes:
@@ -190,6 +193,8 @@ class Coordinator:
             where = self.plan.by_name[one.step].stage.where
             before, text = self.negatives.get(one.step, (0, one.text(where)))
             self.negatives[one.step] = before + one.records, text
+        for step, counts in total.expectations.items():
+            self.expectations[step] = self.expectations.get(step, Expectation()) + counts
         notices = self.loops.enter(total.loops)
         refused, fed = self._refused_to_report(total.refused), Convergence.decode(total.loops.fed)
         stats = Counter(total.stats)
@@ -514,6 +519,7 @@ class Coordinator:
             "to_spread": self.to_spread,
             "not_spread": self.not_spread,
             "negatives": {step: list(counted) for step, counted in self.negatives.items()},
+            "expectations": {step: asdict(counts) for step, counts in self.expectations.items()},
             "lacking": self.lacking,
         }
 
@@ -546,6 +552,9 @@ class Coordinator:
         self.to_spread = dict(snapshot.get("to_spread", {}))
         self.not_spread = snapshot.get("not_spread", "")
         self.negatives = {step: (n, text) for step, (n, text) in snapshot.get("negatives", {}).items()}
+        self.expectations = {
+            step: Expectation.read(counts) for step, counts in snapshot.get("expectations", {}).items()
+        }
         self.lacking = dict(snapshot.get("lacking", {}))
         return self
 

@@ -619,7 +619,7 @@ class Migrator:
             "lacking": lacking,
             **{
                 part: {step: value for step, value in snapshot.get(part, {}).items() if step in self.stages}
-                for part in ("hot_keys", "negatives")
+                for part in ("hot_keys", "negatives", "expectations")
             },
             "spread": {step: [*keys] for step, keys in self.plan.found_keys.items() if keys},
         }

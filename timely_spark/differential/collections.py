@@ -116,6 +116,17 @@ class Collection(CollectionMethods):
         """The loop context of the collection."""
         return self.index.scope
 
+    @property
+    def quarantined(self) -> Collection:
+        """The records that fail an ``expect(..., action="quarantine")``, of its result.
+
+        **Columns:** out as in.
+
+        Raises:
+            GraphError: the step does not quarantine.
+        """
+        return self.like(self.index.quarantined)
+
     def like(
         self,
         stream: Stream,

@@ -30,6 +30,7 @@ from timely_spark.graph import (
     never_fails,
     operator,
 )
+from timely_spark.operators.expect import Action, expected
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import (
     check_function,
@@ -234,6 +235,24 @@ def where(
     predicate = expression("where", predicate, collection.schema)
     source = collection if never_fails(predicate) else may_fail(collection, [predicate])
     return source.like(source.stream.where(predicate, name=name), once=source.once)
+
+
+@operator(Collection)
+def expect(
+    collection: Collection,
+    name: str,
+    condition: str | Expression | Callable[[Any], bool],
+    *,
+    action: Action = "drop",
+) -> Collection:
+    """Check a condition of each record, and count the records that fail it; null counts as failed.
+
+    The counts are of the records that are in the collection now: one that is deleted, or is corrected, is no
+    longer among those that fail. `Query.status`, the console, the metrics and `Query.expectations` show them,
+    and they are exact after any crash.
+    """
+    source = lasting(collection) if action == "fail" else may_fail(collection, [condition])
+    return source.like(expected(source.stream, name, condition, action, diff=DIFF), once=source.once)
 
 
 @operator(Collection)

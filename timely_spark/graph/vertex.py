@@ -45,6 +45,9 @@ class Context(Protocol):
     def negative(self, time: Timestamp, records: pa.Table) -> None:
         """Tell of records whose multiplicity, the last column, became negative at a complete time."""
 
+    def expected(self, time: Timestamp, checked: int, failed: int, example: str) -> None:
+        """Count records that were checked, and those of them that failed; `example`: one, as text."""
+
     def feeds(self, edge: int) -> Vertex | None:
         """The vertex on this worker that alone feeds input `edge`, unchanged; None if there is none.
 

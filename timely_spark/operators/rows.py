@@ -464,7 +464,8 @@ def map_batches(
 
 
 def _mapped(operator: str, stream: Stream, vertex: _Records | _Batches, name: str | None) -> Stream:
-    return stream.then(operator, [vertex.schema], name=name, vertex=vertex, detail=_text(vertex.function))[0]
+    detail = text_of(vertex.function)
+    return stream.then(operator, [vertex.schema], name=name, vertex=vertex, detail=detail)[0]
 
 
 def filtered(
@@ -479,7 +480,7 @@ def filtered(
         name=name,
         vertex=vertex,
         keeps={column: column for column in stream.schema.names},
-        detail=_text(predicate),
+        detail=text_of(predicate),
         # a restart compares expressions; functions cannot be compared
         parameters={"predicate": str(predicate)} if isinstance(predicate, Expression) else {},
     )
@@ -505,7 +506,7 @@ def check_predicate(operator: str, stream: Stream, predicate: Any) -> None:
     check_quotients(operator, [predicate], stream.schema)
 
 
-def _text(function: Any) -> str:
+def text_of(function: Any) -> str:
     """A short text for a function or expression, the same in every process."""
     return getattr(function, "__name__", None) or (
         str(function) if isinstance(function, Expression) else type(function).__name__

@@ -104,6 +104,18 @@ _METRICS = (
         counter=True,
     ),
     _Metric(
+        "expectation_records",
+        "step",
+        "Records that an expectation has checked; of a collection those in it.",
+        lambda w, _: {step: counts.checked for step, counts in w.newest().expectations.items()},
+    ),
+    _Metric(
+        "expectation_failed_records",
+        "step",
+        "Records that failed an expectation; of a collection those in it.",
+        lambda w, _: {step: counts.failed for step, counts in w.newest().expectations.items()},
+    ),
+    _Metric(
         "process_seconds",
         "process",
         "Processor time of the driver, the JVM, tasks and sources on its machine, which queries share.",

@@ -23,6 +23,7 @@ from timely_spark.errors import (
 from timely_spark.graph import LoopContext, Vertex, as_table, describe
 from timely_spark.state.exchange import destinations
 from timely_spark.times import Times, Timestamp, is_integer
+from timely_spark.worker.expectations import Expectation
 from timely_spark.worker.loops import limiting_loop
 from timely_spark.worker.negatives import Negatives
 from timely_spark.worker.notify import Pending
@@ -239,6 +240,11 @@ class CallContext:
             raise negatives.error()
         self.round.negatives.append(negatives)
 
+    def expected(self, time: Timestamp, checked: int, failed: int, example: str) -> None:
+        """Count records that were checked, and those of them that failed."""
+        counts = Expectation(checked, failed, (time.epoch, example) if example else None)
+        self.round.expectations[self.node.name] += counts
+
     def feeds(self, edge: int) -> Vertex | None:
         """The vertex on this worker that alone feeds an input, unchanged; None if there is no such vertex."""
         plan = self.round.plan
@@ -295,7 +301,7 @@ class ReplayContext(CallContext):
     def _nothing(self, *_: Any, **__: Any) -> None:
         """It was done, or counted, before."""
 
-    send = notify = late = negative = output = _nothing
+    send = notify = late = negative = expected = output = _nothing
 
 
 def _fit(node: Node, batch: Any, declared: pa.Schema) -> pa.Table:

@@ -27,6 +27,7 @@ from timely_spark.state.codec import BlobRef, BlobStore, Chunk, Codec, pack_json
 from timely_spark.times import Timestamp
 from timely_spark.worker import wire
 from timely_spark.worker.context import CallContext, ErrorsOf, ReplayContext
+from timely_spark.worker.expectations import Expectation
 from timely_spark.worker.hot_keys import Loads
 from timely_spark.worker.loops import LoopState
 from timely_spark.worker.negatives import Negatives
@@ -149,6 +150,7 @@ class Worker:
         self.outbox = Outbox(self.plan, self.worker)
         self.outputs: dict[tuple[int, Any], list[pa.Table]] = defaultdict(list)
         self.negatives: list[Negatives] = []
+        self.expectations: defaultdict[str, Expectation] = defaultdict(Expectation)
         #: a look at one that is missing, which a clock decides, does not add it
         self.stats = Counter[str]()
         self.queued_before = self._queued()
@@ -375,6 +377,7 @@ class Worker:
             loops=self.iterations.counts(),
             loads=self.loads.take(),
             negatives=self.negatives,
+            expectations=self.expectations,
             outputs=[(self.plan.nodes[index].name, time.epoch) for index, time in self.outputs],
             stats=dict(self.stats),
         )

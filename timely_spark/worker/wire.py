@@ -27,6 +27,7 @@ from timely_spark.state.arrow import Indices, Mask
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.grouping import changes, run_starts
 from timely_spark.worker.epoch_columns import Refused, Span
+from timely_spark.worker.expectations import Expectation
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts, highest
 from timely_spark.worker.negatives import Negatives
@@ -261,6 +262,8 @@ class Report(Item):
     loops: LoopCounts = field(default_factory=LoopCounts)
     loads: list[Load] = field(default_factory=list)
     negatives: list[Negatives] = field(default_factory=list)
+    #: by step of an `expect` what it has checked
+    expectations: dict[str, Expectation] = field(default_factory=dict)
     #: (sink, epoch) of the records for sinks
     outputs: list[tuple[str, int]] = field(default_factory=list)
     #: counts of calls, records, bytes, ...
@@ -278,6 +281,9 @@ class Report(Item):
         refused: dict[str, Refused] = defaultdict(Refused)
         for name, rows in chain.from_iterable(part.refused.items() for part in parts):
             refused[name] += rows
+        expectations: dict[str, Expectation] = defaultdict(Expectation)
+        for name, counts in chain.from_iterable(part.expectations.items() for part in parts):
+            expectations[name] += counts
         return cls(
             deltas=_sum_of_changes(part.deltas for part in parts),
             pending=_sum_of_changes(part.pending for part in parts),
@@ -292,6 +298,7 @@ class Report(Item):
             loops=LoopCounts.sum(part.loops for part in parts if part.loops != _NO_LOOPS),
             loads=sorted((load for part in parts for load in part.loads), key=astuple),
             negatives=sorted(one for part in parts for one in part.negatives),
+            expectations=expectations,
             outputs=sorted({(sink, epoch) for part in parts for sink, epoch in part.outputs}),
             stats=totals(part.stats for part in parts),
         )
@@ -307,6 +314,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "refused": lambda of: {source: Refused(**counts) for source, counts in of.items()},
     "loads": lambda of: [Load(**load) for load in of],
     "negatives": lambda of: [Negatives(**one) for one in of],
+    "expectations": lambda of: {step: Expectation.read(counts) for step, counts in of.items()},
     "loops": lambda of: LoopCounts(**of),
 }
 

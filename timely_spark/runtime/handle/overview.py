@@ -42,6 +42,8 @@ class Overview:
     #: the warnings of hot keys, and of negative records
     hot_keys: Sequence[str]
     negatives: Sequence[str]
+    #: by step of an `expect`, in words, what it has checked
+    expectations: Mapping[str, str]
     recent: Sequence[Progress]
     #: how long the batches of the run took; and whether micro-batches stay resident, or why not
     took: Latencies
@@ -73,6 +75,7 @@ class Overview:
             steps=steps(manifest, watch.summary.frontier(manifest.coordinator), watch.sketch.boxes(), _TIMES),
             hot_keys=list(manifest.hot_keys.values()),
             negatives=[text for _, text in manifest.negatives.values()],
+            expectations={step: str(counts) for step, counts in manifest.expectations.items()},
             recent=recent,
             took=manifest.took,
             residency=watch.context.residency(manifest.not_resident),
@@ -116,6 +119,7 @@ class Overview:
         open_ += map(list, self.usage.lines())
         open_ += [["hot key", text] for text in self.hot_keys]
         open_ += [["negative records", text] for text in self.negatives]
+        open_ += [[f"expectation {step!r}", text] for step, text in self.expectations.items()]
         yield Table(["", ""], open_)
         if self.running is not None:
             yield loops_table(self.running)

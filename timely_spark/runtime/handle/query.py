@@ -332,6 +332,7 @@ class Query:
     ui = display.ui
     why = reasons.why
     audit = reasons.audit
+    expectations = reasons.expectations
     explain_row = reasons.explain_row
     changing = reasons.changing
     ask = questions.ask

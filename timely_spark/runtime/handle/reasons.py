@@ -13,6 +13,7 @@ from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.why import Why
 from timely_spark.runtime.sources.account import Account
 from timely_spark.times import as_epoch
+from timely_spark.worker.expectations import Expectation
 
 if TYPE_CHECKING:
     from timely_spark.methods import Query
@@ -62,6 +63,22 @@ def audit(self: Query) -> dict[str, Account]:
     """
     self._check_kept("audit()")
     return dict(self._watch.accounts())
+
+
+def expectations(self: Query) -> dict[str, Expectation]:
+    """By the name of each `expect` how many records it has checked, and how many failed.
+
+    Up to the newest batch. One that no record has reached is not in it.
+
+    Example:
+        >>> print(query.expectations()["paid"])  # doctest: +SKIP
+        3 of 1,204 records failed, first {'id': 7, 'amount': 0} in epoch 2
+
+    Raises:
+        QueryEnded: the query's temporary checkpoint is deleted.
+    """
+    self._check_kept("expectations()")
+    return inspect(self.checkpoint).at().manifest.expectations
 
 
 def explain_row(

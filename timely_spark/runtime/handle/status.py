@@ -112,6 +112,7 @@ class Status:
             "delivered": {name: one._asdict() for name, one in manifest.outputs.items()},
             "hot_keys": manifest.hot_keys,
             "negatives": manifest.negatives,
+            "expectations": {step: asdict(counts) for step, counts in manifest.expectations.items()},
             "lacking": manifest.coordinator.get("lacking", {}),
             "unnamed": after.summary.unnamed,
             "state_bytes": manifest.state_bytes,
@@ -125,7 +126,7 @@ class Status:
 
     @property
     def warnings(self) -> list[str]:
-        """The warnings of hot keys and negative records, and of steps that started without the past."""
+        """The warnings of hot keys, of negative records, of expectations that fail, and of lost pasts."""
         negatives = self.after.manifest.negatives
         counts = f"negative records  {listed([f'{name}: {n}' for name, (n, _) in negatives.items()])}"
         lacking = self.after.manifest.coordinator.get("lacking")
@@ -135,6 +136,11 @@ class Status:
             *self.after.manifest.hot_keys.values(),
             *[counts] * bool(negatives),
             *(text for _, text in negatives.values()),
+            *(
+                f"expectation {step!r}  {counts}"
+                for step, counts in self.after.manifest.expectations.items()
+                if counts.failed
+            ),
             *[past + results] * bool(past),
         ]
 
@@ -189,6 +195,8 @@ class Status:
         yield f"delivered  {listed([f'{name}: {one}' for name, one in manifest.outputs.items()]) or 'none'}"
         if manifest.late:
             yield f"late rows  {listed([f'{name}: {n}' for name, n in manifest.late.items()])}"
+        met = (step for step, counts in manifest.expectations.items() if not counts.failed)
+        yield from (f"expectation {step!r}  {manifest.expectations[step]}" for step in met)
         yield from self.warnings
         if after.summary.unnamed:
             yield unnamed_in_words(after.summary.unnamed)

@@ -232,14 +232,24 @@ class Driver:
         if manifest.resident and manifest.batch % self.context.keep == 0:
             self._inputs.forget(manifest)
         log.check_owner()  # Spark commits the micro-batch when this returns
-        for step, text in coordinator.hot_keys.items():
-            if step not in before.coordinator.get("hot_keys", ()):
-                self.context.log_message(logging.WARNING, "%s", text)
-        for step, (_, text) in coordinator.negatives.items():
-            if step not in before.coordinator.get("negatives", ()):
-                self.context.log_message(logging.WARNING, "%s", text)
+        for text in self._first_warnings(coordinator, before):
+            self.context.log_message(logging.WARNING, "%s", text)
         self._log_batch(manifest, result, time.perf_counter() - started)
         return _BatchState(manifest, coordinator, States(states.by_worker), sent, result.rows)
+
+    def _first_warnings(self, coordinator: Coordinator, before: Manifest) -> Iterator[str]:
+        """What has not been warned of before: hot keys, negative records, and expectations that fail."""
+        for step, text in coordinator.hot_keys.items():
+            if step not in before.hot_keys:
+                yield text
+        for step, (_, text) in coordinator.negatives.items():
+            if step not in before.negatives:
+                yield text
+        warned = {step for step, counts in before.expectations.items() if counts.first is not None}
+        for step, counts in coordinator.expectations.items():
+            if counts.first is not None and step not in warned:
+                stage = self.context.plan.by_name[step].stage
+                yield counts.warning(step, stage.where, stage.detail)
 
     def _spread(
         self, coordinator: Coordinator, result: RoundResult, states: States

@@ -19,6 +19,7 @@ from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.latencies import Latencies
 from timely_spark.show.table import counted
+from timely_spark.worker.expectations import Expectation
 
 #: The version of the round log's format.
 FORMAT = 9
@@ -136,6 +137,12 @@ class Manifest:
     def negatives(self) -> dict[str, tuple[int, str]]:
         """By step the records that have become negative, and the warning of the first."""
         return dict(self.coordinator.get("negatives", {}))
+
+    @property
+    def expectations(self) -> dict[str, Expectation]:
+        """By step of an `expect` what it has checked since the flow began."""
+        encoded = self.coordinator.get("expectations", {})
+        return {step: Expectation.read(counts) for step, counts in encoded.items()}
 
     @property
     def state_bytes(self) -> dict[str, int]:
