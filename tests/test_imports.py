@@ -39,6 +39,7 @@ LAYERS = (
     ("inputs",),
     ("dataflow",),
     ("views",),
+    ("change_events",),
     ("maintained",),
     ("sql_file",),
     ("pipeline",),

@@ -27,6 +27,7 @@ MOST = {
     "the console of a query": 1,
     "a function as a view of a pipeline": 1,
     "expectations and their counts": 2,
+    "change events of a database": 1,
 }
 
 ROOT = Path(__file__).parents[1]

@@ -67,6 +67,7 @@ from timely_spark.views import view
 
 if TYPE_CHECKING:
     from timely_spark import authors, graphs, testing
+    from timely_spark.change_events import debezium
     from timely_spark.libraries import kafka
     from timely_spark.libraries.all_reduce import all_reduce
     from timely_spark.libraries.entities import entities, stable_ids
@@ -98,6 +99,7 @@ __all__ = [
     "all_reduce",
     "authors",
     "configure",
+    "debezium",
     "entities",
     "every",
     "explain_sql",
@@ -126,6 +128,7 @@ _ON_FIRST_USE = {
     "Query": "runtime.handle.query",
     "all_reduce": "libraries.all_reduce",
     "configure": "runtime.session",
+    "debezium": "change_events",
     "function": "sql.users",
     "inspect": "runtime.handle.inspection",
     "maintain": "maintained",
