@@ -93,13 +93,20 @@ class Mailboxes:
 
 
 def together(
-    coordinator: Coordinator, result: RoundResult, states: dict[int, bytes], processes: int, bound: Bound
+    coordinator: Coordinator,
+    result: RoundResult,
+    states: dict[int, bytes],
+    processes: int,
+    bound: Bound,
+    *,
+    places: tuple[int, ...] = (),
 ) -> list[tuple[Coordinator, RoundResult, dict[int, bytes]] | VertexError]:
-    boxes, found = Mailboxes(processes), list[Any]([None]) * processes
+    ranks = Share(0, processes, places=places).ranks
+    boxes, found = Mailboxes(len(ranks)), list[Any]([None]) * processes
 
     def process(rank: int) -> None:
         own = Coordinator.decode(coordinator.plan, coordinator.encode())
-        share = Share(rank, processes, boxes.swap(rank))
+        share = Share(rank, processes, boxes.swap(ranks.index(rank)), places)
         hosted = {worker: state for worker, state in states.items() if share.hosts(worker)}
         try:
             last, workers = run_local_rounds(own, result, hosted, bound, share=share)
@@ -109,12 +116,12 @@ def together(
         assert all(share.hosts(index) for index in workers)
         found[rank] = own, last, {index: worker.checkpoint() for index, worker in workers.items()}
 
-    threads = [threading.Thread(target=process, args=(rank,)) for rank in range(processes)]
+    threads = [threading.Thread(target=process, args=(rank,)) for rank in ranks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return [found[rank] for rank in ranks]
 
 
 def coordinator_of(shares: Any) -> Coordinator:
@@ -130,17 +137,25 @@ def in_order(rows: pa.Table) -> list[dict[str, Any]]:
 nodes = st.integers(0, 9)
 
 
+def placements(workers: int, processes: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.tuples(*[st.integers(0, processes - 1)] * workers)
+
+
 @pytest.mark.slow
 @given(
     st.lists(st.tuples(nodes, nodes), min_size=1, max_size=25),
     st.integers(2, 5),
     st.integers(2, 4),
     st.integers(1, 12),
+    st.data(),
 )
-def test_parallel_rounds_equal_local_rounds(edges: Edges, workers: int, processes: int, rounds: int) -> None:
+def test_parallel_rounds_equal_local_rounds(
+    edges: Edges, workers: int, processes: int, rounds: int, data: st.DataObject
+) -> None:
     bound = Bound.any_size(rounds)
     coordinator, result, states = first_round(edges, workers)
-    shares = together(coordinator, result, states, processes, bound)
+    places = data.draw(st.just(()) | placements(workers, processes))
+    shares = together(coordinator, result, states, processes, bound, places=places)
     alone, changed = run_local_rounds(coordinator, result, states, bound)
 
     merged = dict[int, bytes]()

@@ -37,7 +37,7 @@ RUNNING = BatchProgress(
 OVERVIEW = Overview(
     name=HOSTILE, state=f"failed: {HOSTILE}\nHint", batch=5, rounds=9, rate=1.5, epochs=range(20),
     held_back_by=[HOSTILE], running=RUNNING, steps=[(HOSTILE, "(5, 0)", None), ("b", "complete", 10)],
-    hot_keys=[HOSTILE], negatives=[HOSTILE], expectations={HOSTILE: HOSTILE}, recent=[],
+    hot_keys=[HOSTILE], slow=HOSTILE, negatives=[HOSTILE], expectations={HOSTILE: HOSTILE}, recent=[],
     took=Latencies({"40": 3}), residency=HOSTILE,
     waiting={HOSTILE: HOSTILE}, outputs={HOSTILE: Delivered(5, 2, 0.0)},
     usage=Usage(when=0.0, processes={DRIVER: Processes(1, 2.0, 3)}, stored=4, cached=None),

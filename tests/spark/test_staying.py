@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from timely_spark.coordinator import placement
 from timely_spark.errors import BadArgument, VertexError
 from timely_spark.runtime import start
 from timely_spark.runtime.query import rounds, staying
@@ -90,6 +92,70 @@ def test_epochs_run_in_a_task_that_stays_and_is_replaced_when_it_is_killed(
     assert time.monotonic() - began < 5
     assert [epoch for epoch, _ in heard] == [0, 1, 2, 3, 4], "each epoch once"
     assert heard[-1][1] == [(0, 5), (1, 5)]
+
+
+def working(folder: str, batch: pa.Table) -> pa.Table:
+    """Works for 20 ms, whatever that takes, in a process that it notes."""
+    Path(folder, str(os.getpid())).touch()
+    worked = time.thread_time()
+    while time.thread_time() - worked < 0.02:
+        sum(range(1000))
+    return batch
+
+
+def test_workers_leave_a_process_that_is_often_stopped_and_then_nothing_waits_for_it(
+    spark: SparkSession, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staying, "slots", lambda _: 3)
+    monkeypatch.setattr(placement, "WORKED", 200_000)
+    (noted := tmp_path / "noted").mkdir()
+    flow = ts.Dataflow("working")
+    numbers = flow.input("numbers", "n long").exchange("n")
+    seen = numbers.unary(lambda _, batch: working(str(noted), batch), "n long", by="n", name="working")
+    seen.select(m="n % 3").group_by("m").count(name="counts").capture("out")
+    stopped, epochs, ended = 0, 0, threading.Event()
+
+    def pulses() -> None:
+        while not ended.wait(0.02):
+            os.kill(stopped, signal.SIGSTOP)
+            ended.wait(0.08)
+            os.kill(stopped, signal.SIGCONT)
+
+    with flow.start(spark, checkpoint=checkpoint, workers=2, resident=True) as query:
+
+        def epoch() -> None:
+            nonlocal epochs
+            flow.handle("numbers").send(list(range(20)))
+            assert query.wait_for(timeout=30)
+            epochs += 1
+
+        epoch()  # a micro-batch
+        for path in noted.iterdir():
+            path.unlink()
+        epoch()  # in the tasks that stay
+        first, stopped = (int(path.name) for path in noted.iterdir())
+        assert os.getpid() not in {first, stopped}
+        slows = threading.Thread(target=pulses)
+        slows.start()
+        try:
+            until = time.monotonic() + 60
+            while not query.status["slow"] and time.monotonic() < until:
+                epoch()
+        finally:
+            ended.set()
+            slows.join()
+        assert "for equal work: workers" in query.status["slow"]
+        epoch()
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            for _ in range(3):
+                epoch()
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        rows = query.captured("out").rows()
+    assert [rows[n] for n in range(epochs)] == [
+        [(m, (n + 1) * c) for m, c in ((0, 7), (1, 7), (2, 6))] for n in range(epochs)
+    ]
 
 
 def test_an_error_in_a_task_that_stays_names_step_and_line(

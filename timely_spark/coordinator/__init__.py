@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from timely_spark.coordinator.coordinator import Coordinator, merged_snapshot
 from timely_spark.coordinator.local_rounds import Bound, Share, run_local_rounds, run_workers
+from timely_spark.coordinator.placement import Placement
 from timely_spark.coordinator.round_result import OUTPUTS, RoundResult
 
 __all__ = [
     "OUTPUTS",
     "Bound",
     "Coordinator",
+    "Placement",
     "RoundResult",
     "Share",
     "merged_snapshot",

@@ -67,7 +67,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The workers that one of the processes of parallel rounds hosts: each `processes`-th one from `rank`.
+    """The workers that one of the processes of parallel rounds hosts: each `processes`-th, or by `places`.
 
     Every process has a coordinator, which applies the progress of all workers. So after an exchange each
     process knows the next header, as in Naiad's progress protocol, and none waits for a central one. The
@@ -76,19 +76,30 @@ class Share:
 
     rank: int = 0
     processes: int = 1
-    #: sends a table to each process, and returns the tables that this process is sent, by rank
+    #: sends a table to each of `ranks`, and returns the tables that this process is sent, in that order
     swap: Callable[[list[pa.Table]], list[pa.Table]] = list
+    #: by worker the process that hosts it
+    places: tuple[int, ...] = ()
+
+    @property
+    def ranks(self) -> list[int]:
+        """The processes that host workers."""
+        return sorted({*self.places}) or [*range(self.processes)]
 
     def hosts(self, worker: int) -> bool:
         """Whether this process hosts the worker."""
-        return worker % self.processes == self.rank
+        return bool(self._process(worker) == self.rank)
+
+    def _process(self, workers: Any) -> Any:
+        """The process of a worker, or of each worker of an array."""
+        return np.asarray(self.places)[workers] if self.places else workers % self.processes
 
     def own(self, rows: pa.Table) -> pa.Table:
         """The rows from or for workers of this process."""
         if self.processes == 1:
             return rows
         workers = rows.column("worker").to_numpy()
-        return wire.at(rows, (workers % self.processes == self.rank).nonzero()[0])
+        return wire.at(rows, (self._process(workers) == self.rank).nonzero()[0])
 
     def exchange(self, rows: pa.Table) -> pa.Table:
         """The rows that this process gets of those that all processes wrote in a round, in schema `ROWS`.
@@ -104,12 +115,13 @@ class Share:
         total = Report.sum(report for _, report in wire.read(stay, Report))
         to_all = wire.concat([wire.only(stay, Failure), wire.table([(ELSEWHERE, total)])])
         sent = pa.concat_tables([rows, to_all])
-        to = rows.column("worker").to_numpy()[places] % self.processes
-        ends = np.bincount(to, minlength=self.processes).cumsum()[:-1]
+        ranks = self.ranks
+        to = np.searchsorted(ranks, self._process(rows.column("worker").to_numpy()[places]))
+        ends = np.bincount(to, minlength=len(ranks)).cumsum()[:-1]
         others = np.arange(rows.num_rows, sent.num_rows)
         each = [
             np.append(own, stays if rank == self.rank else others)
-            for rank, own in enumerate(np.split(places[np.argsort(to, kind="stable")], ends))
+            for rank, own in zip(ranks, np.split(places[np.argsort(to, kind="stable")], ends), strict=True)
         ]
         sent, cuts = wire.at(sent, np.concatenate(each)), accumulate(map(len, each), initial=0)
         return wire.together(self.swap([sent.slice(start, end - start) for start, end in pairwise(cuts)]))

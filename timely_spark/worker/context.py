@@ -149,6 +149,7 @@ class CallContext:
             if (loop := limiting_loop(channel)) is not None:
                 self._drop(channel.through, loop, time, batch)
             return
+        round_.work[self.node.index][2] += batch.num_rows
         sent, batch = batch, through(channel.through, batch, twice=round_.plan.checks_laws)
         # stateless steps on the way may make more of it, or fewer
         round_.iterations.check_size(channel, time, max(sent, batch, key=len), self.node)

@@ -130,6 +130,8 @@ class Worker:
         #: since the last state was written, records by channel, and nanoseconds by vertex
         self.moved: dict[int, int] = defaultdict(int)
         self.spent: dict[int, int] = defaultdict(int)
+        #: since then, by vertex, the number of calls, and of records that it was given and has sent
+        self.work: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         #: asked before each delivery whether the round ends there; the next round does the rest
         self.ends: Callable[[Worker], bool] | None = None
         #: the present call: step, time, records, and its start by `time.monotonic`; None means between calls
@@ -297,6 +299,9 @@ class Worker:
         self.running.append((node.index, invocation.time))
         outer, started = self.calling, perf_counter_ns()
         records = 0 if invocation.batch is None else invocation.batch.num_rows
+        work = self.work[node.index]
+        work[0] += 1
+        work[1] += records
         self.calling = node, invocation.time, records, monotonic()
         with ErrorsOf(node, invocation.time, invocation.batch):
             self.context.call(node, self.vertex(node), invocation, capability, inputs)

@@ -41,6 +41,8 @@ class Overview:
     steps: Sequence[tuple[str, str, int | None]]
     #: the warnings of hot keys, and of negative records
     hot_keys: Sequence[str]
+    #: see `Manifest.slow`
+    slow: str
     negatives: Sequence[str]
     #: by step of an `expect`, in words, what it has checked
     expectations: Mapping[str, str]
@@ -74,6 +76,7 @@ class Overview:
             running=running and running.named(watch.sketch.loop),
             steps=steps(manifest, watch.summary.frontier(manifest.coordinator), watch.sketch.boxes(), _TIMES),
             hot_keys=list(manifest.hot_keys.values()),
+            slow=manifest.slow,
             negatives=[text for _, text in manifest.negatives.values()],
             expectations={step: str(counts) for step, counts in manifest.expectations.items()},
             recent=recent,
@@ -118,6 +121,7 @@ class Overview:
         open_ += [["output", f"{name}: {one}"] for name, one in self.outputs.items()]
         open_ += map(list, self.usage.lines())
         open_ += [["hot key", text] for text in self.hot_keys]
+        open_ += [["slow task", self.slow]] * bool(self.slow)
         open_ += [["negative records", text] for text in self.negatives]
         open_ += [[f"expectation {step!r}", text] for step, text in self.expectations.items()]
         yield Table(["", ""], open_)

@@ -211,8 +211,9 @@ class Query:
         """Spark's status, and what Spark does not know.
 
         `frontier`, `rounds`; `held_back_by`: what keeps the oldest epoch open; `residency`: whether
-        micro-batches stay resident, and why not; `batch_ms`: how many batches this run has had, with median,
-        p99 and p99.9 of their milliseconds in the driver, at most 9 % too high.
+        micro-batches stay resident, and why not; `slow`: which workers have left a slow task; `batch_ms`: how
+        many batches this run has had, with median, p99 and p99.9 of their milliseconds in the driver, at most
+        9 % too high.
         """
         manifest = self._watch.newest()
         return {
@@ -221,6 +222,7 @@ class Query:
             "frontier": manifest.frontier,
             "held_back_by": self._watch.held_back_by(),
             "residency": self._context.residency(manifest.not_resident),
+            "slow": manifest.slow,
             "batch_ms": manifest.took.encode(),
         }
 

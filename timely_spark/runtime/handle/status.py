@@ -111,6 +111,7 @@ class Status:
             "read": {name: asdict(account) for name, account in self.read.items()},
             "delivered": {name: one._asdict() for name, one in manifest.outputs.items()},
             "hot_keys": manifest.hot_keys,
+            "slow": manifest.slow,
             "negatives": manifest.negatives,
             "expectations": {step: asdict(counts) for step, counts in manifest.expectations.items()},
             "lacking": manifest.coordinator.get("lacking", {}),
@@ -126,7 +127,7 @@ class Status:
 
     @property
     def warnings(self) -> list[str]:
-        """The warnings of hot keys, of negative records, of expectations that fail, and of lost pasts."""
+        """The warnings of hot keys, slow tasks, negative records, failed expectations, and lost pasts."""
         negatives = self.after.manifest.negatives
         counts = f"negative records  {listed([f'{name}: {n}' for name, (n, _) in negatives.items()])}"
         lacking = self.after.manifest.coordinator.get("lacking")
@@ -134,6 +135,7 @@ class Status:
         results = ": results there and behind are of later records only"
         return [
             *self.after.manifest.hot_keys.values(),
+            *[self.after.manifest.slow] * bool(self.after.manifest.slow),
             *[counts] * bool(negatives),
             *(text for _, text in negatives.values()),
             *(

@@ -492,6 +492,7 @@ def manifest_of(rounds: Rounds, coordinator: Coordinator, result: RoundResult, s
         stats={
             **result.stats,
             "slowest": slowest,
+            "slow": rounds.slow,
             "took": dict(states.took),
             "moved": dict(states.moved),
             "spent": dict(states.spent),

@@ -83,9 +83,8 @@ class Hosted:
     _workers: dict[int, tuple[bytes | None, Worker]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        # all processes know the progress of all workers, so one of them reports it
         loops, name = bool(self.context.plan.feedbacks), f"rounds-{self.rank}"
-        self._live = Live(self.context.log, name, loops, reports=self.rank == 0)
+        self._live = Live(self.context.log, name, loops)
 
     def run(
         self,
@@ -118,6 +117,8 @@ class Hosted:
         ran: dict[int, Worker] = {}
         folder = context.record
         watch = None if folder is None else lambda recorded: recorded.write(folder)
+        # all processes know the progress of all workers, so one of them reports it
+        self._live.reports = share.rank == share.ranks[0]
         with self._live.during(batch) as progress:
             for bound in bounds:
                 result, more = run_local_rounds(
@@ -129,15 +130,19 @@ class Hosted:
         self._workers = {at: (references.get(at), own) for at, own in workers.items() if at not in ran}
         return result, ran
 
-    def write(self, batch: int, ran: Mapping[int, Worker], references: Mapping[int, bytes]) -> pa.Table:
-        """Write the states of workers that have run; returns rows of them.
+    def write(
+        self, batch: int, ran: Mapping[int, Worker], references: Mapping[int, bytes], *, work: bool = False
+    ) -> pa.Table:
+        """Write the states of workers that have run; returns rows of them, perhaps with their work.
 
         The workers stay in memory for the next batch, unless something else changes their states before it.
         """
         states = []
         for at, worker in ran.items():
             milliseconds, worker.seconds = 1000 * worker.seconds, 0.0
-            state = write_state(self.context.blobs, worker, batch, references.get(at), ms=milliseconds)
+            state = write_state(
+                self.context.blobs, worker, batch, references.get(at), ms=milliseconds, work=work
+            )
             states.append((at, state))
             self._workers[at] = state.reference, worker
         return wire.table(states)
@@ -148,19 +153,19 @@ class Hosted:
 
 
 def exchange_by_peers(
-    context: RunContext, peers: Peers, batch: int, tasks: int, sent: int
+    context: RunContext, peers: Peers, batch: int, ranks: Sequence[int], sent: int
 ) -> tuple[Callable[[Sequence[pa.Table]], list[pa.Table]], list[str]]:
     """The `Share.swap` of a task, and the files through which it sends tables too large for memory."""
     rank, blobs, garbage, rounds = peers.rank, context.blobs, list[str](), itertools.count()
 
     def swap(parts: Sequence[pa.Table]) -> list[pa.Table]:
         number, tables = next(rounds), []
-        for to, part in enumerate(parts):
-            large = to != rank and part.nbytes > sent // tasks
+        for to, part in zip(ranks, parts, strict=True):
+            large = to != rank and part.nbytes > sent // len(ranks)
             tables.append(blobs.refer(f"peers-{batch}-{number}-{rank}-{to}", part) if large else part)
             if large:
                 garbage.extend(files_of(tables[-1]))
-        return [blobs.resolve(part) for part in peers.swap(tables)]
+        return [blobs.resolve(part) for part in peers.swap(tables, ranks)]
 
     return swap, garbage
 
@@ -176,7 +181,7 @@ def answer_of(
 ) -> pa.Table:
     """The rows that a task returns for a batch: messages, outputs, states, and a `TaskResult`."""
     snapshot, encoded = coordinator.encode(), result.encode()
-    if share.rank:  # all tasks know the same, but for their workers
+    if share.rank != share.ranks[0]:  # all tasks know the same, but for their workers
         snapshot, encoded = {name: snapshot[name] for name in ("pending", "left")}, {}
     out = pa.concat_tables([result.rows, _as_rows(result.outputs)])
     out = context.blobs.refer(f"rounds-{coordinator.batch}-{share.rank}", out)

@@ -18,7 +18,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
@@ -153,10 +153,12 @@ class Peers:
 
     # -- exchanging ------------------------------------------------------------------------------------------
 
-    def swap(self, parts: list[pa.Table], within: float | None = None) -> list[pa.Table]:
+    def swap(
+        self, parts: list[pa.Table], ranks: Sequence[int] = (), *, within: float | None = None
+    ) -> list[pa.Table]:
         """Send a table to each task, and receive one from each; by rank, this task's own among them.
 
-        With fewer parts than tasks, only the first ones take part.
+        Only the tasks of `ranks` take part; without them, the first ones.
 
         A peer's table is in memory before the next `swap` of that peer, so at most two wait. Without `within`
         this waits for as long as the peers give signs of life.
@@ -165,11 +167,12 @@ class Peers:
             PeerLost: a peer has ended, or has been silent for too long.
             queue.Empty: a table has not arrived in time.
         """
-        others = [other for other in self._others if other < len(parts)]
+        parts_of = dict(zip(ranks or range(len(parts)), parts, strict=True))
+        others = [other for other in self._others if other in parts_of]
         for other in others:
-            self.send(other, parts[other])
-        parts_of = {self.rank: parts[self.rank]} | {other: self.receive(other, within) for other in others}
-        return [parts_of[rank] for rank in range(len(parts))]
+            self.send(other, parts_of[other])
+        parts_of |= {other: self.receive(other, within) for other in others}
+        return list(parts_of.values())
 
     def send(self, other: int, table: pa.Table) -> None:
         """Send a table to a task.

@@ -165,6 +165,7 @@ class Rounds:
                 coordinator, result = decoded(self.context.plan, batch, answer)
                 states.enter(answer)
                 states.garbage += garbage_of(answer)
+                self._tasks.place(states.efforts, batch)
                 return coordinator, result, {}
             repeated = True
         result, ran = self._hosted.run(
@@ -231,6 +232,11 @@ class Rounds:
             limit = f"{SMALL.states >> 20} MB" + f" for each of {tasks} tasks" * (tasks > 1)
             return f"the states that a batch may read have {read >> 20} MB, more than {limit}"
         return self.not_resident
+
+    @property
+    def slow(self) -> str:
+        """`Manifest.slow`."""
+        return "" if self._tasks is None else self._tasks.placement.text
 
     def _read(self, states: States) -> int:
         mapped = self.context.blobs.files.local
@@ -399,7 +405,7 @@ def _share(job: _Job) -> Iterator[tuple[Share, list[str]]]:
     with Peers(rank, job.tasks, host_of(task), job.token, ROWS) as peers:
         job.addresses.publish(rank, peers.address)
         peers.connect(job.addresses.of)
-        swap, garbage = exchange_by_peers(job.context, peers, job.batch, job.tasks, job.sent)
+        swap, garbage = exchange_by_peers(job.context, peers, job.batch, range(job.tasks), job.sent)
         yield Share(rank, job.tasks, swap), garbage
 
 

@@ -5,23 +5,30 @@ rank. For each batch the driver sends every task the coordinator and the rows fo
 The tasks run the rounds as parallel ones, and return what a task of parallel rounds returns. The workers'
 states stay in their memory, and are written as ever. Tasks that the driver leaves idle end by themselves, and
 one slot of the cluster stays free: writes to tables, and micro-batches, need it.
+
+The workers of a task that stays slow move to the others (`Placement`), and no round waits for it any more.
+After a while the driver takes new tasks, which Spark places as it likes.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
+import math
 import queue
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share
+from timely_spark.coordinator import Bound, Coordinator, Placement, RoundResult, Share
+from timely_spark.coordinator.placement import Effort
 from timely_spark.coordinator.round_result import OUTPUTS
 from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import PeersUnreachable, first_line
@@ -40,6 +47,8 @@ if TYPE_CHECKING:
 BEGIN, IDLE, END = 20.0, 60.0, 5.0
 #: Seconds to wait for a second slot, where executors have only begun.
 SLOTS = 10.0
+#: Seconds after a move until new tasks are taken; twice as many after the next one.
+AGAIN = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,8 @@ class Work(Item):
     result: dict[str, Any]
     bounds: list[dict[str, int]]
     repeated: bool
+    #: by worker its task
+    places: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -91,6 +102,10 @@ class StayingTasks:
         self.context = context
         #: how many tasks there are, or were last
         self.tasks = 0
+        self.placement = Placement(context.plan.workers, 1)
+        self._hosts: list[str] = []
+        #: when new tasks are taken, and after how many seconds
+        self._due, self._again = math.inf, AGAIN
         self._peers: Peers | None = None
         self._job: _Stay | None = None
 
@@ -100,7 +115,7 @@ class StayingTasks:
         Raises:
             PeersUnreachable: there are no slots for them, or they cannot reach the driver.
         """
-        if self._job is not None and self._job.is_running:
+        if self._job is not None and self._job.is_running and time.monotonic() < self._due:
             return
         self.end()
         await_slots(session, 2, SLOTS)
@@ -122,7 +137,10 @@ class StayingTasks:
             self._job = _Stay(session, stage)
             undo.callback(self._job.end)
             peers.connect(self._job.address_of, BEGIN)
-            self._peers = peers
+            addresses = map(stage.addresses.of, range(self.tasks))
+            self._hosts = ["" if address is None else address[0] for address in addresses]
+            self.placement = Placement(self.context.plan.workers, self.tasks, self.placement.settled)
+            self._peers, self._due = peers, math.inf
             undo.pop_all()
         stage.addresses.forget(self.tasks + 1)
 
@@ -138,19 +156,35 @@ class StayingTasks:
         """
         assert self._peers is not None
         states = wire.table((worker, State(reference)) for worker, reference in references.items())
-        for rank in range(self.tasks):
-            own = Share(rank, self.tasks).own(pa.concat_tables([rows, states]))
+        work, ranks = replace(work, places=self.placement.places), self.placement.ranks
+        for rank in ranks:
+            own = Share(rank, self.tasks, places=work.places).own(pa.concat_tables([rows, states]))
             self._peers.send(rank, pa.concat_tables([wire.table([(rank, work)]), own]))
-        return pa.concat_tables([self._peers.receive(rank) for rank in range(self.tasks)])
+        return pa.concat_tables([self._peers.receive(rank) for rank in ranks])
+
+    def place(self, efforts: Mapping[int, Effort], batch: int) -> None:
+        """Choose the tasks of the workers for the next batch.
+
+        Args:
+            efforts: those of a batch.
+        """
+        if self.tasks > 1 and (text := self.placement.enter(efforts, self._name)):
+            self.context.log_message(logging.WARNING, "after batch %d %s", batch, text)
+            if self.placement.text:
+                self._due, self._again = time.monotonic() + self._again, 2 * self._again
+
+    def _name(self, rank: int) -> str:
+        return f"task {rank} on {self._hosts[rank]}"
 
     def end(self) -> None:
         """Give the tasks back, if there are any."""
         peers, self._peers = self._peers, None
         job, self._job = self._job, None
         if peers is not None:
-            with peers, suppress(Exception):  # some have ended already
+            with peers:
                 for rank in range(self.tasks):
-                    peers.send(rank, ROWS.empty_table())
+                    with suppress(Exception):  # it has ended already
+                        peers.send(rank, ROWS.empty_table())
                 if job is not None:
                     job.ended.wait(END)
         if job is not None:
@@ -240,14 +274,15 @@ def _answer(stage: _Stage, hosted: Hosted, peers: Peers, rows: pa.Table) -> pa.T
     references = {worker: state.reference for worker, state in wire.read(rows, State)}
     coordinator = Coordinator.decode(context.plan, work.coordinator)
     start = RoundResult.decode(work.result, wire.without(rows, Work, State), OUTPUTS.empty_table())
-    swap, garbage = exchange_by_peers(context, peers, work.batch, stage.tasks, SENT)
-    share = Share(rank, stage.tasks, swap)
+    share = Share(rank, stage.tasks, places=tuple(work.places))
+    swap, garbage = exchange_by_peers(context, peers, work.batch, share.ranks, SENT)
+    share = replace(share, swap=swap)
     bounds = [Bound(**bound) for bound in work.bounds]
     try:
         result, ran = hosted.run(
             coordinator, work.batch, start, references, bounds, share=share, repeated=work.repeated
         )
-        states = hosted.write(work.batch, ran, references)
+        states = hosted.write(work.batch, ran, references, work=stage.tasks > 1)
     except VertexError as error:
         return wire.table([(rank, Failure.of(error))])
     return answer_of(context, coordinator, result, states, share=share, garbage=garbage)

@@ -134,6 +134,11 @@ class Manifest:
         return dict(self.coordinator.get("hot_keys", {}))
 
     @property
+    def slow(self) -> str:
+        """Which workers have left a task because it is slow, in words; empty: none."""
+        return str(self.stats.get("slow", ""))
+
+    @property
     def negatives(self) -> dict[str, tuple[int, str]]:
         """By step the records that have become negative, and the warning of the first."""
         return dict(self.coordinator.get("negatives", {}))

@@ -33,6 +33,8 @@ class State(Item):
     #: in this batch, records by channel, and microseconds by step
     moved: Mapping[str, int] = field(default_factory=dict)
     spent: Mapping[str, int] = field(default_factory=dict)
+    #: if several tasks host workers, by step `Worker.work` in this batch
+    work: Mapping[str, list[int]] = field(default_factory=dict)
     #: if the plan is measured, what the worker did in this batch: kind, step, epoch, and the counts
     measured: list[list[Any]] = field(default_factory=list)
 
@@ -71,6 +73,8 @@ class States:
     #: of all workers in this batch, records by channel, and microseconds by step
     moved: Counter[str] = field(default_factory=Counter)
     spent: Counter[str] = field(default_factory=Counter)
+    #: by worker and step microseconds and `Worker.work`, if several tasks host the workers
+    efforts: dict[int, dict[str, list[int]]] = field(default_factory=dict)
     #: what each worker did in this batch: see `State.measured`
     measured: dict[int, list[list[Any]]] = field(default_factory=dict)
 
@@ -79,7 +83,11 @@ class States:
         for worker, state in wire.read(rows, State):
             if (old := self.by_worker.get(worker)) is not None:
                 self.garbage += sorted(old.files - state.files)
-            self.by_worker[worker] = replace(state, ms=0.0, moved={}, spent={}, measured=[])
+            self.by_worker[worker] = replace(state, ms=0.0, moved={}, spent={}, work={}, measured=[])
+            if state.work:
+                self.efforts[worker] = {
+                    step: [spent, *state.work[step]] for step, spent in state.spent.items()
+                }
             self.moved.update(state.moved)
             self.spent.update(state.spent)
             self.measured.setdefault(worker, []).extend(state.measured)
@@ -113,8 +121,14 @@ class States:
         return cls(dict(wire.read(rows, State)))
 
 
-def write_state(blobs: Blobs, worker: Worker, batch: int, before: bytes | None, *, ms: float = 0.0) -> State:
-    """Write a worker's state after a round; if it equals the state `before`, keep that reference."""
+def write_state(
+    blobs: Blobs, worker: Worker, batch: int, before: bytes | None, *, ms: float = 0.0, work: bool = False
+) -> State:
+    """Write a worker's state after a round; if it equals the state `before`, keep that reference.
+
+    Args:
+        work: whether to tell the worker's work by step.
+    """
     prefix = f"{worker.worker}-{batch}"
     data = worker.checkpoint(prefix)
     if before is None or size_of(before) != len(data) or blobs.get(before) != data:
@@ -122,8 +136,12 @@ def write_state(blobs: Blobs, worker: Worker, batch: int, before: bytes | None, 
     measured = [[*key, *counts] for key, counts in worker.measured.items()]
     worker.measured.clear()
     moved = {str(channel): records for channel, records in sorted(worker.moved.items())}
-    spent = {worker.plan.nodes[index].name: ns // 1000 for index, ns in sorted(worker.spent.items())}
-    worker.moved.clear()
-    worker.spent.clear()
+    nodes = worker.plan.nodes
+    spent = {nodes[index].name: ns // 1000 for index, ns in sorted(worker.spent.items())}
+    counts = {nodes[index].name: each for index, each in worker.work.items()} if work else {}
+    for each in (worker.moved, worker.spent, worker.work):
+        each.clear()
     references = as_text(sorted(worker.references))
-    return State(before, references, worker.sizes, worker.arrangement_bytes, ms, moved, spent, measured)
+    return State(
+        before, references, worker.sizes, worker.arrangement_bytes, ms, moved, spent, counts, measured
+    )
