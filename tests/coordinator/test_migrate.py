@@ -156,6 +156,39 @@ def test_an_added_step_starts_empty_if_the_user_says_so_and_others_continue() ->
     assert made.begins == {"all": 2}
 
 
+def checked(name: str = "positive", action: Any = "drop") -> Callable[[ts.Stream], Any]:
+    return lambda x: (
+        x.collection().expect(name, "v > 0", action=action).count(name="counts").capture("counted")
+    )
+
+
+def test_an_expectation_of_a_collection_with_another_name_would_count_later_records_only() -> None:
+    old = started(checked())
+    text = refused(old, built(checked("other")))
+    assert "new: step 'other'" in text
+    assert "if one is step 'positive', which was removed, give it that name" in text
+    assert "made by other steps" in refused(old, built(checked("other", "keep")), empty=True)
+    _, made = go_on(old, built(checked("other")), empty=True)
+    assert made.lacking.keys() == {"other"}
+
+
+@pytest.mark.parametrize("after", ["drop", "quarantine", "fail"])
+@pytest.mark.parametrize("before", ["drop", "quarantine", "fail"])
+def test_actions_that_send_the_same_records_may_be_exchanged(before: str, after: str) -> None:
+    new, made = go_on(started(checked(action=before)), built(checked(action=after)))
+    assert made.lacking == {}
+    send(new, [(1, 1)], epoch=1)
+    assert new.captured["counted"].rows() == {1: [(3, -1), (4, 1)]}
+    assert new.coordinator.expectations["positive"].checked == 4
+    assert "made by other steps" in refused(new, built(checked(action="keep")))
+
+
+def test_only_a_removed_step_of_the_same_operator_is_said_to_be_renamed() -> None:
+    text = refused(started(counts), built(lambda x: x.distinct(name="others").capture("counted")))
+    assert "new: step 'others'" in text
+    assert "give it that name" not in text
+
+
 def test_a_removed_step_is_reported_with_its_contents() -> None:
     old = started(counts, totals)
     new, made = go_on(old, built(counts))

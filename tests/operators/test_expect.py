@@ -113,6 +113,12 @@ def test_retractions_are_counted_as_such() -> None:
     assert simulation.coordinator.expectations["small"] == Expectation(2, 2, (3, "{'n': 3, 'diff': 1}"))
 
 
+def test_an_expectation_that_has_checked_nothing_has_counts() -> None:
+    flow = ts.Dataflow("empty")
+    flow.input("x", "n long").expect("small", "n < 3").capture("out")
+    assert ts.testing.run(flow, {"x": [[]]}).expectations == {"small": Expectation()}
+
+
 def test_bad_arguments_are_refused_when_the_graph_is_built() -> None:
     x = ts.Dataflow("bad").input("x", "n long")
     with pytest.raises(SchemaError, match="Hint: "):

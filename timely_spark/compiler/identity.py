@@ -56,8 +56,11 @@ def _stage(plan: Plan, stage: Stage, inputs: list[Edge]) -> dict[str, Any]:
         "iterations that do not matter": sorted(node.ignored_counters) if node is not None else [],
         "inputs": [describe(edge.schema) for edge in inputs],
         "partitioned": [_partitioning(plan.partitioning[stage.name, edge.input]) for edge in inputs],
-        # a source has more of them where it tells of late rows or quarantined files, which keep no state
-        "outputs": [describe(schema) for schema in (stage.outputs[:1] if stage.is_source else stage.outputs)],
+        # there are more where late rows or quarantined records are a stream, which keeps no state
+        "outputs": [
+            describe(schema)
+            for schema in (stage.outputs[:1] if stage.is_source or stage.quarantined else stage.outputs)
+        ],
     }
 
 

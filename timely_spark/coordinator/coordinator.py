@@ -98,8 +98,6 @@ class Coordinator:
         plan.spread(self.spread)
         #: records that have become negative since the flow began, by step, and the warning of the first
         self.negatives: dict[str, tuple[int, str]] = {}
-        #: by step of an `expect` what it has checked
-        self.expectations: dict[str, Expectation] = {}
         #: steps that were new at a restart and started without the past, and the first epoch of each
         self.lacking: dict[str, int] = {}
         for node in plan.nodes:
@@ -127,6 +125,10 @@ class Coordinator:
         #: the locations of capabilities that are due to one input
         self._port_holds = {held for node in self.plan.nodes for _, held in node.ports}
         self.end_nodes = [node for node in self.plan.nodes if node.stage.kind.is_end]
+        #: by step of an `expect` what it has checked
+        self.expectations = {
+            node.name: Expectation() for node in self.plan.nodes if node.stage.operator == "expect"
+        }
         #: pairs of a worker and a vertex with a deliverable notification, as of these positions of the inputs
         self._deliverable: set[tuple[int, int]] = set()
         self._positions: object = None
@@ -194,7 +196,7 @@ class Coordinator:
             before, text = self.negatives.get(one.step, (0, one.text(where)))
             self.negatives[one.step] = before + one.records, text
         for step, counts in total.expectations.items():
-            self.expectations[step] = self.expectations.get(step, Expectation()) + counts
+            self.expectations[step] += counts
         notices = self.loops.enter(total.loops)
         refused, fed = self._refused_to_report(total.refused), Convergence.decode(total.loops.fed)
         stats = Counter(total.stats)
@@ -552,7 +554,7 @@ class Coordinator:
         self.to_spread = dict(snapshot.get("to_spread", {}))
         self.not_spread = snapshot.get("not_spread", "")
         self.negatives = {step: (n, text) for step, (n, text) in snapshot.get("negatives", {}).items()}
-        self.expectations = {
+        self.expectations |= {
             step: Expectation.read(counts) for step, counts in snapshot.get("expectations", {}).items()
         }
         self.lacking = dict(snapshot.get("lacking", {}))

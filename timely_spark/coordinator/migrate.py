@@ -247,7 +247,14 @@ class Migrator:
         """Refuse new steps that need the past."""
         lacking = [stage for stage in self.new if lacks_past(self.plan, stage)]
         if lacking and not self.empty:
-            removed = [name for name in self.differences.removed if "state" in self.contents.get(name, ())]
+            retained = {name for name, of in self.contents.items() if "state" in of}
+            retained |= {*self.snapshot.get("expectations", ())}
+            operators = {stage.operator for stage in lacking}
+            removed = [
+                name
+                for name in self.differences.removed
+                if name in retained and self.old_plan["stages"][name]["operator"] in operators
+            ]
             self._problem(*refusal(lacking, removed))
         if rewired := [stage for stage in self.fed_otherwise if reads_changes(self.plan, stage)]:
             self._problem(

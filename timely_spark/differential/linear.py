@@ -251,7 +251,7 @@ def expect(
     longer among those that fail. `Query.status`, the console, the metrics and `Query.expectations` show them,
     and they are exact after any crash.
     """
-    source = lasting(collection) if action == "fail" else may_fail(collection, [condition])
+    source = lasting(collection)  # a transient record does not fail
     return source.like(expected(source.stream, name, condition, action, diff=DIFF), once=source.once)
 
 

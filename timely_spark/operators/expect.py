@@ -23,13 +23,15 @@ Action: TypeAlias = Literal["keep", "drop", "quarantine", "fail"]
 class Expect(Vertex):
     """Send the records that meet a condition by output 0; count them and the others."""
 
-    reads_time, per_time, keeps_signs = False, True, True
+    reads_time, keeps_signs = False, True
 
     def __init__(self, predicate: Any, action: Action, diff: str | None) -> None:
         self.passing, self.action = Passing(predicate), action
         self.condition = text_of(predicate)
         #: the column of the records' multiplicities; None if each is there once
         self.diff = diff
+        # the counts of records that are there now are of all that came before, too
+        self.per_time = diff is None
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Check a batch."""
@@ -108,6 +110,7 @@ def expected(stream: Stream, name: str, condition: Any, action: Any, *, diff: st
         keeps={column: column for column in stream.schema.names},
         detail=f"{text_of(predicate)}, else {action}",
         quarantined=1 if action == "quarantine" else None,
-        parameters={"action": action}
+        # the other actions send the same records on, so a restart may exchange them
+        parameters={"keep": action == "keep"}
         | ({"predicate": str(predicate)} if isinstance(predicate, Expression) else {}),
     )[0]

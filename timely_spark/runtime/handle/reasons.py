@@ -68,7 +68,7 @@ def audit(self: Query) -> dict[str, Account]:
 def expectations(self: Query) -> dict[str, Expectation]:
     """By the name of each `expect` how many records it has checked, and how many failed.
 
-    Up to the newest batch. One that no record has reached is not in it.
+    Up to the newest batch.
 
     Example:
         >>> print(query.expectations()["paid"])  # doctest: +SKIP
