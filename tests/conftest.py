@@ -16,6 +16,7 @@ import pytest
 from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
+from tests.support.examples import of_running_query
 from tests.support.stand_ins import CheckedPatch
 from tests.support.turns import share
 
@@ -221,7 +222,7 @@ def _turn(item: pytest.Item) -> int:
 def pytest_collect_file(file_path: Path) -> Iterator[list[pytest.Collector]]:
     """Look for docstrings' examples in files that have some, which is a fifth of the collection's time."""
     collectors = yield
-    if file_path.suffix == ".py" and b">>> " not in file_path.read_bytes():
+    if file_path.suffix == ".py" and (b">>> " not in file_path.read_bytes() or of_running_query(file_path)):
         return [one for one in collectors if not isinstance(one, DoctestModule)]
     return collectors
 

@@ -454,11 +454,13 @@ class Inputs:
             UnknownName: the query publishes nothing of that name.
             GraphError: the flow has times of its own kind.
         """
-        from timely_spark.runtime.handle.query import Query, published_folder
+        from timely_spark.runtime.handle.query import Query
         from timely_spark.runtime.sources.folder import Folder
         from timely_spark.runtime.sources.replay import ReplaySource
 
-        folder: Any = published_folder(published, name) if isinstance(published, Query) else published
+        folder: Any = published
+        if isinstance(published, Query):
+            folder = published._published_folder(name)  # noqa: SLF001 - not for users
         location = Folder.of(name, caller(), folder, "arrow", None, versions={})
         source = ReplaySource(location, maps=True)
         about = source.arranged()

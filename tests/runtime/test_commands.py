@@ -28,9 +28,10 @@ from timely_spark.coordinator import Bound, Share
 from timely_spark.errors import NotComplete, VertexError
 from timely_spark.runtime.errors import QueryFailed
 from timely_spark.runtime.handle.console import Server
+from timely_spark.runtime.handle.living import keep_until_it_ends, let_go
 from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.page import Asked
-from timely_spark.runtime.handle.query import Query, _living, keep_until_it_ends
+from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import live
 from timely_spark.runtime.query.cut_off import CutOff
@@ -457,4 +458,4 @@ def test_a_process_that_ends_stops_its_queries_before_it_closes_what_they_use(
     keep_until_it_ends(query, lambda: None)
     weakref.finalize(query, lambda: None)
     assert [call.__name__ for call in at_exit] == ["_exitfunc", "_stop_all"], "the last one runs first"
-    del _living["run"]
+    assert let_go(query)

@@ -33,9 +33,9 @@ from timely_spark.runtime.errors import (
     QueryFailed,
     QueryRefused,
 )
-from timely_spark.runtime.handle import query as handle
+from timely_spark.runtime.handle import living
 from timely_spark.runtime.handle.log_view import LogView
-from timely_spark.runtime.handle.query import Query, living
+from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.query.rest import yielding, yields
 from timely_spark.runtime.sinks.sink import CaptureSink, MemorySink
 from timely_spark.runtime.storage.deliveries import Deliveries
@@ -327,7 +327,7 @@ def test_a_storage_that_refuses_the_request_keeps_no_query_from_being_stopped(
     monkeypatch.setattr(Files, "remove", refuse)
     query.stop()
     assert not session.all[-1].isActive
-    assert query not in living()
+    assert query not in living.running()
     assert query._lock is not None
     assert query._lock.is_held() is False
 
@@ -460,7 +460,7 @@ def test_a_temporary_checkpoint_goes_with_its_query(
     assert "1 send into 'x' that no micro-batch had read" in caplog.text
     assert (query.captured("out").rows(), query.rounds, query.wait_for(3)) == ({}, 0, False)
     assert query.exception() is None
-    assert query not in living()
+    assert query not in living.running()
     query.stop()
     x.send([2])
     assert x.handle.sent == 0
@@ -483,7 +483,7 @@ def test_files_of_views_in_a_temporary_checkpoint_stay(
     assert [table["n"].to_pylist() for _, table in deliveries.read()] == [[1]]
     left = [place.name for place in Path(query.checkpoint).rglob("*")]
     assert left == ["timely", "captured", "shown", "0.arrow"]
-    assert query.checkpoint in handle._shown, "deleted when the process ends"
+    assert query.checkpoint in living.read_by_views, "deleted when the process ends"
     shutil.rmtree(query.checkpoint)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller, integer, is_text, refuse
+from timely_spark.runtime.handle.living import query_of, running
 from timely_spark.runtime.handle.log_view import LogView, Progress
-from timely_spark.runtime.handle.query import living, query_of
 from timely_spark.runtime.storage.latencies import QUANTILES
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def _queries() -> list[_Running]:
     The duration is that of the last micro-batch that Spark has timed.
     """
     queries = []
-    for query in living():
+    for query in running():
         with suppress(Exception):  # it ends at this moment
             watch = query._watch  # noqa: SLF001 - reads the newest manifest alone, unlike `recent_progress`
             last = query._query.lastProgress  # noqa: SLF001

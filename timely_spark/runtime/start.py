@@ -38,7 +38,8 @@ from timely_spark.runtime.errors import (
 )
 from timely_spark.runtime.handle.input_handle import InputHandle, locked
 from timely_spark.runtime.handle.interrupts import only_the_wait
-from timely_spark.runtime.handle.query import Query, keep_until_it_ends, living
+from timely_spark.runtime.handle.living import keep_until_it_ends, running
+from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.streaming import build, sources
@@ -231,7 +232,7 @@ def _prepare(session: SparkSession, output: Output, plan: Plan, checkpoint: str,
 
 def _stop_left_over() -> None:
     """Stop the queries whose session was stopped before them: they run no batches, and hold their inputs."""
-    for query in living():
+    for query in running():
         if has_stopped(query.session):
             with contextlib.suppress(Exception):  # what stopping lacks is a session
                 query.stop()
@@ -245,7 +246,7 @@ def _make_room(
     queries = [handle.query for handle in inputs]
     queries += [
         query
-        for query in living()
+        for query in running()
         if query.checkpoint == place or (query.name == name and query.session is session)
     ]
     for query in queries:

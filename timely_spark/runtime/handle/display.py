@@ -47,8 +47,8 @@ def watch(
         until: an epoch with which the display ends, once it is complete at all outputs and probes.
 
     Example:
-        >>> query.watch(until=4)  # doctest: +SKIP
-        fraud: running, batch 4, 61 rounds; now batch 5, round 12, hops: iteration 40, 1,200 changes
+        >>> query.watch(until=0)
+        access: running, batch ...
 
     Raises:
         GraphError: `every` or `seconds` is not a length of time.
@@ -85,8 +85,8 @@ def ui(self: Query, *, port: int = 0, slo: float | None = None) -> str:
         The address of the page.
 
     Example:
-        >>> query.ui(slo=2)  # doctest: +SKIP
-        'http://127.0.0.1:41233/?flow=0'
+        >>> query.ui(slo=2)
+        'http://127.0.0.1:.../?flow=0'
 
     Raises:
         OSError: the port is in use.
@@ -113,7 +113,7 @@ def plot(self: Query) -> Figure:
         A `matplotlib.figure.Figure`, which a notebook shows; ``savefig`` writes it to a file.
 
     Example:
-        >>> query.plot().savefig("fraud.png")  # doctest: +SKIP
+        >>> query.plot().savefig("access.png")
 
     Raises:
         TimelyError: matplotlib is not installed.

@@ -8,12 +8,20 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import TypeVar
+from numbers import Real
+from typing import Any, TypeVar
+
+from timely_spark.graph import seconds
 
 #: Seconds after which a second interrupt ends a call of the JVM.
 HANGS = 1.0
 
 T = TypeVar("T")
+
+
+def timeout_seconds(timeout: Any) -> float:
+    """Seconds to wait; what is left of a longer wait may be below 0."""
+    return seconds("timeout", max(timeout, 0) if isinstance(timeout, Real) else timeout)
 
 
 @contextmanager

@@ -17,18 +17,38 @@ class QueryProbe:
         self.query, self.name = query, name
 
     def frontier(self) -> Antichain[Any]:
-        """The least times that may still appear; empty: complete."""
+        """The least times that may still appear; empty: complete.
+
+        Example:
+            >>> query.probe("log").frontier()
+            Antichain([Time(1)])
+        """
         frontier: Antichain[Any] = self.query.frontier(self.name)
         return frontier
 
     def less_than(self, time: Timestamp) -> bool:
-        """Whether a time strictly before `time` (an epoch, or a time of the flow) may still appear."""
+        """Whether a time strictly before `time` (an epoch, or a time of the flow) may still appear.
+
+        Example:
+            >>> query.probe("log").less_than(2)
+            True
+        """
         return self.frontier().less_than(self.query.time(time))
 
     def less_equal(self, time: Timestamp) -> bool:
-        """Whether `time`, or one before it, may still appear."""
+        """Whether `time`, or one before it, may still appear.
+
+        Example:
+            >>> query.probe("log").less_equal(0), query.probe("log").less_equal(1)
+            (False, True)
+        """
         return self.frontier().less_equal(self.query.time(time))
 
     def wait_for(self, epoch: int | None = None, timeout: float | None = None) -> bool:
-        """Wait until an epoch is complete here; see `Query.wait_for`."""
+        """Wait until an epoch is complete here; see `Query.wait_for`.
+
+        Example:
+            >>> query.probe("log").wait_for(epoch=0)
+            True
+        """
         return self.query.wait_for(self, epoch=epoch, timeout=timeout)

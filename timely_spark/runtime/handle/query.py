@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import re
-import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from numbers import Number, Real
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.captured import Captured
 from timely_spark.errors import TimelyError, with_hint
-from timely_spark.graph import caller, find, seconds, with_checked_arguments
+from timely_spark.graph import caller, find, with_checked_arguments
 from timely_spark.runtime.errors import (
     EpochClosed,
     LostOwnership,
@@ -25,13 +21,13 @@ from timely_spark.runtime.errors import (
     QueryFailed,
     first_line,
 )
-from timely_spark.runtime.handle import display, questions, reasons
+from timely_spark.runtime.handle import display, living, questions, reasons
 from timely_spark.runtime.handle import pointstamps as stamps
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.indexes import Indexes
 from timely_spark.runtime.handle.input_handle import InputHandle
-from timely_spark.runtime.handle.interrupts import only_the_wait, wait_in_a_thread
+from timely_spark.runtime.handle.interrupts import only_the_wait, timeout_seconds, wait_in_a_thread
 from timely_spark.runtime.handle.log_view import BEAT, Completed, LogView, Progress
 from timely_spark.runtime.handle.probe import QueryProbe
 from timely_spark.runtime.handle.sent import Sent
@@ -61,66 +57,6 @@ _NO_CONTEXT = re.compile("INTERNAL_ERROR|SparkContext|RpcEnv")
 #: So many batches are recent.
 _RECENT = 100
 
-#: The package of a session whose queries a server runs.
-_CONNECT = "pyspark.sql.connect"
-
-#: The queries that this process runs, by the ids of their runs.
-_living: dict[str, Query] = {}
-#: Those, and the ended ones to which the program has a handle.
-_known: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
-#: Temporary checkpoints that views of `to_memory` still read; and whether the process is exiting.
-_shown: set[str] = set()
-_ending: list[bool] = []
-
-
-def living() -> list[Query]:
-    """The queries that this process runs."""
-    return list(_living.values())
-
-
-def query_of(run_id: str) -> Query | None:
-    """A query that this process runs or has run; None if no flow, or nobody has its handle any more."""
-    return _known.get(run_id)
-
-
-def keep_until_it_ends(query: Query, release: Callable[[], object]) -> None:
-    """Keep the query and its lock until it ends, and call `release` then; at exit the process stops it."""
-    run = query.run_id
-    _living[run] = _known[run] = query
-    if query._lock is not None:  # noqa: SLF001 - its own module
-        query._lock.release_after(query._query, partial(_ended, query, release))  # noqa: SLF001
-    # the first finalizer of a process registers the end of all, which must not be registered after ours
-    weakref.finalize(query, bool)
-    atexit.unregister(_stop_all)
-    atexit.register(_stop_all)  # registered last, so it runs first, before what it needs ends
-
-
-def _ended(query: Query, release: Callable[[], object]) -> None:
-    release()
-    if _living.pop(query.run_id, None) is not None:
-        query._keep_error()  # noqa: SLF001 - its own module
-
-
-def _stop_all() -> None:
-    _ending.append(True)
-    for query in living():
-        if not type(query.session).__module__.startswith(_CONNECT):  # a server runs those
-            with contextlib.suppress(Exception):  # the JVM has stopped already
-                query.stop()
-    for folder in _shown:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _delete(folder: str, views: bool) -> None:  # noqa: FBT001 - called by `finalize`
-    """Delete a temporary checkpoint; files that views read stay until the process ends, like the views."""
-    if not views or _ending:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    for place in (*Path(folder).iterdir(), *Path(folder, "timely").iterdir()):
-        if place.name not in {"timely", "captured"}:
-            shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
-    _shown.add(folder)
-
 
 @with_checked_arguments
 class Query:
@@ -131,18 +67,23 @@ class Query:
     the end.
 
     Example:
+        Who is in which group, also by way of other groups. The examples of the methods go on with it:
+
         >>> import timely_spark as ts
-        >>> flow = ts.Dataflow("hello")
-        >>> numbers = flow.input("numbers", "n long")
-        >>> _ = numbers.distinct().capture("seen")
-        >>> with flow.start(spark, workers=2) as query:  # doctest: +SKIP
-        ...     numbers.send([1, 1, 2])
-        ...     query.wait_for(timeout=60)
-        ...     query.frontier("seen")
-        ...     query.captured("seen").table().num_rows
+        >>> flow = ts.Dataflow("access")
+        >>> groups = flow.input("groups", "member string, of string", epochs="manual")
+        >>> direct = groups.expect("not itself", "member <> of").collection()
+        >>> def up(pairs):
+        ...     links = direct.select(of="member", above="of")
+        ...     return pairs.join(links, on="of").select("member", of="above").concat(direct).distinct()
+        >>> _ = direct.iterate(up, name="closure").capture("all groups"), groups.capture("log")
+        >>> query = flow.start(spark, workers=2)
+        >>> groups.send([("ann", "ops"), ("ops", "staff"), ("bob", "bob")])
+        >>> groups.advance_to(1)
+        >>> query.wait_for(epoch=0)
         True
-        [Time(1)]
-        2
+        >>> query.captured("all groups").rows()
+        {0: [('ann', 'ops', 1), ('ann', 'staff', 1), ('ops', 'staff', 1)]}
     """
 
     def __init__(
@@ -165,7 +106,7 @@ class Query:
         self._inputs = {journal.name: (handle, journal) for handle, journal in inputs}
         # Spark calls a query active until its micro-batch ends, also where its session was stopped meanwhile
         context.tell_stopped(lambda: query.isActive and not has_stopped(session))
-        remote = type(session).__module__.startswith(_CONNECT)
+        remote = type(session).__module__.startswith(living.CONNECT)
         idle = Idle(query, remote=remote, ends=ends)
         journals = [journal for _, journal in inputs]
         self._sent = Sent(context.plan, self._watch, journals, sources or {}, idle)
@@ -176,8 +117,10 @@ class Query:
         #: The newest batch before the run, which may have run others by now.
         self._started_after = started_after
         #: Deletes a temporary checkpoint: at `stop`, when the process ends, or when this object is garbage
-        #: (a running query is in `_living`).
-        self._deletes = weakref.finalize(self, _delete, context.checkpoint, views) if temporary else None
+        #: (a running query is in `living`).
+        self._deletes = (
+            weakref.finalize(self, living.delete, context.checkpoint, views) if temporary else None
+        )
         #: The error that ended the query, once its checkpoint is deleted.
         self._error: TimelyError | None = None
         #: By port the consoles of `ui`.
@@ -214,6 +157,10 @@ class Query:
         micro-batches stay resident, and why not; `slow`: which workers have left a slow task; `batch_ms`: how
         many batches this run has had, with median, p99 and p99.9 of their milliseconds in the driver, at most
         9 % too high.
+
+        Example:
+            >>> query.status["frontier"]
+            {'all groups': [[1]], 'log': [[1]]}
         """
         manifest = self._watch.newest()
         return {
@@ -228,13 +175,23 @@ class Query:
 
     @property
     def last_progress(self) -> Progress | None:
-        """The progress of the last batch; None before the first."""
+        """The progress of the last batch; None before the first.
+
+        Example:
+            >>> query.last_progress.epoch, query.last_progress.cut_off
+            (..., {})
+        """
         newest = self._watch.newest().batch
         return self._watch.progress(newest, self._durations()) if newest >= 0 else None
 
     @property
     def recent_progress(self) -> list[Progress]:
-        """The progress of recent batches of this run, oldest first; if it has none, of the last one."""
+        """The progress of recent batches of this run, oldest first; if it has none, of the last one.
+
+        Example:
+            >>> [loop.loop for progress in query.recent_progress for loop in progress.iterations]
+            ['closure']
+        """
         return self._recent(_RECENT)
 
     def _recent(self, most: int) -> list[Progress]:
@@ -251,16 +208,23 @@ class Query:
     def await_termination(self, timeout: float | None = None) -> bool | None:
         """Wait until the query ends; with a timeout in seconds, returns whether it has ended.
 
+        Example:
+            >>> query.await_termination(timeout=0.1)
+            False
+
         Raises:
             TimelyError: the query failed.
         """
         self._context.check_may_wait("await_termination()")
-        limit = None if timeout is None else max(_timeout(timeout), 0.001)  # Spark's least
+        limit = None if timeout is None else max(timeout_seconds(timeout), 0.001)  # Spark's least
         with self._owning():
             return wait_in_a_thread(lambda: self._query.awaitTermination(limit))  # type: ignore[arg-type]
 
     def process_all_available(self) -> None:
         """Wait until everything that was available at the call is processed, loops included.
+
+        Example:
+            >>> query.process_all_available()
 
         Raises:
             TimelyError: the query failed.
@@ -282,19 +246,24 @@ class Query:
         and frontiers can still be read from this handle. A running micro-batch ends at the next call of a
         step, and leaves its other work to the next start. A line in the log names a step that takes long.
 
+        Example:
+            >>> query.stop()
+            >>> query.is_active
+            False
+
         Raises:
             NotComplete: a function of an output calls it, inside the micro-batch for whose end it waits.
         """
         self._context.check_may_wait("stop()")
         with at_rest(self._query, self._context, self._watch.until):
             stop = self._query.stop  # at its end the interpreter starts no thread
-            stop() if _ending else stop_with_warning(self._context, lambda: wait_in_a_thread(stop))
+            stop() if living.ending else stop_with_warning(self._context, lambda: wait_in_a_thread(stop))
         if self._lock is not None:
             self._lock.release()
         self._keep_error()
         if self._deletes is not None and self._deletes.alive:
             self._forget()
-        _living.pop(self.run_id, None)
+        living.let_go(self)
 
     def _keep_error(self) -> None:
         with contextlib.suppress(Exception):  # the checkpoint was removed or the JVM has ended
@@ -320,7 +289,12 @@ class Query:
         self._query.explain(extended)
 
     def exception(self) -> TimelyError | None:
-        """The error that ended the query, with Spark's error as its cause; or None."""
+        """The error that ended the query, with Spark's error as its cause; or None.
+
+        Example:
+            >>> query.exception() is None
+            True
+        """
         if self._error is not None:
             return self._error
         error = self._query.exception()
@@ -348,8 +322,8 @@ class Query:
         What runs its rounds replaces a small file, at most every 0.2 seconds and for at most 2 % of its time.
 
         Example:
-            >>> query.current_progress.loops  # doctest: +SKIP
-            (LoopProgress(loop='hops', epoch=5, iteration=17, changes=1200, total=48210),)
+            >>> query.current_progress is None or query.current_progress.loops
+            True
         """
         return running_batch(self._context.log, self._watch.newest().batch) if self.is_active else None
 
@@ -360,17 +334,31 @@ class Query:
 
     @property
     def rounds(self) -> int:
-        """Rounds run since the checkpoint was made; a batch may take several."""
+        """Rounds run since the checkpoint was made; a batch may take several.
+
+        Example:
+            >>> query.rounds > 1
+            True
+        """
         return self._watch.newest().rounds
 
     def frontier(self, name: str | None = None) -> Any:
-        """The least times that may still appear at an output or probe; without a name, by name."""
+        """The least times that may still appear at an output or probe; without a name, by name.
+
+        Example:
+            >>> query.frontier("all groups")
+            Antichain([Time(1)])
+        """
         if name is not None:
             return self._watch.frontier(name)
         return {name: self._watch.frontier(name) for name in self._watch.names()}
 
     def probe(self, name: str) -> QueryProbe:
         """A probe of the flow by the name of a probe or output.
+
+        Example:
+            >>> query.probe("all groups").less_than(1)
+            False
 
         Raises:
             UnknownName: there is no probe or output of that name.
@@ -381,13 +369,22 @@ class Query:
     def captured(self, name: str) -> Captured:
         """The records that an output of `capture` or `to_memory` has released so far.
 
+        Example:
+            >>> ts.snapshot(query.captured("all groups"), at=0).num_rows
+            3
+
         Raises:
             UnknownName: there is no such output.
         """
         return self._watch.captured(name)
 
     def time(self, time: Timestamp) -> Any:
-        """A time of the flow: the given time, or the time of an epoch."""
+        """A time of the flow: the given time, or the time of an epoch.
+
+        Example:
+            >>> query.time(2)
+            Time(2)
+        """
         if hasattr(time, "less_equal"):
             return time
         return self._context.plan.times.epoch(
@@ -406,6 +403,10 @@ class Query:
 
         Returns:
             Whether the epoch is complete; False after the timeout, or when the query has ended before.
+
+        Example:
+            >>> query.wait_for("all groups", epoch=0), query.wait_for(epoch=1, timeout=0.1)
+            (True, False)
 
         Raises:
             InvalidTime: `epoch` is not an epoch.
@@ -442,8 +443,8 @@ class Query:
             epoch: the epoch, for example from a warning or from `frontier`.
 
         Example:
-            >>> query.cancel(7)  # doctest: +SKIP
-            >>> query.wait_for(7)  # doctest: +SKIP
+            >>> query.cancel(0)
+            >>> query.wait_for(epoch=0)
             True
 
         Raises:
@@ -462,6 +463,11 @@ class Query:
 
         Args:
             source: the input's name.
+
+        Example:
+            >>> query.close("groups")
+            >>> query.wait_for(), query.frontier("all groups")
+            (True, Antichain([]))
 
         Raises:
             UnknownName: there is no input of that name.
@@ -491,6 +497,11 @@ class Query:
     def step(self, timeout: float | None = None) -> bool:
         """Wait until one more batch has run; False after the timeout, or if the query has ended.
 
+        Example:
+            >>> groups.send([("eve", "ops")])
+            >>> query.step(timeout=60)
+            True
+
         Raises:
             TimelyError: the query failed.
         """
@@ -504,6 +515,11 @@ class Query:
         on arrival, have no epochs. If the program falls behind by more batches than are retained
         (`start(keep=...)`), it misses the epochs of the oldest. A failure of the query is raised by
         `await_termination`, not here.
+
+        Example:
+            >>> import itertools
+            >>> sorted((done.output, done.epoch) for done in itertools.islice(query.epochs(), 2))
+            [('all groups', 0), ('log', 0)]
         """
         batch = self._started_after
         durations: dict[int, int | None] = {}
@@ -528,7 +544,7 @@ class Query:
                 yield from self._watch.completed(batch, durations)
 
     def _wait(self, reached: Any, timeout: Any) -> bool:
-        limit = None if timeout is None else _timeout(timeout)
+        limit = None if timeout is None else timeout_seconds(timeout)
         self._context.check_may_wait("the wait", reached)
         with self._owning():
             if self._watch.until(reached, lambda: self.is_active, limit):
@@ -561,21 +577,15 @@ class Query:
         own.__cause__ = error
         return own
 
+    def _published_folder(self, name: str) -> str:
+        """The folder in which an output publishes a collection."""
+        return find(self._published, name, kind="published collection", flow=self._context.name)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def published_folder(query: Query, name: str) -> str:
-    """The folder in which an output of a query publishes a collection."""
-    return find(query._published, name, kind="published collection", flow=query._context.name)  # noqa: SLF001
-
-
-def _timeout(timeout: Any) -> float:
-    """Seconds to wait; what is left of a longer wait may be below 0."""
-    return seconds("timeout", max(timeout, 0) if isinstance(timeout, Real) else timeout)
 
 
 #: The methods of `StreamingQuery` in snake_case; a test compares their camelCase names with Spark's class.

@@ -57,15 +57,13 @@ def ask(
     comes once for each of its records, or once with nulls if there is none.
 
     Example:
-        >>> flow = ts.Dataflow("fraud")  # doctest: +SKIP
-        >>> ts.graphs.connected_components(payments).capture("ring")  # doctest: +SKIP
-        >>> query = flow.start(spark)  # doctest: +SKIP
-        >>> query.ask("ring", [17, 42], keys="node").to_pandas()  # doctest: +SKIP
-           node  component
-        0    17          3
-        1    42       <NA>
-        >>> query.ask("ring", {"node": [17]}, fresh=True).epoch  # doctest: +SKIP
-        8
+        >>> query.ask("all groups", ["ann", "zoe"], keys="member").to_pandas()
+          member     of
+        0    ann    ops
+        1    ann  staff
+        2    zoe   None
+        >>> query.ask("all groups", {"of": ["staff"]}, at=0).epoch
+        0
 
     Raises:
         UnknownName: there is no captured output of a name.

@@ -31,10 +31,9 @@ def why(self: Query, epoch: int | None = None) -> Why:
         epoch: None means the oldest epoch in flight, or the next one if there is none.
 
     Example:
-        >>> print(query.why(3))  # doctest: +SKIP
-        epoch 3 is held back by
-          2 messages at (3, 17), step hops.near (job.py:12), 310 records, since batch 40
-            before hops.link -> out
+        >>> print(query.why())
+        epoch 1 is held back by
+          input groups (...) at epoch 1: advance or close it
 
     Raises:
         InvalidTime: `epoch` is not an epoch.
@@ -55,8 +54,8 @@ def audit(self: Query) -> dict[str, Account]:
     `python -m timely_spark status` shows the same.
 
     Example:
-        >>> print(query.audit()["payments"])  # doctest: +SKIP
-        3 files, 1,204 records, 2 late
+        >>> print(query.audit()["groups"])
+        2 entries, 3 records
 
     Raises:
         QueryEnded: the query's temporary checkpoint is deleted.
@@ -71,8 +70,8 @@ def expectations(self: Query) -> dict[str, Expectation]:
     Up to the newest batch.
 
     Example:
-        >>> print(query.expectations()["paid"])  # doctest: +SKIP
-        3 of 1,204 records failed, first {'id': 7, 'amount': 0} in epoch 2
+        >>> print(query.expectations()["not itself"])
+        1 of 3 records failed, first {'member': 'bob', 'of': 'bob'} in epoch 0
 
     Raises:
         QueryEnded: the query's temporary checkpoint is deleted.
@@ -106,12 +105,13 @@ def explain_row(
     **Columns:** a captured output has at least those of the input.
 
     Example:
-        >>> print(query.explain_row("near", {"node": 3}, inputs={"edges": "log"}))  # doctest: +SKIP
-        (node=3) is in 'near', because of
-          edges: (src=1, dst=3, diff=1)
+        >>> print(query.explain_row("all groups", ("ann", "staff"), inputs={"groups": "log"}))
+        (member='ann', of='staff') is in 'all groups', because of
+          groups: (member='ann', of='ops')
+          groups: (member='ops', of='staff')
         by way of
-          hops.join (job.py:9): (0, 0) (node=1, dst=3, diff=1)
-          hops.distinct (job.py:9): (0, 0) (node=3, diff=1)
+          not itself (...): (0) (member='ann', of='ops'); (0) (member='ops', of='staff')
+        ...
 
     Raises:
         UnknownName: there is no such input or output.
@@ -140,10 +140,9 @@ def changing(self: Query, name: str, *, last: int = 16) -> Changing:
         last: how many of the last iterations are shown. A cycle is found if they have it twice.
 
     Example:
-        >>> print(query.changing("hops"))  # doctest: +SKIP
-        hops.min at epoch 3, iterations 9985 to 10000: the same every 2
-          iteration 9999: +(node=7, label=2), -(node=7, label=3)
-          iteration 10000: -(node=7, label=2), +(node=7, label=3)
+        >>> print(query.changing("closure"))
+        closure.distinct at epoch 0, iterations 0 to 0: no cycle among them
+          iteration 0: +(member='ann', of='ops'), +(member='ann', of='staff'), ...
 
     Raises:
         UnknownName: there is no such loop or step.

@@ -1,0 +1,81 @@
+"""The queries that this process runs: they live until they end, and end before the process does."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import shutil
+import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from timely_spark.methods import Query
+
+#: The package of a session whose queries a server runs.
+CONNECT = "pyspark.sql.connect"
+
+#: The queries that this process runs, by the ids of their runs.
+_living: dict[str, Query] = {}
+#: Those, and the ended ones to which the program has a handle.
+_known: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
+#: Temporary checkpoints that views of `to_memory` still read.
+read_by_views: set[str] = set()
+#: Not empty once the process is exiting.
+ending: list[bool] = []
+
+
+def running() -> list[Query]:
+    """The queries that this process runs."""
+    return list(_living.values())
+
+
+def query_of(run_id: str) -> Query | None:
+    """A query that this process runs or has run; None if no flow, or nobody has its handle any more."""
+    return _known.get(run_id)
+
+
+def keep_until_it_ends(query: Query, release: Callable[[], object]) -> None:
+    """Keep the query and its lock until it ends, and call `release` then; at exit the process stops it."""
+    run = query.run_id
+    _living[run] = _known[run] = query
+    if query._lock is not None:  # noqa: SLF001 - for this module
+        query._lock.release_after(query._query, partial(_ended, query, release))  # noqa: SLF001
+    # the first finalizer of a process registers the end of all, which must not be registered after ours
+    weakref.finalize(query, bool)
+    atexit.unregister(_stop_all)
+    atexit.register(_stop_all)  # registered last, so it runs first, before what it needs ends
+
+
+def let_go(query: Query) -> bool:
+    """Let go of a query that has ended; whether it was there."""
+    return _living.pop(query.run_id, None) is not None
+
+
+def _ended(query: Query, release: Callable[[], object]) -> None:
+    release()
+    if let_go(query):
+        query._keep_error()  # noqa: SLF001 - for this module
+
+
+def _stop_all() -> None:
+    ending.append(True)
+    for query in running():
+        if not type(query.session).__module__.startswith(CONNECT):  # a server runs those
+            with contextlib.suppress(Exception):  # the JVM has stopped already
+                query.stop()
+    for folder in read_by_views:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def delete(folder: str, views: bool) -> None:  # noqa: FBT001 - called by `finalize`
+    """Delete a temporary checkpoint; files that views read stay until the process ends, like the views."""
+    if not views or ending:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for place in (*Path(folder).iterdir(), *Path(folder, "timely").iterdir()):
+        if place.name not in {"timely", "captured"}:
+            shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
+    read_by_views.add(folder)
