@@ -99,6 +99,26 @@ def test_an_aggregate_has_the_row_of_spark(query: str) -> None:
     assert row(f"{before} AS t(a){where}{after}") == ROWS[query]
 
 
+def test_the_aggregate_of_null_has_the_type_of_spark() -> None:
+    x = ts.Dataflow("nulls").input("x", "n long").collection()
+    calls = [
+        "max(NULL)",
+        "any_value(NULL)",
+        "max_by(NULL, n)",
+        "max(NULL) OVER ()",
+        "collect_list(NULL)",
+        "sum(NULL)",
+    ]
+    kinds = [str(ts.sql(f"SELECT {one} AS v FROM x", x=x).schema.field("v").type) for one in calls]
+    assert kinds == ["null"] * 4 + ["list<element: null>", "double"]
+    assert row("SELECT max(NULL), mode(NULL), size(collect_list(NULL)), string_agg(n) FROM x") == (
+        None,
+        None,
+        0,
+        "1",
+    )
+
+
 def test_a_sum_that_is_too_large_is_null_in_its_group_alone() -> None:
     flow = ts.Dataflow("groups")
     x = flow.input("x", "k int, n long").collection()

@@ -296,6 +296,13 @@ REFUSED = [
         "two windows V",
         "another name",
     ),
+    ("SELECT rank() OVER (ORDER BY w ROWS 1 PRECEDING) FROM edges", "rank of a frame", "leave the frame out"),
+    ("SELECT lag(w) OVER v FROM edges WINDOW v AS (ORDER BY w ROWS 1 PRECEDING)", "lag of a frame", "leave"),
+    (
+        "SELECT w FROM edges GROUP BY w HAVING rank() OVER (ORDER BY w) = 1",
+        "RANK() OVER (ORDER BY w) where no window function may be",
+        "QUALIFY",
+    ),
     ("FROM edges |> AGGREGATE sum(w) AS w GROUP BY 1", "pipes (|>) are not supported", "Spark's SQL"),
 ]
 

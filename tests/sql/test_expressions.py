@@ -48,6 +48,16 @@ ROWS = pa.table(
         ("decode(encode(s, 'UTF-16BE'), 'UTF-16BE')", ["x", "Ä", None]),
         ("hex(try_to_binary(s || ' bc', 'base64'))", ["C5B7", None, None]),
         ("hex(to_binary('616' || a))", ["6161", "6162", None]),
+        (
+            "lpad(binary(s), 2) || rpad(binary(s), 3, X'ff')",
+            [b"\0xx\xff\xff", "\u00c4\u00c4".encode() + b"\xff", None],
+        ),
+        ("left(binary(s), 1) || reverse(binary(s))", [b"xx", b"\xc3\x84\xc3", None]),
+        (
+            "typeof(1.5 + 1) || typeof(1.5 + int(1)) || typeof(try_add(1.5, 1L))",
+            ["decimal(3,1)decimal(12,1)decimal(3,1)"] * 3,
+        ),
+        ("typeof(decode(s, 'x', 1))", ["bigint"] * 3),
         ("format_number(a * 1234.565, 2)", ["1,234.56", "2,469.13", None]),
         ("arrays_zip(array(a), array(s))[0].`1`", ["x", "Ä", None]),
         ("string(DATE '2024-01-01' + INTERVAL '1 12' DAY TO HOUR)", ["2024-01-02 12:00:00"] * 3),

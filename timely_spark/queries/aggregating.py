@@ -19,7 +19,7 @@ from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projec
 from timely_spark.queries.scopes import NamedColumn, VisibleColumns
 from timely_spark.queries.statistics import PAIRS
 from timely_spark.sql import parse
-from timely_spark.sql.types import has_map, is_number, name_of
+from timely_spark.sql.types import has_map, is_atomic, is_number, name_of
 
 #: as whose columns subqueries read the aggregates of the block around them
 OWN = "aggregates of the query"
@@ -210,7 +210,7 @@ class Aggregating(Joins):
         """A key of GROUP BY as a tree: an expression, the number of a selected one, or its alias."""
         from sqlglot import exp
 
-        if isinstance(node, exp.Literal) and not node.is_string:
+        if isinstance(node, exp.Literal) and node.this.isdigit() and not node.is_string:
             place = int(node.this) - 1
             if not 0 <= place < len(items):
                 raise self.binder.refuse(node, f"GROUP BY {node.this}", f"there are {len(items)} columns.")
@@ -337,10 +337,11 @@ class Aggregating(Joins):
             arguments = [self._double(node, shown, each) for each in arguments]
         first = self.binder.bound(self.final(arguments[0]), self.relation.schema).type
         kind = typed(first)
-        for to in (pa.float64(), pa.bool_()):
-            if kind is None and pa.types.is_string(first) and typed(to) == to:
+        for to in (pa.float64(), pa.bool_(), pa.string()):
+            fits = is_atomic(first) if pa.types.is_string(to) else pa.types.is_string(first)
+            if kind is None and fits and typed(to) == to:
                 arguments, kind = [cast_to(arguments[0], to)], to
-        if pa.types.is_null(first):
+        if pa.types.is_null(first) and kind not in {pa.null(), pa.list_(pa.field("element", pa.null()))}:
             options = (pa.float64(), pa.bool_(), pa.string(), pa.int32())
             to = next(option for option in options if typed(option) is not None)
             arguments, kind = [cast_to(arguments[0], to), *arguments[1:]], typed(to)

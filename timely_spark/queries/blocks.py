@@ -88,6 +88,10 @@ class Block(Aggregating):
             key = self.keys_of_queries.get(node)
             return self.of_subquery(node) if key is None else column_node(self.final_name(key), node)
         if isinstance(node, exp.Window):
+            if node not in self.windows:
+                shown = node.sql(dialect=parse.dialect())
+                hint = "write it in SELECT or QUALIFY."
+                raise self.binder.refuse(node, f"{shown} where no window function may be", hint)
             return column_node(self.windows[node], node)
         if isinstance(node, exp.Grouping | exp.GroupingId):
             return self.grouping(node)
@@ -294,7 +298,7 @@ class Block(Aggregating):
         entries: list[Any] = []
         for one in orders_of(order, len(items)):
             ordered, place = one.this, None
-            if isinstance(ordered, exp.Literal) and not ordered.is_string:
+            if isinstance(ordered, exp.Literal) and ordered.this.isdigit() and not ordered.is_string:
                 place = int(ordered.this) - 1
                 if not 0 <= place < len(items):
                     raise self.binder.refuse(

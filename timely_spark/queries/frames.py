@@ -50,6 +50,9 @@ def frame_of(
     if ignores and name not in {*_PLACES, "lag", "lead"}:
         raise binder.refuse(node, f"{name} IGNORE NULLS", "drop the nulls in a subquery first.")
     unit, low, high = _frame(block, node, spec, by)
+    framed = spec is not None and (name in {"lag", "lead"} or (unit, low, high) != ("rows", None, 0))
+    if framed and name in calls.RANKING_NAMES - _PLACES:
+        raise binder.refuse(node, f"{name} of a frame", "leave the frame out: it reads its partition.")
 
     def add(tree: Any) -> str:
         return block.add(block.final(tree), "argument")

@@ -15,7 +15,7 @@ from timely_spark.sql import parse, terms, types
 from timely_spark.sql.functions.casts import castable
 from timely_spark.sql.registry import FUNCTIONS, apply_function
 from timely_spark.sql.terms import Rows, Term
-from timely_spark.sql.types import name_of
+from timely_spark.sql.types import INTEGERS, name_of
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -271,17 +271,25 @@ def unaliased(node: exp.Expression) -> exp.Expression:
     return node.this if type(node).__name__ == "Alias" else node
 
 
-_ARITHMETIC = {"+", "-", "*", "/", "%", "div", "pmod", "mod"}
+_ARITHMETIC = {
+    *("+", "-", "*", "/", "%", "div", "pmod", "mod"),
+    *("try_add", "try_subtract", "try_multiply", "try_divide", "try_mod"),
+}
 _DECIMAL_OPERATORS = {*_ARITHMETIC, "=", "!=", "<", "<=", ">", ">=", "<=>"}
 
 
 def _as_wide_as_needed(name: str, arguments: Sequence[Term]) -> Sequence[Term]:
-    """A literal integer beside a decimal is a decimal of its own digits, not of those of its type."""
+    """A literal beside a decimal is one of its own digits, not of those of its type; a tinyint is not."""
     if name not in _DECIMAL_OPERATORS or not any(types.is_decimal(one.type) for one in arguments):
         return arguments
 
     def narrow(one: Term) -> Term:
-        if isinstance(one, terms.Constant) and types.is_integral(one.type) and one.value.is_valid:
+        if (
+            isinstance(one, terms.Constant)
+            and one.literal
+            and one.type in INTEGERS[1:]
+            and one.value.is_valid
+        ):
             value = one.value.as_py()
             kind = pa.decimal128(len(str(abs(value))), 0)
             return terms.Constant(kind, pa.scalar(Decimal(value), kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -306,7 +307,8 @@ def _decode(binder: ExpressionBinder, node: Any) -> Term:
     if len(rest) == 1:
         return binder.called(node, "$decode", [subject, rest[0]])
     conditions = [binder.call(node, "<=>", subject, one) for one in rest[: len(rest) // 2 * 2 : 2]]
-    return _chosen(binder, node, conditions, rest[1::2], rest[-1] if len(rest) % 2 else binder.null)
+    no_text = binder.constant(pa.scalar(None, pa.string()))  # beside which a small integer is a bigint
+    return _chosen(binder, node, conditions, rest[1::2], rest[-1] if len(rest) % 2 else no_text)
 
 
 @special("elt", 2)
@@ -383,9 +385,15 @@ def _escape(binder: ExpressionBinder, node: Any) -> Term:
 
 @syntax("Cast TryCast")
 def _cast(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.cast(
-        binder.bind(node.this), cast_type(binder, node), node, "try_cast" if node.args.get("safe") else "cast"
-    )
+    safe = bool(node.args.get("safe"))
+    term = binder.cast(binder.bind(node.this), cast_type(binder, node), node, "try_cast" if safe else "cast")
+    suffixed = type(node).__name__ == "TryCast" and not safe  # 1Y, which is a literal
+    return term if suffixed else _as_cast(term)
+
+
+def _as_cast(term: Term) -> Term:
+    """A cast, which beside decimals has all digits of its type, also of a literal."""
+    return replace(term, literal=False) if isinstance(term, terms.Constant) else term
 
 
 def cast_type(binder: ExpressionBinder, node: Any) -> pa.DataType:
@@ -410,7 +418,7 @@ def _cast_call(binder: ExpressionBinder, node: Any) -> Term:
         **types.BY_NAME,
     }
     kind = kinds.get(name, types.timestamp(binder.zone))
-    return binder.cast(operand, kind, node)
+    return _as_cast(binder.cast(operand, kind, node))
 
 
 @special("try_to_date try_to_timestamp", 1, 2)

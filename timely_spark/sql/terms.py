@@ -104,9 +104,10 @@ class ColumnValue(Term):
 
 @dataclass(frozen=True)
 class Constant(Term):
-    """A literal."""
+    """A literal, or a cast of one."""
 
     value: Any
+    literal: bool = True
 
     def evaluate(self, rows: Rows) -> Value:
         return self.value

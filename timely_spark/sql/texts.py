@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True)
 class Characters:
-    """The characters of texts without nulls, all in one sequence."""
+    """The characters of texts, or the bytes of binary values, without nulls, all in one sequence."""
 
     texts: pa.Array
 
@@ -34,6 +34,8 @@ class Characters:
     def starts(self) -> Any:
         """The places in the bytes where the characters begin, and where the last one ends."""
         first, last = self.offsets[0], self.offsets[-1]
+        if pa.types.is_binary(self.texts.type):
+            return np.arange(first, last + 1)
         inside = np.flatnonzero((self.data[first:last] & 0xC0) != 0x80) + first
         return np.append(inside, last)
 
@@ -63,7 +65,7 @@ class Characters:
         sizes = end - begin
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         places = np.repeat(begin - offsets[:-1], sizes) + np.arange(offsets[-1])
-        return texts_of_bytes(self.data[places], offsets)
+        return texts_of_bytes(self.data[places], offsets).view(self.texts.type)
 
     def reversed(self) -> pa.Array:
         """Texts with their characters in the opposite order."""
@@ -71,7 +73,7 @@ class Characters:
         owner = np.repeat(np.arange(len(self.texts)), self.lengths)
         mirrored = self.firsts[owner] + self.firsts[owner + 1] - 1 - number
         turned = self.pieces(self.starts[:-1][mirrored], self.starts[1:][mirrored])
-        return texts_of_bytes(Characters(turned).data, self.offsets - self.offsets[0])
+        return texts_of_bytes(Characters(turned).data, self.offsets - self.offsets[0]).view(self.texts.type)
 
 
 def texts_of_bytes(data: Any, offsets: Any) -> pa.Array:

@@ -64,11 +64,9 @@ def _binary_concat(*values: Value, length: int) -> Any:
     return pc.binary_join_element_wise(*(as_array(one, length) for one in values), b"")
 
 
-@spark_function("reverse", "string -> string", "array<T> -> array<T>")
+@spark_function("reverse", "string -> string", "binary -> binary", "array<T> -> array<T>")
 def _reverse(value: pa.Array) -> Any:
-    if pa.types.is_string(value.type):
-        return Characters(value).reversed()
-    return reversed_lists(value)
+    return reversed_lists(value) if pa.types.is_list(value.type) else Characters(value).reversed()
 
 
 @spark_function("octet_length", "string -> int", "binary -> int")
@@ -96,7 +94,8 @@ def _padding(text: pa.Array, size: Value, pad: Value | None, length: int) -> tup
     """The texts, cut if they are too long, and what is to be added to each."""
     x = Characters(text)
     wanted = np.broadcast_to(np.maximum(to_numpy(size), 0), length).astype(np.int64)
-    pads = as_array(pa.scalar(" ") if pad is None else pad, length)
+    space = pa.scalar(" " if pa.types.is_string(text.type) else b"\0")
+    pads = as_array(space if pad is None else pad, length)
     missing = np.maximum(wanted - x.lengths, 0)
     if missing.sum() > 2**30:
         msg = f"the padded texts of {length} rows would have {missing.sum()} characters"
@@ -109,38 +108,32 @@ def _padding(text: pa.Array, size: Value, pad: Value | None, length: int) -> tup
     )
 
 
-@spark_function("lpad", "string, int, string? -> string")
+def _joined(*parts: pa.Array) -> Any:
+    return pc.binary_join_element_wise(*parts, "" if pa.types.is_string(parts[0].type) else b"")
+
+
+@spark_function("lpad", "string, int, string? -> string", "binary, int, binary? -> binary")
 def _lpad(text: Value, size: Value, pad: Value | None = None, *, length: int) -> Any:
     cut, added = _padding(as_array(text, length), size, pad, length)
-    return pc.binary_join_element_wise(added, cut, "")
+    return _joined(added, cut)
 
 
-@spark_function("rpad", "string, int, string? -> string")
+@spark_function("rpad", "string, int, string? -> string", "binary, int, binary? -> binary")
 def _rpad(text: Value, size: Value, pad: Value | None = None, *, length: int) -> Any:
     cut, added = _padding(as_array(text, length), size, pad, length)
-    return pc.binary_join_element_wise(cut, added, "")
+    return _joined(cut, added)
 
 
 @spark_function("substring substr", "string, int, int? -> string", "binary, int, int? -> binary")
-def _substring(
-    text: Value, start: Value, size: Value | None = None, *, length: int, result: pa.DataType
-) -> Any:
-    array = as_array(text, length)
-    binary = pa.types.is_binary(array.type)
-    sizes = np.asarray(pc.binary_length(array)) if binary else Characters(array).lengths
+def _substring(text: Value, start: Value, size: Value | None = None, *, length: int) -> Any:
+    x = Characters(as_array(text, length))
     begin = np.broadcast_to(to_numpy(start), length).astype(np.int64)
-    begin = np.where(begin > 0, begin - 1, np.where(begin < 0, begin + sizes, 0))
+    begin = np.where(begin > 0, begin - 1, np.where(begin < 0, begin + x.lengths, 0))
     count = 2**31 - 1 if size is None else np.broadcast_to(to_numpy(size), length).astype(np.int64)
-    end = begin + count
-    if binary:
-        bytes_ = Characters(array.view(pa.string()))
-        first = np.clip(begin, 0, sizes)
-        last = np.maximum(np.clip(end, 0, sizes), first)
-        return bytes_.pieces(bytes_.offsets[:-1] + first, bytes_.offsets[:-1] + last).view(result)
-    return Characters(array).cut(begin, end)
+    return x.cut(begin, begin + count)
 
 
-@spark_function("left", "string, int -> string")
+@spark_function("left", "string, int -> string", "binary, int -> binary")
 def _left(text: Value, size: Value, *, length: int) -> Any:
     n = np.broadcast_to(to_numpy(size), length).astype(np.int64)
     return Characters(as_array(text, length)).cut(np.zeros(length, np.int64), n)
@@ -287,7 +280,7 @@ def _find_in_set(text: pa.Array, listed: pa.Scalar) -> Any:
     return np.array([*(values.index(one) + 1 for one in distinct), 0], np.int32)[place]
 
 
-@spark_function("overlay", "string, string, int, int? -> string")
+@spark_function("overlay", "string, string, int, int? -> string", "binary, binary, int, int? -> binary")
 def _overlay(text: Value, by: Value, start: Value, size: Value | None = None, *, length: int) -> Any:
     x, new = Characters(as_array(text, length)), Characters(as_array(by, length))
     begin = np.broadcast_to(to_numpy(start), length).astype(np.int64)
@@ -295,8 +288,8 @@ def _overlay(text: Value, by: Value, start: Value, size: Value | None = None, *,
     count = np.where(count < 0, new.lengths, count)
     zero = np.zeros(length, np.int64)
     before = x.cut(zero, np.maximum(begin - 1, 0))
-    after = _substring(x.texts, pa.array(begin + count), length=length, result=pa.string())
-    return pc.binary_join_element_wise(before, new.texts, after, "")
+    after = _substring(x.texts, pa.array(begin + count), length=length)
+    return _joined(before, new.texts, after)
 
 
 @spark_function("hex", "bigint -> string", "string -> string", "binary -> string")
