@@ -877,3 +877,21 @@ d + 1Y
 pmod(d, cast(3 as int))
 c + 2S
 c * try_cast(2 as int)
+s rlike '\\bstr'
+s rlike '(?i)hello|ä'
+s rlike '(?s)tab.*line'
+s rlike '(?m)^new$'
+s rlike '[[:alpha:]]'
+s rlike '[a-z&&[^b]]'
+s rlike '[\\S]'
+s rlike '(.)\\1'
+s rlike 'l(?=d)'
+regexp_replace(s, '^\\s+|\\s+$', '')
+regexp_replace(s, '(?<first>[a-z])\\w*', '$1.')
+regexp_replace(s, '(?m)^', '> ')
+regexp_count(s, '^a')
+split(s, '(?<=[a-z])(?=[A-Z ])')
+regexp_extract_all(s, '\\p{Lu}+', 0)
+regexp_substr(s, 'b*')
+1::int + c
+c + int(1)

@@ -54,7 +54,7 @@ ROWS = pa.table(
         ),
         ("left(binary(s), 1) || reverse(binary(s))", [b"xx", b"\xc3\x84\xc3", None]),
         (
-            "typeof(1.5 + 1) || typeof(1.5 + int(1)) || typeof(try_add(1.5, 1L))",
+            "typeof(1.5 + 1) || typeof(1.5 + 1::int) || typeof(try_add(1.5, 1L))",
             ["decimal(3,1)decimal(12,1)decimal(3,1)"] * 3,
         ),
         ("typeof(decode(s, 'x', 1))", ["bigint"] * 3),
@@ -94,6 +94,44 @@ def test_a_mistake_shows_its_place(text: str, line: int, column: int, says: str)
         in message
     )
     assert __file__ in message
+
+
+#: by pattern of Java's what it matches in TEXTS, in Spark
+PATTERNS = {
+    r"(?i)k|ä": ["K", "ä"],
+    r"(?i)[^a-ck]": ["\n", "ä", "\u017f", "S", "\u212a"],
+    r"\w+": ["ab", "K", "S", "a"],
+    r"[^\W\d]": ["a", "b", "K", "S"],
+    r"\bä": ["ä"],
+    r"b$": ["b"],
+    r"(?s)b.$": ["b\n"],
+    r"(?m)^.": ["a", "ä", "S"],
+    r"[a-zä&&[^b]]": ["a", "ä"],
+    r"[a[K]]": ["a", "K"],
+    r"(.)\1": [],
+    r"a(?=b)": ["a"],
+    r"\p{Lu}": ["K", "S", "\u212a"],
+    r"(?<=ab)\p{L}|\p{Upper}": ["K", "S"],
+    r"\QK\E": ["K"],
+}
+TEXTS = ["ab\n", "äK", "S\u017f", "a\u212a"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_matches_what_it_does_in_java(pattern: str) -> None:
+    texts = pa.table({"s": TEXTS})
+    matches = bind(f"regexp_extract_all(s, r'{pattern}', 0)", texts.schema).evaluate(texts).to_pylist()
+    assert sorted({one for each in matches for one in each}) == sorted(PATTERNS[pattern])
+    like = bind(f"s RLIKE r'{pattern}'", texts.schema).evaluate(texts).to_pylist()
+    assert like == [bool(each) for each in matches]
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\X", "(?u)a", "a{", "[a", "(?<n", r"\y", "a)", r"\2", "[a&&]", r"\p{Foo}"]
+)
+def test_a_pattern_that_is_not_read_is_refused_where_it_is(pattern: str) -> None:
+    with pytest.raises(SqlError, match="the regex"):
+        bind(f"s RLIKE r'{pattern}'", ROWS.schema)
 
 
 @pytest.mark.slow

@@ -217,11 +217,8 @@ class ExpressionBinder:
         try:
             apply_function(call.function, values, 0, result=call.type, zone=self.zone)
         except pa.ArrowException as error:
-            hint = (
-                "patterns are those of RE2, without look-ahead and back-references."
-                if "regex" in str(error)
-                else WRITE
-            )
+            pattern = "write the pattern otherwise: \\X, \\G and the flags d, u, U and x are not supported."
+            hint = pattern if "regex" in str(error) else WRITE
             raise self.refuse(node, str(error).partition("\n")[0], hint) from error
 
     def _of_user(self, node: exp.Expression, name: str, arguments: Sequence[Term]) -> Term:

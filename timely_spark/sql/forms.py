@@ -387,8 +387,13 @@ def _escape(binder: ExpressionBinder, node: Any) -> Term:
 def _cast(binder: ExpressionBinder, node: Any) -> Term:
     safe = bool(node.args.get("safe"))
     term = binder.cast(binder.bind(node.this), cast_type(binder, node), node, "try_cast" if safe else "cast")
-    suffixed = type(node).__name__ == "TryCast" and not safe  # 1Y, which is a literal
-    return term if suffixed else _as_cast(term)
+    return term if _is_suffixed(node.this) else _as_cast(term)
+
+
+def _is_suffixed(node: Any) -> bool:
+    """Whether a node is the number of `1L`, which is a literal: its place in the text has the suffix, too."""
+    places = node.meta if type(node).__name__ == "Literal" and not node.is_string else {}
+    return "end" in places and places["end"] - places["start"] >= len(node.this)
 
 
 def _as_cast(term: Term) -> Term:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -13,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.sql.lists import part_of_lists, reversed_lists
+from timely_spark.sql.patterns import JavaPattern, java_pattern
 from timely_spark.sql.plain import to_numpy
 from timely_spark.sql.registry import Failures, Value, as_array, spark_function
 from timely_spark.sql.texts import Characters, mapped, of_distinct, texts_of_bytes
+from timely_spark.sql.types import array_of
 
 
 def _all_ascii(texts: pa.Array) -> bool:
@@ -374,31 +375,6 @@ def _odd_zero(text: pa.Array) -> pa.Array:
 # -- patterns ------------------------------------------------------------------------------------------------
 
 
-def java_regex(pattern: str, end: str = "$") -> str:
-    """A pattern of Java's as RE2 reads it: their words for blanks and for any character differ.
-
-    `end` is how the end of a text is written.
-    """
-    out, inside, place = [], False, 0
-    while place < len(pattern):
-        one = pattern[place]
-        two = pattern[place : place + 2]
-        if one == "\\":
-            blank = r"\t\n\x0B\f\r "
-            out.append({r"\s": blank if inside else f"[{blank}]", r"\S": f"[^{blank}]"}.get(two, two))
-            place += 2
-            continue
-        if one == "." and not inside:
-            out.append(r"[^\n\r\x{85}\x{2028}\x{2029}]")
-        elif one == "$" and not inside:
-            out.append(end)
-        else:
-            inside = one == "[" or (inside and one != "]")
-            out.append(one)
-        place += 1
-    return "".join(out)
-
-
 def like_pattern(pattern: str, escape: str) -> str:
     """A pattern of LIKE as a regular expression."""
     out, place = [], 0
@@ -432,126 +408,133 @@ spark_function("like", "string, string, string? -> boolean", constant=[1, 2])(_l
 
 @spark_function("rlike regexp regexp_like", "string, string -> boolean", constant=[1])
 def _rlike(text: pa.Array, pattern: pa.Scalar) -> Any:
-    # in Java the end is also before a last line break
-    return pc.match_substring_regex(
-        text, java_regex(pattern.as_py(), r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])?\z")
-    )
+    compiled = java_pattern(pattern.as_py())
 
+    def slow(one: str) -> bool:
+        return compiled.expression.search(one) is not None
 
-def _of_empty(pattern: str) -> re.Pattern[str] | None:
-    """A pattern in Python, if it may match the empty text: there Arrow differs from Java, or never ends."""
-    source = java_regex(pattern)
-    if not pc.match_substring_regex(pa.array([""]), rf"^(?:{source})\z")[0].as_py() and r"\b" not in pattern:
-        return None
-    return _in_python(pattern, "may match the empty text, and is not read")
-
-
-def _in_python(pattern: str, problem: str) -> re.Pattern[str]:
-    """A pattern of Java's in Python."""
-    source = re.sub(r"\\x\{(\w+)\}", lambda code: chr(int(code[1], 16)), java_regex(pattern))
-    try:
-        return re.compile(source, re.ASCII)
-    except re.error as error:
-        msg = f"the regex {pattern!r} {problem}: {error}"
-        raise pa.ArrowInvalid(msg) from error
+    return compiled.applied(text, pc.match_substring_regex, slow, pa.bool_())
 
 
 def split_texts(texts: pa.Array, pattern: str, limit: int = 0) -> pa.Array:
     """The parts of texts between matches of a pattern of Java's; at most `limit` if that is positive."""
-    expression = _of_empty(pattern)
-    if expression is None:
-        return pc.split_pattern_regex(texts, java_regex(pattern), max_splits=limit - 1 if limit > 0 else None)
+    compiled = java_pattern(pattern)
 
-    def parts(text: str) -> list[str]:
+    def slow(text: str) -> list[str]:
         most = limit if pattern or 0 < limit <= len(text) else len(text)
         # no part ends where the text begins
-        matches = [one for one in expression.finditer(text) if one.end()][: most - 1 if most > 0 else None]
+        matches = [one for one in compiled.matches(text) if one.end()][: most - 1 if most > 0 else None]
         begins = [0, *(one.end() for one in matches)]
         ends = [*(one.start() for one in matches), len(text)]
         return [text[begin:end] for begin, end in zip(begins, ends, strict=True)]
 
-    return of_distinct(texts, parts, pa.list_(pa.field("element", pa.string())))
+    def fast(some: pa.Array, source: str) -> Any:
+        return pc.split_pattern_regex(some, source, max_splits=limit - 1 if limit > 0 else None)
+
+    same = not compiled.of_nothing and not compiled.anchored
+    return compiled.applied(texts, fast if same else None, slow, array_of(pa.string()))
 
 
 @spark_function("regexp_replace", "string, string, string -> string", constant=[1, 2])
 def _regexp_replace(text: pa.Array, pattern: pa.Scalar, by: pa.Scalar) -> Any:
-    expression = _of_empty(pattern.as_py())
-    group = r"\{}" if expression is None else r"\g<{}>"
-    replacement = re.sub(
-        r"\\(.)|\$(\d)|\\",
-        lambda m: group.format(m[2]) if m[2] else "\\\\" if m[1] in {None, "\\"} else m[1],
-        by.as_py(),
-    )
-    if expression is None:
-        return pc.replace_substring_regex(text, java_regex(pattern.as_py()), replacement)
-    return of_distinct(text, lambda one: expression.sub(replacement, one), pa.string())
+    compiled = java_pattern(pattern.as_py())
+
+    def written(group: str) -> str:
+        """The replacement, with references to groups in the words of RE2 or of Python."""
+
+        def part(one: re.Match[str]) -> str:
+            if one[2] or one[3]:
+                return group.format(one[2] or compiled.names.get(one[3], 0))
+            return "\\\\" if one[1] in {None, "\\"} else one[1]
+
+        return re.sub(r"\\(.)|\$(\d)|\$\{(\w+)\}|\\", part, by.as_py())
+
+    def slow(of: str) -> str:
+        out, end = [], 0
+        for one in compiled.matches(of):
+            out += [of[end : one.start()], one.expand(written(r"\g<{}>"))]
+            end = one.end()
+        return "".join([*out, of[end:]])
+
+    def fast(some: pa.Array, source: str) -> Any:
+        return pc.replace_substring_regex(some, source, written(r"\{}"))
+
+    return compiled.applied(text, None if compiled.of_nothing else fast, slow, pa.string())
 
 
 @spark_function("regexp_count", "string, string -> int", constant=[1])
 def _regexp_count(text: pa.Array, pattern: pa.Scalar) -> Any:
-    expression = _of_empty(pattern.as_py())
-    if expression is None:
-        return pc.count_substring_regex(text, java_regex(pattern.as_py()))
-    return of_distinct(text, lambda one: sum(1 for _ in expression.finditer(one)), pa.int32())
+    compiled = java_pattern(pattern.as_py())
+    same = not compiled.of_nothing and not compiled.anchored
+
+    def slow(one: str) -> int:
+        return sum(1 for _ in compiled.matches(one))
+
+    return compiled.applied(text, pc.count_substring_regex if same else None, slow, pa.int32())
 
 
-#: the parts of a pattern that have parentheses: only the group is one of a number
-_PARENTHESES = re.compile(r"\\.|\[(?:\\.|[^\]])*\]|(?P<group>\((?!\?))", re.DOTALL)
+def _captured(text: pa.Array, pattern: JavaPattern, group: int) -> Any:
+    """The text of a group of the first match: empty for a group that is not in it; null without a match."""
 
+    def fast(some: pa.Array, source: str) -> Any:
+        return pc.struct_field(pc.extract_regex(some, f"(?P<g0>{source})"), f"g{group}")
 
-def _with_groups(pattern: str, group: Callable[[int], str]) -> tuple[str, int]:
-    """A pattern in which each group begins with the text of its number, and how many groups it has."""
-    count = 0
+    def slow(of: str) -> str | None:
+        match = pattern.expression.search(of)
+        return None if match is None else match[group] or ""
 
-    def begun(one: re.Match[str]) -> str:
-        nonlocal count
-        count += one["group"] is not None
-        return group(count) if one["group"] else one[0]
-
-    return _PARENTHESES.sub(begun, pattern), count
+    return pattern.applied(text, fast, slow, pa.string())
 
 
 @spark_function("regexp_extract", "string, string, int? -> string", constant=[1, 2])
 def _regexp_extract(
-    text: pa.Array, pattern: pa.Scalar, group: pa.Scalar | None = None, *, length: int, failures: Failures
+    text: pa.Array, pattern: pa.Scalar, group: pa.Scalar | None = None, *, failures: Failures
 ) -> Any:
-    number = 1 if group is None else group.as_py()
-    source, groups = _with_groups(java_regex(pattern.as_py()), "(?P<g{}>".format)
-    if not 0 <= number <= groups:
-        failures.at(np.ones(length, bool), f"the pattern has no group {number}", f"it has {groups} groups.")
-        return pa.repeat("", length)
-    captured = pc.extract_regex(text, f"(?P<g0>{source})")
-    return pc.fill_null(captured.field(f"g{number}"), "")
+    compiled, number = java_pattern(pattern.as_py()), 1 if group is None else group.as_py()
+    exists = 0 <= number <= compiled.groups
+    captured = _captured(text, compiled, number if exists else 0)
+    if not exists:
+        _no_group(compiled, number, captured.is_valid(), failures)
+    return pc.fill_null(captured, "")
+
+
+def _no_group(pattern: JavaPattern, number: int, rows: Any, failures: Failures) -> None:
+    failures.at(rows, f"the pattern has no group {number}", f"it has {pattern.groups} groups.")
 
 
 @spark_function("regexp_substr", "string, string -> string", constant=[1])
 def _regexp_substr(text: pa.Array, pattern: pa.Scalar) -> Any:
-    source, _ = _with_groups(java_regex(pattern.as_py()), lambda _: "(?:")
-    return pc.struct_field(pc.extract_regex(text, f"(?P<g0>{source})"), "g0")
+    captured = _captured(text, java_pattern(pattern.as_py()), 0)
+    return pc.if_else(pc.equal(captured, ""), None, captured)
 
 
 @spark_function("regexp_extract_all", "string, string, int? -> array<string>", constant=[1, 2])
 def _regexp_extract_all(
     text: pa.Array, pattern: pa.Scalar, group: pa.Scalar | None = None, *, result: Any, failures: Failures
 ) -> Any:
-    number = 1 if group is None else group.as_py()
-    pc.match_substring_regex(pa.array([""]), java_regex(pattern.as_py()))  # it must be one of RE2
-    expression = _in_python(pattern.as_py(), "is not read")
-    if not 0 <= number <= expression.groups:
-        problem, hint = f"the pattern has no group {number}", f"it has {expression.groups} groups."
-        failures.at(np.ones(len(text), bool), problem, hint)
-        return pa.nulls(len(text), result)
-    return of_distinct(text, lambda one: [m[number] or "" for m in expression.finditer(one)], result)
+    compiled, number = java_pattern(pattern.as_py()), 1 if group is None else group.as_py()
+    if not 0 <= number <= compiled.groups:
+        _no_group(compiled, number, _captured(text, compiled, 0).is_valid(), failures)
+        number = 0
+    return of_distinct(text, lambda one: [match[number] or "" for match in compiled.matches(one)], result)
 
 
 @spark_function("regexp_instr", "string, string -> int", constant=[1])
 def _regexp_instr(text: pa.Array, pattern: pa.Scalar) -> Any:
-    begin = _with_groups(java_regex(pattern.as_py()), lambda _: "(?:")[0]
-    captured = pc.extract_regex(text, f"(?s)\\A(?P<before>.*?)(?:{begin})")
-    before = pc.struct_field(captured, "before")
-    # Java counts the characters of other planes twice
-    twice = pc.count_substring_regex(before, r"[\x{10000}-\x{10FFFF}]")
-    return pc.add(pc.fill_null(pc.add(pc.utf8_length(before), twice), -1), 1)
+    compiled = java_pattern(pattern.as_py())
+
+    def fast(some: pa.Array, source: str) -> Any:
+        captured = pc.extract_regex(some, f"(?s)\\A(?P<before>.*?)(?P<match>{source})")
+        before = pc.struct_field(captured, "before")
+        # Java counts the characters of other planes twice
+        twice = pc.count_substring_regex(before, r"[\x{10000}-\x{10FFFF}]")
+        return pc.add(pc.fill_null(pc.add(pc.utf8_length(before), twice), -1), 1)
+
+    def slow(of: str) -> int:
+        match = compiled.expression.search(of)
+        return 0 if match is None else len(of[: match.start()].encode("utf-16-le")) // 2 + 1
+
+    return compiled.applied(text, fast, slow, pa.int32())
 
 
 @spark_function("format_number", "number, int -> string", constant=[1])
