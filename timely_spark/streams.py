@@ -469,7 +469,10 @@ class Scope:
             msg = f"variable: {f'scope {self.name!r}' if self.name else 'the outermost scope'} is not a loop"
             if self.graph_scope.inner is not None:
                 msg += ": its inner times are the records' own, and no feedback increases them"
-            raise GraphError(msg, where=caller(), hint="make one inside of it, with scope.inner().")
+            hint = (
+                "make a loop, with scope.inner(): its iterations are inner times, which enter(at=...) begins."
+            )
+            raise GraphError(msg, where=caller(), hint=hint)
         graph, scope = self.flow.graph, self.graph_scope
         with graph.parts(scope, name):
             entered = self.enter(initial) if isinstance(initial, Stream) else None

@@ -370,7 +370,8 @@ def check_product_order(operator: str, scope: Scope) -> None:
         where = f"scope {scope.name!r}" if scope.flow.graph.times == PRODUCT else f"flow {scope.flow.name!r}"
         msg = f"{operator}: {where} has times of its own kind, and traces compare times as columns of numbers"
         hint = (
-            "collections need the product order of numbers: Dataflow's default, loops, and inner(time=int)."
+            "collections need the product order of numbers: Dataflow's default, loops, and inner(time=int), "
+            "in which enter_at(scope, '9 - n') turns an order round, and two nested scopes have pairs."
         )
         raise GraphError(msg, where=caller(), hint=hint)
 

@@ -13,6 +13,7 @@ from timely_spark.graph import Expression, OnLimit, caller, check_columns, compo
 from timely_spark.graph.naming import Owner
 from timely_spark.graph.suggest import a_type
 from timely_spark.operators.rows import check_function
+from timely_spark.operators.sql import named_expressions
 from timely_spark.streams import Scope
 
 
@@ -50,9 +51,10 @@ def enter_at(
         msg = f"enter_at: {collection.index.name!r} is not outside the loop that it is to enter"
         raise GraphError(msg, where=caller(), hint="give a loop inside its scope, as made by scope.inner().")
     check_product_order("enter_at", scope)
-    if isinstance(iteration, str):
-        check_columns("enter_at", collection.schema, [iteration])
-    return collection.like(collection.stream.enter(scope, at=iteration, name=name))
+    (at,) = named_expressions("enter_at", collection.schema, {"iteration": iteration}).values()
+    if isinstance(at, str):
+        check_columns("enter_at", collection.schema, [at])
+    return collection.like(collection.stream.enter(scope, at=at, name=name))
 
 
 @operator(Collection)

@@ -12,6 +12,7 @@ from timely_spark.errors import GraphError, SchemaError, Where
 from timely_spark.graph import Expression, Kind, OnLimit, Vertex, caller, check_columns, operator, project
 from timely_spark.graph.suggest import a_type
 from timely_spark.operators.rows import computed
+from timely_spark.operators.sql import named_expressions
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.streams import Scope, Stream, Variable
 from timely_spark.times import Timestamp, only_epochs
@@ -107,8 +108,9 @@ def enter(
         raise GraphError(
             msg, where=caller(), hint="enter a loop or scope made by scope.inner(...), at numbers."
         )
-    check_columns("enter", stream.schema, [one for one in coordinates if isinstance(one, str)])
     added = {f"{_AT}{i}": one for i, one in enumerate(coordinates)}
+    added = named_expressions("enter", stream.schema, added)
+    check_columns("enter", stream.schema, [one for one in added.values() if isinstance(one, str)])
     with scope.flow.graph.parts(scope.graph_scope, name):
         entered = scope.enter(computed(stream, *stream.schema.names, added, own=tuple(added)))
     _check_at(entered.schema, added, inner)
