@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from timely_spark.coordinator import Bound, Coordinator, Placement, RoundResult,
 from timely_spark.runtime.query import staying
 from timely_spark.runtime.query.hosted import Hosted
 from timely_spark.runtime.query.rounds import Rounds
+from timely_spark.runtime.query.staying import AGAIN, StayingTasks
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.storage.states import States
 from timely_spark.state.arrow import from_bytes
@@ -159,6 +161,27 @@ def test_a_task_that_is_killed_in_the_middle_of_a_move_changes_nothing(
     assert sum(len(outputs) for _, outputs in expected) >= 20
     assert count["moves"] > 1
     assert count["kills"] > 0
+
+
+@pytest.mark.slow
+def test_new_tasks_are_taken_some_time_after_a_move(
+    begin: Begin, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = replace(begin(hops(), workers=WORKERS, rounds=100).context, in_tasks=True)
+    tasks = StayingTasks(context)
+    tasks.begin(session, 0)
+    first, now = tasks._job, time.monotonic()
+    monkeypatch.setattr(Placement, "enter", lambda own, *_: setattr(own, "text", "task 1") or "task 1")
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for seconds in (AGAIN, 2 * AGAIN):
+        tasks.place({}, 0)
+        for later, same in ((seconds - 1, True), (seconds, False)):
+            monkeypatch.setattr(time, "monotonic", lambda at=now + later: at)
+            tasks.begin(session, 1)
+            assert (tasks._job is first) == same
+        assert tasks.placement.text == ""
+        now, first = now + seconds, tasks._job
+    tasks.end()
 
 
 @pytest.mark.slow

@@ -170,8 +170,9 @@ class StayingTasks:
         """
         if self.tasks > 1 and (text := self.placement.enter(efforts, self._name)):
             self.context.log_message(logging.WARNING, "after batch %d %s", batch, text)
-            if self.placement.text:
-                self._due, self._again = time.monotonic() + self._again, 2 * self._again
+            has_left = bool(self.placement.text)
+            self._due = time.monotonic() + self._again if has_left else math.inf
+            self._again *= 1 + has_left
 
     def _name(self, rank: int) -> str:
         return f"task {rank} on {self._hosts[rank]}"
