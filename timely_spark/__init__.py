@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from timely_spark.change_events import debezium
     from timely_spark.libraries import kafka
     from timely_spark.libraries.all_reduce import all_reduce
+    from timely_spark.libraries.blocking import blocking
     from timely_spark.libraries.entities import entities, stable_ids
     from timely_spark.libraries.pregel import pregel
     from timely_spark.maintained import maintain
@@ -98,6 +99,7 @@ __all__ = [
     "Vertex",
     "all_reduce",
     "authors",
+    "blocking",
     "configure",
     "debezium",
     "entities",
@@ -127,6 +129,7 @@ __all__ = [
 _ON_FIRST_USE = {
     "Query": "runtime.handle.query",
     "all_reduce": "libraries.all_reduce",
+    "blocking": "libraries.blocking",
     "configure": "runtime.session",
     "debezium": "change_events",
     "function": "sql.users",

@@ -349,7 +349,7 @@ class VertexError(TimelyError, RuntimeError):
         of_function = isinstance(error, RecordError)
         if isinstance(error, RecordError) and (cause := error.__cause__) is not None:
             rows, error = f"{_fields(error.record)}{error.meaning}", cause
-        line = user_line(error)
+        line = user_line(error) or user_line(error.__cause__ or error)  # of a function that SQL calls
         return cls.decode(
             {
                 "step": step,

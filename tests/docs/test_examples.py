@@ -160,9 +160,9 @@ TOLD = {
     "epoch 3 is held back by": ("tests/spark/test_durable.py", "is held back by"),
     "views read each other: large (bank/tables.sql:3), which reads groups (bank/groups.py:5), which reads "
     "large (bank/tables.sql:3)": ("tests/test_pipeline.py", "read each other: "),
-    "step 'bands' (people.py:17) failed, in of (people.py:10), "
-    "with {'id': 6, 'name': None, 'phone': '311'}:": (
-        "tests/worker/test_round.py",
+    "step 'candidates.select' (people.py:25) failed, in bands (people.py:16), "
+    "with {'id': 4, 'name': 'M. Olsen', 'phone': '311'}, {'id': 6, 'name': None, 'phone': '311'}:": (
+        "tests/operators/test_sql.py",
         ".*AttributeError",
     ),
     "reach: continues with 3 workers instead of 2": ("tests/spark/test_restore.py", "continues with"),

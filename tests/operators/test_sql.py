@@ -84,6 +84,14 @@ def test_a_function_of_the_user() -> None:
     with pytest.raises(ts.TimelyError, match="'upper' is one of Spark"):
         ts.function("upper", "string", len)
 
+    ts.function("loud", "string", lambda text: [one.upper() for one in text.to_pylist()])
+    made, x = flow()
+    x.select(s="loud(s)").capture("out")
+    with pytest.raises(
+        VertexError, match=r"(?s)<lambda> \(.*test_sql.py:\d+\), with .*'s': None.*AttributeError"
+    ):
+        result(made)
+
 
 @pytest.mark.parametrize(
     ("build", "says"),
