@@ -100,14 +100,27 @@ def arguments_hint(function: str, names: Sequence[str], error: Exception) -> str
     return f"{guess}check the arguments: {function}({', '.join(names)})"
 
 
+def alike(name: str, names: Iterable[str]) -> list[str]:
+    """The names that are most like another, at most three, whatever their case and underscores.
+
+    >>> alike("PageRank", ["page_rank", "landmarks"])
+    ['page_rank']
+    """
+
+    def folded(text: str) -> str:
+        return text.lower().replace("_", "")
+
+    every = {folded(one): one for one in names}
+    return [every[one] for one in difflib.get_close_matches(folded(name), every)]
+
+
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name that is most like another, whatever their case; None if none is like it.
+    """The name that is most like another; None if none is like it.
 
     >>> nearest("scr", ["src", "dst"])
     'src'
     """
-    folded = {one.lower(): one for one in names}
-    return next((folded[one] for one in difflib.get_close_matches(name.lower(), folded, 1)), None)
+    return next(iter(alike(name, names)), None)
 
 
 def integer(
@@ -285,26 +298,28 @@ def has_equality(kind: pa.DataType) -> bool:
 def check_columns(
     step: str,
     schema: pa.Schema,
-    columns: Sequence[str],
+    columns: Sequence[str] | Mapping[str, str],
     *,
     keys: bool = False,
     nested: bool = False,
     of: str = "its input",
-    hint: str | None = None,
 ) -> None:
     """Check that a schema, by default of the step's input, has the columns, and that they can be keys.
 
     Args:
+        columns: the columns; or by argument the column that it names.
         nested: whether keys may be nested, as they need no order.
-        hint: what to do if one is missing; by default its spelling.
     """
-    present = set(schema.names)
+    present, arguments = set(schema.names), columns if isinstance(columns, Mapping) else {}
+    columns = [*(arguments.values() or columns)]
     missing = [column for column in names(step, columns) if column not in present]
     if missing:
         msg = f"step {step!r} asks for columns {missing}, {of} has {columns_of(schema)}"
-        if hint is None and (meant := nearest(missing[0], schema.names)):
-            hint = f"did you mean {meant!r}?"
-        hint = hint or "check the spelling, or select the column first."
+        hints = [f"did you mean {meant!r}?"] if (meant := nearest(missing[0], schema.names)) else []
+        if arguments:
+            named = ", ".join(f"{argument}=..." for argument in arguments)
+            hints.append(f"say which columns are meant: {step}(..., {named}).")
+        hint = " ".join(hints) or "check the spelling, or select the column first."
         raise SchemaError(msg, where=caller(), hint=hint)
     refused = {column: schema.field(column).type for column in columns if keys}
     fits = has_equality if nested else is_key_type

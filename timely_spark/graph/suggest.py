@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from timely_spark.errors import NoSuchMethod
-from timely_spark.graph.arguments import in_expressions
+from timely_spark.graph.arguments import alike, in_expressions
 from timely_spark.graph.caller import caller
 
 #: by names of Spark, pandas, timely and differential, in lower case without underscores: ours
@@ -114,7 +113,7 @@ class Suggests:
                 msg = f"{kind.__name__!r} object has no attribute {name!r}"
                 raise AttributeError(msg)
             names = [attribute for attribute in dir(kind) if not attribute.startswith("_")]
-            close = ", ".join(difflib.get_close_matches(name, names))
+            close = ", ".join(alike(name, names))
             word = name.lower().replace("_", "")
             meant = self._suggestions.get(word) or _SUGGESTIONS.get(word)
             meant = meant or close or f"one of {', '.join(names)}"

@@ -22,8 +22,7 @@ def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None 
         edges = edges.select({"src": src, "dst": dst, "weight": weight})
         src, dst, weight = "src", "dst", "weight"
     columns = {"src": src, "dst": dst} | ({} if weight is None else {"weight": weight})
-    hint = f"say which columns are meant: {algorithm}(..., {', '.join(f'{one}=...' for one in columns)})."
-    check_columns(algorithm, edges.schema, [*columns.values()], keys=True, hint=hint)
+    check_columns(algorithm, edges.schema, columns, keys=True)
     kinds = [edges.schema.field(end).type for end in (src, dst)]
     if kinds[0] != kinds[1]:
         msg = (
@@ -40,7 +39,7 @@ def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None 
 def nodes_of(algorithm: str, nodes: Any, node: str, edges: Collection, **more: str) -> Collection:
     """Nodes like those of the edges as a column `node`, and further columns by new names, without nulls."""
     check_collection(algorithm, nodes)
-    check_columns(algorithm, nodes.schema, [node, *more.values()], keys=True)
+    check_columns(algorithm, nodes.schema, {"node": node, **more}, keys=True)
     own, kind = nodes.schema.field(node).type, edges.schema.field("src").type
     if own != kind:
         msg = f"{algorithm}: node={node!r} is {own}, the ends of the edges are {kind}"

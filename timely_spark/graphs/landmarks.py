@@ -113,7 +113,7 @@ def distance_bounds(
     """
     check_collection("distance_bounds", pairs, beside=distances)
     check_columns("distance_bounds", distances.schema, ["node", "landmark", "distance"], keys=True)
-    check_columns("distance_bounds", pairs.schema, [src, dst], keys=True)
+    check_columns("distance_bounds", pairs.schema, {"src": src, "dst": dst}, keys=True)
     if src == dst:
         msg = f"distance_bounds: src and dst are both {src!r}; the pairs have ({describe(pairs.schema)})"
         raise SchemaError(msg, where=caller(), hint="name a column for each node.")

@@ -55,10 +55,10 @@ def stable_matching(
     of differential dataflow.
     """
     check_collection("stable_matching", edges)
-    columns = [src, dst, src_rank, dst_rank]
+    columns = {"src": src, "dst": dst, "src_rank": src_rank, "dst_rank": dst_rank}
     check_columns("stable_matching", edges.schema, columns, keys=True)
-    if len(set(columns)) < len(columns):
-        msg = f"stable_matching: src, dst, src_rank and dst_rank are {columns}"
+    if len({*columns.values()}) < len(columns):
+        msg = f"stable_matching: src, dst, src_rank and dst_rank are {[*columns.values()]}"
         raise SchemaError(msg, where=caller(), hint="name a column for each.")
     possible = edges.select(src=src, dst=dst, first=src_rank, second=dst_rank)
     for column in possible.schema.names:

@@ -333,7 +333,7 @@ def stable_ids(
         VertexError: when it runs: a record has several rows.
     """
     check_collection("stable_ids", groups)
-    check_columns("stable_ids", groups.schema, [record, group], keys=True)
+    check_columns("stable_ids", groups.schema, {"record": record, "group": group}, keys=True)
     groups.stream.check_outside("stable_ids", epochs=_OF_EPOCHS)
     kind, label = (groups.schema.field(column).type for column in (record, group))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):

@@ -190,7 +190,8 @@ def _graph(nodes: Any, edges: Any, node: str, src: str, dst: str) -> tuple[Colle
     for collection, ends in ((nodes, {"node": node}), (edges, {"src": src, "dst": dst})):
         check_collection("pregel", collection)
         columns = collection.schema.names
-        check_columns("pregel", collection.schema, [*ends.values(), *columns], keys=True)
+        check_columns("pregel", collection.schema, ends, keys=True)
+        check_columns("pregel", collection.schema, columns, keys=True)
         others = [column for column in columns if column not in ends.values()]
         if both := [column for column in others if column in ends]:
             msg = f"pregel: {both} are further columns of ({describe(collection.schema)}), beside {ends}"
