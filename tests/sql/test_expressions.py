@@ -58,6 +58,24 @@ ROWS = pa.table(
             ["decimal(3,1)decimal(12,1)decimal(3,1)"] * 3,
         ),
         ("typeof(decode(s, 'x', 1))", ["bigint"] * 3),
+        (
+            "printf('%05d|%-3s|%,.1f|%x%%', a, s, a * 1234.25D, -a)",
+            [
+                "00001|x  |1,234.3|ffffffffffffffff%",
+                "00002|Ä  |2,468.5|fffffffffffffffe%",
+                " null|null|n|null%",
+            ],
+        ),
+        ("conv(repeat('z', a), 36, 10) || soundex(repeat('Robert', a))", ["35R163", "1295R163", None]),
+        (
+            "try_parse_url('http://' || a || '.example:80/p?q=' || s, 'HOST')",
+            ["1.example", "2.example", None],
+        ),
+        (
+            "map_zip_with(map(1, a), map(1L, 2, 2L, 3), (k, x, y) -> k + x + y)",
+            [[(1, 4), (2, None)], [(1, 5), (2, None)], [(1, None), (2, None)]],
+        ),
+        ("if(a > 2, raise_error('too many'), a)", [1, 2, None]),
         ("format_number(a * 1234.565, 2)", ["1,234.56", "2,469.13", None]),
         ("arrays_zip(array(a), array(s))[0].`1`", ["x", "Ä", None]),
         ("string(DATE '2024-01-01' + INTERVAL '1 12' DAY TO HOUR)", ["2024-01-02 12:00:00"] * 3),
@@ -160,6 +178,11 @@ def test_a_function_refuses_arguments_that_do_not_fit(count: int) -> None:
 def test_a_number_of_arguments_that_does_not_fit_is_told(text: str, says: str) -> None:
     with pytest.raises(SqlError, match=says):
         bind(text, ROWS.schema)
+
+
+def test_an_error_that_the_query_raises_is_told() -> None:
+    with pytest.raises(ExpressionError, match="2 are too many"):
+        bind("if(a > 1, raise_error(a || ' are too many'), a)", ROWS.schema).evaluate(ROWS)
 
 
 def test_an_expression_without_a_value_says_which() -> None:

@@ -232,7 +232,7 @@ class ExpressionBinder:
         """A term cast to a type, if it is not of it; a literal is cast at once."""
         if term.type == to:
             return term
-        if term.type == pa.null():
+        if term.type == pa.null() and not term.fails:
             return terms.Constant(to, pa.scalar(None, to))
         if not castable(term.type, to):
             problem = f"{name_of(term.type)} cannot be cast to {name_of(to)}"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.graph import SqlExpression
-from timely_spark.sql import forms, nested, parse, times, types
+from timely_spark.sql import forms, nested, parse, printing, times, types
 from timely_spark.sql.binder import ExpressionBinder, Resolve, unaliased
 from timely_spark.sql.conditions import condition_of
 from timely_spark.sql.terms import Rows, Term
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 #: the modules that say how a syntax is bound
-FORMS = (forms, nested, times)
+FORMS = (forms, nested, printing, times)
 
 
 @dataclass(frozen=True)

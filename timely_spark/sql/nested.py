@@ -192,3 +192,35 @@ def _zip_with(binder: ExpressionBinder, node: Any) -> Term:
     kinds = [one.type.value_type for one in arrays]
     names, body = _lambda(binder, node.expressions[2], kinds)
     return terms.Zipped(types.array_of(body.type), pairs, names, body)
+
+
+@special("map_zip_with", 3, 3)
+def _map_zip_with(binder: ExpressionBinder, node: Any) -> Term:
+    maps = [binder.bind(one) for one in node.expressions[:2]]
+    kinds = [one.type for one in maps]
+    key = types.common_of(one.key_type for one in kinds) if all(map(pa.types.is_map, kinds)) else None
+    if key is None:
+        shown = ", ".join(map(name_of, kinds))
+        raise binder.refuse(
+            node, f"map_zip_with of {shown}", "it takes maps of one type of keys, and a function."
+        )
+    maps = [binder.cast(one, pa.map_(key, one.type.item_type), node) for one in maps]
+    keys = binder.called(node, "array_union", [binder.called(node, "map_keys", [one]) for one in maps])
+    variable = terms.ColumnValue(key, _KEY, key)
+    items = [
+        terms.Transformed(
+            types.array_of(one.type.item_type),
+            keys,
+            (_KEY,),
+            binder.called(node, "try_element_at", [one, variable]),
+        )
+        for one in maps
+    ]
+    entries = binder.called(node, "$zipped", [keys, *items])
+    names, body = _lambda(binder, node.expressions[2], [key, *(one.type.item_type for one in maps)])
+    values = terms.Zipped(types.array_of(body.type), entries, names, body)
+    return binder.called(node, "map_from_arrays", [keys, values])
+
+
+#: the variable of `map_zip_with`, which no text can name
+_KEY = "key of both maps"

@@ -14,6 +14,7 @@ from timely_spark.sql.functions import (
     formats,
     hashes,
     maths,
+    printed,
     strings,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "formats",
     "hashes",
     "maths",
+    "printed",
     "strings",
 ]

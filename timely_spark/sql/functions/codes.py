@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.sql.functions.strings import unhex
 from timely_spark.sql.registry import Failures, spark_function
@@ -119,3 +120,101 @@ def _mask(
         return one if by is None else by
 
     return of_distinct(text, lambda one: None if one is None else "".join(map(masked, one)), pa.string())
+
+
+@spark_function("quote", "string -> string")
+def _quote(text: pa.Array) -> Any:
+    return pc.binary_join_element_wise("'", pc.replace_substring(text, "'", "\\'"), "'", "")
+
+
+#: by the place of a letter its sound; of 0 it has none, and 7 does not part equal ones
+_SOUNDS = "01230127022455012623017202"
+
+
+@spark_function("soundex", "string -> string")
+def _soundex(text: pa.Array) -> Any:
+    def sound(one: str) -> str:
+        letters = one.upper() if one.isascii() else "".join(x.upper() if x.isascii() else x for x in one)
+        if not "A" <= letters[:1] <= "Z":
+            return one
+        code, last = letters[0], _SOUNDS[ord(letters[0]) - ord("A")]
+        for letter in letters[1:]:
+            heard = _SOUNDS[ord(letter) - ord("A")] if "A" <= letter <= "Z" else "0"
+            if heard == "7":
+                continue
+            code += heard if heard not in {"0", last} else ""
+            last = heard
+        return code[:4].ljust(4, "0")
+
+    return of_distinct(text, sound, pa.string())
+
+
+# -- addresses of the web, as java.net.URI reads them --------------------------------------------------------
+
+#: a character that has no meaning of its own: no blank of any script, and no sign
+_ESCAPED = (
+    r"%[0-9a-fA-F]{2}"
+    r"|[^\x00-\x20\x7f-\xa0\"<>\\^`{|}%\[\]#?/\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+)
+_URL = re.compile(
+    rf"(?:(?P<protocol>[a-zA-Z][a-zA-Z0-9+.-]*):(?=[^\#])|(?![^/?\#]*:))"
+    rf"(?:(?<=:)(?:{_ESCAPED}|\?)(?:{_ESCAPED}|[/?\[\]])*"
+    rf"|(?://(?P<authority>(?:{_ESCAPED}|[\[\]])*))?(?P<path>(?:{_ESCAPED}|/)*)"
+    rf"(?:\?(?P<query>(?:{_ESCAPED}|[/?\[\]])*))?)"
+    rf"(?:\#(?P<ref>(?:{_ESCAPED}|[/?\[\]])*))?"
+)
+_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_SERVER = re.compile(
+    rf"(?:(?P<user>[^@]*)@)?(?P<host>(?:{_LABEL}\.)*[a-zA-Z](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?\.?"
+    r"|(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?!:|$)|(?=:|$))){4}|\[[0-9a-fA-F:.]+(?:%\w+)?\])(?::\d{0,9})?"
+)
+
+
+def _part_of(url: str, part: str, key: str | None) -> str | None:
+    """A part of an address; null if it has none.
+
+    Raises:
+        ValueError: the text is not an address.
+    """
+    match = _URL.fullmatch(url)
+    if match is None or (match["authority"] == "" and match.end("authority") == len(url)):
+        raise ValueError(url)
+    server = _SERVER.fullmatch(match["authority"] or "")
+    if server is None and "[" in (match["authority"] or ""):
+        raise ValueError(url)
+    path, query = match["path"], match["query"]
+    parts = {
+        "HOST": server and server["host"],
+        "USERINFO": server and server["user"],
+        "AUTHORITY": match["authority"] or None,
+        "PATH": path,
+        "QUERY": query,
+        "FILE": path if query is None or path is None else f"{path}?{query}",
+        "REF": match["ref"],
+        "PROTOCOL": match["protocol"],
+    }
+    value = parts.get(part)
+    if key is None:
+        return value
+    pair = re.search(rf"(?:&|^){re.escape(key)}=([^&]*)", value) if part == "QUERY" and value else None
+    return None if pair is None else pair[1]
+
+
+def _parse_url(url: pa.Array, part: pa.Scalar, key: pa.Scalar | None = None, *, failures: Failures) -> Any:
+    wrong = set[str]()
+
+    def read(one: str) -> str | None:
+        try:
+            return _part_of(one, part.as_py(), None if key is None else key.as_py())
+        except ValueError:
+            wrong.add(one)
+            return None
+
+    values = of_distinct(url, read, pa.string())
+    rows = pc.is_in(url, pa.array(sorted(wrong), pa.string()))
+    failures.at(rows, f"{min(wrong, default='')!r} is not an address", "use try_parse_url.")
+    return values
+
+
+for _name, _tries in (("parse_url", False), ("try_parse_url", True)):
+    spark_function(_name, "string, string, string? -> string", constant=[1, 2], tries=_tries)(_parse_url)

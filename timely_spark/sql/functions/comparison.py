@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.sql import types
 from timely_spark.sql.lists import dense_ranks
 from timely_spark.sql.plain import to_numpy
-from timely_spark.sql.registry import Typed, Value, as_array, spark_function
+from timely_spark.sql.registry import Failures, Typed, Value, as_array, spark_function
 from timely_spark.sql.types import is_float
 
 
@@ -93,3 +93,25 @@ def _is_not_null(a: Value) -> Any:
 @spark_function("isnan", "double -> boolean", nulls=True)
 def _is_nan(a: Value) -> Any:
     return pc.fill_null(pc.is_nan(a), fill_value=False)
+
+
+@spark_function("raise_error", "string -> void", nulls=True)
+def _raise_error(text: Value, *, length: int, failures: Failures) -> Any:
+    first = as_array(text, length)[0].as_py() if length else ""
+    failures.at(
+        np.ones(length, bool), str(first), "the query raises this for a record; WHERE can leave it out."
+    )
+    return pa.nulls(length)
+
+
+@spark_function("assert_true", "boolean, string? -> void", nulls=True)
+def _assert_true(condition: Value, text: Value | None = None, *, length: int, failures: Failures) -> Any:
+    text = pa.scalar("a condition is not true") if text is None else text
+    wrong = ~np.asarray(pc.fill_null(as_array(condition, length), fill_value=False))
+    first = as_array(text, length).filter(pa.array(wrong))
+    failures.at(
+        wrong,
+        str(first[0]) if len(first) else "",
+        "the query raises this for a record; WHERE can leave it out.",
+    )
+    return pa.nulls(length)

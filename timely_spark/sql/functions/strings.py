@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -535,19 +533,3 @@ def _regexp_instr(text: pa.Array, pattern: pa.Scalar) -> Any:
         return 0 if match is None else len(of[: match.start()].encode("utf-16-le")) // 2 + 1
 
     return compiled.applied(text, fast, slow, pa.int32())
-
-
-@spark_function("format_number", "number, int -> string", constant=[1])
-def _format_number(x: pa.Array, digits: pa.Scalar) -> Any:
-    if digits.as_py() < 0:
-        return pa.nulls(len(x), pa.string())
-    endless = {"nan": "NaN", "inf": "∞", "-inf": "-∞"}
-
-    def shown(one: Any) -> str:
-        # Java writes zeros behind the 17 digits of a double
-        binary = isinstance(one, float) and not 1e15 < abs(one) < math.inf
-        exact = one if binary else Decimal(str(one))
-        text = f"{exact:,.{digits.as_py()}f}"
-        return endless.get(text, text)
-
-    return of_distinct(x, shown, pa.string())
