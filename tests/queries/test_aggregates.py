@@ -57,6 +57,20 @@ ROWS: dict[str, Any] = {
     "SELECT bit_xor(a), bit_xor(DISTINCT a), bit_xor(a + 0) FROM VALUES (1), (1), (2)": (2, 3, 2),
     "SELECT try_sum(a), try_avg(a) FROM VALUES (9223372036854775807), (1)": (None, 4.611686018427388e18),
     "SELECT try_sum(a), try_avg(a) FROM VALUES (99999999999999999999999999999999999999BD), (1)": (None, None),
+    "SELECT percentile(a, array(0.25, 0.5)), approx_percentile(a, array(0, 1)) FROM VALUES (0), (1), (2)": (
+        [0.5, 1.0],
+        [0, 2],
+    ),
+    "SELECT percentile(a, array(0.5)), max_by(a, a, 2), max_by(a, b, 2) FROM VALUES (NULL, 1)": (
+        None,
+        None,
+        [None],
+    ),
+    "SELECT max_by(a, b, 2), min_by(a, b, 2), min_by(a, b, 9) FROM VALUES (1, 7), (3, 5), (NULL, 6), (3,5)": (
+        [1, None],
+        [3, 3],
+        [3, 3, None, 1],
+    ),
     "SELECT try_sum(a), try_sum(DISTINCT a) FROM VALUES (9223372036854775807), (1), (-2)": (2**63 - 2,) * 2,
 }
 
@@ -96,7 +110,8 @@ def test_a_function_of_pairs_is_sparks(function: str) -> None:
 @pytest.mark.parametrize("query", ROWS)
 def test_an_aggregate_has_the_row_of_spark(query: str) -> None:
     before, where, after = query.partition(" WHERE ")
-    assert row(f"{before} AS t(a){where}{after}") == ROWS[query]
+    names = "a, b" if "," in before.partition("VALUES (")[2].partition(")")[0] else "a"
+    assert row(f"{before} AS t({names}){where}{after}") == ROWS[query]
 
 
 def test_the_aggregate_of_null_has_the_type_of_spark() -> None:

@@ -23,7 +23,7 @@ from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import ALL, halves_of, longs_of_halves
 from timely_spark.queries.groups import AggregateFunction, GroupRecords, as_doubles
 from timely_spark.queries.sorting import Order, ranks
-from timely_spark.queries.statistics import MOMENTS, PAIRS, mode, moments, pairs, percentile
+from timely_spark.queries.statistics import MOMENTS, PAIRS, lists_or_null, mode, moments, pairs, percentile
 from timely_spark.sql.plain import checked_decimals, rounded_quotient, too_many_digits, unscaled, wide
 from timely_spark.sql.types import has_map
 from timely_spark.state.arrow import Longs
@@ -258,8 +258,25 @@ def _by(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     value, by = call.columns
     records = groups.where(groups.valid(by))
     records = records.sorted([Order(by), Order(value)])
+    if call.options:
+        return _several_by(call, records)
     rows = records.lasts if call.function == "max_by" else records.firsts
     return records.spread(rows, records.table.column(value), call.type)
+
+
+def _several_by(call: AggregateFunction, records: GroupRecords) -> pa.Array:
+    """The values of the least rows of each group, or of the greatest ones: null for a group without rows."""
+    if call.function == "max_by":
+        backwards = np.lexsort([-np.arange(len(records.of)), records.of])
+        records = GroupRecords(records.table.take(pa.array(backwards)), records.count)
+    counts = numbers(records.table, DIFF)
+    before = np.cumsum(counts) - counts
+    first = np.zeros(records.count, np.int64)
+    first[records.of[records.firsts]] = before[records.firsts]
+    taken = np.clip(call.options[0] - (before - first[records.of]), 0, counts)
+    rows = np.repeat(np.arange(len(taken)), taken)
+    values = flat(records.table.column(call.columns[0])).take(pa.array(rows))
+    return lists_or_null(values, records.total(taken), call.type)
 
 
 def _one_of(call: AggregateFunction, groups: GroupRecords) -> pa.Array:

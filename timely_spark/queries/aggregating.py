@@ -19,7 +19,7 @@ from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projec
 from timely_spark.queries.scopes import NamedColumn, VisibleColumns
 from timely_spark.queries.statistics import PAIRS
 from timely_spark.sql import parse
-from timely_spark.sql.types import has_map, is_atomic, is_number, name_of
+from timely_spark.sql.types import array_of, has_map, is_atomic, is_number, name_of
 
 #: as whose columns subqueries read the aggregates of the block around them
 OWN = "aggregates of the query"
@@ -292,12 +292,15 @@ class Aggregating(Joins):
         if one.filter is not None and one.function in {"first", "last"}:  # which do not pass over nulls
             inputs = [*inputs, exp.Boolean(this=True)]
         order = tuple(ordering(argument(read(by.this)), by) for by in one.order)
+        options = self._options(node, one)
+        if (one.function in calls.BESTS and options) or isinstance(next(iter(options), None), tuple):
+            kind = array_of(kind)
         return AggregateFunction(
             one.function,
             tuple(argument(argument_tree) for argument_tree in inputs),
             kind,
             one.distinct,
-            self._options(node, one),
+            options,
             order,
         )
 
@@ -366,13 +369,14 @@ class Aggregating(Joins):
             self.binder.constant(value, shown) if isinstance(value, exp.Expression) else value
             for value in one.options
         )
-        options = tuple(float(value) if isinstance(value, Decimal) else value for value in constants)
-        if one.function in calls.PERCENTILES and not (
-            options and isinstance(options[0], int | float) and 0 <= options[0] <= 1
-        ):
-            raise self.binder.refuse(
-                node, f"{shown} without one share", "write a number from 0 to 1, in a call each."
-            )
+        options = tuple(map(_plain, constants))
+        if one.function in calls.PERCENTILES:
+            shares = options[0] if options and isinstance(options[0], tuple) else options[:1]
+            if not shares or not all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares):
+                hint = "write a number from 0 to 1, or an array of several."
+                raise self.binder.refuse(node, f"{shown} without a share", hint)
+        if one.function in calls.BESTS and options and options[0] not in range(1, 100_001):
+            raise self.binder.refuse(node, f"{shown} of {options[0]} rows", "give a number from 1 to 100000.")
         return options
 
     def _expanded(
@@ -436,6 +440,13 @@ class Aggregating(Joins):
         for one in tree.find_all(exp.Column):
             one.meta["resolved"] = True
         return tree
+
+
+def _plain(value: Any) -> Any:
+    """A constant with doubles for decimals and a tuple for an array."""
+    if isinstance(value, list):
+        return tuple(map(_plain, value))
+    return float(value) if isinstance(value, Decimal) else value
 
 
 #: sqlglot's names of the operators whose operands may change places

@@ -72,6 +72,8 @@ NAMED = {
 }
 #: those with a share
 PERCENTILES = {"percentile", "percentile_disc", "approx_percentile"}
+#: those that may be of several rows: `max_by(x, y, 3)`
+BESTS = {"min_by", "max_by"}
 #: Aggregates that Spark has, sqlglot does not know, and a collection does not keep.
 KNOWN_AGGREGATES = {"count_min_sketch", "histogram_numeric", "hll_sketch_agg"}
 #: Functions that only windows have, by sqlglot's classes and by name.
@@ -184,7 +186,7 @@ def read_call(node: Any) -> AggregateCall:
         arguments = []
     constants: list[Any] = []
     # answers are exact, and never by chance
-    slots = {"this", "expression", "quantile", "separator", "accuracy", "deterministic"}
+    slots = {"this", "expression", "quantile", "separator", "accuracy", "deterministic", "count"}
     unread = [one for name, one in call.args.items() if isinstance(one, exp.Expression) and name not in slots]
     if type(call).__name__ in {"PercentileCont", "PercentileDisc"} or (function == "mode" and order):
         unread += order[1:]
@@ -193,6 +195,8 @@ def read_call(node: Any) -> AggregateCall:
     elif function in {*PERCENTILES, "string_agg"}:
         arguments, constants, more = arguments[:1], arguments[1:2], arguments[2:]
         unread += more
+    elif function in BESTS:
+        constants = [one for one in (call.args.get("count"),) if one is not None]
     elif function in {"first", "last"}:
         arguments, constants = arguments[:1], [ignores]
     return AggregateCall(

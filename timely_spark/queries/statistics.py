@@ -6,6 +6,7 @@ order of the values, so a result does not depend on what was deleted.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -98,9 +99,23 @@ def mode(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     return records.spread(rows, records.table.column(column), call.type)
 
 
+def lists_or_null(values: pa.Array, sizes: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
+    """Lists of consecutive values; null for the empty ones."""
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, values, mask=pa.array(sizes == 0)).cast(kind)
+
+
 def percentile(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
-    """The value at a share of a group's values, in their order."""
+    """The value at a share of a group's values, in their order; of several shares a list."""
     column = call.columns[0]
+    if call.options and isinstance(call.options[0], tuple):
+        shares, *more = call.options
+        single = replace(call, type=call.type.value_type)
+        each = [percentile(replace(single, options=(one, *more)), groups) for one in shares]
+        by_group = np.arange(len(shares) * groups.count).reshape(len(shares), groups.count).T
+        valid = each[0].is_valid().to_numpy(zero_copy_only=False)
+        values = pa.concat_arrays(each).take(pa.array(by_group[valid].ravel()))
+        return lists_or_null(values, np.where(valid, len(shares), 0), call.type)
     share = float(call.options[0]) if call.options else 0.5
     records = groups.with_values(call)
     records = records.sorted([Order(column)])

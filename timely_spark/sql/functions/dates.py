@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,8 @@ from timely_spark.sql.calendar import (
     to_local,
     zone_of,
 )
-from timely_spark.sql.plain import as_long, decimals, to_numpy
-from timely_spark.sql.registry import Failures, Value, spark_function
+from timely_spark.sql.plain import as_long, decimals, to_numpy, unscaled
+from timely_spark.sql.registry import Failures, Typed, Value, as_array, spark_function
 from timely_spark.sql.types import INTERVAL
 
 _RANGE = "dates lie between the years -5,877,641 and 5,881,580."
@@ -218,6 +218,34 @@ def _date_trunc(unit: pa.Scalar, a: Value, *, result: pa.DataType, length: int) 
         return resolved(x // _CLOCK[name] * _CLOCK[name], np.atleast_1d(to_numpy(a)), result.tz)
     start = truncated(x // DAY, name)
     return pa.nulls(length, result) if start is None else to_instants(start * DAY, result.tz)
+
+
+def _bucket(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
+    """A width, a time, and perhaps the begin of one bucket, all of the time's type."""
+    if not 2 <= len(kinds) <= 3 or kinds[0] != types.INTERVAL or not pa.types.is_timestamp(kinds[1]):
+        return None
+    return [types.INTERVAL, *[kinds[1]] * (len(kinds) - 1)], kinds[1]
+
+
+@spark_function("time_bucket", _bucket, constant=[0])
+def _time_bucket(width: pa.Scalar, a: Value, begin: Value | None = None) -> Any:
+    size, x = int(to_numpy(width)), np.atleast_1d(to_numpy(a))
+    if size <= 0:
+        msg = "time_bucket of a width that is not positive"
+        raise pa.ArrowInvalid(msg)
+    return x - (x - (0 if begin is None else to_numpy(begin))) % size
+
+
+@spark_function("make_dt_interval", "int?, int?, int?, decimal(18,6)? -> daytime")
+def _make_dt_interval(*parts: Value, length: int, failures: Failures) -> Any:
+    total = np.zeros(length, object)  # integers of any size
+    for part, unit in zip(parts, (DAY, 3600 * SECOND, 60 * SECOND), strict=False):
+        total = total + np.broadcast_to(to_numpy(part), length).astype(object) * unit
+    if len(parts) > 3:
+        total = total + np.broadcast_to(unscaled(as_array(parts[3], length)).astype(object), length)
+    wide = np.abs(total) >= 2**63
+    failures.at(wide.astype(bool), "the interval is too long", "give fewer days.")
+    return np.where(wide, 0, total).astype(np.int64)
 
 
 @spark_function("months_between", "timestamp, timestamp, boolean? -> double")
