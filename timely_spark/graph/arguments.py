@@ -239,10 +239,13 @@ def absolute(path: str) -> str:
     ('/data', 's3://bucket/data', 'dbfs:/x')
     >>> absolute("out/found") == os.path.abspath("out/found")
     True
+    >>> absolute("~/found") == os.path.expanduser("~/found")
+    True
     """
     if not path:
         refuse(path, what="path", expected="a path", hint="give a folder of the output's own.")
-    return path if _URI.match(path) else os.path.abspath(path)  # noqa: PTH100 - links stay as they are
+    # links stay as they are
+    return path if _URI.match(path) else os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
 
 
 #: A URI; one letter before the colon is a drive.

@@ -71,6 +71,8 @@ def local_path(location: str) -> str:
 
     >>> local_path("file:/tmp/a%20b"), local_path("/tmp/x/"), local_path("dbfs:/x")
     ('/tmp/a b', '/tmp/x', '/dbfs/x')
+    >>> local_path("~/x") == os.path.expanduser("~/x")
+    True
     """
     parts = urlsplit(location)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
@@ -84,7 +86,7 @@ def local_path(location: str) -> str:
         raise BadLocation(msg, hint=hint)
     if not location or "\0" in location:
         raise BadLocation.incomplete(location)
-    return os.path.abspath(location)
+    return os.path.abspath(os.path.expanduser(location))
 
 
 def quoted(name: str) -> str:
