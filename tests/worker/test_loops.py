@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.rescaling import move
 from tests.support.turns import in_turn
 from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.loops import with_warn_after
@@ -319,6 +320,19 @@ def test_the_bound_of_cancel_survives_a_restart(notices: list[Any]) -> None:
     again = Coordinator.decode(simulation.plan, simulation.coordinator.encode())
     assert again.loops.bounds == simulation.coordinator.loops.bounds != {}
     assert again.loops.dropped == {"up": 1}
+
+
+def test_a_lower_limit_of_the_program_replaces_the_bound_of_cancel(notices: list[Any]) -> None:
+    simulation = Simulation(growing(), warn_after=10, rounds_per_batch=1)
+    simulation.send("x", [1])
+    for _ in range(9):
+        simulation.step()
+    simulation.cancel(0)
+    simulation.run()
+    move(simulation, growing(max_iterations=3, on_limit="raise"), 1)
+    simulation.send("x", [1])
+    with pytest.raises(LimitReached, match="3 iterations"):
+        simulation.run()
 
 
 def test_cancel_of_an_epoch_that_is_over_or_unknown_does_nothing() -> None:

@@ -109,10 +109,13 @@ class Loops:
         loops: Mapping[str, tuple[str, str]],
         *,
         every: int | None,
+        limits: Mapping[str, int] | None = None,
         steps: Mapping[str, str] | None = None,
     ) -> None:
         #: by name the user's line, and `on_limit`
         self.loops, self.every = loops, every
+        #: by loop with `max_iterations` the highest counter that these let a time have
+        self.limits = limits or {}
         #: by name of a step the user's line
         self.steps = steps or {}
         #: by loop the highest counter that any time has had
@@ -129,8 +132,9 @@ class Loops:
         """The loops of a plan that has not run."""
         scopes = {scope for stage in plan.stages for scope in stage.scope.path[1:] if scope.inner is None}
         loops = {scope.name: (str(scope.where), scope.on_limit) for scope in scopes}
+        limits = {scope.name: scope.limit for scope in scopes if scope.limit is not None}
         steps = {node.name: str(node.stage.where) for node in plan.nodes}
-        return cls(loops, every=plan.warn_after, steps=steps)
+        return cls(loops, every=plan.warn_after, limits=limits, steps=steps)
 
     def enter(self, counts: LoopCounts) -> list[Notice]:
         """Enter the counts of one round of all workers; returns new notices."""
@@ -173,8 +177,15 @@ class Loops:
                     self.reached[loop.name] = max(counter, self.reached.get(loop.name, 0))
                     if time.epoch == epoch:
                         running.add(loop.name)
-        for name in running - set(self.bounds):
-            self.bounds[name] = self.reached[name]
+        self._bound({name: self.reached[name] for name in running} | self.bounds)
+
+    def _bound(self, bounds: Mapping[str, int]) -> None:
+        """Set the bounds of canceled loops, but those that a loop's own limit makes needless."""
+        self.bounds = {
+            name: at
+            for name, at in bounds.items()
+            if name in self.loops and (name not in self.limits or at < self.limits[name])
+        }
 
     def forget(self, oldest: int) -> None:
         """Forget the notices of epochs before `oldest`, which are complete."""
@@ -192,7 +203,7 @@ class Loops:
     def restore(self, encoded: Mapping[str, Any]) -> None:
         """Restore what `encode` gave, without loops that were removed from the flow."""
         self.reached = {name: at for name, at in encoded["reached"].items() if name in self.loops}
-        self.bounds = {name: at for name, at in encoded["bounds"].items() if name in self.loops}
+        self._bound(encoded["bounds"])
         self.dropped = Counter({name: n for name, n in encoded["cut"].items() if name in self.loops})
         self.noticed = {(kind, loop, epoch): mark for kind, loop, epoch, mark in encoded["noticed"]}
 
