@@ -382,6 +382,10 @@ class Scope:
             GraphError: the stream's scope is not around this one.
             SchemaError: `at` is of another type. At run time: it is null, or before the least time.
         """
+        if not isinstance(stream, Stream):
+            msg = f"enter got {a_type(stream)}, not a stream"  # type: ignore[unreachable] # reached without a type checker
+            hint = "collections enter by themselves, or by collection.enter(scope)."
+            raise GraphError(msg, where=caller(), hint=hint)
         if at is not None:
             return stream.enter(self, at=at, name=name)
         path = self.graph_scope.path

@@ -114,6 +114,22 @@ def test_no_suggestion_is_missing_itself() -> None:
     assert "group_by" not in str(raised.value).split("Hint: ")[1]
 
 
+def test_methods_of_streams_and_of_collections_are_told_apart() -> None:
+    x = ts.Dataflow("names").input("x", "n long")
+    for name in ("expire", "branch", "loop", "upserts"):
+        with pytest.raises(NoSuchMethod, match=rf"{name} is a method of streams: call it before collection"):
+            getattr(x.collection(), name)
+    for name in ("negate", "mean", "changes", "threshold"):
+        with pytest.raises(NoSuchMethod, match=rf"{name} is a method of collections: call it behind collec"):
+            getattr(x, name)
+
+
+def test_a_collection_is_not_entered_as_a_stream() -> None:
+    x = ts.Dataflow("names").input("x", "n long")
+    with pytest.raises(GraphError, match=r"enter got a Collection, not a stream(?s:.*)collection\.enter"):
+        x.collection().iterate(lambda n: n.scope.enter(x.collection()))
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [("pageRank", "pagerank"), ("shortest_paths", "bfs, sssp or landmarks"), ("triangleCount", "triangles")],

@@ -69,6 +69,7 @@ class Collection(CollectionMethods):
         ("groupby", "agg", "aggregate", "reducebykey", "applyinpandas"),
         "count, sum, mean, min, max, top_k, reduce or reduce_batches, each with keys=...",
     )
+    _elsewhere = Stream, "streams: call it before collection(), or behind changes()"
 
     def __init__(
         self,
@@ -291,6 +292,9 @@ class Collection(CollectionMethods):
         keyed = "" if self.keys is None else f", arranged by {', '.join(self.keys)}"
         step = self.index.stage
         return schema_table(f"Collection {step.name}{keyed} ({step.where})", self.schema).html()
+
+
+Stream._elsewhere = Collection, "collections: call it behind collection()"  # noqa: SLF001 - defined before this class
 
 
 @locate_errors

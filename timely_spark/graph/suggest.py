@@ -104,6 +104,8 @@ class Suggests:
     __slots__ = ()
     #: further suggestions of a class, which come first
     _suggestions: ClassVar[Mapping[str, str]] = {}
+    #: a class whose methods are looked for here, and what has them
+    _elsewhere: ClassVar[tuple[type, str] | None] = None
 
     if not TYPE_CHECKING:  # type checkers report missing attributes themselves
 
@@ -116,8 +118,11 @@ class Suggests:
             close = ", ".join(alike(name, names))
             word = name.lower().replace("_", "")
             meant = self._suggestions.get(word) or _SUGGESTIONS.get(word)
-            meant = meant or close or f"one of {', '.join(names)}"
-            hint = f"did you mean {meant}?"
+            other, owner = self._elsewhere or (None, "")
+            if not meant and callable(getattr(other, name, None)):
+                hint = f"{name} is a method of {owner}."
+            else:
+                hint = f"did you mean {meant or close or 'one of ' + ', '.join(names)}?"
             if hasattr(kind, "schema") and name in self.schema.names:
                 hint = in_expressions(name)
             msg = f"{a_type(kind)} has no {name!r}"
