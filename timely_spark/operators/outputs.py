@@ -268,7 +268,8 @@ def to_delta(
     Args:
         stream: any outside loops.
         table: a path, which has a slash, or catalog.schema.table. A relative path is one of the program's
-            working directory when the flow is built.
+            working directory when the flow is built. Partitions, clustering, properties and comments are
+            those of a table that you create before, empty, with the columns below.
         keys: None means a change log, to which records are appended with their epoch. Else a current table,
             upserted by key: of a key's records in an epoch the last one counts, in the order in which a
             handle sent them, or of files. `upserts` says which one is the last otherwise.
