@@ -84,6 +84,11 @@ def test_a_function_of_the_user() -> None:
     with pytest.raises(ts.TimelyError, match="'upper' is one of Spark"):
         ts.function("upper", "string", len)
 
+    ts.function("newest", "string", lambda text: [text.to_pylist()[-1]] * len(text))  # of no rows it fails
+    made, x = flow()
+    x.where("n < 0").select(s="newest(s)").capture("out")
+    assert result(made) == []
+
     ts.function("loud", "string", lambda text: [one.upper() for one in text.to_pylist()])
     made, x = flow()
     x.select(s="loud(s)").capture("out")
@@ -101,7 +106,7 @@ def test_a_function_of_the_user() -> None:
         (lambda x: x.select(y="n +"), "select: Add lacks an operand"),
         (lambda x: x.select("n + 1"), "write 'n \\+ 1 AS name'"),
         (lambda x: x.collection().where("rand() > 0.5"), "differs each time"),
-        (lambda x: x.where("soundex(s) = 'x'"), 'ts.function\\("soundex", "type", f\\)'),
+        (lambda x: x.where("metaphone(s) = 'x'"), 'ts.function\\("metaphone", "type", f\\)'),
     ],
 )
 def test_a_mistake_is_told_with_the_step_and_the_line(build: object, says: str) -> None:

@@ -194,6 +194,8 @@ class UserCall(Term):
         return True
 
     def evaluate(self, rows: Rows) -> Value:
+        if not rows.length:  # such as the rows of a schema, when a flow is built
+            return pa.array([], self.type)
         arguments = [one.array(rows) for one in self.arguments]
         try:
             values = self.function(*arguments)

@@ -31,8 +31,9 @@ def function(name: str, type: Any, function: Any) -> None:
     """Let expressions in SQL call a function of whole columns by a name.
 
     The function gets one Arrow array for each argument, with nulls, and returns as many values: an array, or
-    what `pyarrow.array` takes. It must be deterministic: a record that is deleted is computed once more. A
-    name that is registered again has the new function, for expressions that are bound from then on.
+    what `pyarrow.array` takes. It is not called for no rows. It must be deterministic: a record that is
+    deleted is computed once more. A name that is registered again has the new function, for expressions that
+    are bound from then on.
 
     Args:
         name: the name, in any case.
