@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.support.stepper import Begin, Stepper
 from timely_spark.compiler.pushdown import needed
 from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share
 from timely_spark.errors import LogDamaged, VertexError
-from timely_spark.runtime.errors import LostOwnership, OtherFlow, QueryFailed
+from timely_spark.runtime.errors import LostOwnership, OtherFlow, OutputMismatch, QueryFailed
 from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import driver as driver_module
@@ -242,6 +243,27 @@ def test_an_expectation_is_warned_of_once_and_counted_across_restarts(
     assert sorted(row for of in LogView(process.context).captured("out").rows().values() for row in of) == [
         (0,), (0,), (1,), (2,), (3,)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("output", ["to_files", "capture_to"])
+def test_a_copy_of_a_checkpoint_is_refused_once_the_other_has_written_later_epochs(
+    begin: Begin, tmp_path: Path, output: str
+) -> None:
+    def flow() -> ts.Dataflow:
+        written = ts.Dataflow("written")
+        getattr(written.input("x", "k long").exchange("k"), output)(tmp_path / "out", name="out")
+        return written
+
+    process = begin(flow(), path=tmp_path / "first")
+    for number in range(3):
+        process.handles["x"].send([number])
+        process.batches()
+        shutil.copytree(tmp_path / "first", tmp_path / f"copy {number}")
+
+    with pytest.raises(OutputMismatch, match=r"has epoch 2 of .*begun none after 1(?s:.*)Hint: start on the"):
+        begin(flow(), path=tmp_path / "copy 0")
+    begin(flow(), path=tmp_path / "copy 1")  # it may have been killed while it wrote epoch 2
+    begin(flow(), path=tmp_path / "first")
 
 
 def test_a_restart_with_other_hot_keys_goes_on(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:

@@ -126,7 +126,7 @@ def test_another_checkpoint_is_refused_without_overwrite(spark: SparkSession, tm
     sink = prepared(spark, DeltaSink(path, overwrite=True), identity="two")
     assert rows_of(path) == []
     sink.deliver(spark, 0, [part(0, table((2, "b")))])
-    prepared(spark, DeltaSink(path, overwrite=True), identity="two")
+    assert prepared(spark, DeltaSink(path, overwrite=True), identity="two").last() == 0
     assert rows_of(path) == [(0, 2, "b")], "a restart of the new owner overwrites nothing"
 
 

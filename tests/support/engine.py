@@ -50,7 +50,7 @@ from timely_spark.runtime.query import streaming as query
 from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.query.flow_reader import FlowReader
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
-from timely_spark.runtime.restore import check
+from timely_spark.runtime.restore import check, check_not_ahead
 from timely_spark.runtime.run_context import RunContext, labels, packed, packed_sources
 from timely_spark.runtime.sinks.outputs import outputs_of
 from timely_spark.runtime.sources.account import Account
@@ -319,10 +319,11 @@ class Process:
             world.count["rescaled"] += 1
         plan, log = world.plan, RoundLog(world.checkpoint)
         flow = start._identified(log, plan, 2)
-        check(log, plan)
+        before, _ = check(log, plan)
         outputs = outputs_of(plan, world.flow.outputs)
         for output in outputs:
             output.sink.prepare(None, output, log.checkpoint, flow["id"])  # type: ignore[arg-type]
+            check_not_ahead(output, plan, before)
         self.handles = {
             name: InputHandle(name, plan.source(name).stage.outputs[0], epochs=plan.source(name).epochs)  # type: ignore[arg-type]
             for name in world.sends

@@ -179,6 +179,19 @@ class OutputMismatch(TimelyError, ValueError):
         return cls(msg, hint=hint)
 
     @classmethod
+    def ahead(cls, place: str, epoch: int, batch: int) -> OutputMismatch:
+        """A table or folder has epochs of this output that the checkpoint has not begun."""
+        msg = (
+            f"{place} has epoch {epoch} of this output, and this checkpoint has begun none after {batch}: it "
+            "is a copy or a backup, and another run has gone on from there, or it was rolled back."
+        )
+        hint = (
+            "start on the checkpoint that has gone on; or begin with a new checkpoint, and another table or "
+            "folder."
+        )
+        return cls(msg, hint=hint)
+
+    @classmethod
     def ended(cls, folder: str, epoch: int) -> OutputMismatch:
         """A capture has ended, so its readers have closed their inputs; and there is a later epoch."""
         msg = (

@@ -15,11 +15,13 @@ from timely_spark.coordinator.lacking import lacking_by_output
 from timely_spark.coordinator.migrate import Migrator
 from timely_spark.coordinator.migration import Migration
 from timely_spark.errors import TimelyError
+from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.query.driver import progress_fields
 from timely_spark.runtime.run_context import RunContext
+from timely_spark.runtime.sinks.sink import Output
 from timely_spark.runtime.storage.blobs import Blobs, files_of
 from timely_spark.runtime.storage.entries import unread
-from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States, write_state
 from timely_spark.worker import wire
@@ -47,6 +49,18 @@ def check(log: RoundLog, plan: Plan, *, empty: bool = False) -> tuple[Manifest |
     if chosen[0].plan != plan.fingerprint:
         lacking = _migrated(log, plan, *chosen, Blobs(log.files), empty=empty).lacking
     return chosen[0], lacking_by_output(plan, lacking)
+
+
+def check_not_ahead(output: Output, plan: Plan, before: Manifest | None) -> None:
+    """Refuse a place that has later epochs than the checkpoint: an output skips or rewrites those it has.
+
+    By the clock an epoch is a batch, and the outputs are at most one batch ahead of the newest manifest.
+    """
+    if plan.clocked:
+        delivered = {} if before is None else before.coordinator["done"]
+        begun = max((FIRST if before is None else before.batch) + 1, delivered.get(output.name, -1))
+        if (last := output.sink.last()) > begun:
+            raise OutputMismatch.ahead(output.described, last, begun)
 
 
 def restore(log: RoundLog, context: RunContext, newest: int, *, empty: bool = False) -> None:

@@ -43,7 +43,7 @@ from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.streaming import build, sources
-from timely_spark.runtime.restore import check, newest_flow, restore, withdraw
+from timely_spark.runtime.restore import check, check_not_ahead, newest_flow, restore, withdraw
 from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.session import (
     FILE_MANAGER,
@@ -115,8 +115,7 @@ def start(
 ) -> Query:
     """Start (or restart) a compiled flow as one streaming query.
 
-    The arguments are those of `Dataflow.start`. A start that fails leaves handles and other queries
-    unchanged.
+    The arguments are those of `Dataflow.start`. A failed start leaves handles and other queries unchanged.
     """
     require_spark()
     session = active_session(session)
@@ -169,8 +168,11 @@ def start(
             _log.warning("%s: %s", plan.name, unnamed_in_words(steps))
         for output in outputs:
             resumed = before is not None and before.has_delivered(output.name, output.release)
-            prepared = dataclasses.replace(output, resumed=resumed, lacks=lacks.get(output.name, ""))
-            _prepare(session, prepared, plan, log.checkpoint, flow["id"])
+            _prepare(
+                session, dataclasses.replace(output, resumed=resumed, lacks=lacks.get(output.name, "")),
+                plan, log.checkpoint, flow["id"],
+            )  # fmt: skip
+            check_not_ahead(output, plan, before)
         system_log = None if log_to is None else SystemLog(absolute(os.fspath(log_to)), plan.places)
         if system_log is not None:
             system_log.prepare(log.checkpoint, flow["id"])

@@ -120,6 +120,10 @@ class DeltaSink(Sink):
         self._history.begin(own=owner == identity, delivered=output.resumed)
         self._check_whole(session)
 
+    def last(self) -> int:
+        """The last transaction of this output, as the table's log says."""
+        return -1 if self._history is None else self._history.last
+
     def _replaces(self, owner: str | None) -> bool:
         return owner in self.overwrite if isinstance(self.overwrite, frozenset) else bool(self.overwrite)
 

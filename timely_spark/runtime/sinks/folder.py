@@ -92,6 +92,11 @@ class FolderSink(Sink):
                 files.remove(name)
         files.write(OWNER, json.dumps(own | {"columns": columns}).encode(), durable=True)
 
+    def last(self) -> int:
+        """The last epoch that has a file."""
+        names = filter(_EPOCH.fullmatch, Files(self.path).names("."))
+        return max((int(name[name.index("-") + 1 : name.index(".")]) for name in names), default=-1)
+
     def _owner(self) -> dict[str, Any] | None:
         """What the folder says of its output; None if it says nothing, or is not a folder."""
         files = Files(self.path)

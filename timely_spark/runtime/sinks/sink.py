@@ -56,6 +56,10 @@ class Sink:
         The `identity` of the checkpoint is the same after a restart.
         """
 
+    def last(self) -> int:
+        """The last epoch, or batch, that the place has of this output; -1 if it has none, or does not say."""
+        return -1
+
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write deliveries; `version` increases, and is the same when a batch runs again."""
         raise NotImplementedError
