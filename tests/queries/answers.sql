@@ -845,3 +845,36 @@ SELECT x, count(*) OVER (ORDER BY x RANGE BETWEEN 1 PRECEDING AND 1.1 FOLLOWING)
 0.0 2
 1.1 1
 3.0 1
+
+-- sessions, several columns of PIVOT, several shares and rows
+
+SELECT c, unix_seconds(session_window.start) AS s, unix_seconds(session_window.end) AS e, count(*) FROM (SELECT c, timestamp_seconds(d) AS ts FROM t) GROUP BY session_window(ts, '3 seconds'), c
+----
+NULL 9 12 1
+x 1 5 2
+y 5 8 1
+
+SELECT unix_seconds(w.start), unix_seconds(w.end), n FROM (SELECT session_window(timestamp_seconds(x.d), '3 seconds') AS w, sum(x.b) AS n FROM t AS x WHERE x.d < 8 GROUP BY w)
+----
+1 8 6
+
+SELECT * FROM (SELECT a, b, c, d FROM t) PIVOT (sum(d) AS s, max(d) AS m FOR (a, c) IN ((1, 'x') AS p, (2, 'x') AS q))
+----
+1 1.0 1.0 NULL NULL
+2 NULL NULL NULL NULL
+3 NULL NULL 2.0 2.0
+NULL NULL NULL NULL NULL
+
+SELECT * FROM (SELECT a, c, d FROM t) PIVOT (sum(d) FOR (a, c) IN ((1, 'x'), (1, 'y')))
+----
+1.0 5.0
+
+SELECT c, percentile(b, array(0.25, 1)), approx_percentile(e, array(0.5, 0.5)) FROM u JOIN t USING (b) GROUP BY c
+----
+x [3.0,3.0] [6,6]
+y [2.0,2.0] [5,5]
+
+SELECT a, max_by(b, e, 2), min_by(b, e, 1) FROM u GROUP BY a
+----
+1 [2] [2]
+2 [null,3] [3]

@@ -229,7 +229,7 @@ REFUSED = [
     ("SELECT * FROM edges TABLESAMPLE (10 PERCENT)", "TABLESAMPLE", "hash"),
     ("SELECT src FROM edges UNION SELECT src, dst FROM edges", "1 and 2 columns", "as many"),
     ("SELECT percentile(src, 0.5, dst) FROM edges", "percentile with the argument dst", "leave it out"),
-    ("SELECT max_by(src, dst, 2) FROM edges", "max_by with the argument 2", "leave it out"),
+    ("SELECT max_by(src, dst, 0) FROM edges", "max_by of 0 rows", "from 1 to 100000"),
     (
         "SELECT lag(w) FILTER (WHERE src > 1) OVER (ORDER BY w) FROM edges",
         "lag with FILTER OVER",
@@ -256,7 +256,17 @@ REFUSED = [
         "aggregate in that query",
     ),
     ("SELECT array(SELECT dst FROM edges) FROM edges", "a query as an argument", "collect_list"),
-    ("SELECT session_window(w, '5 minutes') FROM edges", "session_window is not kept", "lag(time) OVER"),
+    (
+        "SELECT session_window(w, '5 minutes') FROM edges",
+        "not a key of one table's groups",
+        "GROUP BY session",
+    ),
+    (
+        "SELECT count(*) FROM edges a JOIN edges b USING (w) GROUP BY session_window(a.w, '5 minutes')",
+        "not a key of one table's groups",
+        "a subquery that joins several",
+    ),
+    ("SELECT count(*) FROM edges GROUP BY session_window(w)", "a session of another form", "'10 minutes'"),
     ("SELECT window(w, '5 parsecs') FROM edges", "a window of '5 parsecs'", "minute"),
     (
         "SELECT sum(w) OVER (ORDER BY src, dst RANGE 1 PRECEDING) FROM edges",

@@ -67,6 +67,8 @@ NAMED = {
     "mean": "avg",
     "std": "stddev",
     "percentile": "percentile",
+    "max_by": "max_by",
+    "min_by": "min_by",
     "try_sum": "try_sum",
     "try_avg": "try_avg",
 }
@@ -186,7 +188,7 @@ def read_call(node: Any) -> AggregateCall:
         arguments = []
     constants: list[Any] = []
     # answers are exact, and never by chance
-    slots = {"this", "expression", "quantile", "separator", "accuracy", "deterministic", "count"}
+    slots = {"this", "expression", "quantile", "separator", "accuracy", "deterministic"}
     unread = [one for name, one in call.args.items() if isinstance(one, exp.Expression) and name not in slots]
     if type(call).__name__ in {"PercentileCont", "PercentileDisc"} or (function == "mode" and order):
         unread += order[1:]
@@ -196,7 +198,8 @@ def read_call(node: Any) -> AggregateCall:
         arguments, constants, more = arguments[:1], arguments[1:2], arguments[2:]
         unread += more
     elif function in BESTS:
-        constants = [one for one in (call.args.get("count"),) if one is not None]
+        arguments, constants, more = arguments[:2], arguments[2:3], arguments[3:]
+        unread += more
     elif function in {"first", "last"}:
         arguments, constants = arguments[:1], [ignores]
     return AggregateCall(

@@ -1,9 +1,9 @@
-"""`window(time, '10 minutes')` and `window(time, '10 minutes', '5 minutes')` in a block of a query."""
+"""`window(time, '10 minutes', '5 minutes')` and `session_window(time, '5 minutes')` in a block of a query."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.sql import parse
@@ -23,10 +23,7 @@ _MICROSECONDS = {
 NAME = "window"
 #: how the function is called where it is parsed: sqlglot takes `window(` after GROUP BY for a clause
 WINDOW = "w1ndow"
-SESSIONS = (
-    "mark where one begins, by lag(time) OVER (PARTITION BY key ORDER BY time), number them by sum(mark) "
-    "OVER (...) in a query around it, and group by key and number."
-)
+SESSION = "session_window"
 
 
 def _calls(node: Any) -> Iterator[Any]:
@@ -34,7 +31,7 @@ def _calls(node: Any) -> Iterator[Any]:
     from sqlglot import exp
 
     for one in node.walk(prune=lambda of: of is not node and isinstance(of, exp.Query)):
-        if isinstance(one, exp.Anonymous) and one.name.lower() in {WINDOW, "session_window"}:
+        if isinstance(one, exp.Anonymous) and one.name.lower() in {WINDOW, SESSION}:
             yield one
 
 
@@ -48,12 +45,11 @@ def with_time_windows(binder: Binder, node: Any) -> tuple[Any, Any]:
     calls = list(dict.fromkeys(_calls(node)))
     if not calls:
         return node, None
-    for one in calls:
-        if one.name.lower() != WINDOW:
-            raise binder.refuse(one, "session_window is not kept up to date", SESSIONS)
     if len(calls) > 1:
         raise binder.refuse(calls[1], "several windows of time", "select the other one in a subquery.")
     (call,) = calls
+    if call.name.lower() == SESSION:
+        return _with_sessions(binder, node, call)
     width, slide, start = (_microseconds(binder, call, place) for place in (1, 2, 3))
     slide = slide or width
     if not width or not 0 < slide <= width or not 2 <= len(call.expressions) <= 4:
@@ -75,10 +71,78 @@ def with_time_windows(binder: Binder, node: Any) -> tuple[Any, Any]:
         node.set("laterals", [*(node.args.get("laterals") or ()), view])
         window = exp.column(NAME, table=exp.to_identifier("rows of windows", quoted=True))
     present = exp.Not(this=exp.Is(this=call.expressions[0].copy(), expression=exp.Null()))
+    return _replaced(node, window, NAME).where(present, copy=False), window
+
+
+def _replaced(node: Any, window: Any, name: str) -> Any:
+    """A block with a struct for its windows of time."""
+    from sqlglot import exp
+
     for one in list(_calls(node)):
         plain = one.parent is node and one.arg_key == "expressions"
-        one.replace(exp.alias_(window.copy(), NAME) if plain else window.copy())
-    return node.where(present, copy=False), window
+        one.replace(exp.alias_(window.copy(), name) if plain else window.copy())
+    return node
+
+
+def _with_sessions(binder: Binder, node: Any, call: Any) -> tuple[Any, Any]:
+    """A block over its rows, each with the session in which it is: rows of the block's other keys, in order.
+
+    A session goes on while the next row is at most the gap later, and ends a gap after its last row.
+    """
+    from sqlglot import exp
+
+    gap = _microseconds(binder, call, 1)
+    source, group = node.args.get("from_") or node.args.get("from"), node.args.get("group")
+    if len(call.expressions) != 2 or not gap:
+        raise binder.refuse(call, "a session of another form", "write session_window(time, '10 minutes').")
+    keys = [_meant(one, node.expressions) for one in group.expressions] if group is not None else []
+    plain = group is not None and not any(group.args.get(one) for one in _SETS) and call in keys
+    if not plain or source is None or node.args.get("joins") or node.args.get("laterals"):
+        hint = "write GROUP BY session_window(...) of one table, or of a subquery that joins several."
+        raise binder.refuse(call, "session_window that is not a key of one table's groups", hint)
+    node, dialect = node.copy(), parse.dialect()
+    table = source.this.copy()
+    alias = exp.to_identifier(table.alias_or_name, quoted=True) if table.alias_or_name else None
+    time = f"unix_micros(CAST({call.expressions[0].sql(dialect=dialect)} AS TIMESTAMP))"
+    others = ", ".join(one.sql(dialect=dialect) for one in keys if one != call)
+    partition = f"PARTITION BY {others}" if others else ""
+    mark, number = "`begin of session`", "`number of session`"
+    over = f"OVER ({partition} ORDER BY {time})"
+    session = f"OVER (PARTITION BY {others + ', ' if others else ''}{number})"
+    begin, end = (
+        f"timestamp_micros({one}({time}) {session} + {by})" for one, by in (("min", 0), ("max", gap))
+    )
+    added = (
+        f"IF({time} <= lag({time}) {over} + {gap}, 0, 1) AS {mark}",
+        f"sum({mark}) {over} AS {number}",
+        f"named_struct('start', {begin}, 'end', {end}) AS {SESSION}",
+    )
+    where = node.args.get("where")
+    for expression in added:
+        query = exp.select("*", parse.parse_expression(expression), dialect=dialect).from_(table)
+        if expression is added[0]:
+            query = query.where(f"{time} IS NOT NULL", dialect=dialect)
+            query = query if where is None else query.where(where.this)
+        table = exp.Subquery(this=query, alias=alias and exp.TableAlias(this=alias.copy()))
+    node.set("where", None)
+    node = _replaced(node, exp.column(SESSION), SESSION).from_(table, copy=False)
+    return node, None
+
+
+#: what a GROUP BY has besides keys
+_SETS = ("rollup", "cube", "grouping_sets", "all")
+
+
+def _meant(key: Any, items: Sequence[Any]) -> Any:
+    """A key of GROUP BY that is the number or the alias of a selected expression, as that expression."""
+    from sqlglot import exp
+
+    if isinstance(key, exp.Literal) and key.this.isdigit() and 0 < int(key.this) <= len(items):
+        return items[int(key.this) - 1].unalias()
+    named = [
+        one.this for one in items if isinstance(one, exp.Alias) and one.alias.lower() == key.name.lower()
+    ]
+    return named[0] if named and isinstance(key, exp.Column) and not key.table else key
 
 
 def _microseconds(binder: Binder, call: Any, place: int) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Functions with syntax of their own, such as `CAST(a AS int)`; all others are a name and arguments.
 _OWN_SYNTAX = {
     *("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION", "SUBSTRING", "SUBSTR", "OVERLAY"),
-    *("MAX_BY", "MIN_BY", "ARGMAX", "ARGMIN", "ARG_MAX", "ARG_MIN", "PERCENTILE_APPROX"),
+    *("ARGMAX", "ARGMIN", "ARG_MAX", "ARG_MIN", "PERCENTILE_APPROX"),
     *("APPROX_PERCENTILE", "LISTAGG", "STRING_AGG"),
 }
 
@@ -198,11 +198,11 @@ def dialect() -> Any:
     names = {
         "_parse_bracket": bracket,
         "_parse_pivot_aggregation": aggregate,
-        # sqlglot drops the third argument of percentile
+        # sqlglot drops third arguments
         "FUNCTIONS": {
             name: build
             for name, build in SparkParser.FUNCTIONS.items()
-            if of_rows(build) and name != "PERCENTILE"
+            if of_rows(build) and name not in {"PERCENTILE", "MAX_BY", "MIN_BY"}
         }
         | {"EXISTS": exists},
         # sqlglot reads `a FOR b IN (...)` of PIVOT as Python's comprehension
