@@ -228,12 +228,16 @@ def _bucket(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
 
 
 @spark_function("time_bucket", _bucket, constant=[0])
-def _time_bucket(width: pa.Scalar, a: Value, begin: Value | None = None) -> Any:
+def _time_bucket(width: pa.Scalar, a: Value, begin: Value | None = None, *, result: pa.DataType) -> Any:
     size, x = int(to_numpy(width)), np.atleast_1d(to_numpy(a))
     if size <= 0:
         msg = "time_bucket of a width that is not positive"
         raise pa.ArrowInvalid(msg)
-    return x - (x - (0 if begin is None else to_numpy(begin))) % size
+    if size >= DAY:  # in days of the calendar, which may have 23 or 25 hours
+        y = local(a)
+        return to_instants(y - (y - (0 if begin is None else local(begin))) % size, result.tz)
+    first = to_instants(np.zeros(1, np.int64), result.tz) if begin is None else to_numpy(begin)
+    return x - (x - first) % size
 
 
 @spark_function("make_dt_interval", "int?, int?, int?, decimal(18,6)? -> daytime")
