@@ -152,6 +152,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
     assert "timely_spark/py.typed" in names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"timely_spark"}
+    jobs = {Path(name).name for name in names if "/share/timely_spark/jobs/" in name}
+    assert jobs == {path.name for path in ROOT.glob("jobs/*.py")}
 
 
 @pytest.mark.slow
@@ -171,7 +173,9 @@ def test_the_installed_wheel_is_what_is_imported(clean_python: Path, tmp_path: P
 @pytest.mark.campaign
 @pytest.mark.spark
 def test_the_installed_wheel_says_hello(clean_python: Path, tmp_path: Path) -> None:
-    assert _run(clean_python, ROOT / "jobs" / "hello.py", cwd=tmp_path).strip()
+    command = clean_python.with_name("timely-spark")
+    assert "connected_components" in _run(command, "job", cwd=tmp_path)
+    assert _run(command, "job", "hello", cwd=tmp_path).strip()
 
 
 @pytest.mark.campaign

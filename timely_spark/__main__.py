@@ -1,8 +1,9 @@
-"""The command line: `python -m timely_spark demo`, `run`, `status`, `inspect`, `skip`, `ui`, `prepare`."""
+"""The command line, `timely-spark`: `demo`, `job`, `run`, `status`, `inspect`, `skip`, `ui`, `prepare`."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import os
 import shlex
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +23,7 @@ from timely_spark.captured import as_pandas
 from timely_spark.demo import flow as demo
 from timely_spark.errors import BadArgument, TimelyError, with_hint
 from timely_spark.graph import seconds
+from timely_spark.graph.arguments import nearest
 from timely_spark.pipeline import read_pipeline
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.inspection import inspect
@@ -147,6 +150,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     shown.set_defaults(run=_demonstrated)
     demo.add_arguments(shown)
+    job = commands.add_parser(
+        "job",
+        help="one of the programs that are ready to run; without a name, their list",
+        description="Runs a program of the folder jobs: its own --help says what it reads and writes.",
+        usage="timely_spark job [NAME [ARGUMENT...]]",
+    )
+    job.set_defaults(run=_worked)
+    job.add_argument("name", nargs="?", help="the program")
+    job.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     ready = commands.add_parser(
         "prepare",
         help="once per machine: let Spark's sessions on it start sooner",
@@ -227,6 +239,30 @@ def _epochs(running: Query) -> None:
     for done in running.epochs():
         print(f"epoch {done.epoch}: {done.milliseconds} ms", flush=True)  # noqa: T201
     running.await_termination()
+
+
+def _jobs() -> dict[str, Path]:
+    """The programs of the folder jobs, which a wheel installs beside the package, by their names."""
+    paths = list[Path]()
+    with contextlib.suppress(metadata.PackageNotFoundError):  # it is in a zip
+        files = metadata.files("timely-spark") or []
+        paths = [Path(str(one.locate())) for one in files if one.match("*/timely_spark/jobs/*.py")]
+    paths = paths or [*Path(__file__).parents[1].glob("jobs/*.py")]
+    return {path.stem: path for path in sorted(paths) if "__main__" in path.read_text(encoding="utf-8")}
+
+
+def _worked(options: argparse.Namespace) -> int:
+    jobs = _jobs()
+    if options.name is None:
+        docs = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in jobs.values())
+        for name, doc in zip(jobs, docs, strict=True):
+            print(f"{name:22}{(doc or '').partition(chr(10))[0]}")  # noqa: T201
+        return 0
+    if (path := jobs.get(options.name)) is not None:
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, str(path), *options.arguments])  # noqa: S606 - our own
+    meant = nearest(options.name, jobs) or f"one of {', '.join(jobs)}"
+    return _failed(with_hint(f"job {options.name!r}: there is no such program", f"did you mean {meant}?"))
 
 
 def _served(options: argparse.Namespace) -> int:

@@ -1,0 +1,41 @@
+"""`timely-spark job`: the programs that there are, and how one is run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timely_spark.__main__ import main
+
+JOBS = Path(__file__).parents[2] / "jobs"
+
+
+def test_the_list_has_each_program_with_a_line_about_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["job"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    programs = {
+        path.stem for path in JOBS.glob("*.py") if "cli.run(main)" in path.read_text(encoding="utf-8")
+    }
+    assert {line.split()[0] for line in lines} >= programs >= {"wordcount", "pagerank"}
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_a_program_replaces_the_command_and_gets_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    monkeypatch.setattr(os, "execv", lambda path, argv: ran.append((path, argv)))
+    main(["job", "wordcount", "--input", "in", "--help"])
+
+    assert ran == [(sys.executable, [sys.executable, str(JOBS / "wordcount.py"), "--input", "in", "--help"])]
+
+
+def test_another_name_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["job", "page_rank"]) == 1
+
+    assert capsys.readouterr().err == (
+        "job 'page_rank': there is no such program\nHint: did you mean pagerank?\n"
+    )
