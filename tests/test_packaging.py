@@ -173,9 +173,8 @@ def test_the_installed_wheel_is_what_is_imported(clean_python: Path, tmp_path: P
 @pytest.mark.campaign
 @pytest.mark.spark
 def test_the_installed_wheel_says_hello(clean_python: Path, tmp_path: Path) -> None:
-    command = clean_python.with_name("timely-spark")
-    assert "connected_components" in _run(command, "job", cwd=tmp_path)
-    assert _run(command, "job", "hello", cwd=tmp_path).strip()
+    assert "connected_components" in _run(clean_python.with_name("timely-spark"), "job", cwd=tmp_path)
+    assert _run(clean_python, "-m", "timely_spark", "job", "hello", cwd=tmp_path).strip()
 
 
 @pytest.mark.campaign
