@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
-from tests.support.examples import of_running_query
 from tests.support.stand_ins import CheckedPatch
 from tests.support.turns import share
 
@@ -216,15 +214,6 @@ def _turn(item: pytest.Item) -> int:
     if {"spark", "broker"}.intersection(getattr(item, "fixturenames", ())):
         return 1
     return 0 if item.get_closest_marker("spark") else 2 if item.get_closest_marker("slow") else 3
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file(file_path: Path) -> Iterator[list[pytest.Collector]]:
-    """Look for docstrings' examples in files that have some, which is a fifth of the collection's time."""
-    collectors = yield
-    if file_path.suffix == ".py" and (b">>> " not in file_path.read_bytes() or of_running_query(file_path)):
-        return [one for one in collectors if not isinstance(one, DoctestModule)]
-    return collectors
 
 
 @pytest.hookimpl(wrapper=True)

@@ -126,9 +126,8 @@ class Coordinator:
         self._port_holds = {held for node in self.plan.nodes for _, held in node.ports}
         self.end_nodes = [node for node in self.plan.nodes if node.stage.kind.is_end]
         #: by step of an `expect` what it has checked
-        self.expectations = {
-            node.name: Expectation() for node in self.plan.nodes if node.stage.operator == "expect"
-        }
+        checking = (node for node in self.plan.nodes if node.template.checks_records)
+        self.expectations = {node.name: Expectation() for node in checking}
         #: pairs of a worker and a vertex with a deliverable notification, as of these positions of the inputs
         self._deliverable: set[tuple[int, int]] = set()
         self._positions: object = None

@@ -63,7 +63,8 @@ def fed_otherwise(plan: Plan, names: Iterable[str], new: Iterable[Stage]) -> lis
     Steps behind `new` ones that need it are left out: they lack what these lack.
     """
     # of an `expect` only the counts lack the past, not the records behind it
-    excused = behind(plan, (one for one in new if one.operator != "expect" and lacks_past(plan, one)))
+    lack = (one for one in new if lacks_past(plan, one))
+    excused = behind(plan, (one for one in lack if one.vertex is None or not one.vertex.checks_records))
     stages = (plan.by_name[name].stage for name in names)
     return [stage for stage in stages if stage not in excused and lacks_past(plan, stage)]
 

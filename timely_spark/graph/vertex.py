@@ -201,6 +201,9 @@ class Vertex:
     """Whether the vertex may receive records that later rounds improve: it finalises them itself, or drops
     them."""
 
+    checks_records: ClassVar[bool] = False
+    """Whether the vertex counts records that fail a condition, by `Context.expected`."""
+
     needs_frontier: ClassVar[bool] = False
     """Whether the vertex calls `compaction_frontier` without waiting: then the coordinator sends it."""
 

@@ -23,7 +23,7 @@ Action: TypeAlias = Literal["keep", "drop", "quarantine", "fail"]
 class Expect(Vertex):
     """Send the records that meet a condition by output 0; count them and the others."""
 
-    reads_time, keeps_signs = False, True
+    reads_time, keeps_signs, checks_records = False, True, True
 
     def __init__(self, predicate: Any, action: Action, diff: str | None) -> None:
         self.passing, self.action = Passing(predicate), action
