@@ -169,6 +169,8 @@ def test_a_function_refuses_arguments_that_do_not_fit(count: int) -> None:
     ("text", "says"),
     [
         ("coalesce()", "coalesce has 0 arguments"),
+        ("position('a', s, 1, 2)", "position has 4 arguments"),
+        ("substring(s, 1, 2, 3)", r"substring of \(string, int, int, int\)"),
         ("transform(array(a))", "it takes 2"),
         ("aggregate(array(a), 0)", "it takes 3 to 4"),
         ("bigint(a, a)", "it takes 1"),

@@ -509,12 +509,14 @@ def _btrim(binder: ExpressionBinder, node: Any) -> Term:
 
 @syntax("Substring")
 def _substring(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.call(node, "substring", node.this, node.args.get("start"), node.args.get("length"))
+    parts = [node.args.get(part) for part in ("start", "length")]
+    extra = node.args.get("zero_start")  # where sqlglot puts a fourth argument
+    return binder.call(node, "substring", node.this, *parts, *([] if extra is None else [extra]))
 
 
 @syntax("StrPosition")
 def _position(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.call(node, "$locate", node.args["substr"], node.this, node.args.get("position"))
+    return binder.call(node, "$locate", node.args["substr"], node.this)
 
 
 @special("locate position", 2, 3)

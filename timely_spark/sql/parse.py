@@ -164,7 +164,7 @@ def dialect() -> Any:
     needs_sqlglot()
     import inspect
 
-    from sqlglot import exp
+    from sqlglot import TokenType, exp
     from sqlglot.dialects.spark import Spark
     from sqlglot.parsers.spark import SparkParser
 
@@ -195,8 +195,16 @@ def dialect() -> Any:
         """An expression of PIVOT with its alias, where sqlglot takes no more than a call."""
         return parser._parse_alias(parser._parse_disjunction())  # noqa: SLF001 - there is no other name
 
+    def position(parser: Any) -> Any:
+        """`position(a IN b)`; with commas the function, whose other arguments sqlglot drops."""
+        arguments = parser._parse_csv(parser._parse_bitwise)  # noqa: SLF001 - there is no other name
+        if len(arguments) == 1 and parser._match(TokenType.IN):  # noqa: SLF001
+            return exp.StrPosition(this=parser._parse_bitwise(), substr=arguments[0])  # noqa: SLF001
+        return exp.Anonymous(this="position", expressions=arguments)
+
     names = {
         "_parse_bracket": bracket,
+        "_parse_position": position,
         "_parse_pivot_aggregation": aggregate,
         # sqlglot drops third arguments
         "FUNCTIONS": {
