@@ -244,10 +244,13 @@ def _epochs(running: Query) -> None:
 def _jobs() -> dict[str, Path]:
     """The programs of the folder jobs, which a wheel installs beside the package, by their names."""
     sources = Path(__file__).parents[1] / "jobs"
-    paths = [*sources.glob("*.py")] if (sources / "cli.py").is_file() else []
-    with contextlib.suppress(metadata.PackageNotFoundError):  # it is in a zip
-        files = metadata.files("timely-spark") or []
-        paths = paths or [Path(str(one.locate())) for one in files if one.match("*/timely_spark/jobs/*.py")]
+    paths = list[Path]()
+    if (sources / "cli.py").is_file():
+        paths = [*sources.glob("*.py")]
+    else:
+        with contextlib.suppress(metadata.PackageNotFoundError):  # it is in a zip
+            files = metadata.files("timely-spark") or []
+            paths = [Path(str(one.locate())) for one in files if one.match("*/timely_spark/jobs/*.py")]
     return {path.stem: path for path in sorted(paths) if "__main__" in path.read_text(encoding="utf-8")}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from tests.support.orders import Version
 from timely_spark.times import Descending
 
 
@@ -65,34 +65,6 @@ def test_a_loop_has_inner_times_that_a_feedback_increases(seed: int) -> None:
             graph.add_edge(src, dst, length=length)
     expected = nx.single_source_dijkstra_path_length(graph, "root", weight="length")
     assert results["distances"].rows()[0] == sorted((n, d) for n, d in expected.items() if n != "root")
-
-
-@dataclass(frozen=True)
-class Version:
-    """Pairs of numbers in their product order, a partial one."""
-
-    major: int
-    minor: int
-
-    @classmethod
-    def least(cls) -> Version:
-        return cls(0, 0)
-
-    @classmethod
-    def decode(cls, data: Any) -> Version:
-        return cls(*data)
-
-    def encode(self) -> list[int]:
-        return [self.major, self.minor]
-
-    def less_equal(self, other: Version) -> bool:
-        return self.major <= other.major and self.minor <= other.minor
-
-    def join(self, other: Version) -> Version:
-        return Version(max(self.major, other.major), max(self.minor, other.minor))
-
-    def order_key(self) -> tuple[int, int]:
-        return self.major, self.minor
 
 
 def timed(time: Any, batch: pa.Table) -> Iterator[tuple[int, ...]]:

@@ -553,9 +553,7 @@ class Coordinator:
         self.to_spread = dict(snapshot.get("to_spread", {}))
         self.not_spread = snapshot.get("not_spread", "")
         self.negatives = {step: (n, text) for step, (n, text) in snapshot.get("negatives", {}).items()}
-        self.expectations |= {
-            step: Expectation.read(counts) for step, counts in snapshot.get("expectations", {}).items()
-        }
+        self.expectations |= Expectation.by_step(snapshot.get("expectations", {}))
         self.lacking = dict(snapshot.get("lacking", {}))
         return self
 

@@ -208,10 +208,7 @@ class Aggregating(Joins):
 
     def _grouped_by(self, node: Any, items: Sequence[tuple[str | None, Any]]) -> Any:
         """A key of GROUP BY as a tree: an expression, the number of a selected one, or its alias."""
-        from sqlglot import exp
-
-        if isinstance(node, exp.Literal) and node.this.isdigit() and not node.is_string:
-            place = int(node.this) - 1
+        if (place := calls.place_of(node)) is not None:
             if not 0 <= place < len(items):
                 raise self.binder.refuse(node, f"GROUP BY {node.this}", f"there are {len(items)} columns.")
             node = items[place][1]

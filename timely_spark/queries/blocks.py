@@ -297,9 +297,8 @@ class Block(Aggregating):
 
         entries: list[Any] = []
         for one in orders_of(order, len(items)):
-            ordered, place = one.this, None
-            if isinstance(ordered, exp.Literal) and ordered.this.isdigit() and not ordered.is_string:
-                place = int(ordered.this) - 1
+            ordered, place = one.this, calls.place_of(one.this)
+            if place is not None:
                 if not 0 <= place < len(items):
                     raise self.binder.refuse(
                         one, f"ORDER BY {ordered.this}", f"there are {len(items)} columns."

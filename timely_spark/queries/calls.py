@@ -251,6 +251,12 @@ def aggregates_in(node: Any) -> Iterator[Any]:
         yield from aggregates_in(one)
 
 
+def place_of(node: Any) -> int | None:
+    """The place of the selected column that a number in GROUP BY or ORDER BY means; None of other trees."""
+    digits = type(node).__name__ == "Literal" and not node.is_string and node.this.isdigit()
+    return int(node.this) - 1 if digits else None
+
+
 def windows_in(node: Any) -> Iterator[Any]:
     """The window functions of a query block in an expression."""
     from sqlglot import exp

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from timely_spark.queries import calls
 from timely_spark.sql import parse
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ def _meant(key: Any, items: Sequence[Any]) -> Any:
     """A key of GROUP BY that is the number or the alias of a selected expression, as that expression."""
     from sqlglot import exp
 
-    if isinstance(key, exp.Literal) and key.this.isdigit() and 0 < int(key.this) <= len(items):
-        return items[int(key.this) - 1].unalias()
+    if (place := calls.place_of(key)) is not None and 0 <= place < len(items):
+        return items[place].unalias()
     named = [
         one.this for one in items if isinstance(one, exp.Alias) and one.alias.lower() == key.name.lower()
     ]

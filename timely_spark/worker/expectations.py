@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +37,12 @@ class Expectation:
         return counts if self.first is None else f"{counts}, first {self.first[1]} in epoch {self.first[0]}"
 
     @classmethod
-    def read(cls, encoded: dict[str, Any]) -> Expectation:
-        """The one that `dataclasses.asdict` wrote, through JSON."""
-        first = encoded["first"]
-        return cls(encoded["checked"], encoded["failed"], None if first is None else (first[0], first[1]))
+    def by_step(cls, encoded: Mapping[str, Mapping[str, Any]]) -> dict[str, Expectation]:
+        """By step the one that `dataclasses.asdict` wrote, through JSON."""
+        return {
+            step: cls(counts["checked"], counts["failed"], counts["first"] and tuple(counts["first"]))
+            for step, counts in encoded.items()
+        }
 
     def warning(self, step: str, where: Any, condition: str) -> str:
         """The warning of the first records that failed; `where`: the user's line that made the step."""

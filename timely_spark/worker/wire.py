@@ -278,12 +278,6 @@ class Report(Item):
         parts = list(parts)
         if not parts:
             return cls()
-        refused: dict[str, Refused] = defaultdict(Refused)
-        for name, rows in chain.from_iterable(part.refused.items() for part in parts):
-            refused[name] += rows
-        expectations: dict[str, Expectation] = defaultdict(Expectation)
-        for name, counts in chain.from_iterable(part.expectations.items() for part in parts):
-            expectations[name] += counts
         return cls(
             deltas=_sum_of_changes(part.deltas for part in parts),
             pending=_sum_of_changes(part.pending for part in parts),
@@ -292,13 +286,13 @@ class Report(Item):
             advanced=dict(chain.from_iterable(part.advanced.items() for part in parts)),
             seen=highest(part.seen for part in parts),
             late=totals(part.late for part in parts),
-            refused=refused,
+            refused=_sum_by_name(Refused(), (part.refused for part in parts)),
             read=totals(part.read for part in parts),
             quarantined=totals(part.quarantined for part in parts),
             loops=LoopCounts.sum(part.loops for part in parts if part.loops != _NO_LOOPS),
             loads=sorted((load for part in parts for load in part.loads), key=astuple),
             negatives=sorted(one for part in parts for one in part.negatives),
-            expectations=expectations,
+            expectations=_sum_by_name(Expectation(), (part.expectations for part in parts)),
             outputs=sorted({(sink, epoch) for part in parts for sink, epoch in part.outputs}),
             stats=totals(part.stats for part in parts),
         )
@@ -309,12 +303,15 @@ class Report(Item):
         return cls(**values | {name: read(values[name]) for name, read in _READ.items() if name in values})
 
 
+#: what `Report.sum` adds up by name
+Sum = TypeVar("Sum", Refused, Expectation)
+
 #: how the fields of a `Report` are read that JSON does not hold as they are
 _READ: dict[str, Callable[[Any], Any]] = {
     "refused": lambda of: {source: Refused(**counts) for source, counts in of.items()},
     "loads": lambda of: [Load(**load) for load in of],
     "negatives": lambda of: [Negatives(**one) for one in of],
-    "expectations": lambda of: {step: Expectation.read(counts) for step, counts in of.items()},
+    "expectations": Expectation.by_step,
     "loops": lambda of: LoopCounts(**of),
 }
 
@@ -325,6 +322,14 @@ def _sum_of_changes(parts: Iterable[list[Change]]) -> list[Change]:
     for at, time, n in chain.from_iterable(parts):  # times are lists, perhaps of lists
         sums.setdefault((at, str(time)), [time, 0])[1] += n
     return [(at, time, n) for (at, _), (time, n) in sorted(sums.items()) if n]
+
+
+def _sum_by_name(unit: Sum, parts: Iterable[dict[str, Sum]]) -> dict[str, Sum]:
+    """The sums by name of what has a `+`, of which `unit` is the unit."""
+    sums: dict[str, Sum] = {}
+    for name, one in chain.from_iterable(part.items() for part in parts):
+        sums[name] = sums.get(name, unit) + one
+    return sums
 
 
 def totals(parts: Iterable[dict[str, int]]) -> dict[str, int]:

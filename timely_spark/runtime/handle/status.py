@@ -138,13 +138,13 @@ class Status:
             *[self.after.manifest.slow] * bool(self.after.manifest.slow),
             *[counts] * bool(negatives),
             *(text for _, text in negatives.values()),
-            *(
-                f"expectation {step!r}  {counts}"
-                for step, counts in self.after.manifest.expectations.items()
-                if counts.failed
-            ),
+            *self._expectations(failed=True),
             *[past + results] * bool(past),
         ]
+
+    def _expectations(self, *, failed: bool) -> list[str]:
+        counted = self.after.manifest.expectations.items()
+        return [f"expectation {step!r}  {one}" for step, one in counted if bool(one.failed) is failed]
 
     def steps(self) -> list[tuple[str, str, int | None]]:
         """By step, or box of the steps of one call, its frontier and the bytes of its state."""
@@ -197,8 +197,7 @@ class Status:
         yield f"delivered  {listed([f'{name}: {one}' for name, one in manifest.outputs.items()]) or 'none'}"
         if manifest.late:
             yield f"late rows  {listed([f'{name}: {n}' for name, n in manifest.late.items()])}"
-        met = (step for step, counts in manifest.expectations.items() if not counts.failed)
-        yield from (f"expectation {step!r}  {manifest.expectations[step]}" for step in met)
+        yield from self._expectations(failed=False)
         yield from self.warnings
         if after.summary.unnamed:
             yield unnamed_in_words(after.summary.unnamed)

@@ -27,7 +27,7 @@ Format = Literal["parquet", "arrow", "csv"]
 OWNER = "_timely_spark.json"
 #: Marks the end of a capture: there is no later epoch.
 COMPLETE = "_complete"
-_EPOCH = re.compile(r"(epoch|snapshot)-\d{20}\.\w+")
+_EPOCH = re.compile(r"(?:epoch|snapshot)-(\d{20})\.\w+")
 #: Rows of a row group, or record batch.
 _GROUP = 1 << 20
 
@@ -94,8 +94,8 @@ class FolderSink(Sink):
 
     def last(self) -> int:
         """The last epoch that has a file."""
-        names = filter(_EPOCH.fullmatch, Files(self.path).names("."))
-        return max((int(name[name.index("-") + 1 : name.index(".")]) for name in names), default=-1)
+        matches = map(_EPOCH.fullmatch, Files(self.path).names("."))
+        return max((int(match[1]) for match in matches if match), default=-1)
 
     def _owner(self) -> dict[str, Any] | None:
         """What the folder says of its output; None if it says nothing, or is not a folder."""

@@ -146,8 +146,7 @@ class Manifest:
     @property
     def expectations(self) -> dict[str, Expectation]:
         """By step of an `expect` what it has checked since the flow began."""
-        encoded = self.coordinator.get("expectations", {})
-        return {step: Expectation.read(counts) for step, counts in encoded.items()}
+        return Expectation.by_step(self.coordinator.get("expectations", {}))
 
     @property
     def state_bytes(self) -> dict[str, int]:
