@@ -72,6 +72,7 @@ from timely_spark.graph import (
     locate_errors,
     project,
     projected,
+    word,
 )
 from timely_spark.operators.aggregate import large_sums
 from timely_spark.operators.rows import check_function, computed, map_records
@@ -137,4 +138,5 @@ __all__ = [
     "reduced",
     "same",
     "transient",
+    "word",
 ]

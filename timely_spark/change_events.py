@@ -24,7 +24,7 @@ from timely_spark.authors import (
 )
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError, excerpt
-from timely_spark.graph import Expression, SchemaLike, as_schema, names, refuse
+from timely_spark.graph import Expression, SchemaLike, as_schema, names, word
 from timely_spark.operators.sql import expression
 from timely_spark.runtime.errors import BadRecord
 from timely_spark.runtime.sources.messages import Json
@@ -122,10 +122,7 @@ def debezium(
         BadArgument: `on_bad_record` is another word.
         VertexError: at run time: there is a bad record.
     """
-    if on_bad_record not in {"fail", "quarantine"}:
-        refuse(
-            on_bad_record, what="on_bad_record", expected='"fail" or "quarantine"', hint="write one of them."
-        )
+    word("on_bad_record", on_bad_record, ("fail", "quarantine"), step="debezium")
     decoder = None
     check_columns("debezium", events.schema, _EVENT if schema is None else ["value"])
     if schema is None:

@@ -22,6 +22,7 @@ from timely_spark.graph import (
     integer,
     locate_errors,
     refuse,
+    word,
 )
 from timely_spark.input_streams import Input, Source
 from timely_spark.streams import Scope
@@ -171,9 +172,7 @@ class Inputs:
         limits = {"files_per_epoch": files_per_epoch, "max_bytes_per_epoch": max_bytes_per_epoch}
         files, size = (limit if limit is None else integer(what, limit) for what, limit in limits.items())
         folder = Folder.of(name, caller(), path, format, filesystem, defaults=defaults)
-        if on_bad_file not in ("fail", "quarantine"):
-            hint = "leave it out, or write on_bad_file='quarantine'"
-            refuse(on_bad_file, what="on_bad_file", expected="'fail' or 'quarantine'", hint=hint)
+        word("on_bad_file", on_bad_file, ("fail", "quarantine"), step="files")
         inspected, folder = folder.inspect(schema, quarantine=on_bad_file == "quarantine")
         bad = QUARANTINED if on_bad_file == "quarantine" else None
         source = self._source(name, inspected, epoch, max_jump, bad)
@@ -511,10 +510,7 @@ class Inputs:
         """
         from timely_spark.runtime.handle.input_handle import InputHandle
 
-        clock: Any = epochs
-        if not isinstance(clock, str) or clock not in ("clock", "manual"):
-            msg = f"input {name!r}: epochs={epochs!r}"
-            raise GraphError(msg, where=caller(), hint="give 'clock' or 'manual'.")
+        word("epochs", epochs, ("clock", "manual"), step=f"input {name!r}", error=GraphError)
         stream = replace(self._input(Input, name, [as_schema(schema)], epochs, origin="handle"), source=name)
         self._handles[name] = InputHandle(name, stream.schema, epochs=epochs)
         return stream

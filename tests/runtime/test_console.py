@@ -19,6 +19,7 @@ import timely_spark as ts
 from tests.support.browser import CHROMIUM, NONE, Browser
 from timely_spark.__main__ import main
 from timely_spark.runtime.handle import console
+from timely_spark.runtime.handle.charts import line_chart, seconds_text
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.history import History, PastBatch
 from timely_spark.runtime.handle.page import Asked
@@ -475,3 +476,11 @@ def test_no_page_is_wider_than_its_window(
         assert (ground == "rgb(13, 17, 23)") == bool(flow % 2)
         assert len(browser.picture()) > 5000
     assert browser.complaints == []
+
+
+def test_a_limit_far_above_all_values_does_not_flatten_them() -> None:
+    for limit, drawn in ((0.04, True), (2.0, False)):
+        chart = line_chart("latency", {"": [(0, 0.01), (1, 0.02)]}, x="time", y=seconds_text, limit=limit)
+        assert ('class="limit"' in chart) == drawn
+        assert (f"the limit is {seconds_text(limit)}" in chart) != drawn
+        assert f">{seconds_text(limit if drawn else 0.02)}</text>" in chart

@@ -19,6 +19,7 @@ from timely_spark.graph.arguments import (
     seconds,
     truth,
     with_checked_arguments,
+    word,
 )
 from timely_spark.graph.caller import caller, offset, placed, start_of_text
 from timely_spark.graph.expressions import (
@@ -109,4 +110,5 @@ __all__ = [
     "start_of_text",
     "truth",
     "with_checked_arguments",
+    "word",
 ]

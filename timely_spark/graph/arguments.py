@@ -211,6 +211,31 @@ def refuse(value: object, *, what: str, expected: str, hint: str) -> NoReturn:
     raise BadArgument(msg, where=caller(), hint=hint)
 
 
+def word(
+    what: str,
+    value: Any,
+    words: Iterable[str],
+    *,
+    step: str = "",
+    error: type[TimelyError] = BadArgument,
+    hint: str = "",
+) -> None:
+    """Check that an argument is one of some words. `step`: whose argument it is.
+
+    >>> word("format", "arow", ["parquet", "arrow"], step="to_files")
+    Traceback (most recent call last):
+    timely_spark.errors.BadArgument: to_files: format='arow' is not 'parquet' or 'arrow' (...)
+    Hint: did you mean 'arrow'?
+    """
+    if isinstance(value, str) and value in words:
+        return
+    *others, last = map(repr, words)
+    msg = f"{step}: " * bool(step) + f"{what}={value!r} is not {', '.join(others)} or {last}"
+    close = nearest(value, words) if isinstance(value, str) else None
+    meant = "write one of them." if close is None else f"did you mean {close!r}?"
+    raise error(msg, where=caller(), hint=hint or meant)
+
+
 def truth(what: str, value: Any, *, or_none: bool = False) -> None:
     """Check an argument that is True or False, or perhaps None.
 

@@ -13,7 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.authors import DIFF, GROUP, Logic, algorithm, caller, computed, integer, numbers, reduced
+from timely_spark.authors import (
+    DIFF,
+    GROUP,
+    Logic,
+    algorithm,
+    caller,
+    computed,
+    integer,
+    numbers,
+    reduced,
+    word,
+)
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs.dynamic_frontier import by_frontier
@@ -263,10 +274,8 @@ def _weights(iterations: int, damping: float, unit: int | None, powers: pa.Table
 
 def _shares(iterations: int | None, dangling: Any, start: Any) -> bool:
     """Whether ranks are computed from powers; checks the words."""
-    if dangling not in ("drop", "spread") or start not in ("unit", "uniform"):
-        msg = f"pagerank: dangling={dangling!r}, start={start!r}"
-        hint = 'give dangling="drop" or "spread", and start="unit" or "uniform".'
-        raise GraphError(msg, where=caller(), hint=hint)
+    word("dangling", dangling, ("drop", "spread"), step="pagerank", error=GraphError)
+    word("start", start, ("unit", "uniform"), step="pagerank", error=GraphError)
     shares: bool = dangling == "spread" or start == "uniform"
     if shares and iterations is None:
         msg = f"pagerank: iterations=None, dangling={dangling!r}, start={start!r}"

@@ -20,6 +20,7 @@ from timely_spark.authors import (
     flat,
     large_sums,
     numbers,
+    word,
 )
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.streams import Stream
@@ -175,9 +176,7 @@ def _check(stream: Any, value: Any, op: Any) -> pa.DataType:
     if not isinstance(stream, Stream):
         msg = f"all_reduce got a {type(stream).__name__}, not a stream"
         raise GraphError(msg, where=caller(), hint="give collection.stream, the changes of the collection.")
-    if not isinstance(op, str) or op not in _REDUCE:
-        msg = f"all_reduce: op={op!r}"
-        raise GraphError(msg, where=caller(), hint=f"give one of {list(_REDUCE)}.")
+    word("op", op, _REDUCE, step="all_reduce", error=GraphError)
     check_columns("all_reduce", stream.schema, [value])
     kind = stream.schema.field(value).type
     element = kind.value_type if pa.types.is_list(kind) else None

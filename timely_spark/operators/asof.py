@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import caller, check_columns, composed, operator
+from timely_spark.graph import caller, check_columns, composed, operator, word
 from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.event_time import Duration, length, time_type
 from timely_spark.operators.expire import Per, check_per, checked_expire, options_text
@@ -125,13 +125,8 @@ class Checked:
     ) -> Checked:
         """Check the arguments."""
         listed = key_columns("asof_join", left, by) if by else ()
-        for what, value, valid in (
-            ("direction", direction, get_args(Direction)),
-            ("how", how, ("left", "inner")),
-        ):
-            if value not in valid:
-                msg = f"asof_join: {what}={value!r}"
-                raise SchemaError(msg, where=caller(), hint=f"give one of {', '.join(valid)}.")
+        word("direction", direction, get_args(Direction), step="asof_join", error=SchemaError)
+        word("how", how, ("left", "inner"), step="asof_join", error=SchemaError)
         kind = _time(left, right, on, listed)
         limit = (1 << 64) - 1 if tolerance is None else length("asof_join", "tolerance", tolerance, kind)
         extra = tuple(other_columns("asof_join", left, right, (*listed, on)))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import TimelyError, excerpt
-from timely_spark.graph import Expression, Vertex, operator, refuse
+from timely_spark.graph import Expression, Vertex, operator, word
 from timely_spark.operators.retractions import retractions_in
 from timely_spark.operators.rows import Passing, check_predicate, text_of
 from timely_spark.operators.sql import expression
@@ -97,9 +97,8 @@ def expect(
 
 def expected(stream: Stream, name: str, condition: Any, action: Any, *, diff: str | None) -> Stream:
     """The step of an `expect`."""
-    if action not in get_args(Action):
-        hint = "'keep' only counts the records that fail; see `expect` for the others."
-        refuse(action, what="expect: action", expected=" or ".join(map(repr, get_args(Action))), hint=hint)
+    hint = "'keep' only counts the records that fail; see `expect` for the others."
+    word("action", action, get_args(Action), step="expect", hint=hint)
     predicate = expression("expect", condition, stream.schema)
     check_predicate("expect", stream, predicate)
     return stream.then(

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Partitioner, States, Vertex, caller, integer, operator
+from timely_spark.graph import Partitioner, States, Vertex, caller, integer, operator, word
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, Indices, replaced
 from timely_spark.state.buffering import BufferingVertex
@@ -121,12 +121,8 @@ def latest(keys: Sequence[str], hashed: Hashes, table: pa.Table) -> tuple[Hashes
 
 def check_per(operator: str, per: Any) -> None:
     """Check `per`: the records up to each time, or those of the time alone."""
-    if per not in get_args(Per):
-        hint = "give 'accumulated' or 'time'."
-        if operator == "aggregate":
-            hint += ' A column called "per" is written aggregate({"per": ...}).'
-        msg = f"{operator}: per={per!r}"
-        raise SchemaError(msg, where=caller(), hint=hint)
+    hint = 'a column called "per" is written aggregate({"per": ...}).' if operator == "aggregate" else ""
+    word("per", per, get_args(Per), step=operator, error=SchemaError, hint=hint)
 
 
 def options_text(*, per: Per = "accumulated", expire: int | None = None) -> str:

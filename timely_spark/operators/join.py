@@ -21,6 +21,7 @@ from timely_spark.graph import (
     describe,
     names,
     operator,
+    word,
 )
 from timely_spark.operators.expire import Per, check_per, checked_expire, latest, options_text
 from timely_spark.operators.retractions import check_no_retractions, retractions_in
@@ -382,9 +383,7 @@ def keys_text(keys: Keys) -> str:
 
 def check_how(how: Any, left: pa.Schema, right: pa.Schema, keys: Keys) -> None:
     """Check the kind of a join; the keys of a right or outer join come from both sides."""
-    if how not in get_args(How):
-        msg = f"join: how={how!r}"
-        raise SchemaError(msg, where=caller(), hint=f"give one of {', '.join(get_args(How))}.")
+    word("how", how, get_args(How), step="join", error=SchemaError)
     if how in {"right", "outer"}:
         for a, b in zip(*keys, strict=True):
             kinds = left.field(a).type, right.field(b).type

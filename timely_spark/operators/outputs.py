@@ -23,6 +23,7 @@ from timely_spark.graph import (
     operator,
     path_text,
     refuse,
+    word,
 )
 from timely_spark.operators.exactly_once import ExactlyOnce
 from timely_spark.operators.output_vertex import OutputVertex, ProbeVertex
@@ -402,9 +403,7 @@ def to_files(
         GraphError: the stream is in a loop, or there is no such format.
         SchemaError: the stream has a column `epoch`.
     """
-    if format not in {"parquet", "arrow", "csv"}:
-        msg = f"to_files: format={format!r}"
-        raise GraphError(msg, where=caller(), hint="give 'parquet', 'arrow' or 'csv'.")
+    word("format", format, ("parquet", "arrow", "csv"), step="to_files", error=GraphError)
     folder = absolute(path_text(path, "give a folder for this output alone"))
     return add_output(
         stream, "to_files", name, "files", "epoch", path=folder, format=format, overwrite=overwrite
@@ -543,9 +542,7 @@ def add_output(
     """Add an output to the flow. Its sink gets the options, and records of equal `by` in their order."""
     if kind != "inspect":
         stream.check_outside(operator)
-    if release not in ("epoch", "arrival"):
-        msg = f"{operator}: release={release!r}"
-        raise GraphError(msg, where=caller(), hint="give 'epoch' or 'arrival'.")
+    word("release", release, ("epoch", "arrival"), step=operator, error=GraphError)
     schema = stream.schema if added is None else stream.schema.append(pa.field(added, pa.int32()))
     has_epochs = kind in {"memory", "files"} or options.get("epoch")
     epoch = [pa.field("epoch", pa.int64())] if has_epochs else []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.authors import DIFF, GROUP, flat, numbers
+from timely_spark.authors import DIFF, GROUP, changes, flat, numbers
 from timely_spark.operators.aggregate import large_sums, too_large_sum
 from timely_spark.queries.sorting import Order, ranks, rows_in_order
 from timely_spark.state.arrow import Longs, Mask, replaced
@@ -76,8 +76,7 @@ class GroupRecords:
         present = self.where(np.logical_and.reduce([self.valid(one) for one in columns]))
         labels = [*(ranks(present.table.column(one)) for one in columns), present.of]
         order = np.lexsort(labels)
-        new = np.ones(len(order), np.bool_)
-        new[1:] = np.logical_or.reduce([np.diff(one[order]) != 0 for one in labels])
+        new = np.logical_or.reduce([changes(one[order]) for one in labels])
         table = present.table.take(pa.array(order[new]))
         return GroupRecords(replaced(table, DIFF, np.ones(table.num_rows, np.int64)), self.count)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timely_spark.errors import TimelyError, with_hint
-from timely_spark.graph import refuse
+from timely_spark.graph import word
 
 _HINT = (
     "look for deletes that are sent twice, updates whose old record is not the one that was inserted, late "
@@ -49,6 +49,4 @@ _OTHERWISE = {
 
 def check_on_negative(on_negative: Any) -> None:
     """Refuse what is no `on_negative`."""
-    if not isinstance(on_negative, str) or on_negative not in _OTHERWISE:
-        hint = f"{_OTHERWISE['raise']}; {_OTHERWISE['warn']}."
-        refuse(on_negative, what="on_negative", expected='"warn" or "raise"', hint=hint)
+    word("on_negative", on_negative, _OTHERWISE, hint=f"{_OTHERWISE['raise']}; {_OTHERWISE['warn']}.")

@@ -80,16 +80,20 @@ def line_chart(
         lines: by label the points.
         x: what the axis shows.
         y: a value in words; and `x_text` a place on the axis.
-        limit: a value at which a line is drawn across.
+        limit: a value at which a line is drawn across, unless all values are far below it: they would be
+            one flat line, so the title has it then.
     """
     points = [point for line in lines.values() for point in line]
     if not points:
         return ""
     legend = len(lines) > 1
+    highest = max(value for _, value in points)
+    if limit is not None and highest < limit / 4:
+        title, limit = f"{title}; the limit is {y(limit)}", None
     width, height = 460, 180
     inner = width - _LEFT - 10
     low, right = min(at for at, _ in points), max(at for at, _ in points)
-    high = max([value for _, value in points] + [limit or 0]) or 1.0
+    high = max(highest, limit or 0.0) or 1.0
     bottom = height - _BELOW
 
     def place(at: float, value: float) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.errors import BadArgument, SchemaError
-from timely_spark.graph import as_schema, caller, integer, refuse, seconds
+from timely_spark.graph import as_schema, caller, integer, refuse, seconds, word
 from timely_spark.runtime.sources.avro import Avro
 from timely_spark.runtime.sources.delta_begin import read_time
 from timely_spark.runtime.sources.kafka import METADATA, KafkaSource, Topics
@@ -44,10 +44,8 @@ def kafka_source(
         refuse(topics, what="topics", expected="a text, or a list of texts", hint="name the topics.")
     if not isinstance(servers, str) or not servers:
         refuse(servers, what="servers", expected="a text", hint='as in "host1:9092,host2:9092"')
-    for what, value, other in (("on_bad_record", on_bad_record, "quarantine"), ("on_lost", on_lost, "skip")):
-        if value not in ("fail", other):
-            hint = f'leave it out, or write {what}="{other}"'
-            refuse(value, what=what, expected=f"'fail' or '{other}'", hint=hint)
+    word("on_bad_record", on_bad_record, ("fail", "quarantine"), step="kafka")
+    word("on_lost", on_lost, ("fail", "skip"), step="kafka")
     if not isinstance(options, Mapping | None):
         hint = 'as in options={"security.protocol": "SSL"}'
         refuse(type(options), what="options", expected="a dict", hint=hint)
@@ -77,9 +75,8 @@ def kafka_source(
 
 def _decoder(form: Any, schema: Any) -> Decoder:
     form = form if form is not None else "bytes" if schema is None else "json"
-    if form not in ("bytes", "json", "avro"):
-        hint = "read other formats as bytes, and decode them in a step of the flow."
-        refuse(form, what="format", expected="'bytes', 'json' or 'avro'", hint=hint)
+    hint = "read other formats as bytes, and decode them in a step of the flow."
+    word("format", form, ("bytes", "json", "avro"), step="kafka", hint=hint)
     if form == "bytes":
         if schema is not None:
             hint = "leave it out: the column is called value."
