@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter, defaultdict
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,8 +172,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Of several processes the first one then has the long tests that start processes of their own, and all of
     the common session and of the broker: one warm JVM each. The others begin with the shortest tests, and
     take from the end of the first one's when they have none left: the slow tests without Spark, and at last
-    some of the common session's. Files with many tests come before others, as such tests are short: what
-    another process takes is worth a session.
+    some of the common session's. Tests of the broker and of Delta tables come before others of the session: a
+    second broker, and Delta's first statements in another session, cost more than most tests. Then files with
+    many tests come before others, as such tests are short: what another process takes is worth a session.
     """
     for item in items:
         names = getattr(item, "fixturenames", ())
@@ -187,10 +189,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("campaign")]
     turns = {item: (_turn(item), item.path) for item in items}
     many = Counter(turns.values())
-    items.sort(key=lambda item: (turns[item][0], -many[turns[item]]))
+    items.sort(key=lambda item: (turns[item][0], _warmth(item), -many[turns[item]]))
 
 
-#: The tests here are laws, and what is slow of them has cases by the hundred: one of four runs by default.
+#: The tests here are laws, and what is slow of them has cases by the hundred: one of eight runs by default.
 LAWS = {"coordinator", "differential", "graphs", "laws", "oracle", "times", "worker"}
 
 
@@ -201,7 +203,7 @@ def _share(items: list[pytest.Item]) -> None:
     for item in items:
         function, mark = item.nodeid.partition("[")[0], item.get_closest_marker("share")
         if mark or (item.get_closest_marker("slow") and item.path.parent.name in LAWS):
-            parts[function] = mark.args[0] if mark else 4
+            parts[function] = mark.args[0] if mark else 8
             if not item.get_closest_marker("campaign"):
                 cases[function][item.nodeid] = item
     for function, of in cases.items():
@@ -214,6 +216,20 @@ def _turn(item: pytest.Item) -> int:
     if {"spark", "broker"}.intersection(getattr(item, "fixturenames", ())):
         return 1
     return 0 if item.get_closest_marker("spark") else 2 if item.get_closest_marker("slow") else 3
+
+
+def _warmth(item: pytest.Item) -> int:
+    """What a test of the common session needs that is slow the first time: a broker, Delta, or neither."""
+    if "broker" in getattr(item, "fixturenames", ()):
+        return 0
+    return 1 if _turn(item) == 1 and _meets_delta(item.path) else 2
+
+
+@cache
+def _meets_delta(path: Path) -> bool:
+    """Whether a file names Delta, or looks at tables by `rows_of` of `tests/support/tables.py`."""
+    text = path.read_bytes()
+    return b"delta" in text or b"rows_of" in text
 
 
 @pytest.hookimpl(wrapper=True)

@@ -401,6 +401,7 @@ def test_naiad_throughput_conserves_the_count(workers: int) -> None:
     }
 
 
+@pytest.mark.slow
 @EACH_WORKERS
 def test_naiad_latency_k_iterations_are_k_notifications(workers: int) -> None:
     k = 30

@@ -144,6 +144,7 @@ def test_a_bulk_synchronous_loop_takes_one_round_per_iteration(iterations: int, 
     assert sorted(simulation.captured["out"].epochs) == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("iterations", [1, 5, 20])
 def test_two_exchanges_per_iteration_take_two_rounds(iterations: int) -> None:
     simulation = Simulation(barriers(iterations, exchanges=2), workers=3)

@@ -35,6 +35,12 @@ def parsed() -> dict[Path, ast.Module]:
     return {path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 
 
+@pytest.fixture(scope="module")
+def nodes(parsed: dict[Path, ast.Module]) -> dict[Path, list[ast.AST]]:
+    """All of each module's syntax tree, the outer before the inner."""
+    return {path: list(ast.walk(tree)) for path, tree in parsed.items()}
+
+
 SAYING_NOTHING = {"utils", "util", "helpers", "common", "misc", "core"}
 
 
@@ -52,9 +58,8 @@ def test_a_module_is_named_after_a_concept_short_and_documented(parsed: dict[Pat
 ALIKE = {"consolidate", "explain_row", "inspect", "main", "run"}
 
 
-def test_one_name_means_one_thing(parsed: dict[Path, ast.Module]) -> None:
-    nodes = [node for tree in parsed.values() for node in ast.walk(tree)]
-    classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+def test_one_name_means_one_thing(parsed: dict[Path, ast.Module], nodes: dict[Path, list[ast.AST]]) -> None:
+    classes = Counter(node.name for of in nodes.values() for node in of if isinstance(node, ast.ClassDef))
     defined = [
         {node.name for node in tree.body if isinstance(node, ast.FunctionDef)} for tree in parsed.values()
     ]
@@ -105,12 +110,12 @@ SECTIONS = ["Args", "Returns", "Columns", "Example", "Raises", "Source"]
 HEAD = re.compile(rf"^(?:\*\*)?({'|'.join(SECTIONS)}):", re.MULTILINE)
 
 
-def test_sections_of_docstrings_have_one_order(parsed: dict[Path, ast.Module]) -> None:
+def test_sections_of_docstrings_have_one_order(nodes: dict[Path, list[ast.AST]]) -> None:
     documented = (ast.FunctionDef, ast.ClassDef)
     texts = {
         f"{path}: {node.name}": ast.get_docstring(node) or ""
-        for path, tree in parsed.items()
-        for node in ast.walk(tree)
+        for path, of in nodes.items()
+        for node in of
         if isinstance(node, documented)
     }
     found = {name: [SECTIONS.index(head) for head in HEAD.findall(text)] for name, text in texts.items()}
@@ -131,15 +136,16 @@ def test_arguments_after_the_second_are_keyword_only_or_required() -> None:
     assert wrong == [], "put a * before it"
 
 
-def test_a_hint_is_given_to_the_error_and_not_written_into_its_text(parsed: dict[Path, ast.Module]) -> None:
+def test_a_hint_is_given_to_the_error_and_not_written_into_its_text(
+    nodes: dict[Path, list[ast.AST]],
+) -> None:
     documented, wrong = (ast.Module, ast.ClassDef, ast.FunctionDef), []
-    for path, tree in parsed.items():
-        nodes = list(ast.walk(tree))
-        docstrings = {node.body[0].value for node in nodes if isinstance(node, documented) and node.body
+    for path, of in nodes.items():
+        docstrings = {node.body[0].value for node in of if isinstance(node, documented) and node.body
                       and isinstance(node.body[0], ast.Expr)}  # fmt: skip
         wrong += [
             f"{path}:{node.lineno}"
-            for node in nodes
+            for node in of
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
             if "Hint:" in node.value and node not in docstrings and path.name != "errors.py"
         ]
@@ -151,18 +157,21 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
 
 
-def _raised(tree: ast.AST, errors: set[str], own: str = "") -> Iterator[ast.Call]:
+def _raised(tree: ast.AST, errors: set[str]) -> Iterator[ast.Call]:
     """The calls that make an error of the library; `cls` is the class in whose body a call is."""
-    for node in ast.iter_child_nodes(tree):
-        yield from _raised(node, errors, node.name if isinstance(node, ast.ClassDef) else own)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            name = own if node.func.id == "cls" else node.func.id
-            if name in errors:
+    rest: list[tuple[ast.AST, str]] = [(tree, "")]
+    while rest:
+        node, own = rest.pop()
+        if isinstance(node, ast.Call):
+            name = _name(node.func) if isinstance(node.func, ast.Name) else ""
+            if (own if name == "cls" else name) in errors:
                 yield node
+        own = node.name if isinstance(node, ast.ClassDef) else own
+        rest += [(child, own) for child in ast.iter_child_nodes(node)]
 
 
-def test_every_error_has_a_hint(parsed: dict[Path, ast.Module]) -> None:
-    classes = [node for tree in parsed.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+def test_every_error_has_a_hint(parsed: dict[Path, ast.Module], nodes: dict[Path, list[ast.AST]]) -> None:
+    classes = [node for of in nodes.values() for node in of if isinstance(node, ast.ClassDef)]
     errors = {"TimelyError"}
     for _ in range(5):  # subclasses of subclasses
         errors |= {one.name for one in classes if errors.intersection(map(_name, one.bases))}
@@ -182,18 +191,19 @@ def test_every_error_has_a_hint(parsed: dict[Path, ast.Module]) -> None:
 NO_NOUNS = {"found", "made", "given", "kept", "known", "told", "mine", "theirs"}
 
 
-def test_a_value_is_named_by_a_noun(parsed: dict[Path, ast.Module]) -> None:
-    functions = [
-        (path, function)
-        for path, tree in parsed.items()
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    ]
-    named = {
-        (str(path), function.lineno, name)
-        for path, function in functions
-        for node in ast.walk(function)
-        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-        if (name := node.arg if isinstance(node, ast.arg) else node.id) in NO_NOUNS
-    }
+def test_a_value_is_named_by_a_noun(nodes: dict[Path, list[ast.AST]]) -> None:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    named, inside = set(), set[ast.AST]()
+    for path, of in nodes.items():
+        for function in of:
+            if isinstance(function, functions) and function not in inside:
+                parts = list(ast.walk(function))
+                inside.update(parts)
+                stored = (
+                    getattr(node, "arg", None) or getattr(node, "id", "")
+                    for node in parts
+                    if isinstance(node, ast.arg)
+                    or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+                )
+                named |= {(str(path), function.lineno, name) for name in NO_NOUNS.intersection(stored)}
     assert named == set(), "name it by what it is: groups, matches, options, a result"

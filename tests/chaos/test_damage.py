@@ -353,6 +353,7 @@ def test_a_batch_that_has_begun_is_run_again_with_its_record(begun: World) -> No
     assert engine.difference(begun) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stays", [0.0, 1.0])
 def test_files_of_a_batch_that_has_begun_are_read_once_whether_the_next_run_stays(
     tmp_path: Path, stays: float

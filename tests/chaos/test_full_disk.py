@@ -146,6 +146,7 @@ def test_whatever_is_refused_the_storage_owns_the_error_and_a_restart_has_lost_n
     assert owned > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ERRNOS, ids=errno.errorcode.get)
 def test_each_journal_says_which_file_was_refused(tmp_path: Path, number: int) -> None:
     handle = InputHandle("x", "n long", epochs="manual")
@@ -196,6 +197,7 @@ def test_a_users_function_owns_its_own_full_disk(tmp_path: Path) -> None:
         live(there)
 
 
+@pytest.mark.slow
 def test_the_report_of_a_full_disk_need_not_be_written(tmp_path: Path) -> None:
     context = live(world(tmp_path)).context
     with refusing(0, errno.ENOSPC, methods=["write"]), pytest.raises(StorageFailed), context.reporting():
@@ -233,6 +235,7 @@ def test_errors_of_spark_have_the_storage_as_their_owner_too(tmp_path: Path) -> 
     assert "does not hold state." in str(context.storage_error(missing))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_start", [True, False])
 def test_an_output_of_spark_names_itself_and_its_place(tmp_path: Path, at_start: bool) -> None:  # noqa: FBT001
     process = live(world(tmp_path))

@@ -92,6 +92,7 @@ def newest(checkpoint: Path, folder: str = "offsets") -> list[Path]:
     return sorted(files, key=lambda file: -int(file.name))
 
 
+@pytest.mark.slow
 def test_an_untouched_checkpoint_goes_on(checkpoint: Path) -> None:
     assert len(newest(checkpoint)) == 5
     assert len(go_on(checkpoint)) >= 4

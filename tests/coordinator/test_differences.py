@@ -84,6 +84,7 @@ def test_records_beyond_the_bound_are_dropped_and_counted(build: Any, limit: int
     assert all(time != [0] for times in flow.result.frontier.values() for time in times)
 
 
+@pytest.mark.slow
 def test_a_bound_may_become_lower_but_not_higher_or_disappear_with_records_in_flight() -> None:
     old = begun(collection(max_iterations=50, on_limit="return"), 3)
     moved(old, collection(max_iterations=20, on_limit="return")).run()

@@ -49,6 +49,7 @@ def chain(steps: int) -> Simulation:
     return simulation
 
 
+@pytest.mark.slow
 def test_the_header_does_not_grow_with_the_steps_that_wait() -> None:
     few, many = (chain(steps).result.header for steps in (10, 300))
 

@@ -172,6 +172,7 @@ def test_keys_stay_where_a_step_behind_them_cannot_move(*, behind: bool) -> None
     assert simulation.captured["counts"].rows()[2] == [(7, 18, -1), (7, 27, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_are_many")
 def test_each_simulation_of_a_flow_has_found_its_own_keys() -> None:
     flow, inputs = flow_of(CASES["inner"], "auto"), drawn(3)

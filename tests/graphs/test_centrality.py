@@ -84,6 +84,7 @@ def test_many_equal_paths_and_a_window(window) -> None:
     agrees(window(10, 20, 2), directed=False, workers=2)
 
 
+@pytest.mark.slow
 def test_a_graph_becomes_empty() -> None:
     assert (
         agrees([[], [(1, 2, 1), (2, 3, 2), (4, 4, 1)], [(1, 2, -1)], [(2, 3, -2), (4, 4, -1)]], directed=True)
@@ -100,6 +101,7 @@ def test_too_many_paths_are_an_error_not_a_wrong_result() -> None:
         _nearest(rows)
 
 
+@pytest.mark.slow
 def test_more_paths_than_a_double_counts_exactly() -> None:
     layers = [[0], *([32 * depth + i for i in range(32)] for depth in range(1, 14))]
     pairs = [(a, b) for above, below in pairwise(layers) for a in above for b in below]

@@ -103,6 +103,7 @@ def test_weights_are_summed_exactly_zero_cycles_and_all(follows, changing, worke
     assert len(rows[0]) > 4
 
 
+@pytest.mark.slow
 def test_distances_in_a_graph_of_hundreds_of_nodes_are_those_of_scipy() -> None:
     draw = np.random.default_rng(1)
     ends, weights = draw.integers(0, 300, (2, 1200)), draw.integers(1, 50, 1200)

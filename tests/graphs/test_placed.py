@@ -223,7 +223,7 @@ def test_workers_change_while_an_epoch_gets_its_places(few) -> None:
     ]
     expected, batches = answers(spread_flow(), {"edges": edges}, [2])
     assert batches > 20
-    for stop in range(1, 26, 8):
+    for stop in range(1, 26, 12):
         got, _ = answers(spread_flow(), {"edges": edges}, [2, 3], stops=lambda at, stop=stop: at == stop)
         assert got == expected
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -163,6 +164,7 @@ reports = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(reports, reports, reports)
 def test_reports_are_a_commutative_monoid(a: Report, b: Report, c: Report) -> None:
     assert (a + b) + c == a + (b + c) == Report.sum([a, b, c])

@@ -129,7 +129,7 @@ def test_state_that_is_kept_apart_is_dealt_too(monkeypatch: pytest.MonkeyPatch) 
     random = np.random.default_rng(0)
     epochs = [[tuple(map(int, pair)) for pair in random.integers(0, 40, (60, 2))] for _ in range(3)]
     expected, batches = answers(components(), {"edges": epochs}, [2])
-    for stop in range(1, batches, 2):
+    for stop in range(1, batches, 5):
         blobs = Memory()
         got, _ = answers(
             components(), {"edges": epochs}, [2, 3], stops=lambda at, stop=stop: at == stop, blobs=blobs

@@ -38,6 +38,7 @@ def flow_of(**options: Any) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 def test_parts_that_nothing_reads_have_no_steps() -> None:
     def steps(*parts: str) -> list[str]:
         flow = ts.Dataflow("parts")
@@ -218,6 +219,7 @@ def test_the_id_of_a_record_may_be_least_or_greatest() -> None:
 NAN = float("nan")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("record", "group", "epochs", "expected"),
     [

@@ -32,6 +32,7 @@ def passing(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row[0] is not None and row[0] > 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crashes", [0, 0.2])
 @pytest.mark.parametrize("action", ["drop", "keep", "quarantine"])
 def test_each_record_is_counted_once_and_goes_one_way(action: Any, crashes: float) -> None:

@@ -360,6 +360,7 @@ def test_another_expire_is_another_flow() -> None:
     assert fingerprint(1) == fingerprint(1) != fingerprint(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3, 8])
 @pytest.mark.parametrize("seed", [None, 2])
 def test_simulated_epochs_of_the_clock_are_counted_as_they_are_given(workers: int, seed: Any) -> None:
@@ -375,6 +376,7 @@ def test_simulated_epochs_of_the_clock_are_counted_as_they_are_given(workers: in
     assert made["pairs"].rows() == {0: [], 1: [(1, 1, 5), (2, 2, 5), (3, 3, 0)], 2: [(3, 3, 9)]}
 
 
+@pytest.mark.slow
 def test_a_sum_over_a_window_subtracts_what_leaves_it() -> None:
     flow = ts.Dataflow("sums")
     x = flow.input("x", "k string, v long, price decimal(9,2), w double", epochs="manual").expire(after=2)

@@ -41,6 +41,7 @@ class Settle(ts.Vertex):
                 self.send_by(0, ts.Time(epoch, at + length - 1), [(to,)])  # the feedback adds 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_loop_has_inner_times_that_a_feedback_increases(seed: int) -> None:
     """Shortest paths by buckets: each node is settled once, without a correction."""

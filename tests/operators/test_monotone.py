@@ -107,6 +107,7 @@ def test_without_keys_there_is_one_minimum() -> None:
     assert result["settled_out"].rows() == {0: [(3,)], 1: [(5,)], 2: []}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "epochs"), [(2, "clock"), (3, "manual")])
 def test_without_keys_there_is_one_group_on_all_workers_and_in_regions_and_loops(
     workers: int, epochs: Any

@@ -109,6 +109,7 @@ def test_outputs_are_the_same_for_each_depth_and_schedule(*, other: int | None, 
             assert run(flow, given, workers=workers, seed=seed)["out"].rows() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_calls_are_inside_each_other_to_the_depth_that_is_given(depth: int) -> None:
     Branch.deepest = 0

@@ -105,6 +105,7 @@ def test_a_program_may_tell_a_time_for_each_message() -> None:
     assert (sent.produced, sent.internal) == ([[(Time(3), 2)]], [[(Time(2), -2)]])
 
 
+@pytest.mark.slow
 @needs_perl
 @pytest.mark.parametrize(
     ("first", "match"),

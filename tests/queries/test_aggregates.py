@@ -82,6 +82,7 @@ def answer(query: str, longs: list[int]) -> Any:
     return run(flow, {"x": [longs]})["out"].rows()[0][0][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 def test_longs_that_no_double_holds_are_rounded(aggregate: str) -> None:
     assert answer(f"SELECT {aggregate} FROM x", LONGS) == pytest.approx(AGGREGATES[aggregate], rel=1e-15)
@@ -100,6 +101,7 @@ def test_a_sum_of_distinct_longs_beyond_64_bits_is_refused() -> None:
     assert answer("SELECT sum(DISTINCT n) FROM x", [*four[:3], four[0]]) == sum(four[:3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", OF_PAIRS)
 def test_a_function_of_pairs_is_sparks(function: str) -> None:
     parts = ", ".join(f"{function}(y, x) FILTER (WHERE {one})" for one in ("true", "false", "x = 2"))
@@ -107,6 +109,7 @@ def test_a_function_of_pairs_is_sparks(function: str) -> None:
     assert list(row(f"SELECT {parts} FROM {PAIRS}")) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ROWS)
 def test_an_aggregate_has_the_row_of_spark(query: str) -> None:
     before, where, after = query.partition(" WHERE ")

@@ -130,6 +130,7 @@ def test_a_source_keeps_its_kind_of_epochs(begin: Begin, reads: Any, epochs: Any
         begin(reads("a", epoch=epochs[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -175,6 +176,7 @@ def captured(process: Stepper, name: str) -> dict[int, list[Any]]:
     return {epoch: rows for epoch, rows in epochs.items() if rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", ["stream", "quarantined"])
 def test_a_count_of_an_input_that_comes_back_lacks_the_past(
     begin: Begin, reads: Any, tmp_path: Path, counts: str
@@ -265,6 +267,7 @@ def test_unread_entries_of_a_handle_that_comes_back_must_fit(begin: Begin) -> No
         begin(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["capture", "to_files", "capture_to"])
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_stored_output_keeps_its_columns(

@@ -222,6 +222,7 @@ def test_rounds_that_run_again_in_one_process_end_where_the_first_attempt_did(
     assert result.stats.get("cut", 0) == repeated
 
 
+@pytest.mark.slow
 def test_why_status_and_the_line_tell_of_a_step_that_takes_long(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +391,7 @@ def test_a_reader_that_ends_early_is_no_error(begin: Begin, tmp_path: Path, comm
     assert (process.returncode, told) == (128 + signal.SIGPIPE, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

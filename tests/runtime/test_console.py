@@ -125,6 +125,7 @@ def test_a_click_opens_a_box_and_tells_of_a_step(begin: Any, serve: Any, tmp_pat
     assert server.sections(Asked(0, (), "<script>"))["step"] == ""
 
 
+@pytest.mark.slow
 def test_status_has_a_row_for_a_call_and_opens_it(
     begin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,6 +237,7 @@ def test_flows_that_share_captures_are_one_drawing(begin: Any, serve: Any, tmp_p
     ET.fromstring(drawn[0].partition('class="drawn">')[2].removesuffix("</div>"))
 
 
+@pytest.mark.slow
 def test_what_changes_is_sent_to_the_page(begin: Any, serve: Any, tmp_path: Path) -> None:
     process = begin(held_back(), workers=1)
     server = serve(str(tmp_path))
@@ -270,6 +272,7 @@ def test_the_page_has_what_processes_take_over_time(
     ET.fromstring(f"<div>{second}</div>")
 
 
+@pytest.mark.slow
 def test_the_history_is_that_of_the_checkpoint(begin: Any, tmp_path: Path) -> None:
     for _ in range(2):
         process = begin(components(), workers=2, rounds=100, keep=50)

@@ -98,6 +98,7 @@ def test_an_overview_has_epochs_in_flight_steps_and_the_last_batches(shown: Show
     ET.fromstring(shown._repr_html_())
 
 
+@pytest.mark.slow
 def test_an_overview_reads_only_the_batches_that_it_shows(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -938,6 +938,7 @@ def test_what_was_captured_after_a_roll_back_is_gone(begin: Begin) -> None:
     assert sorted(row for each in rows().values() for row in each) == [(n,) for n in range(4)]
 
 
+@pytest.mark.slow
 def test_a_driver_spreads_the_keys_that_its_batches_find(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

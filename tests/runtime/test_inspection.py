@@ -83,6 +83,7 @@ def test_the_bytes_of_state_after_a_changed_start_are_those_of_the_steps_that_th
     assert set(json.loads(Status.of(str(tmp_path)).json())["state_bytes"]) == {"other"}
 
 
+@pytest.mark.slow
 def test_messages_in_flight_and_pointstamps(begin: Any, tmp_path: Path) -> None:
     flow = ts.Dataflow("hops")
     numbers = flow.input("numbers", "n long")

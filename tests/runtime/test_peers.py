@@ -205,6 +205,7 @@ def test_a_stranger_is_not_heard() -> None:
     assert at_once(work, them) == [[0, 1]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["nothing", "random", "reflected"])
 def test_who_listens_without_the_token_learns_neither_the_token_nor_data(answers: str) -> None:
     heard = bytearray()

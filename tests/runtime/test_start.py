@@ -131,7 +131,7 @@ def started(flow: ts.Dataflow, session: Session, place: Path | None, **more: Any
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.campaign)])
 def test_an_interrupt_anywhere_in_a_start_loses_nothing_and_leaves_no_query(
     session: Session, tmp_path: Path, interrupted_at: Callable[..., bool], every: int
 ) -> None:

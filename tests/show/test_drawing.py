@@ -178,6 +178,7 @@ def test_a_librarys_algorithm_is_one_box_and_a_loop_of_the_users_shows_its_steps
     assert whole.loop("parts.loop.loop") == "parts.loop.loop"
 
 
+@pytest.mark.slow
 def test_a_box_is_opened_by_its_name_and_no_other() -> None:
     whole = Sketch.of(components().compile(2))
 

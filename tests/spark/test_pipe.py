@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pyspark
@@ -68,16 +69,17 @@ def test_a_program_a_worker_and_the_query_may_end_in_the_middle(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("javac") is None, reason="no compiler of Java")
-def test_the_program_of_the_page_in_java() -> None:
+def test_the_program_of_the_page_in_java(tmp_path: Path) -> None:
     words = ("arrow", "commons", "flatbuffers", "jackson", "log4j", "netty", "slf4j")
     jars = [jar for word in words for jar in Path(pyspark.__file__).parent.glob(f"jars/*{word}*.jar")]
-    java = ["java", "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", ":".join(map(str, jars))]
+    path = ":".join(map(str, jars))
+    program = Path(__file__).with_name("Totals.java")
+    subprocess.run(["javac", "-cp", path, "-d", tmp_path, program], check=True)  # once, not at each start
+    java = ["java", "-XX:TieredStopAtLevel=1", "--add-opens=java.base/java.nio=ALL-UNNAMED"]
     made = ts.Dataflow("totals")
     sales = made.input("sales", "key string, n long")
-    totals = sales.pipe(
-        [*java, str(Path(__file__).with_name("Totals.java"))], "key string, total long", by="key"
-    )
-    totals.capture("out")
+    command = [*java, "-cp", f"{tmp_path}:{path}", "Totals"]
+    sales.pipe(command, "key string, total long", by="key").capture("out")
 
     epochs = {"sales": [[("a", 1), ("b", 2)], [("a", 10), ("ä", 3)]]}
     rows = ts.testing.run(made, epochs, workers=2, seed=1, crashes=0.3)["out"].rows()

@@ -25,6 +25,7 @@ ROWS = pa.table(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "values"),
     [
@@ -135,6 +136,7 @@ PATTERNS = {
 TEXTS = ["ab\n", "äK", "S\u017f", "a\u212a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_matches_what_it_does_in_java(pattern: str) -> None:
     texts = pa.table({"s": TEXTS})
@@ -144,6 +146,7 @@ def test_a_pattern_matches_what_it_does_in_java(pattern: str) -> None:
     assert like == [bool(each) for each in matches]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pattern", [r"\X", "(?u)a", "a{", "[a", "(?<n", r"\y", "a)", r"\2", "[a&&]", r"\p{Foo}"]
 )

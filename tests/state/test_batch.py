@@ -79,6 +79,7 @@ def check(made: Batch, hashed: Any, table: pa.Table) -> None:
     assert made.take(at, ["v", "k"], hashed[at]).equals(table.select(["v", "k"]).take(pa.array(at)))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(SEEDS, st.sampled_from([*sorted(PLAIN), "unsigned", "text"]))
 def test_what_was_put_in_comes_back(seed: int, by: str) -> None:

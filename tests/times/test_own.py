@@ -250,6 +250,7 @@ def test_composed_operators_give_the_records_of_their_definitions(
     agree(ALL[name], programs, epochs, schedule)
 
 
+@pytest.mark.slow
 def test_operators_at_times_of_two_coordinates() -> None:
     epochs = [[(0, 1, 0), (0, 3, 3), (1, 2, 1)], [(0, 2, 1), (0, 0, 2)], [(0, 4, 0)]]
     names = ["distinct", "min", "max", "sum", "count", "sum per time", "join", "join per time"]

@@ -293,6 +293,7 @@ def test_cancel_bounds_only_loops_in_which_the_epoch_is_active(notices: list[Any
     assert [len(rows) for rows in simulation.captured["seen"].rows().values() if rows] == [30, 28]
 
 
+@pytest.mark.slow
 def test_cancel_bounds_no_loop_in_which_only_another_epoch_is_active(notices: list[Any]) -> None:
     flow = ts.Dataflow("two")
     x = flow.input("x", "n long")

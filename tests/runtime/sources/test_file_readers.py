@@ -394,6 +394,7 @@ def test_the_journal_of_many_batches_is_a_few_files_and_each_path_is_written_a_f
     assert sum(paths) <= 128 * (2 + 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [7, 11], ids=["one merged file", "two merged files"])
 @pytest.mark.parametrize("removed", range(5))
 def test_a_process_that_is_killed_while_it_removes_merged_batches_leaves_nothing(

@@ -49,6 +49,7 @@ def alone(decoder: Decoder, value: bytes) -> list[dict[str, Any]]:
     return decoder.decode(pa.array([value], pa.binary()), decoder.schema.names).rows.to_pylist()
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(OBJECTS, st.sampled_from([None, 1])) | st.sampled_from(BROKEN) | st.none(),
