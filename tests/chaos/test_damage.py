@@ -222,6 +222,7 @@ HARMS = [cut_short, cut_at_the_end, longer, emptied, flipped, swapped, deleted, 
 
 
 @pytest.mark.slow
+@pytest.mark.share(4)
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "failures"])
 def test_a_restart_names_the_file_that_is_damaged(

@@ -121,7 +121,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("stays", [False, True], ids=["micro-batches", "resident"])
 @pytest.mark.parametrize("methods", [WRITES, READS], ids=["writing", "reading"])
 @pytest.mark.parametrize("share", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(1, 11))])

@@ -756,7 +756,6 @@ def check_times(program: Any, x: Any, y: Any, *, play: Any, **how: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=2 * settings().max_examples)
 @given(program=PROGRAMS, x=LATE, y=LATE, **HOW)
 def test_so_it_is_at_times_of_which_none_is_before_the_other(*, play: Any, **drawn: Any) -> None:
     check_times(play=play, **drawn)

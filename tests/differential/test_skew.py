@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -109,7 +109,6 @@ def test_the_answer_is_that_without_hot_keys(case: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
 @given(
     case=st.sampled_from(sorted({*CASES} - {"loop"})),
     xs=EPOCHS,

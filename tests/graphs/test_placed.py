@@ -139,6 +139,7 @@ def test_nodes_that_several_places_have_join_these() -> None:
     check_given_places([rows, gone[:2], rows[:1], gone[:1] + gone[2:], rows], workers=1)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_a_hub_of_texts_loses_half_of_its_edges_and_gets_them_back(few) -> None:
     few(20, 10)
@@ -213,6 +214,7 @@ def test_another_number_of_workers_changes_no_answer(few) -> None:
         live.send(come + gone)
 
 
+@pytest.mark.campaign  # another number of workers changes no answer, too
 @pytest.mark.slow
 def test_workers_change_while_an_epoch_gets_its_places(few) -> None:
     """Up to the labels' broadcast, which must have arrived."""

@@ -204,6 +204,7 @@ def test_shares_are_the_definition(edges, gone, dangling) -> None:
     assert found == pytest.approx(shares(edges, (), 4, dangling), rel=1e-9)
 
 
+@pytest.mark.campaign  # shares are the definition, too
 @pytest.mark.slow
 def test_shares_are_those_of_networkx_with_hubs_and_sinks() -> None:
     graph = nx.DiGraph([(node, node * node % 7) for node in range(7, 1500)])

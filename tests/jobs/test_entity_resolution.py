@@ -152,6 +152,7 @@ def ids_of(entities: dict[int, str]) -> dict[frozenset[int], str]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("workers", "seed"),
     [

@@ -131,7 +131,7 @@ def values(file: Path) -> dict[int, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(
     ("algorithm", "directed", "workers", "epochs"),
     in_turn(product(ALGORITHMS, [True, False]), [(1, 1), (2, 3), (3, 6)]),
@@ -147,7 +147,7 @@ def test_the_last_epoch_is_the_reference(written, algorithm, directed, workers, 
 
 
 @pytest.mark.slow
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not beside the repository")
 @pytest.mark.parametrize("name", ["example-directed", "example-undirected"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

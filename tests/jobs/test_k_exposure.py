@@ -50,6 +50,7 @@ def brute(posts: list[Line], follows: list[Line]) -> set[tuple[str, int, int, in
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("workers", "seed"),
     [(1, 0), (3, 3), *(pytest.param(n, seed, marks=pytest.mark.campaign) for n, seed in ((2, 1), (3, 2)))],

@@ -56,6 +56,7 @@ def drawn(seed: int, epochs: int) -> list[list[tuple[str, str, int]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("workers", "seed"), [(1, 0), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((2, 1), (3, 2)))]
 )

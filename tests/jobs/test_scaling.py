@@ -34,6 +34,7 @@ def test_a_count_that_does_not_come_out_is_an_error() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_components_have_the_known_size(epoch: int) -> None:
     import scaling

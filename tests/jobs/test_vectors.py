@@ -107,6 +107,7 @@ def minimum(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], ridge: float) -> n
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("how", "label"),
     in_turn([{"workers": 1}, {"workers": 3, "seed": 1, "together": True}, {"workers": 8}], ["1", "2"]),

@@ -109,6 +109,7 @@ def at(captured: ts.testing.Captured, epoch: int) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2)), 3])
 def test_parts_held_links_and_figures_are_those_of_the_rule(seed: int) -> None:
     draw = random.Random(seed)

@@ -33,6 +33,7 @@ def passing(rows: list[Row]) -> list[Row]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("crashes", [0, 0.2])
 @pytest.mark.parametrize("action", ["drop", "keep", "quarantine"])
 def test_each_record_is_counted_once_and_goes_one_way(action: Any, crashes: float) -> None:

@@ -140,6 +140,7 @@ EDGES = [(i, i + 1) for i in range(12)] + [(20, 21), (3, 40), (40, 1)]
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_a_region_on_some_workers_gives_the_same_answer(workers: int) -> None:
     data = {"edges": [EDGES[:6], EDGES[6:]], "roots": [[0], [20]]}

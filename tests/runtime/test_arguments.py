@@ -166,6 +166,7 @@ METHODS = [name for name, _ in inspect.getmembers(Query, inspect.isfunction) if 
 
 
 @pytest.mark.slow
+@pytest.mark.share(4)
 @pytest.mark.parametrize("method", sorted({*METHODS} - {"ui"}))
 def test_methods_of_a_query_accept_junk_or_raise_a_typed_error(
     method: str, begin: Begin, capsys: pytest.CaptureFixture[str]

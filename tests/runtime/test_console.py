@@ -458,6 +458,7 @@ def test_a_browser_shows_each_change_under_the_rules_that_the_page_sets(
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_page_is_wider_than_its_window(
     begin: Any, serve: Any, browser: Browser, tmp_path: Path, width: int

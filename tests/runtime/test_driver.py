@@ -577,6 +577,7 @@ def sent_and_kept(process: Stepper) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_files_go_when_no_batch_that_may_run_again_needs_them(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, rounds: int

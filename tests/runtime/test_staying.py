@@ -119,6 +119,7 @@ def epochs(context: RunContext, session: Any, sent: list[list[int]]) -> Iterator
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_task_that_is_killed_in_the_middle_of_a_move_changes_nothing(
     seed: int, begin: Begin, session: Any, monkeypatch: pytest.MonkeyPatch

@@ -71,6 +71,7 @@ def test_the_driver_reads_no_record_of_a_large_epoch(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("epochs", ["clock", "manual"])
 def test_no_file_is_removed_that_a_retained_batch_needs(tmp_path: Path, epochs: Any) -> None:
     """After each batch of a loop, whose messages, states and waiting outputs are all in files."""

@@ -79,6 +79,7 @@ CREATE MATERIALIZED VIEW most LOCATION '{folder}/most' AS
 """
 
 
+@pytest.mark.campaign  # tests/test_pipeline.py has the cases; the page's folder below rebuilds its views
 def test_a_changed_file_keeps_the_views_that_did_not_change_and_says_what_it_rebuilds(spark, tmp_path):
     (tmp_path / "in").mkdir()
     told = []

@@ -225,6 +225,7 @@ def test_a_table_has_columns_of_any_name(spark: SparkSession, tmp_path: Path, ke
         assert sorted(row[:3] for row in frame.collect()) == [(0, 1, ("a",)), (1, 2, ("b",))]
 
 
+@pytest.mark.campaign  # tests/spark/test_current.py has odd names
 def test_only_names_that_need_it_are_mapped(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
 
