@@ -1,6 +1,8 @@
 """A job whose loop runs in tasks of several executors, one of which is killed once in between.
 
 killed.py KIND FOLDER: of KIND "parallel" large rounds run in tasks, of "staying" all epochs in staying tasks.
+With "decommissioned" the executor gets the signal by which a node that is to go takes leave, and the job
+rests for more than a minute after that.
 The tasks note in the folder which executors they ran in, and that one was killed.
 """
 
@@ -22,6 +24,7 @@ from timely_spark.runtime.query import rounds, staying
 from timely_spark.runtime.session import slots
 
 LENGTH, EPOCHS = 60, 24
+SIGNALS = {"parallel": signal.SIGKILL, "staying": signal.SIGKILL, "decommissioned": signal.SIGPWR}
 
 
 def main(kind: str, folder: str) -> None:
@@ -38,8 +41,9 @@ def main(kind: str, folder: str) -> None:
             killed = Path(folder, "killed")
             if fatal in batch["node"].to_pylist() and not killed.exists():
                 killed.touch()
-                os.kill(executor, signal.SIGKILL)
-                os.kill(os.getpid(), signal.SIGKILL)  # which would run on for a moment
+                os.kill(executor, SIGNALS[kind])
+                if SIGNALS[kind] == signal.SIGKILL:
+                    os.kill(os.getpid(), signal.SIGKILL)  # which would run on for a moment
         return batch
 
     spark = ts.configure(SparkSession.builder.appName(kind)).getOrCreate()
@@ -59,6 +63,8 @@ def main(kind: str, folder: str) -> None:
     run, resident = (in_parallel, None) if kind == "parallel" else (by_epochs, True)
     with flow.start(spark, checkpoint=f"{folder}/checkpoint", workers=4, resident=resident) as query:
         last = run(query, edges, roots)
+        if kind == "decommissioned":
+            last = after_a_rest(query, edges, last)
         reached = sorted(node for rows in query.captured("out").rows().values() for (node,) in rows)
         print("reached all", reached == list(range(last + 1)))
         print("rounds", query.rounds)
@@ -90,6 +96,22 @@ def by_epochs(query: ts.Query, edges: ts.Input, roots: ts.Input) -> int:
         took.append(1000 * (time.perf_counter() - began))
     print(f"median {statistics.median(took):.1f} ms")
     return EPOCHS
+
+
+def after_a_rest(query: ts.Query, edges: ts.Input, number: int) -> int:
+    """The tasks are given back, and taken again for the next epoch."""
+    tracker = SparkSession.active().sparkContext.statusTracker()
+    jobs = tracker.getJobIdsForGroup(query.run_id)
+    print("jobs-at-work", len(tracker.getActiveJobsIds()))
+    time.sleep(staying.IDLE)
+    until = time.monotonic() + 60
+    while tracker.getActiveJobsIds() and time.monotonic() < until:
+        time.sleep(0.1)
+    print("jobs-at-rest", len(tracker.getActiveJobsIds()))
+    edges.send([(number, number + 1)])
+    query.wait_for()
+    print("jobs-since", len(tracker.getJobIdsForGroup(query.run_id)) - len(jobs))
+    return number + 1
 
 
 def executor_of(pid: int) -> int:

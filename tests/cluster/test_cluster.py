@@ -207,13 +207,14 @@ def test_word_count_with_the_package_in_py_files(submit: Any, package: Path, tmp
 
 
 def of_killed(
-    submit: Any, cluster: Any, package: Path, tmp_path: Path, kind: str, *, workers: int
+    submit: Any, cluster: Any, package: Path, tmp_path: Path, kind: str, *confs: str, workers: int
 ) -> tuple[str, dict[str, str], int]:
     """What `killed.py` printed, also by the first word of a line; and in how many executors its tasks ran."""
     missing = workers - sum(name.startswith("worker") for name in cluster.processes)  # another test kills one
     cluster.add(*(f"worker-{kind}-{number}" for number in range(missing)))
     (noted := tmp_path / "noted").mkdir()
-    shipped = ["--py-files", package, "--conf", f"spark.cores.max={workers}"]
+    confs = (f"spark.cores.max={workers}", *confs)
+    shipped = ["--py-files", package, *(option for conf in confs for option in ("--conf", conf))]
 
     printed = finished(submit(Path(__file__).with_name("killed.py"), kind, noted, shipped=shipped), tmp_path)
 
@@ -244,6 +245,27 @@ def test_tasks_that_stay_go_on_when_an_executor_is_killed(
     assert "tasks of Spark's that stay" in found["residency"]
     assert int(found["micro-batches"]) <= 5, "Spark has planned far fewer than there were epochs"
     assert executors >= 2, "two took part"
+
+
+@pytest.mark.campaign  # a minute without work
+def test_tasks_that_stay_outlive_decommissioning_and_speculation_and_are_given_back_at_rest(
+    submit: Any, cluster: Any, package: Path, tmp_path: Path
+) -> None:
+    speculative = (
+        "spark.speculation=true", "spark.speculation.interval=50ms", "spark.speculation.multiplier=1.1",
+        "spark.speculation.quantile=0.1", "spark.speculation.minTaskRuntime=10ms",
+    )  # fmt: skip
+    printed, found, _ = of_killed(
+        submit, cluster, package, tmp_path, "decommissioned", "spark.decommission.enabled=true", *speculative,
+        workers=3,
+    )  # fmt: skip
+
+    assert (found["reached"], found["epochs"]) == ("all True", "26")
+    assert "was lost" not in printed, "a task goes on in an executor that is to go"
+    assert "Decommission" in (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert (found["jobs-at-work"], found["jobs-at-rest"]) == ("1", "0")
+    assert 1 <= int(found["jobs-since"]) <= 3, "tasks are taken again"
+    assert "tasks of Spark's that stay" in found["residency"]
 
 
 @pytest.mark.campaign

@@ -593,3 +593,31 @@ def test_a_flow_that_nobody_sees_is_not_started(session: Session, tmp_path: Path
     assert not any(tmp_path.iterdir())
     counted.probe("seen")
     started(flow, session, tmp_path).stop()
+
+
+@pytest.mark.parametrize(
+    ("frames", "options", "stays"),
+    [
+        ((), {}, start.STAY),
+        ((), {"staleness": 2.0}, start.STAY),
+        (("clicks",), {"staleness": "2 seconds"}, 2.0),
+        (("clicks",), {"staleness": 10 * start.STAY}, start.STAY),
+        (("clicks",), {}, 0.0),
+        (("clicks",), {"staleness": 2.0, "asked": False}, 0.0),
+    ],
+)
+def test_a_micro_batch_stays_as_long_as_a_dataframe_may_wait(
+    monkeypatch: pytest.MonkeyPatch, frames: tuple[str, ...], options: dict[str, Any], stays: float
+) -> None:
+    monkeypatch.setattr(start, "on_one_machine", lambda _: True)
+    monkeypatch.setattr(start, "is_local_server", lambda _: False)
+
+    def residency(**more: Any) -> dict[str, Any]:
+        run = {"rounds": 100, "record": None, "asked": None, "staleness": None} | options | more
+        return start._residency(Mock(), {}, dict.fromkeys(frames, Mock()), **run)
+
+    assert residency()["resident"] == stays
+    if not stays and not options:
+        assert residency()["not_resident"].startswith("source 'clicks' is a DataFrame of Spark, and max_")
+        with pytest.raises(BadArgument, match=r"resident=True, but source 'clicks'.*\nHint: leave resident"):
+            residency(asked=True)

@@ -68,18 +68,21 @@ def test_a_limit_that_must_not_be_reached_fails_the_query(spark: SparkSession, c
 def test_commands_answer_inside_a_round_that_never_ends(spark: SparkSession, checkpoint: str) -> None:
     flow = ts.Dataflow("endless")
     up = {"n": pc.add(pc.field("n"), 1)}
-    flow.input("x", "n long").loop(lambda n: n.select(**up), name="up").capture("out")
+    flow.input("x", "n long").where("n >= 0").loop(lambda n: n.select(**up), name="up").capture("out")
     with flow.start(spark, checkpoint=checkpoint, workers=2, warn_after=None) as query:
-        flow.handle("x").send([0])
+        flow.handle("x").send([-1])
+        assert query.wait_for(timeout=60)
+        flow.handle("x").send([0])  # in the middle of a micro-batch that stays
         while (running := query.current_progress) is None or not running.loops:
             time.sleep(0.05)
         assert "loop 'up' at iteration" in str(query.why())
-        assert "now batch 0" in repr(query)
+        assert "now batch 1" in repr(query)
         assert Status.of(checkpoint).state == "running"
-        query.cancel(0)
-        assert query.wait_for(0, timeout=60)
+        query.cancel(1)
+        assert query.wait_for(1, timeout=60)
         assert query.last_progress is not None
         assert query.last_progress.cut_off == {"up": 1}
+        assert Status.of(checkpoint).after.manifest.micro_batch == 0
 
     assert Status.of(checkpoint).state == "stopped"
     assert query.exception() is None
@@ -93,27 +96,30 @@ def test_a_stop_inside_a_round_loses_no_work_and_a_failure_is_told(
         up = {"n": pc.add(pc.field("n"), 1)}
         x = flow.input("x", "n long")
         x.map(lambda row: 1 // (row.n + 1), "n long", name="divided").capture("quotients")
-        x.loop(lambda n: n.select(**up), name="up").capture("out")
+        x.where("n >= 0").loop(lambda n: n.select(**up), name="up").capture("out")
         return flow
 
     flow = build()
     query = flow.start(spark, checkpoint=checkpoint, workers=2, warn_after=None)
-    flow.handle("x").send([0])
+    flow.handle("x").send([-2])
+    assert query.wait_for(timeout=60)
+    flow.handle("x").send([0])  # in the middle of a micro-batch that stays
     while (running := query.current_progress) is None or not running.loops:
         time.sleep(0.05)
     query.stop()
     assert query.exception() is None
-    assert Status.of(checkpoint).after.manifest.open_epochs == [0], "the batch is committed with its work"
+    after = Status.of(checkpoint).after.manifest
+    assert (after.open_epochs, after.micro_batch) == ([1], 0), "the batch is committed with its work"
 
     flow = build()
     with flow.start(spark, checkpoint=checkpoint, workers=2, warn_after=None) as query:
-        query.cancel(0)
-        assert query.wait_for(0, timeout=120)
+        query.cancel(1)
+        assert query.wait_for(1, timeout=120)
         flow.handle("x").send([-1])
         with pytest.raises(VertexError, match="divided"):
             query.wait_for(timeout=120)
         query.why()
-        query.cancel(1)
+        query.cancel(2)
     status = Status.of(checkpoint)
     assert status.state == "failed"
     assert "ZeroDivisionError" in str(status)

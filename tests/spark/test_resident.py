@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -63,6 +66,9 @@ def test_epochs_need_no_micro_batch_and_are_told_one_by_one(spark: SparkSession,
         assert [each.epoch for each in query.recent_progress][-20:] == epochs
         near = {row for rows in query.captured("near").rows().values() for row in rows}
         assert near == {(n,) for n in range(21)}
+        threading.Thread(target=interrupt, args=(signal.getsignal(signal.SIGINT),)).start()
+        with pytest.raises(KeyboardInterrupt):
+            query.step()
         query.process_all_available()  # which Spark answers between two micro-batches only
         edges.send([(20, 21)])
         query.wait_for(timeout=60)
@@ -74,6 +80,13 @@ def test_epochs_need_no_micro_batch_and_are_told_one_by_one(spark: SparkSession,
     while workers_in_memory(query):
         assert time.monotonic() - began < 30, "the program has the handle, and the states need no memory"
         time.sleep(0.1)
+
+
+def interrupt(handler: Any) -> None:
+    """Interrupt the program once it waits, as a notebook's button does."""
+    while signal.getsignal(signal.SIGINT) is handler:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def workers_in_memory(query: ts.Query) -> int:
