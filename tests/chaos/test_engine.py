@@ -122,7 +122,7 @@ def resident_bounded(checkpoint: Path, epochs: int, monkeypatch: pytest.MonkeyPa
     calls = [("send", ([(n % 7, n % 5)],)) for n in range(2 * epochs)]  # some epochs have two
     world = World(flow, str(checkpoint), {"x": calls}, resident=True, rounds=100, workers=2)
     world.leaves = 0.05
-    looks: list[tuple[int, dict[str, int]]] = []
+    thirds = [Counter[str]() for _ in range(3)]  # the most of each
     gc.collect()
     gc.freeze()  # what other tests have left is not looked at
 
@@ -135,19 +135,18 @@ def resident_bounded(checkpoint: Path, epochs: int, monkeypatch: pytest.MonkeyPa
         gc.collect()
         seen["bytes"] = sum(path.stat().st_size for path in paths)
         seen["objects"], seen["Arrow's bytes"] = len(gc.get_objects()), pa.total_allocated_bytes()
-        looks.append((world.count["resident batches"], seen))
+        thirds[min(2, 3 * world.processes[-1].handles["x"].sent // len(calls))] |= seen
 
     world.committed = look
     world.live()
     gc.unfreeze()
-    last = looks[-1][0]
-    assert last >= epochs, world.count
-    for what in sorted({what for _, seen in looks for what in seen}):
-        first, middle, end = (
-            max(seen[what] for number, seen in looks if begin * last / 3 <= number <= (begin + 1) * last / 3)
-            for begin in range(3)
+    assert world.count["resident batches"] >= epochs, world.count
+    first, middle, last = thirds
+    for what in last:
+        assert last[what] <= 1.1 * max(first[what], middle[what]) + 1, (
+            what,
+            *(each[what] for each in thirds),
         )
-        assert end <= 1.1 * max(first, middle) + 1, (what, first, middle, end)
 
 
 @pytest.mark.slow
