@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from datetime import datetime
 from decimal import Decimal
 
 import duckdb
@@ -72,6 +73,8 @@ def plain(row) -> tuple:
             of = float(of)
         if isinstance(of, float):
             return "nan" if math.isnan(of) else float(f"{of:.9g}") + 0.0
+        if isinstance(of, datetime):
+            return of.replace(tzinfo=None)  # in UTC
         if isinstance(of, bool):
             return of
         if isinstance(of, int):
@@ -86,6 +89,7 @@ def connection(contents) -> duckdb.DuckDBPyConnection:
     made = duckdb.connect()
     made.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
     made.execute("SET threads = 1")
+    made.execute("CREATE MACRO two_fields(a, x, b, y) AS struct_pack(p := x, q := y)")
     for name, (ddl, rows) in contents.items():
         made.execute(f"CREATE TABLE {name} ({ddl})")
         if rows:
@@ -93,16 +97,23 @@ def connection(contents) -> duckdb.DuckDBPyConnection:
     return made
 
 
-def answers(queries, changes, *, workers: int = 2, tables=TABLES, seed: int = 0):
-    """By query for each epoch the rows of its collection, as a multiset."""
+def flow_of(tables=TABLES):
+    """A flow with tables as its inputs, and these as collections."""
     flow = ts.Dataflow("queries")
-    given = {
+    return flow, {
         name: flow.input(name, f"{ddl}, diff bigint", epochs="manual").collection(diff="diff")
         for name, ddl in tables.items()
     }
-    for number, query in enumerate(queries):
-        ts.sql(query, **given).changes().capture(f"out {number}")
-    made = ts.testing.run(flow, changes, workers=workers, seed=seed)
+
+
+def answers(queries, changes, *, workers: int = 2, tables=TABLES, seed: int = 0, built=None):
+    """By query for each epoch the rows of its collection, as a multiset; `built` has them in a flow."""
+    if built is None:
+        flow, inputs = flow_of(tables)
+        built = flow, [ts.sql(query, **inputs) for query in queries]
+    for number, one in enumerate(built[1]):
+        one.changes().capture(f"out {number}")
+    made = ts.testing.run(built[0], changes, workers=workers, seed=seed)
     epochs = len(next(iter(changes.values())))
     every = []
     for number in range(len(queries)):
@@ -128,10 +139,16 @@ def expected(queries, changes, epoch: int, *, tables=TABLES, refused=()) -> list
     return made
 
 
-def compare(queries, changes, *, oracle=None, tables=TABLES, workers: int = 2, seed: int = 0) -> None:
-    """Check each query at each epoch; `oracle` are DuckDB's texts of the queries, where they differ."""
+def compare(
+    queries, changes, *, oracle=None, tables=TABLES, workers: int = 2, seed: int = 0, built=None
+) -> list[list[Counter]]:
+    """Check each query at each epoch; `oracle` are DuckDB's texts of the queries, where they differ.
+
+    Returns:
+        By query for each epoch its rows.
+    """
     oracle = oracle or queries
-    ours = answers(queries, changes, tables=tables, workers=workers, seed=seed)
+    ours = answers(queries, changes, tables=tables, workers=workers, seed=seed, built=built)
     for epoch in range(len(next(iter(changes.values())))):
         for number, theirs in enumerate(expected(oracle, changes, epoch, tables=tables)):
             mine = ours[number][epoch]
@@ -142,3 +159,4 @@ def compare(queries, changes, *, oracle=None, tables=TABLES, workers: int = 2, s
                     f"  only DuckDB's: {dict(theirs - mine)}\n  tables: {tables_now}"
                 )
                 raise AssertionError(msg)
+    return ours

@@ -7,6 +7,7 @@ fails is printed with its seed. What either system refuses for a reason listed h
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import re
 import sys
@@ -16,11 +17,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice, repeat
+from typing import Any
 
 import duckdb
 
 import timely_spark as ts
-from tests.support.duck import TABLES, at, compare, connection, history
+from tests.support.duck import TABLES, at, compare, connection, flow_of, history, plain
+from tests.support.sessions import SHORT
 from timely_spark.errors import SqlError
 
 Columns = list[tuple[str, str]]
@@ -31,7 +34,7 @@ COLUMNS: dict[str, Columns] = {
     "u": [("a", "int"), ("b", "int"), ("c", "text"), ("e", "int")],
     "edges": [("src", "int"), ("dst", "int"), ("w", "int")],
 }
-KINDS = ["int", "int", "int", "text", "double", "decimal", "date", "bool"]
+KINDS = ["int", "int", "int", "int", "text", "double", "decimal", "date", "bool", "stamp", "array"]
 LITERALS = {
     "int": ["0", "1", "3", "-2"],
     "text": ["'a'", "''", "'b'"],
@@ -39,6 +42,8 @@ LITERALS = {
     "decimal": ["CAST(1.25 AS decimal(6, 2))", "CAST(-1 AS decimal(6, 2))"],
     "date": ["DATE '2024-02-29'", "DATE '2024-03-02'"],
     "bool": ["true", "false"],
+    "stamp": ["TIMESTAMP '2024-02-29 00:10:00'", "TIMESTAMP '2024-03-02 23:59:59'"],
+    "array": ["array(1)", "array(3, -2)"],
 }
 #: a value of a number, by type
 DERIVED = {
@@ -48,6 +53,8 @@ DERIVED = {
     "decimal": "CAST({} AS decimal(6, 2))",
     "date": "(DATE '2024-02-28' + CAST({} AS int))",
     "bool": "({} > 1)",
+    "stamp": "(TIMESTAMP '2024-02-28 23:50:00' + CAST({} AS int) * INTERVAL '7' MINUTE)",
+    "array": "array(coalesce({}, 2), 1)",  # of nulls in arrays the systems have other orders
 }
 #: expressions by type; `{x}` has the same type, `{y}` is a condition
 EVERY = [
@@ -59,12 +66,15 @@ OWN = {
         *("({x} + {x})", "({x} - {x})", "({x} * 2)", "abs({x})", "({x} % 3)", "(- {x} + {x} * 2 - 1)"),
         *("length({text})", "instr({text}, 'a')", "day({date})", "CAST({y} AS int)", "quarter({date})"),
         *("extract(month FROM {date})", "weekofyear({date})", "CAST(floor({decimal}) AS int)"),
+        *("extract(hour FROM {stamp})", "minute({stamp})", "size({array})", "array_max({array})"),
+        *("try_element_at({array}, 2)", "(named_struct('p', {x}, 'q', {text})).p"),
     ],
     "text": [
         *("upper({x})", "({x} || {x})", "substring({x}, 1, 1)", "reverse({x})", "replace({x}, 'a', 'b')"),
         *("CAST({int} AS string)", "lower(trim({x}))", "({x} || {int} || 'b')", "CAST({date} AS string)"),
         *("left({x}, 1)", "right({x}, 1)", "lpad({x}, 2, 'a')", "repeat({x}, 2)", "split_part({x}, 'a', 1)"),
         *("CAST({decimal} AS string)", "('$' || {x} || '_')", "substring({x}, 2)"),
+        *("CAST({stamp} AS string)", "printf('%d-%s', coalesce({int}, 0), coalesce({x}, ''))"),
     ],
     "double": ["({x} + {x})", "({x} * CAST(2 AS double))", "CAST({int} AS double)", "({int} / 4)"],
     "decimal": [
@@ -77,6 +87,15 @@ OWN = {
     "date": [
         *("(DATE '2024-02-28' + CAST({int} AS int))", "last_day({x})", "({x} - 1)"),
         *("CAST(date_trunc('month', {x}) AS date)", "CAST({x} + INTERVAL 1 MONTH AS date)"),
+        "CAST({stamp} AS date)",
+    ],
+    "stamp": [
+        *("({x} + INTERVAL '90' SECOND)", "({x} - INTERVAL '1' MONTH)", "CAST({date} AS timestamp)"),
+        *("date_trunc('hour', {x})", "time_bucket(INTERVAL '15' MINUTE, {x})"),
+    ],
+    "array": [
+        *("array(coalesce({int}, 0), coalesce({int}, 1))", "sort_array({x})"),
+        *("transform({x}, e -> e + 1)", "filter({x}, e -> e > 1)", "slice({x}, 1, 1)"),
     ],
     "bool": [
         "({y})",
@@ -381,12 +400,17 @@ class Grammar:
         made, parts, recursive = replace(self, scope=[]), [], False
         for _ in range(self.of.choice([1, 1, 2])):
             name = f"r{next(self.numbers)}"
-            if self.of.random() < 0.4:
+            keys, draw = "", self.of.random()
+            if draw < 0.4:
                 text, kinds = made.beside().query(depth - 1)
+            elif draw < 0.5:  # the least sum of weights to each node
+                text = "SELECT src, 0 FROM edges WHERE src < 2 UNION "
+                text += f"SELECT dst, x1 + abs(w) FROM {name} JOIN edges ON src = x0 WHERE w < 4"
+                keys, kinds, recursive = " USING KEY (x0, min(x1))", ["int", "int"], True
             else:
                 text, kinds, recursive = made.recursion(name), ["int", "int"], True
             names = [f"x{n}" for n in range(len(kinds))]
-            parts.append(f"{name}({', '.join(names)}) AS ({text})")
+            parts.append(f"{name}({', '.join(names)}){keys} AS ({text})")
             made = replace(made, tables={**made.tables, name: list(zip(names, kinds, strict=True))}, scope=[])
         body, result = made.query(depth - 1)
         body = f"SELECT * FROM ({body})" if body.startswith("WITH") else body
@@ -488,10 +512,22 @@ class Grammar:
             placed = [f"first({x} ORDER BY {order})", f"last({x} ORDER BY {order})"]
             number = self.value("int", 1)
             calls = {
-                "int": [*counts, f"sum({x})", f"sum(DISTINCT {x})", f"min({x})", f"max({x})", *placed],
+                "int": [
+                    *counts,
+                    f"count_if({self.condition(0)})",
+                    f"sum({x})",
+                    f"sum(DISTINCT {x})",
+                    f"min({x})",
+                    f"max({x})",
+                    *placed,
+                ],
                 "bool": [f"bool_and({x})", f"bool_or({x})"],
                 "decimal": [f"sum({x})", f"max({x})"],
-                "double": [f"avg({number})", f"median({number})", f"avg(DISTINCT {number})", f"min({x})"],
+                "double": [
+                    *(f"avg({number})", f"median({number})", f"avg(DISTINCT {number})", f"min({x})"),
+                    f"element_at(percentile({number}, array(0.25, 0.5)), 2)",
+                ],
+                "array": [f"max_by({number}, {number}, 2)", f"min({x})", f"max({x})"],
             }
             return self.of.choice(calls.get(kind, [f"min({x})", f"max({x})", *placed])) + extra
 
@@ -543,51 +579,76 @@ def draw(seed: int) -> str:
     return Grammar(random.Random(seed)).query()[0]
 
 
+#: functions by their names in DuckDB
+IN_DUCKDB = {
+    "array": "list_value",
+    "array_max": "list_max",
+    "element_at": "list_extract",
+    "filter": "list_filter",
+    "named_struct": "two_fields",
+    "percentile": "quantile_cont",
+    "size": "len",
+    "slice": "list_slice",
+    "sort_array": "list_sort",
+    "transform": "list_transform",
+    "try_element_at": "list_extract",
+}
+
+
 def in_duckdb(query: str) -> str:
     """A query in DuckDB's words."""
-    return re.sub(r"LEFT (SEMI|ANTI) JOIN", r"\1 JOIN", query)
+    query = re.sub(r"LEFT (SEMI|ANTI) JOIN", r"\1 JOIN", query)
+    query = re.sub(r"\be -> ", "lambda e: ", query)
+    return re.sub(rf"\b({'|'.join(IN_DUCKDB)})\(", lambda name: f"{IN_DUCKDB[name[1]]}(", query)
 
 
-def why_refused(query: str, changes: Mapping[str, list[list[tuple]]]) -> str | None:
-    """Why a query is refused, by reasons that are known; None if both systems have an answer."""
-    flow = ts.Dataflow("bound")
-    tables = {name: flow.input(name, ddl).collection() for name, ddl in TABLES.items()}
-    try:
-        ts.sql(query, **tables)
-    except SqlError as error:
-        if (known := REFUSED.search(str(error))) is None:
-            raise
-        return known[0]
-    with connection({name: (ddl, at(changes[name], 0)) for name, ddl in TABLES.items()}) as duck:
-        try:
-            duck.execute(in_duckdb(query))
-        except duckdb.Error as error:
-            return f"DuckDB: {str(error).partition(chr(10))[0]}"
-    return None
-
-
-def check(seed: int, many: int = TOGETHER) -> Counter[str]:
+def check(seed: int, many: int = TOGETHER, spark: Any = None) -> Counter[str]:
     """Check so many queries from a seed on, over one random history; how many were refused, by the reason.
 
-    The last epoch deletes all rows.
+    The last epoch deletes all rows. With a session of Spark, its answers are compared before that, too.
     """
     changes = history(seed, epochs=3, rows=6)
     for one in changes.values():
         one.append([(*row, -1) for row in at(one, len(one) - 1)])
-    with warnings.catch_warnings():
+    flow, tables = flow_of(TABLES)
+    contents = {name: (ddl, at(changes[name], 2)) for name, ddl in TABLES.items()}
+    refused, accepted, views = Counter[str](), [], []
+    with warnings.catch_warnings(), connection(contents) as duck:
         warnings.simplefilter("ignore")
-        queries = {query: why_refused(query, changes) for query in map(draw, range(seed, seed + many))}
-        accepted = [query for query, why in queries.items() if why is None]
-        compare(accepted, changes, oracle=[*map(in_duckdb, accepted)], seed=seed)
-    return Counter(why for why in queries.values() if why is not None)
+        for query in map(draw, range(seed, seed + many)):
+            try:
+                duck.execute(in_duckdb(query))
+                views.append(ts.sql(query, **tables))
+                accepted.append(query)
+            except duckdb.Error as error:  # noqa: PERF203 - of each
+                refused[f"DuckDB: {str(error).partition(chr(10))[0]}"] += 1
+            except SqlError as error:
+                if (known := REFUSED.search(str(error))) is None:
+                    raise
+                refused[known[0]] += 1
+        ours = compare(accepted, changes, oracle=[*map(in_duckdb, accepted)], built=(flow, views), seed=seed)
+    for name, (ddl, rows) in contents.items() if spark else ():
+        spark.createDataFrame(rows, ddl).createOrReplaceTempView(name)
+    for query, epochs in zip(accepted, ours, strict=True) if spark else ():
+        theirs = Counter(plain(row) for row in spark.sql(query).collect())
+        assert epochs[2] == theirs, f"{query}\n  ours: {epochs[2]}\n  Spark's: {theirs}\n  {contents}"
+    return refused
 
 
-def fails(seed: int, many: int) -> Counter[str] | str:
+def fails(seed: int, many: int, spark: Any = None) -> Counter[str] | str:
     """Why queries fail; how many were refused if they do not."""
     try:
-        return check(seed, many)
+        return check(seed, many, spark)
     except Exception:  # noqa: BLE001 - of any kind
         return traceback.format_exc(limit=-2)
+
+
+def started() -> Any:
+    """A session of Spark."""
+    from pyspark.sql import SparkSession
+
+    settings = {"spark.sql.shuffle.partitions": "1", "spark.sql.session.timeZone": "UTC", **SHORT}
+    return SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
 
 
 def main() -> int:
@@ -595,18 +656,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--spark", action="store_true", help="compare each tenth flow with Spark, too")
     given = parser.parse_args()
+    gc.freeze()
+    gc.set_threshold(100_000)  # syntax trees have no cycles to collect
+    spark = started() if given.spark else None
     if given.seed is not None:
         print(draw(given.seed))
-        print(dict(check(given.seed, 1)))
+        print(dict(check(given.seed, 1, spark)))
         return 0
     first, failed, refused = random.randrange(10**6), 0, Counter[str]()
     for seed in range(first, first + given.cases, TOGETHER):
-        if isinstance(reasons := fails(seed, TOGETHER), Counter):
+        session = spark if (seed - first) % (10 * TOGETHER) == 0 else None
+        if isinstance(reasons := fails(seed, TOGETHER, session), Counter):
             refused += reasons
             continue
         for one in range(seed, seed + TOGETHER):
-            if isinstance(why := fails(one, 1), str):
+            if isinstance(why := fails(one, 1, session), str):
                 failed += 1
                 print(f"seed {one}\n{draw(one)}\n{why}", flush=True)
     print(f"{given.cases} queries from seed {first}, {failed} failed, refused: {dict(refused)}")

@@ -85,10 +85,14 @@ class ExpressionBinder:
     columns: list[str] = field(default_factory=list)
     #: the variables of the lambdas around a node
     variables: dict[str, pa.DataType] = field(default_factory=dict)
+    #: by their ids the nodes that were written, which keeps them alive, with their texts
+    _texts: dict[int, tuple[exp.Expression, str]] = field(default_factory=dict)
 
     def sql(self, node: exp.Expression) -> str:
-        """The canonical text of a node."""
-        return str(node.sql(dialect=parse.dialect()))
+        """The canonical text of a node, which is written once: a call needs it, and each cast in it."""
+        if id(node) not in self._texts:
+            self._texts[id(node)] = node, str(node.sql(dialect=parse.dialect()))
+        return self._texts[id(node)][1]
 
     def refuse(self, node: exp.Expression, problem: str, hint: str) -> SqlError:
         """The error that shows a node."""
