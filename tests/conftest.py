@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from tests.support.sessions import hasten
 from tests.support.stand_ins import CheckedPatch
 from tests.support.turns import share
 
@@ -59,19 +60,7 @@ if (
     os.rename(made, OWN)  # noqa: PTH104 - texts
     Path(OWN).chmod(0o711)  # a server of another user's has a folder in it
     tempfile.tempdir = None  # found anew
-# Spark's Python processes import PySpark compiled, not from its zip (`conf/prepare.py`).
-if (LEAN := Path(sys.prefix) / "spark").is_dir():
-    os.environ.setdefault("SPARK_HOME", str(LEAN))
-# Hundreds of short queries: compiling for a long run would take longer than they do (`conf/prepare.py`).
-ARCHIVE = Path(sys.prefix) / "classes.jsa"
-os.environ.setdefault(
-    "SPARK_SUBMIT_OPTS",
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m "
-    "-XX:NewRatio=1 -XX:InitialRAMPercentage=50 "  # all of the heap at once, half of it for what is young
-    f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable "
-    f"-Djava.io.tmpdir={tempfile.gettempdir()}",
-)
-os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+hasten()
 
 # No deadline: the machine is small and shared. A campaign looks at many more examples, new ones each time.
 settings.register_profile("timely", deadline=None, max_examples=10, derandomize=bool(os.environ.get("CI")))

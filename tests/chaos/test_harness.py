@@ -30,7 +30,7 @@ def test_every_point_is_a_function_of_the_runtime(call: points.Call) -> None:
 
 def test_a_point_that_is_gone_is_an_error() -> None:
     with pytest.raises(AttributeError, match="no_such"):
-        points.owner_of(points.Call("x", "storage.log", "RoundLog.no_such", None))
+        points.owner_of(points.Call("x", "storage.log", "RoundLog.no_such", str))
 
 
 def test_counts_orders_and_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

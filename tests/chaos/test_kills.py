@@ -56,7 +56,7 @@ def test_a_driver_killed_anywhere_loses_nothing_and_repeats_nothing(
 ) -> None:
     campaign = Campaign(SEED, base / "drivers", kills=KILLS, length=3)
 
-    campaign.go(SAMPLE, jobs=1, known=known)
+    campaign.go([SAMPLE], jobs=1, known=known)
 
     print(campaign.report())
     assert campaign.failures == []

@@ -3,8 +3,10 @@
     python -m tests.support.campaign --kills 1000 [--seed N] [--jobs 2] [--inside] [--scenarios keyed looping]
 
 A chain is one flow on one checkpoint: killed, restarted, killed elsewhere, ..., until it comes to its end;
-then what it leaves is compared with what an unfailed run of the same flow left. Prints kills, restarts and
-differences; ends with 1 if there is a difference, and keeps the checkpoint of each that differs.
+then what it leaves is compared with what an unfailed run of the same flow left. Several chains share a
+session: the orders are for one of them in turn, and the others are killed wherever they are. Prints each
+start, then kills, restarts and differences; ends with 1 if there is a difference, and keeps the checkpoint of
+each that differs. Packs of chains are numbered by the seed, and `--first N` goes on with pack N.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,11 +24,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
+from multiprocessing import forkserver, get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-from tests.support import points, verdict
+from tests.support import child, points, verdict
 from tests.support.flows import SCENARIOS
+from tests.support.forks import ENVIRONMENT, IMPORTED
+from tests.support.sessions import hasten
 
 ROOT = Path(__file__).parents[2]
 #: has the `sitecustomize` that every process of a run imports first
@@ -44,6 +50,8 @@ VICTIMS = {
 }
 #: Seconds for one start of one flow.
 PATIENCE = 240
+#: Flows in one session: starting it takes far longer than what one flow does.
+PACK = 4
 Order = tuple[str, int, str]
 
 
@@ -86,29 +94,14 @@ class Chain:
         SCENARIOS[self.params.scenario].write(self.home)
 
     def start(self, orders: Sequence[Order] = ()) -> bool:
-        """One start; whether the flow came to its end.
+        """One start; whether the flow came to its end. Errors are those of `start_together`."""
+        return start_together([self], orders)[0]
 
-        Raises:
-            RuntimeError: it ended otherwise than by a kill that was ordered.
-        """
-        run = points.Run(self.home, self.starts, list(orders))
-        run.write()
-        self.starts += 1
-        linger = 0.3 if any(victim == "group" for *_, victim in orders) else 0
-        code, printed = start_children([self.home], linger=linger)
-        fired = [order for index, order in enumerate(orders) if run.fired(index).exists()]
-        self.kills += [(point, victim) for point, _, victim in fired]
-        self.missed += len(orders) - len(fired)
-        self.doubles += run.met.exists()
-        killed = any(victim in points.DRIVER for _, _, victim in fired)
-        # Spark gives a query up when the process of its Python source dies: that is not a task
-        stopped = any(victim == "python" and point not in points.TASKS for point, _, victim in fired)
-        if (killed and code == -9) or (code == 1 and (stopped or BUSY in printed)):
-            return False
-        if code != 0 or killed:
-            msg = f"start {self.starts - 1} ended with {code} after {fired or 'no kill'}:\n{printed[-3000:]}"
-            raise RuntimeError(msg)
-        return True
+    @property
+    def failure(self) -> str:
+        """Why the flow failed in its last start, if it did."""
+        file = self.home / child.FAILED
+        return file.read_text() if file.exists() else ""
 
     def forget_commit(self) -> bool:
         """Deletes the newest commit, so that its batch runs again; False: Spark has begun the next batch."""
@@ -128,42 +121,84 @@ class Chain:
         return verdict.differences(expected, verdict.outcome(self.home)) + verdict.litter(self.home)
 
 
+@cache
+def forks() -> ForkServerContext:
+    """Starts processes of flows: forks of one that has imported all, with all points wrapped."""
+    hasten()
+    variables = ENVIRONMENT | {
+        "TIMELY_CHAOS": "on",  # what `sitecustomize` looks for
+        "PYTHONPATH": os.pathsep.join([str(CHAOS), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    before = dict(os.environ)
+    os.environ |= variables
+    try:
+        context = get_context("forkserver")
+        context.set_forkserver_preload([*IMPORTED, "tests.support.child"])
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ |= before
+    return context
+
+
 def start_children(homes: Sequence[Path], *, linger: float = 0) -> tuple[int, str]:
     """Runs flows in one session (of processes, and of Spark), and gives its end and its last words.
 
     `linger`: how long what outlives a killed group may go on, in seconds.
     """
     local = Path(tempfile.mkdtemp(prefix="chaos-"))  # short: sockets lie in it
-    env = os.environ | {
-        "TIMELY_CHAOS": "on",  # what `sitecustomize` looks for
-        "TMPDIR": str(local),
-        "PYTHONPATH": os.pathsep.join([str(CHAOS), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    command = [sys.executable, "-m", "tests.support.child", *map(str, homes)]
-    with (homes[0] / "log").open("a+b") as log:
-        begin = log.seek(0, os.SEEK_END)
-        child = subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd=local,
-        )
-        try:
-            code = child.wait(PATIENCE * len(homes))
-        except subprocess.TimeoutExpired:
-            code = 124
-        finally:
-            time.sleep(linger)
-            points.kill_session(child.pid)  # what a killed driver left behind, and what would not end
-            child.wait()
-            shutil.rmtree(local, ignore_errors=True)
-        log.seek(begin)
-        return code, log.read().decode(errors="replace")
+    log = homes[0] / "log"
+    begin = log.stat().st_size if log.exists() else 0
+    run = forks().Process(target=child.main, args=(homes, local, log))
+    run.start()
+    run.join(PATIENCE * len(homes))
+    code = 124 if run.exitcode is None else run.exitcode
+    time.sleep(linger)
+    points.kill_session(run.pid)  # what a killed driver left behind, and what would not end
+    run.join()
+    shutil.rmtree(local, ignore_errors=True)
+    return code, log.read_bytes()[begin:].decode(errors="replace") if log.exists() else ""
+
+
+def start_together(chains: Sequence[Chain], orders: Sequence[Order] = ()) -> list[bool]:
+    """One start of flows in one session; which of them came to their ends. The orders are for the first flow.
+
+    Raises:
+        RuntimeError: a flow ended otherwise than by a kill that was ordered.
+    """
+    first = chains[0]
+    run = points.Run(first.home, first.starts, list(orders))
+    for chain in chains:
+        replace(run, home=chain.home, start=chain.starts, orders=run.orders if chain is first else []).write()
+        for name in (child.ENDED, child.FAILED):
+            (chain.home / name).unlink(missing_ok=True)
+        chain.starts += 1
+    began = time.monotonic()
+    linger = 0.3 if any(victim == "group" for *_, victim in orders) else 0
+    code, printed = start_children([chain.home for chain in chains], linger=linger)
+    fired = [order for index, order in enumerate(orders) if run.fired(index).exists()]
+    first.kills += [(point, victim) for point, _, victim in fired]
+    first.missed += len(orders) - len(fired)
+    first.doubles += run.met.exists()
+    killed = next((victim for _, _, victim in fired if victim in points.DRIVER), None)
+    # Spark gives a query up when the process of its Python source dies: that is not a task
+    stopped = any(victim == "python" and point not in points.TASKS for point, _, victim in fired)
+    ended = [(chain.home / child.ENDED).exists() for chain in chains]
+    for chain, end in zip(chains, ended, strict=True):
+        failure = chain.failure
+        if end or BUSY in failure or (failure and stopped and chain is first):
+            continue
+        if failure or not killed or code != -9:
+            msg = f"start {chain.starts - 1} of {chain.home} ended with {code} after {fired or 'no kill'}:\n"
+            raise RuntimeError(msg + (failure or printed)[-3000:])
+        if chain is not first:
+            chain.kills.append(("anywhere", killed))
+    names = [f"{chain.params.scenario}{' ended' * end}" for chain, end in zip(chains, ended, strict=True)]
+    kills = ", ".join(f"{victim} at {point}" for point, _, victim in fired) or "no kill"
+    print(f"{time.monotonic() - began:5.1f} s  {', '.join(names)}: {kills}", flush=True)
+    return ended
 
 
 @dataclass
@@ -175,20 +210,15 @@ class Unfailed:
 
 
 def unfailed(params: Iterable[Params], base: Path) -> dict[Params, Unfailed]:
-    """Runs flows undisturbed: those of one master, with Delta or without, in one session."""
+    """Runs flows undisturbed: those of one master, and with as many large rounds, in one session."""
     chains = {
         each: Chain(each, base / f"unfailed-{number}") for number, each in enumerate(dict.fromkeys(params))
     }
     sessions: dict[tuple[str, bool], list[Chain]] = {}
     for each, chain in chains.items():
-        points.Run(chain.home).write()
-        sessions.setdefault((each.master, SCENARIOS[each.scenario].delta), []).append(chain)
+        sessions.setdefault((each.master, each.parallel), []).append(chain)
     for together in sessions.values():
-        code, printed = start_children([chain.home for chain in together])
-        if code != 0:
-            names = [chain.params for chain in together]
-            msg = f"an unfailed run of {names} ended with {code}:\n{printed[-3000:]}"
-            raise RuntimeError(msg)
+        start_together(together)
     found = {}
     for each, chain in chains.items():
         found[each] = Unfailed(verdict.outcome(chain.home), points.Run(chain.home).counts())
@@ -216,20 +246,33 @@ class Campaign:
     failures: list[str] = field(default_factory=list)
     lock: Any = field(default_factory=threading.Lock)
 
-    def draw_params(self, count: int) -> list[Params]:
-        """Ways to run flows; each scenario at least once, and with further rounds, if there are enough."""
+    def draw_packs(self, count: int) -> list[list[Params]]:
+        """Ways to run flows, which share a session; scenarios take turns, the later with further rounds."""
         chance = random.Random(self.seed)
-        drawn: list[Params] = []
-        while len(drawn) < count:
-            names = list(self.names)
-            chance.shuffle(names)
-            for name in names:
-                master = chance.choices([LOCAL, RETRYING, CLUSTER], [6, 3, 1])[0]
-                workers = chance.choice([1, 2, 3])
-                rounds = chance.choice([1, 1, 3, None]) if len(drawn) >= len(names) else None
-                partitions, parallel = chance.randint(1, min(2, workers)), chance.random() < 0.4
-                drawn.append(Params(name, workers, rounds, partitions, master, parallel))
-        return drawn[:count]
+        packs: list[list[Params]] = []
+        names: list[str] = []
+        while len(packs) < count:
+            master = chance.choices([LOCAL, RETRYING, CLUSTER], [6, 3, 1])[0]
+            parallel, later = chance.random() < 0.4, len(packs) * PACK >= len(self.names)
+            size = 1 if master == CLUSTER else min(PACK, len(self.names))
+            if len(names) < size:
+                names += chance.sample(sorted({*self.names} - {*names}), len(self.names) - len(names))
+            pack, names = names[:size], names[size:]
+            workers = [chance.choice([1, 2, 3]) for _ in pack]
+            packs.append(
+                [
+                    Params(
+                        name,
+                        number,
+                        chance.choice([1, 1, 3, None]) if later else None,
+                        chance.randint(1, min(2, number)),
+                        master,
+                        parallel,
+                    )
+                    for name, number in zip(pack, workers, strict=True)
+                ]
+            )
+        return packs
 
     def draw(self, params: Params, counts: dict[str, int], chance: random.Random, left: int) -> list[Order]:
         """Whom to kill next, and where: what was killed least. Of those that Spark replaces, several."""
@@ -253,61 +296,74 @@ class Campaign:
         # the flow shall get on between two kills, and not come to its end too soon
         return [(point, 1 + int(chance.random() * counts[point] / left), victim) for point, victim in drawn]
 
-    def run(self, params: Params, known: Unfailed, seed: int) -> None:
-        """One chain, to its end, and the comparison."""
+    def run(self, pack: Sequence[Params], known: dict[Params, Unfailed], seed: int) -> None:
+        """The chains of one pack, to their ends, and the comparison."""
         chance = random.Random(seed)
-        chain = Chain(params, self.base / f"chain-{seed}")
+        chains = [Chain(each, self.base / f"chain-{seed}-{each.scenario}") for each in pack]
+        expected = {each: known[replace(each, master=LOCAL)] for each in pack}
         with self.lock:
-            self.chains.append(chain)
+            self.chains += chains
+        error = ""
         try:
-            left = self.length
-            while left and not self.is_enough:
-                before = len(chain.kills)
-                ended = chain.start(self.draw(params, known.counts, chance, left))
-                left = max(0, left - max(1, len(chain.kills) - before))
-                if ended and not chain.forget_commit():
-                    break
-                if not ended and chance.random() < 0.2:
-                    chain.forget_commit()
-            while not chain.start():  # to the end; and it removes what the starts before it left
-                pass
-            report = chain.differences(known.outcome)
-        except Exception as error:  # noqa: BLE001 - a chain that cannot go on is what is looked for
-            report = [f"{type(error).__name__}: {error}"]
-        if report:
-            with self.lock:
-                kept = f"chain {seed} of seed {self.seed}, {params}, {chain.kills}: kept in {chain.home}"
-                self.failures.append("\n  ".join([kept, *report[:20]]))
-        else:
-            shutil.rmtree(chain.home)
-        kills = ", ".join(f"{victim} at {point}" for point, victim in chain.kills)
-        print(
-            f"{params.scenario} on {params.master}: {kills}: {'DIFFERS' if report else 'the same'}",
-            flush=True,
-        )
+            going, turn = list(chains), 0
+            while going and not self.is_enough:
+                turn += 1
+                first = going[turn % len(going)]
+                order = self.draw(
+                    first.params,
+                    expected[first.params].counts,
+                    chance,
+                    max(1, self.length - len(first.kills)),
+                )
+                together = [first, *(chain for chain in going if chain is not first)]
+                for chain, ended in zip(together, start_together(together, order), strict=True):
+                    again = chain.forget_commit() if ended or chance.random() < 0.2 else True
+                    if len(chain.kills) >= self.length or (ended and not again) or turn > 4 * self.length:
+                        going.remove(chain)
+            left = chains
+            while left:  # to the end; and it removes what the starts before it left
+                left = [chain for chain, end in zip(left, start_together(left), strict=True) if not end]
+        except Exception as raised:  # noqa: BLE001 - a chain that cannot go on is what is looked for
+            error = f"{type(raised).__name__}: {raised}"
+        for chain in chains:
+            report = [error] if error else chain.differences(expected[chain.params].outcome)
+            if report:
+                with self.lock:
+                    kept = f"pack {seed}, {chain.params}, {chain.kills}: kept in {chain.home}"
+                    self.failures.append("\n  ".join([kept, *report[:20]]))
+            else:
+                shutil.rmtree(chain.home)
+            text = "\n  ".join(["DIFFERS", *report]) if report else "the same"
+            print(f"pack {seed}, {chain.params.scenario}, {len(chain.kills)} kills: {text}", flush=True)
 
     @property
     def is_enough(self) -> bool:
         """Whether there were as many kills as there shall be."""
         return sum(len(chain.kills) for chain in self.chains) >= self.kills
 
-    def go(self, params: Sequence[Params], jobs: int, known: dict[Params, Unfailed] | None = None) -> None:
-        """All of it, in several chains at once; `known`: the unfailed runs, if there are any."""
+    def go(
+        self,
+        packs: Sequence[Sequence[Params]],
+        jobs: int,
+        known: dict[Params, Unfailed] | None = None,
+        first: int = 0,
+    ) -> None:
+        """All of it, in several packs at once; `known`: the unfailed runs, if there are any."""
+        params = [each for pack in packs for each in pack]
         known = known or unfailed([replace(each, master=LOCAL) for each in params], self.base)
         never = set(points.points()) - {point for each in known.values() for point in each.counts}
         whole = {each.scenario for each in params} == set(SCENARIOS)
         if whole and (never := never - points.FLEETING):
             self.failures.append(f"points that no run reached: {sorted(never)}")
 
-        def chains(first: int) -> None:
-            seed = self.seed * 100_000 + first
+        def run_each(job: int) -> None:
+            number = first + job
             while not self.is_enough:
-                each = params[(seed - self.seed * 100_000) % len(params)]
-                self.run(each, known[replace(each, master=LOCAL)], seed)
-                seed += jobs
+                self.run(packs[number % len(packs)], known, self.seed * 100_000 + number)
+                number += jobs
 
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(chains, range(jobs)))
+            list(pool.map(run_each, range(jobs)))
 
     def report(self) -> str:
         """Kills, restarts, differences."""
@@ -335,6 +391,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="default: a new one")
     parser.add_argument("--inside", action="store_true", help="kill inside of micro-batches only")
     parser.add_argument("--scenarios", nargs="*", default=sorted(SCENARIOS), help="default: all")
+    parser.add_argument("--first", type=int, default=0, help="the pack to begin with; default: %(default)s")
     parser.add_argument("--jobs", type=int, default=1, help="flows at once; default: %(default)s")
     args = parser.parse_args()
     seed = int(time.time()) % 100_000 if args.seed is None else args.seed
@@ -342,8 +399,10 @@ def main() -> int:
     print(f"seed {seed}, {args.kills} kills, in {base}", flush=True)
     names = tuple(args.scenarios)
     campaign = Campaign(seed, base, args.kills, inside=args.inside, names=names)
-    campaign.go(campaign.draw_params(max(5, min(60, args.kills // 10))), args.jobs)
-    print(campaign.report(), flush=True)
+    try:
+        campaign.go(campaign.draw_packs(max(3, min(20, args.kills // 40))), args.jobs, first=args.first)
+    finally:
+        print(campaign.report(), flush=True)
     if not campaign.failures:
         shutil.rmtree(base)
     return min(1, len(campaign.failures))

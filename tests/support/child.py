@@ -1,17 +1,19 @@
 """Runs flows to their ends, each on its own checkpoint, in a session that somebody may kill.
 
-    python -m tests.support.child HOME...
-
 A home has `run.json` (which scenario, workers, rounds per batch, master), `input/`, and from then on
-`checkpoint/`. A run that was killed is started again with the same command.
+`checkpoint/`. A run that was killed is started again with the same homes. The process is a fork of one that
+has imported all this (`tests.support.campaign`), as are Spark's Python processes, which are of its session.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
+import tempfile
+import threading
 import time
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from pyspark.sql import SparkSession
 import timely_spark as ts
 from tests.support import points
 from tests.support.flows import SCENARIOS, Scenario
+from tests.support.forks import forked_by
 from tests.support.sessions import SHORT
 from timely_spark.coordinator import Bound
 from timely_spark.errors import Where
@@ -32,17 +35,18 @@ CONFS = SHORT | {
     "spark.driver.memory": "700m",
     "spark.executor.memory": "512m",
 }
-#: of tests/conftest.py, for the executors, too
-JAVA = os.environ.get("SPARK_SUBMIT_OPTS", "")
+#: Files of a home, by which the campaign knows what has become of a start.
+ENDED, FAILED = "ended", "failed"
 
 
 def start_session(master: str, home: Path, *, delta: bool) -> SparkSession:
     """A tuned session that leaves its files with the run."""
+    java = f"{os.environ['SPARK_SUBMIT_OPTS']} -Djava.io.tmpdir={os.environ['TMPDIR']}"
     confs = CONFS | {
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.local.dir": os.environ["TMPDIR"],
-        "spark.driver.extraJavaOptions": f"{JAVA} -Djava.io.tmpdir={os.environ['TMPDIR']}",
-        "spark.executor.extraJavaOptions": f"{JAVA} -Djava.io.tmpdir={os.environ['TMPDIR']}",
+        "spark.driver.extraJavaOptions": java,
+        "spark.executor.extraJavaOptions": java,
     }
     builder = SparkSession.builder.master(master).appName("chaos").config(map=confs)
     return ts.configure(builder, delta=delta).getOrCreate()
@@ -51,7 +55,6 @@ def start_session(master: str, home: Path, *, delta: bool) -> SparkSession:
 def run(spark: SparkSession, home: Path, params: dict[str, Any]) -> None:
     """Starts the flow, or resumes it, and waits for its end."""
     scenario = SCENARIOS[params["scenario"]]
-    rounds.SMALL = Bound(exchanged=-1) if params["parallel"] else Bound()
     if scenario.stays and params["master"].startswith("local-cluster"):
         for module in (start, rounds):  # as if its executors were on other machines: tasks host the workers
             module.on_one_machine = lambda _: False  # type: ignore[attr-defined]
@@ -99,20 +102,45 @@ def say(flow: ts.Dataflow, query: Any, scenario: Scenario) -> None:
     query.stop()
 
 
-def main() -> None:
-    """All the runs, in one session."""
-    homes = [Path(home) for home in sys.argv[1:]]
+def run_all(spark: SparkSession, homes: Sequence[Path]) -> None:
+    """Run flows one after the other; of one that fails the reason is written down."""
+    for home in homes:
+        try:
+            run(spark, home, json.loads((home / "run.json").read_text()))
+        except Exception:  # noqa: BLE001, PERF203 - the campaign reads it
+            (home / FAILED).write_text(traceback.format_exc())
+        else:
+            (home / ENDED).touch()
+
+
+def main(homes: Sequence[Path], local: Path, log: Path) -> None:
+    """Run flows in one session of Spark and of processes: scenarios side by side, a scenario's in a row.
+
+    It prints into a file, and has a folder of its own for what is temporary.
+    """
+    os.setsid()
+    printed = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(printed, stream)
+    os.chdir(local)
+    tempfile.tempdir = os.environ["TMPDIR"] = str(local)
     params = [json.loads((home / "run.json").read_text()) for home in homes]
+    master, parallel = params[0]["master"], params[0]["parallel"]
+    if not master.startswith("local-cluster"):  # where executors are looked for by their Python processes
+        os.environ |= {"PYSPARK_PYTHON": str(forked_by(local)), "FORKED": "yes"}
     points.ROLE = "driver"
+    rounds.SMALL = Bound(exchanged=-1) if parallel else Bound()
     delta = any(SCENARIOS[each["scenario"]].delta for each in params)
-    spark = start_session(params[0]["master"], homes[0], delta=delta)
+    spark = start_session(master, homes[0], delta=delta)
+    rows: dict[str, list[Path]] = {}
     for home, each in zip(homes, params, strict=True):
-        run(spark, home, each)
+        rows.setdefault(each["scenario"], []).append(home)
+    threads = [threading.Thread(target=run_all, args=(spark, row)) for row in rows.values()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     jvm = spark.sparkContext._gateway.proc
     spark.stop()
     jvm.stdin.close()  # it ends
     jvm.wait()
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,8 @@ Spark starts a Python process for each streaming query, and a daemon for each ki
 pyarrow and this package was a third of what a test of a short query took. `PYTHON` is the program that Spark
 starts instead of Python: it asks a server for a fork, and stands for it until it ends.
 
-The server has one thread, as a lock that another thread holds would stay locked in a fork.
+The server has one thread, as a lock that another thread holds would stay locked in a fork. It is a process of
+its own (`forking`), or a fork of one that has imported everything and has no threads yet (`forked_by`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,12 +56,39 @@ ENVIRONMENT = {
 }
 
 
-@contextmanager
-def forking(folder: Path) -> Iterator[str]:
-    """A program for `PYSPARK_PYTHON`, and its server; Python itself where the server does not start."""
+def write_program(folder: Path) -> tuple[Path, Path]:
+    """Write a program for `PYSPARK_PYTHON`; it, and where its server shall listen."""
     program, place = folder / "python", folder / "forks"
     program.write_text(PYTHON.format(python=sys.executable, place=str(place)), encoding="utf-8")
     program.chmod(0o755)
+    return program, place
+
+
+def forked_by(folder: Path) -> Path:
+    """A program for `PYSPARK_PYTHON`, whose server is a fork of this process and ends with it."""
+    program, place = write_program(folder)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(place))
+        listener.listen()
+        end, alive = os.pipe()  # the writer is closed when this process ends
+        if os.fork() == 0:
+            os.close(alive)
+            os.dup2(end, 0)
+            sys.stdin = os.fdopen(0, closefd=False)
+            try:
+                run(serve(listener))
+            except Exception:  # noqa: BLE001 - what called this function is not to see it
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        os.close(end)
+    return program
+
+
+@contextmanager
+def forking(folder: Path) -> Iterator[str]:
+    """A program for `PYSPARK_PYTHON`, and its server; Python itself where the server does not start."""
+    program, place = write_program(folder)
     command = [sys.executable, "-m", "tests.support.forks", str(place)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, env=os.environ | ENVIRONMENT) as server:
@@ -71,21 +100,26 @@ def forking(folder: Path) -> Iterator[str]:
 
 
 def fork_for_each(place: str) -> list[str]:
-    """Say that it serves, and do so until standard input ends; in each fork return its arguments."""
+    """Import what forks need, say that it serves, and do so; in each fork return its arguments."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(place)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         for module in IMPORTED:
             importlib.import_module(module)
         if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208
             sys.exit()
         listener.listen()
         os.write(sys.stdout.fileno(), b".")
-        while listener in select.select([listener, sys.stdin], [], [])[0]:
-            connection, _ = listener.accept()
-            if os.fork() == 0:
-                return become(connection)
-            connection.close()
+        return serve(listener)
+
+
+def serve(listener: socket.socket) -> list[str]:
+    """Fork for each program that asks, until standard input ends; in each fork return its arguments."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while listener in select.select([listener, 0], [], [])[0]:
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            return become(connection)
+        connection.close()
     sys.exit()
 
 
@@ -114,6 +148,11 @@ def become(connection: socket.socket) -> list[str]:
     return arguments
 
 
-if __name__ == "__main__":
-    sys.argv = fork_for_each(sys.argv[1])
+def run(arguments: list[str]) -> None:
+    """Be the program that a fork stands for."""
+    sys.argv = arguments
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    run(fork_for_each(sys.argv[1]))

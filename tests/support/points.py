@@ -37,8 +37,8 @@ class Call:
     name: str
     module: str
     function: str
-    #: A path below the run's folder, from the arguments; None: that of the last point in this process.
-    path: Callable[..., Any] | None
+    #: a path below the run's folder, from the arguments
+    path: Callable[..., Any]
     victims: tuple[str, ...] = DRIVER
 
 
@@ -53,7 +53,7 @@ CALLS = (
     Call("outputs", "storage.log", "RoundLog.write_outputs", lambda log, *_: log.checkpoint),
     Call("prune", "storage.log", "RoundLog.prune", lambda log, *_, **__: log.checkpoint),
     Call("capture", "sinks.sink", "CaptureSink.deliver", lambda sink, *_: sink.deliveries.checkpoint),
-    Call("subscribe", "sinks.sink", "SubscribeSink.deliver", None),
+    Call("subscribe", "sinks.sink", "SubscribeSink.deliver", lambda sink, *_: sink.on_epoch.path),
     Call("folder", "sinks.folder", "FolderSink.deliver", lambda sink, *_: sink.path),
     Call("delta", "sinks.delta", "DeltaSink.deliver", lambda sink, *_: sink.target),
     Call(
@@ -194,7 +194,6 @@ class Run:
 
 #: "driver" in the child itself, "python" in every other process.
 ROLE = "python"
-_last: Run | None = None
 
 
 @functools.cache
@@ -208,11 +207,8 @@ def run_of(path: str) -> Run | None:
 
 def reached(path: Any, point: str, detail: str | None = None) -> None:
     """A point is reached, by something below a run's folder."""
-    global _last  # noqa: PLW0603
-    if path is not None:
-        _last = run_of(os.fspath(path))
-    if _last is not None:
-        _last.reached(point, detail)
+    if path is not None and (run := run_of(os.fspath(path))) is not None:
+        run.reached(point, detail)
 
 
 def act(victim: str, run: Run, point: str, detail: str | None) -> None:
@@ -295,14 +291,11 @@ def wrap(call: Call) -> None:
     owner, name = owner_of(call)
     function = getattr(owner, name)
 
-    def path(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return None if call.path is None else call.path(*args, **kwargs)
-
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        reached(path(args, kwargs), f"{call.name}.before")
+        reached(call.path(*args, **kwargs), f"{call.name}.before")
         result = function(*args, **kwargs)
-        reached(path(args, kwargs), f"{call.name}.after")
+        reached(call.path(*args, **kwargs), f"{call.name}.after")
         return result
 
     @functools.wraps(function)
