@@ -43,6 +43,22 @@ def test_the_index_has_every_page() -> None:
     )
 
 
+def test_the_nearest_shops_are_those_before_their_distances_are_rounded() -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with redirect_stdout(io.StringIO()):
+        exec(compile(_program(PAGES["nearest"]), "nearest.py", "exec"), names)
+    shops = [("a", 1.04, 0.0), ("b", 1.02, 0.0), ("c", 1.01, 0.0), ("d", 10.04, 0.0)]
+    flow = ts.Dataflow("shops")
+    customers, offers = (
+        flow.input(name, f"{name} string, x double, y double").collection() for name in ("who", "shop")
+    )
+    names["nearest"](customers, offers).capture("nearest")
+    out = ts.testing.run(flow, {"who": [[("ann", 0.0, 0.0), ("eve", 10.0, 9.0)]], "shop": [shops]})
+
+    rows = ts.snapshot(out["nearest"]).to_pylist()
+    assert sorted((row["who"], row["shop"]) for row in rows) == [("ann", "b"), ("ann", "c"), ("eve", "d")]
+
+
 @pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize(
     "page", [page if page in SOME else pytest.param(page, marks=pytest.mark.campaign) for page in STARTED]
