@@ -234,10 +234,10 @@ def test_where_inotify_has_no_room_folders_are_compared_which_is_told_once(
 def test_folders_of_network_file_systems_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mounts, shared = tmp_path / "mounts", tmp_path / "a b"
+    mounts, shared = tmp_path / "mounts", tmp_path / "données 数据"
     shared.mkdir()
     place = str(shared).replace(" ", "\\040")
-    mounts.write_text(f"overlay / overlay rw 0 0\nserver:/x {place} nfs4 rw 0 0\n")
+    mounts.write_text(f"overlay / overlay rw 0 0\nserver:/x {place} nfs4 rw 0 0\n", encoding="utf-8")
     monkeypatch.setattr(module, "_MOUNTS", str(mounts))
     assert is_remote(str(shared / "below"))
     assert not is_remote(str(tmp_path))

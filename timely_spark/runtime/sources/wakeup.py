@@ -27,6 +27,8 @@ _LEAST, _MOST, _PARTS = 0.002, 0.02, 8
 #: On these file systems inotify does not report the changes of other machines.
 _NETWORK = re.compile(r"nfs|cifs|smb|fuse|9p|ceph|gluster|lustre|gpfs|afs")
 _MOUNTS = "/proc/self/mounts"
+#: how a space is written there
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 #: Limits of inotify, and the setting that raises each.
 _LIMITS = {
     errno.ENOSPC: "fs.inotify.max_user_watches",
@@ -220,7 +222,7 @@ def is_remote(folder: str) -> bool:
     with suppress(OSError), open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
         for line in mounts:
             _, place, file_system, *_ = line.split(" ")
-            at = place.encode("latin-1", "replace").decode("unicode_escape")  # a space is written \040
+            at = _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), place)
             below = path == at or path.startswith(f"{at.rstrip('/')}/")
             if below and len(at) >= len(longest):
                 longest, kind = at, file_system
