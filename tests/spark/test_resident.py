@@ -76,9 +76,9 @@ def test_epochs_need_no_micro_batch_and_are_told_one_by_one(spark: SparkSession,
         began = time.monotonic()
         (own,) = (each for each in spark.streams.active if each.id == query.id)
         own.stop()  # by Spark's own handle, in the middle of its stay
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
     while workers_in_memory(query):
-        assert time.monotonic() - began < 30, "the program has the handle, and the states need no memory"
+        assert time.monotonic() - began < 60, "the program has the handle, and the states need no memory"
         time.sleep(0.1)
 
 

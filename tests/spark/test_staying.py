@@ -89,7 +89,7 @@ def test_epochs_run_in_a_task_that_stays_and_is_replaced_when_it_is_killed(
         assert len(jobs) <= 6, "and run no job for each epoch"
         assert list(Path(checkpoint).glob("timely/peers/*")) == []
         began = time.monotonic()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert [epoch for epoch, _ in heard] == [0, 1, 2, 3, 4], "each epoch once"
     assert heard[-1][1] == [(0, 5), (1, 5)]
 
