@@ -84,7 +84,7 @@ SELECT a, size(collect_list(b)), array_join(collect_set(c), '-') FROM t GROUP BY
 2 1 x
 NULL 0
 
-SELECT count(*) FROM (SELECT DISTINCT l, m FROM t)
+SELECT count(*) FROM (SELECT l, m FROM t GROUP BY ALL)
 ----
 4
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import timely_spark as ts
@@ -144,6 +146,26 @@ def test_a_sum_that_is_too_large_is_null_in_its_group_alone() -> None:
     rows = [(k, 2**62) for k in (1, 1, 2, 3, 4, 4, 4)]
     sums = {1: None, 2: 2**62, 3: 2**62, 4: None}
     assert {k: s for k, s, _ in run(flow, {"x": [rows]})["out"].rows()[0]} == sums
+
+
+CALLS = ("window({}, '2 minutes', '1 minute')", "session_window({}, '1 minute')")
+
+
+def test_a_window_has_the_type_of_its_time_whose_name_may_be_any() -> None:
+    flow = ts.Dataflow("windows")
+    x = flow.input("x", "w timestamp_ntz, i timestamp").collection()
+    for name, zone in (("w", None), ("i", "UTC")):
+        for call in CALLS:
+            key = call.format(name)
+            made = ts.sql(f"SELECT {key}.end, count(*) AS n FROM x GROUP BY {key}", x=x)
+            assert made.schema.field("end").type == pa.timestamp("us", zone)
+            made.changes().capture(key)
+    at = datetime.fromisoformat("2024-01-01T00:00:30Z")
+    out = run(flow, {"x": [[(at.replace(tzinfo=None), at)]]})
+    for name in ("w", "i"):
+        slid, ended = (out[call.format(name)].rows()[0] for call in CALLS)
+        assert [str(row[0])[11:19] for row in slid] == ["00:01:00", "00:02:00"]
+        assert [str(row[0])[11:19] for row in ended] == ["00:01:30"]
 
 
 def row(query: str) -> tuple[Any, ...]:

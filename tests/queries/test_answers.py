@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
+import timely_spark as ts
 from tests.support.duck import SEEDS
 from tests.support.outside.epochs import last_epoch
 from tests.support.outside.spark import spark_text
+from timely_spark.errors import SqlError
+from timely_spark.sql.types import name_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ARRAY = pa.list_(pa.field("element", pa.int32()))
 TABLES = {
@@ -35,6 +42,9 @@ TABLES = {
 }
 
 
+REFUSED = (Path(__file__).parent / "refused.sql").read_text(encoding="utf-8").splitlines()
+
+
 def cases() -> dict[str, list[str]]:
     """The queries of the file, each with its rows as texts."""
     text = (Path(__file__).parent / "answers.sql").read_text(encoding="utf-8")
@@ -52,3 +62,24 @@ def test_a_query_has_the_answer_of_spark(seed: int) -> None:
         for query, table in zip(cases(), made, strict=True)
     }
     assert got == cases()
+
+
+@pytest.mark.parametrize("query", REFUSED)
+def test_what_spark_refuses_is_refused(query: str) -> None:
+    flow = ts.Dataflow("refused")
+    tables = {name: flow.input(name, one.schema).collection() for name, one in TABLES.items()}
+    with pytest.raises(SqlError, match="Hint:"):
+        ts.sql(query, **tables)
+
+
+@pytest.mark.spark
+def test_spark_refuses_it(spark: SparkSession) -> None:
+    from pyspark.errors import AnalysisException
+
+    session = spark.newSession()
+    for name, table in TABLES.items():
+        ddl = ", ".join(f"{one.name} {name_of(one.type)}" for one in table.schema)
+        session.createDataFrame([], ddl).createOrReplaceTempView(name)
+    for query in REFUSED:
+        with pytest.raises(AnalysisException):
+            session.sql(query)

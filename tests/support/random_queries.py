@@ -20,6 +20,7 @@ from itertools import count, islice, repeat
 from typing import Any
 
 import duckdb
+from pyspark.errors import AnalysisException
 
 import timely_spark as ts
 from tests.support.duck import TABLES, at, compare, connection, flow_of, history, plain
@@ -630,7 +631,11 @@ def check(seed: int, many: int = TOGETHER, spark: Any = None) -> Counter[str]:
     for name, (ddl, rows) in contents.items() if spark else ():
         spark.createDataFrame(rows, ddl).createOrReplaceTempView(name)
     for query, epochs in zip(accepted, ours, strict=True) if spark else ():
-        theirs = Counter(plain(row) for row in spark.sql(query).collect())
+        try:
+            theirs = Counter(plain(row) for row in spark.sql(query).collect())
+        except AnalysisException as error:  # DuckDB's syntax, or a subquery that Spark has not
+            refused[f"Spark: {error.getCondition()}"] += 1
+            continue
         assert epochs[2] == theirs, f"{query}\n  ours: {epochs[2]}\n  Spark's: {theirs}\n  {contents}"
     return refused
 

@@ -21,6 +21,8 @@ from timely_spark.queries.statistics import PAIRS
 from timely_spark.sql import parse
 from timely_spark.sql.types import array_of, has_map, is_atomic, is_number, name_of
 
+#: the aggregates that may be told to ignore nulls
+_NULLS_COUNT = {"first", "last", "any_value", "collect_list", "collect_set"}
 #: as whose columns subqueries read the aggregates of the block around them
 OWN = "aggregates of the query"
 
@@ -279,10 +281,15 @@ class Aggregating(Joins):
         if one.unread:
             text = one.unread[0].sql(dialect=parse.dialect())
             raise binder.refuse(one.unread[0], f"{one.function} with the argument {text}", "leave it out.")
+        if one.ignores and one.function not in _NULLS_COUNT:
+            raise binder.refuse(node, f"{shown} IGNORE NULLS", "leave IGNORE NULLS out: it counts no null.")
+        condition = None if one.filter is None else read(one.filter)
+        if condition is not None:
+            self.condition(condition)
 
         def argument(tree: Any) -> str:
-            if one.filter is not None:
-                tree = exp.Case(ifs=[exp.If(this=read(one.filter), true=tree)])
+            if condition is not None:
+                tree = exp.Case(ifs=[exp.If(this=condition.copy(), true=tree)])
             return add(self.final(tree))
 
         inputs, kind = self._typed(node, one, [read(argument_tree) for argument_tree in one.arguments])

@@ -222,9 +222,7 @@ class Binder:
         left, right = self.aligned(node, sides)
         distinct = bool(node.args.get("distinct"))
         if distinct or not isinstance(node, exp.Union):
-            left, right = (
-                replace(one, relation=self.with_sorted_maps(one.relation)) for one in (left, right)
-            )
+            self.refuse_maps(node, left)
         if isinstance(node, exp.Union):
             both = Concat((left.relation, right.relation))
             return replace(left, relation=Distinct(both) if distinct else both, single=False)
@@ -232,21 +230,12 @@ class Binder:
         relation = Compared(left.relation, right.relation, operation, not distinct)
         return replace(left, relation=relation, single=False)
 
-    def with_sorted_maps(self, relation: Relation) -> Relation:
-        """A relation whose rows are compared: its maps get one order of entries, as any order is equal."""
-        from sqlglot import exp
-
-        schema = relation.schema
-        if not any(types.has_map(one.type) for one in schema):
-            return relation
-        ordered = {
-            one.name: self.bound(
-                exp.Anonymous(this="$sorted_maps", expressions=[column_node(one.name)]), schema
-            )
-            for one in schema
-            if types.has_map(one.type)
-        }
-        return Projection(relation, tuple((name, ordered.get(name, name)) for name in schema.names))
+    def refuse_maps(self, node: Any, query: BoundQuery) -> None:
+        """Refuse a query whose rows are compared and have maps, as Spark does."""
+        for name, kind in zip(query.names, query.types, strict=True):
+            if types.has_map(kind):
+                problem = f"rows with the map {name} are compared"
+                raise self.refuse(node, problem, f"write GROUP BY ALL, or map_entries({name}).")
 
     def aligned(self, node: Any, sides: Sequence[BoundQuery]) -> list[BoundQuery]:
         """Several queries with the first one's columns, of common types."""

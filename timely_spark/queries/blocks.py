@@ -64,6 +64,7 @@ class Block(Aggregating):
         items = self.items = self._selected()
         # of equal ones the first, as in Spark
         self._aliases = {alias.lower(): tree for alias, tree in reversed(items) if alias is not None}
+        self._refuse_aliases(items)
         if self.window is not None:
             self._aliases.setdefault("window", self.window)
         aggregates = self.aggregate(items)
@@ -74,6 +75,19 @@ class Block(Aggregating):
             self.filter(qualify.this)
         single = aggregates and node.args.get("group") is None and having is None and qualify is None
         return self._projected(items, single=single)
+
+    def _refuse_aliases(self, items: Sequence[tuple[str | None, Any]]) -> None:
+        """Refuse selected aggregates and windows that read an alias of the same SELECT, as Spark does."""
+        from sqlglot import exp
+
+        calls_of = ((*calls.aggregates_in(tree), *calls.windows_in(tree)) for _, tree in items)
+        for call in (one for each in calls_of for one in each if not calls.has_query(one)):
+            for one in call.find_all(exp.Column):
+                parts = [part.name for part in one.parts]
+                if not self.names.has(parts) and not one.find_ancestor(exp.Lambda) and self.aliased(one):
+                    hint = "write the expression again, or select it in a subquery of FROM."
+                    problem = f"{one.name} is an alias of this SELECT, in an aggregate or a window"
+                    raise self.binder.refuse(one, problem, hint)
 
     # -- expressions -----------------------------------------------------------------------------------------
 
@@ -261,18 +275,21 @@ class Block(Aggregating):
             raise binder.refuse(order, "ORDER BY of a column that DISTINCT drops", hint)
         relation: Relation = Projection(self.relation, (*columns, *outer, *more))
         if distinct is not None:
-            relation = Distinct(binder.with_sorted_maps(relation))
+            relation = Distinct(relation)
         if limits:
             relation = Limit(relation, tuple(name for name, _ in outer), tuple(orders), count, offset)
         if more:
             relation = selected(relation, (name for name, _ in (*columns, *outer)))
-        return BoundQuery(
+        answer = BoundQuery(
             relation,
             tuple(names),
             tuple(name for name, _ in columns),
             tuple(name for name, _ in outer),
             single=single and not limits and distinct is None,
         )
+        if distinct is not None:
+            binder.refuse_maps(node, answer)
+        return answer
 
     def _order_of(
         self, order: Any, items: Sequence[tuple[str | None, Any]], trees: Sequence[Any]

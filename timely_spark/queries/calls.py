@@ -137,6 +137,8 @@ class AggregateCall:
     options: tuple[Any, ...]
     #: the arguments that nobody reads
     unread: tuple[Any, ...]
+    #: whether it is written with `IGNORE NULLS`
+    ignores: bool
 
 
 def unwrapped(node: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
@@ -211,6 +213,7 @@ def read_call(node: Any) -> AggregateCall:
         order,
         tuple(constants),
         tuple(unread),
+        ignores,
     )
 
 

@@ -67,11 +67,11 @@ class BlockNames(ABC):
     def condition(self, node: exp.Expression) -> Any:
         """A bound condition."""
         term = self.binder.bound(self.final(node), self.relation.schema)
-        if term.type not in {pa.bool_(), pa.null()}:
+        if term.type != pa.bool_():
             raise self.binder.refuse(
                 node, f"{term} is {name_of(term.type)}, not boolean", "write a condition."
             )
-        return term if term.type == pa.bool_() else self.binder.null(pa.bool_(), self.relation.schema)
+        return term
 
     # -- names -----------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from timely_spark.queries.relations import (
 )
 from timely_spark.queries.scopes import Correlated, Fresh, NamedColumn
 from timely_spark.sql import types
+from timely_spark.sql.binder import unaliased
 from timely_spark.sql.types import name_of
 
 if TYPE_CHECKING:
@@ -135,7 +136,10 @@ class Subqueries(BlockNames):
         from sqlglot import exp
 
         inside = node.this.this if isinstance(node.this, exp.Paren) else node.this
-        sides = inside.expressions if isinstance(inside, exp.Tuple) else [inside]
+        of_several = isinstance(inside, exp.Tuple) or (
+            isinstance(inside, exp.Anonymous) and inside.name.lower() == "struct"
+        )
+        sides = [unaliased(one) for one in inside.expressions] if of_several else [inside]
         if len(sides) != len(answer.columns):
             problem = f"{len(sides)} values IN a query of {len(answer.columns)} columns"
             raise self.binder.refuse(node, problem, "select as many columns.")

@@ -57,16 +57,16 @@ def with_time_windows(binder: Binder, node: Any) -> tuple[Any, Any]:
         hint = "write window(time, '10 minutes'), or window(time, '10 minutes', '5 minutes')."
         raise binder.refuse(call, "a window of another form", hint)
     time = call.expressions[0].sql(dialect=parse.dialect())
-    micros = f"unix_micros(CAST({time} AS TIMESTAMP))"
+    micros = f"`$micros`({time})"
     last = f"({micros} - pmod({micros} - {start}, {slide}))"
-    struct = "named_struct('start', timestamp_micros({0}), 'end', timestamp_micros({0} + {1}))"
-    window: Any = parse.parse_expression(struct.format(last, width))
+    struct = "named_struct('start', `$time`({0}, {2}), 'end', `$time`({0} + {1}, {2}))"
+    window: Any = parse.parse_expression(struct.format(last, width, time))
     node = node.copy()
     if slide < width:
         many = -(-width // slide)
-        each = struct.format(f"{last} - {slide} * CAST(i AS BIGINT)", width)
-        every = f"transform(sequence(0, {many - 1}), i -> {each})"
-        rows = f"explode(filter({every}, w -> unix_micros(w.end) > {micros}))"
+        each = struct.format(f"{last} - {slide} * CAST(nth_w1ndow AS BIGINT)", width, time)
+        every = f"transform(sequence(0, {many - 1}), nth_w1ndow -> {each})"
+        rows = f"explode(filter({every}, {WINDOW} -> `$micros`({WINDOW}.end) > {micros}))"
         alias = exp.TableAlias(this=exp.to_identifier("rows of windows"), columns=[exp.to_identifier(NAME)])
         view = exp.Lateral(this=parse.parse_expression(rows), view=True, alias=alias)
         node.set("laterals", [*(node.args.get("laterals") or ()), view])
@@ -104,14 +104,15 @@ def _with_sessions(binder: Binder, node: Any, call: Any) -> tuple[Any, Any]:
     node, dialect = node.copy(), parse.dialect()
     table = source.this.copy()
     alias = exp.to_identifier(table.alias_or_name, quoted=True) if table.alias_or_name else None
-    time = f"unix_micros(CAST({call.expressions[0].sql(dialect=dialect)} AS TIMESTAMP))"
+    instant = call.expressions[0].sql(dialect=dialect)
+    time = f"`$micros`({instant})"
     others = ", ".join(one.sql(dialect=dialect) for one in keys if one != call)
     partition = f"PARTITION BY {others}" if others else ""
     mark, number = "`begin of session`", "`number of session`"
     over = f"OVER ({partition} ORDER BY {time})"
     session = f"OVER (PARTITION BY {others + ', ' if others else ''}{number})"
     begin, end = (
-        f"timestamp_micros({one}({time}) {session} + {by})" for one, by in (("min", 0), ("max", gap))
+        f"`$time`({one}({time}) {session} + {by}, {instant})" for one, by in (("min", 0), ("max", gap))
     )
     added = (
         f"IF({time} <= lag({time}) {over} + {gap}, 0, 1) AS {mark}",

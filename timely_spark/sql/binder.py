@@ -260,8 +260,11 @@ class ExpressionBinder:
 
     def condition(self, node: exp.Expression) -> Term:
         """A bound condition."""
-        term = self.bind(node)
-        if term.type == pa.string() or term.type in {pa.bool_(), pa.null()}:
+        return self.boolean(node, self.bind(node))
+
+    def boolean(self, node: exp.Expression, term: Term) -> Term:
+        """A term that is a condition; NULL is one, and a text is none."""
+        if term.type in {pa.bool_(), pa.null()}:
             return self.cast(term, pa.bool_(), node)
         problem = f"{self.sql(node)} is {name_of(term.type)}, not boolean"
         raise self.refuse(node, problem, "write a condition, such as n > 0.")

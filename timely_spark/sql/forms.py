@@ -214,7 +214,11 @@ def _concat(binder: ExpressionBinder, node: Any, values: Sequence[Term]) -> Term
 
 @syntax("And Or")
 def _logical(binder: ExpressionBinder, node: Any) -> Term:
-    left, right = binder.condition(node.this), binder.condition(node.expression)
+    sides = [binder.bind(one) for one in (node.this, node.expression)]
+    left, right = (
+        binder.cast(one, pa.bool_(), node) if one.type == pa.string() else binder.boolean(of, one)
+        for one, of in zip(sides, (node.this, node.expression), strict=True)
+    )
     return terms.Logical(pa.bool_(), left, right, decides=type(node).__name__ == "Or")
 
 

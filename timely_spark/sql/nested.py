@@ -26,6 +26,8 @@ def _map(binder: ExpressionBinder, node: Any) -> Term:
     if len(arguments) % 2 or not arguments:
         raise binder.refuse(node, f"map of {len(arguments)} arguments", "write keys and values in turn.")
     keys, items = binder.together(node, arguments[::2]), binder.together(node, arguments[1::2])
+    if types.has_map(keys[0].type):
+        raise binder.refuse(node, "a map as a key of a map", "write map_entries(key).")
     listed = [terms.Listed(types.array_of(one[0].type), tuple(one)) for one in (keys, items)]
     return binder.called(node, "map_from_arrays", listed)
 
@@ -122,7 +124,7 @@ def _transform(binder: ExpressionBinder, node: Any) -> Term:
 def _filter(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     names, body = _lambda(binder, node.expressions[1], [kind, pa.int32()])
-    return terms.Filtered(array.type, array, names, binder.cast(body, pa.bool_(), node))
+    return terms.Filtered(array.type, array, names, binder.boolean(node, body))
 
 
 @special("exists forall", 2, 2)
@@ -130,7 +132,7 @@ def _exists(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     names, body = _lambda(binder, node.expressions[1], [kind])
     every = node.name.lower() == "forall"
-    return terms.Quantified(pa.bool_(), array, names, binder.cast(body, pa.bool_(), node), every)
+    return terms.Quantified(pa.bool_(), array, names, binder.boolean(node, body), every)
 
 
 @special("aggregate reduce", 3, 4)
@@ -157,7 +159,7 @@ def _map_function(binder: ExpressionBinder, node: Any) -> Term:
     operand, name = _of_map(binder, node), node.name.lower()
     names, body = _lambda(binder, node.expressions[1], [operand.type.key_type, operand.type.item_type])
     if name == "map_filter":
-        return terms.OfEntries(operand.type, operand, names, binder.cast(body, pa.bool_(), node), "filter")
+        return terms.OfEntries(operand.type, operand, names, binder.boolean(node, body), "filter")
     if name == "transform_values":
         return terms.OfEntries(pa.map_(operand.type.key_type, body.type), operand, names, body, "items")
     pairs = terms.OfEntries(types.array_of(body.type), operand, names, body, "keys")

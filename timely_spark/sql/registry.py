@@ -221,6 +221,8 @@ def _variables(parameter: str, kind: pa.DataType) -> Iterator[tuple[str, pa.Data
 
 def _target(parameter: str, kind: pa.DataType, bound: Mapping[str, Any], zone: str) -> pa.DataType | None:
     """The type to which an argument of a type is cast."""
+    if parameter == "int32":  # of wider numbers Spark narrows none
+        return pa.int32() if kind in {*types.INTEGERS[:3], pa.string(), pa.null()} else None
     if parameter in _KINDS:
         fits, default = _KINDS[parameter]
         if fits(kind):

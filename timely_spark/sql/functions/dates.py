@@ -136,12 +136,12 @@ def _monthname(a: Value) -> Any:
     return pa.array(_MONTHS).take(pa.array(civil(days(a))[1] - 1))
 
 
-@spark_function("date_add", "date, int -> date")
+@spark_function("date_add", "date, int32 -> date")
 def _date_add(a: Value, n: Value, *, failures: Failures) -> Any:
     return as_dates(days(a) + to_numpy(n), failures)
 
 
-@spark_function("date_sub", "date, int -> date")
+@spark_function("date_sub", "date, int32 -> date")
 def _date_sub(a: Value, n: Value, *, failures: Failures) -> Any:
     return as_dates(days(a) - to_numpy(n), failures)
 
@@ -282,6 +282,16 @@ def _since(names: str, unit: int) -> None:
 _since("unix_seconds", SECOND)
 _since("unix_millis", 1000)
 _since("unix_micros", 1)
+
+
+@spark_function("$micros", "time -> bigint")
+def _micros(a: Value) -> Any:
+    return to_numpy(a)
+
+
+@spark_function("$time", "bigint, time -> time", result=lambda _, like: like)
+def _time(a: Value, like: Value) -> Any:
+    return to_numpy(a)
 
 
 def _from_units(names: str, unit: int) -> None:

@@ -1,0 +1,29 @@
+SELECT a FROM t WHERE NULL
+SELECT a FROM t WHERE c
+SELECT t.a FROM t JOIN u ON NULL
+SELECT CASE WHEN c THEN 1 END FROM t
+SELECT IF(c, 1, 2) FROM t
+SELECT count(*) FILTER (WHERE NULL) FROM t
+SELECT count(*) FILTER (WHERE c) FROM t
+SELECT sum(b) FILTER (WHERE c) OVER (ORDER BY a) FROM t
+SELECT filter(l, e -> 'true') FROM t
+SELECT exists(l, e -> c) FROM t
+SELECT map_filter(m, (k, v) -> k) FROM t
+SELECT DISTINCT m FROM t
+SELECT m FROM t UNION SELECT m FROM t
+SELECT m FROM t INTERSECT SELECT m FROM t
+SELECT array(m) FROM t EXCEPT ALL SELECT array(m) FROM t
+SELECT a + 1 AS x, sum(x) OVER (ORDER BY a) FROM t
+SELECT a + 1 AS x, rank() OVER (ORDER BY x) FROM t
+SELECT a + 1 AS x, sum(x) FROM t GROUP BY a
+SELECT sum(b) IGNORE NULLS FROM t
+SELECT max(b) IGNORE NULLS FROM t
+SELECT count(b) IGNORE NULLS FROM t
+SELECT max_by(a, b) IGNORE NULLS FROM t
+SELECT struct(a, b) IN (SELECT struct(a, b) FROM u) FROM t
+SELECT DATE '2024-01-01' + e FROM u
+SELECT date_add(DATE '2024-01-01', e) FROM u
+SELECT date_sub(DATE '2024-01-01', 1.5) FROM t
+SELECT map(m, 1) FROM t
+SELECT count(*) FROM t GROUP BY window(a, '1 minute')
+SELECT count(*) FROM t GROUP BY session_window(a, '1 minute')
