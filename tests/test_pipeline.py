@@ -212,10 +212,12 @@ def test_a_column_of_messages_may_have_any_name() -> None:
 def test_a_folder_may_be_called_by_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "2024").mkdir()
     monkeypatch.chdir(tmp_path)
-    flow, _ = read_sql(
+    script = read_sql(
         "CREATE TABLE t (n BIGINT) USING csv OPTIONS (files_per_epoch 2) LOCATION '2024';"
         "CREATE MATERIALIZED VIEW v LOCATION 'out' AS SELECT DISTINCT n FROM t"
-    ).flow()
+    )
+    assert script.outputs == {"v": ("./out", ())}  # a folder beside it, and not a table called out
+    flow, _ = script.flow()
     assert flow.frames["t"].files_per_epoch == 2
 
 

@@ -128,7 +128,8 @@ def _properties(binder: Binder, tree: Any) -> dict[str, Any]:
         if isinstance(one, exp.FileFormatProperty):
             properties["format"] = one.this.name.lower()
         elif isinstance(one, exp.LocationProperty):
-            properties["path"] = one.this.name
+            place = one.this.name  # a name without a slash would be a table of the catalog
+            properties["path"] = place if "/" in place or "\\" in place else f"./{place}"
         elif isinstance(one, exp.MaterializedProperty):
             properties["materialized"] = ""
         elif isinstance(one, exp.OptionsProperty):
