@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -52,6 +52,7 @@ def halved(numbers: ts.Collection, least: int, most: int | None = None) -> ts.Co
 
 
 @pytest.mark.slow
+@settings(max_examples=settings().max_examples // 2)
 @given(
     epochs=NUMBERS,
     least=st.integers(0, 60),
