@@ -181,6 +181,7 @@ REFUSED = [
     ("SELECT x FROM edges", "no column x", "the columns are: src, dst, w"),
     ("SELECT srcc FROM edges", "no column srcc", "did you mean src?"),
     ("SELECT src FROM edge", "no table edge", "did you mean edges?"),
+    ("WITH r AS (SELECT 1 UNION SELECT * FROM r) SELECT * FROM r", "no table r", "WITH RECURSIVE"),
     ("SELECT src FROM edges a, edges b", "src is ambiguous", "write one of a.src, b.src"),
     (
         "SELECT 1 FROM edges a LEFT JOIN edges b ON a.w = b.w WHERE src > 1",

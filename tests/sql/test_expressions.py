@@ -94,6 +94,8 @@ def test_an_expression_has_a_value_for_each_record(text: str, values: list[objec
     [
         ("a +\n  zz", 2, 3, "no column 'zz'"),
         ("uper(s)", 1, 1, "did you mean upper"),
+        ("to_number(s, '9')", 1, 1, "AS decimal(12, 2)"),
+        ("to_char(a, '9')", 1, 1, "format_number"),
         ("a and true", 1, 1, "a is bigint, not boolean"),
         ("a > 0 or s + s = s", 1, 10, "+ of two texts"),
         ("1 + sum(a)", 1, 5, "SUM(a) is of several rows"),

@@ -181,12 +181,19 @@ class FromItems(Subqueries):
         return FromItem(relation, entries, [])
 
     def _view(self, node: Any) -> Any:
+        from sqlglot import exp
+
         name = written_name(node)
         views = {one.lower(): view for one, view in self.views.items()}
         if name.lower() in views:
             return views[name.lower()]
         names = sorted(self.views)
         hint = near(name, names) or f"the tables are {', '.join(names) or 'none'}."
+        around = node.find_ancestor(exp.CTE)
+        while around is not None and around.alias.lower() != name.lower():
+            around = around.find_ancestor(exp.CTE)
+        if around is not None:
+            hint = "write WITH RECURSIVE, as it reads itself."
         raise self.binder.refuse(node, f"no table {name}", hint)
 
     def lateral(self, node: Any, left: FromItem, side: str, join: Any) -> FromItem:

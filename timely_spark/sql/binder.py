@@ -227,6 +227,8 @@ class ExpressionBinder:
 
     def _of_user(self, node: exp.Expression, name: str, arguments: Sequence[Term]) -> Term:
         if (own := self.functions.get(name)) is None:
+            if name in _INSTEAD:
+                raise self.refuse(node, f"no function {name!r}", f"write {_INSTEAD[name]}")
             hint = f'write it as a function of columns: ts.function("{name}", "type", f).'
             close = near(name, [*FUNCTIONS, *SPECIAL, *self.functions])
             raise self.refuse(node, f"no function {name!r}", f"{close} Or {hint}" if close else hint)
@@ -268,6 +270,17 @@ class ExpressionBinder:
             return self.cast(term, pa.bool_(), node)
         problem = f"{self.sql(node)} is {name_of(term.type)}, not boolean"
         raise self.refuse(node, problem, "write a condition, such as n > 0.")
+
+
+#: functions of Spark's that are missing, and what to write
+_INSTEAD = {
+    "from_csv": "split(text, ','), and cast its elements.",
+    "make_interval": "make_dt_interval(days, hours), or make_ym_interval(years, months).",
+    "schema_of_csv": "the types themselves.",
+    "to_csv": "concat_ws(',', a, b).",
+    "to_number": "CAST(regexp_replace(text, '[$,]', '') AS decimal(12, 2)).",
+    "try_to_number": "try_cast(regexp_replace(text, '[$,]', '') AS decimal(12, 2)).",
+}
 
 
 def unaliased(node: exp.Expression) -> exp.Expression:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from timely_spark.sql.binder import ExpressionBinder, special, syntax
 from timely_spark.sql.terms import Term
-from timely_spark.sql.types import INTERVAL, MONTHS, is_interval, name_of
+from timely_spark.sql.types import INTERVAL, MONTHS, is_date_or_time, is_interval, name_of
 
 _PARTS = {
     **dict.fromkeys(("YEAR", "Y", "YEARS", "YR", "YRS"), "year"),
@@ -75,6 +75,26 @@ def _unit(binder: ExpressionBinder, node: Any) -> str:
     if unit not in _UNITS:
         raise binder.refuse(node, f"{unit} is not a unit of time", f"the units are {', '.join(_UNITS)}.")
     return unit
+
+
+#: by the format of bytes the function that writes them
+_OF_BYTES = {"base64": "base64", "hex": "hex"}
+
+
+@special("to_char to_varchar", 2, 2)
+def _to_char(binder: ExpressionBinder, node: Any) -> Term:
+    value, pattern = binder.bind(node.expressions[0]), node.expressions[1]
+    if is_date_or_time(value.type):
+        return binder.call(node, "date_format", value, pattern)
+    if value.type != pa.binary():
+        problem = f"{node.name} of {name_of(value.type)}"
+        raise binder.refuse(node, problem, "write format_number(n, 2), which groups digits, or printf.")
+    name = binder.text_of(pattern, "the format of bytes").lower()
+    if name == "utf-8":
+        return binder.called(node, "$decode", [value, binder.constant(pa.scalar(name))])
+    if name not in _OF_BYTES:
+        raise binder.refuse(pattern, f"bytes as {name!r}", "the formats are 'base64', 'hex' and 'utf-8'.")
+    return binder.called(node, _OF_BYTES[name], [value])
 
 
 @special("timestampadd dateadd date_add")

@@ -252,6 +252,16 @@ def _make_dt_interval(*parts: Value, length: int, failures: Failures) -> Any:
     return np.where(wide, 0, total).astype(np.int64)
 
 
+@spark_function("make_ym_interval", "int?, int? -> months")
+def _make_ym_interval(*parts: Value, length: int, failures: Failures) -> Any:
+    total = np.zeros(length, np.int64)
+    for part, months in zip(parts, (12, 1), strict=False):
+        total = total + np.broadcast_to(to_numpy(part), length).astype(np.int64) * months
+    wide = np.abs(total) >= 2**31
+    failures.at(wide, "the interval is too long", "give fewer years.")
+    return np.where(wide, 0, total).astype(np.int32)
+
+
 @spark_function("months_between", "timestamp, timestamp, boolean? -> double")
 def _months_between(a: Value, b: Value, rounded: Value | None = None) -> Any:
     x, y = local(a), local(b)
