@@ -26,6 +26,29 @@ def test_diffs_of_final_records_are_plus_one() -> None:
     assert run(flow, {"x": [[1], [1]]})["out"].rows() == {0: [(1, 1)], 1: [(1, 1)]}
 
 
+@pytest.mark.parametrize("kind", ["int", "long"])
+def test_changes_of_an_epoch_that_cancel_out_leave_nothing_in_a_current_table(kind: str) -> None:
+    flow = ts.Dataflow("current")
+    x = flow.input("x", f"k long, v string, change {kind}", epochs="manual")
+    x.to_delta("nowhere", keys="k", diff="change", name="out")
+    simulation = ts.testing.Simulation(flow, workers=2)
+    for epoch, parts in enumerate(
+        [
+            [[(1, "a", 1), (2, "b", 1)], [(2, "b", -1), (3, "c", 2), (3, "c", -1), (4, None, 0)]],
+            [[(1, "d", 1), (1, "a", -1)], [(1, "d", -1)]],
+            [],
+        ]
+    ):
+        for rows in parts:
+            simulation.send("x", rows, epoch=epoch)
+            simulation.step()
+        simulation.advance_to("x", epoch + 1)
+    simulation.run()
+
+    rows = simulation.captured["out"].rows()
+    assert rows == {0: [(1, "a", 1), (3, "c", 1)], 1: [(1, "a", -1)], 2: []}
+
+
 def test_an_output_inside_a_loop_and_a_taken_column_are_refused() -> None:
     flow = ts.Dataflow("bad")
     x = flow.input("x", "n long")

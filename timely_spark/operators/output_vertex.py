@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.graph import Monotone, Vertex
 from timely_spark.operators.monotone import best_per_key, keep_best
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.arrow import Indices, Mask
+from timely_spark.state.arrow import Indices, Mask, replaced, rows_at
 from timely_spark.state.grouping import changes, group
 from timely_spark.state.repartition import repartition
 from timely_spark.state.row_times import epochs_of, with_time
@@ -43,6 +44,29 @@ class OutputVertex(Vertex):
     def finish(self, tables: list[pa.Table]) -> pa.Table:
         """One epoch's records from its parts, given in the order in which they were handed to the driver."""
         return pa.concat_tables(tables) if tables else self.schema.empty_table()
+
+
+class ChangesOutput(OutputVertex):
+    """Hand out changes for a current table: those of one epoch that cancel out are none."""
+
+    def __init__(self, schema: pa.Schema, weights: str, keys: Sequence[str]) -> None:
+        super().__init__(schema)
+        #: the column of the changes' weights; and the columns that equal records share
+        self.weights, self.keys = weights, tuple(keys)
+
+    @property
+    def finish_keys(self) -> tuple[str, ...]:
+        """The keys: `finish` adds up the weights of equal records."""
+        return self.keys
+
+    def finish(self, tables: list[pa.Table]) -> pa.Table:
+        """Each record of one epoch with its total weight; none of a total of zero."""
+        table = super().finish(tables)
+        groups = group(table, [name for name in self.schema.names if name != self.weights])
+        weights = table.column(self.weights).cast(pa.int64()).fill_null(0).to_numpy()
+        totals = np.add.reduceat(weights[groups.order], groups.starts)
+        some = totals.nonzero()[0]
+        return replaced(rows_at(table, groups.order[groups.starts[some]]), self.weights, totals[some])
 
 
 class ProbeVertex(Vertex):

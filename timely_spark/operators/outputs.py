@@ -26,7 +26,7 @@ from timely_spark.graph import (
     word,
 )
 from timely_spark.operators.exactly_once import ExactlyOnce
-from timely_spark.operators.output_vertex import OutputVertex, ProbeVertex
+from timely_spark.operators.output_vertex import ChangesOutput, OutputVertex, ProbeVertex
 from timely_spark.operators.rows import check_function
 from timely_spark.streams import Stream
 
@@ -277,8 +277,9 @@ def to_delta(
         diff: after `distinct`, `min` or `max`: the name of a new int column, +1 for a record that the epoch
             adds and -1 for one that it retracts; the sum up to an epoch gives the result at that epoch. With
             `keys` also a column of the stream, as in the changes of a collection: the table is the current
-            collection, and deletes a key with its record. The keys must be unique, or the epoch fails. Not
-            with `release` "arrival": retractions are known when the epoch is complete.
+            collection, and deletes a key with its record. Changes of one epoch that cancel out are left out.
+            The keys must be unique, or the epoch fails. Not with `release` "arrival": retractions are known
+            when the epoch is complete.
         epoch: whether there is a column of the epoch of a row's last change. A log has it, and so has a table
             of records on arrival. With `keys`, None means that it is kept up in a table that has it.
         overwrite: replace the contents of a table that another checkpoint wrote; or only of one that a
@@ -318,10 +319,11 @@ def to_delta(
             hint = "leave epoch out: a log, and a table in which a later epoch may come first, need it."
             raise GraphError(msg, where=caller(), hint=hint)
         epoch = True
-    added = diff
+    added, vertex = diff, None
     if diff is not None:
         _check_diff(stream, diff, columns, release)
-        added = diff if diff not in stream.schema.names else None
+        if diff in stream.schema.names:
+            added, vertex = None, ChangesOutput(stream.schema, diff, columns)
     return add_output(
         stream,
         "to_delta",
@@ -329,6 +331,7 @@ def to_delta(
         "delta",
         release,
         added=added,
+        vertex=vertex,
         by=columns if diff is None else (),
         diff=diff,
         target=_table(table),
@@ -536,6 +539,7 @@ def add_output(
     release: Release,
     *,
     added: str | None = None,
+    vertex: OutputVertex | None = None,
     by: Sequence[str] = (),
     **options: Any,
 ) -> Stream:
@@ -555,7 +559,7 @@ def add_output(
         kind=stage_kind,
         name=name,
         called=called,
-        vertex=OutputVertex(schema, added),
+        vertex=vertex or OutputVertex(schema, added),
         requires=[Partition.by(tuple(by))] if by else None,
         detail=kind,
         parameters={"to": kind, **{key: options[key] for key in ("keys", "diff") if options.get(key)}},
