@@ -581,6 +581,9 @@ def _points(world: World) -> Iterator[None]:
     def leaves(_: RunContext) -> bool:
         return here()[0].leaves
 
+    def never(_: RunContext) -> bool:  # a mock would remember each call
+        return False
+
     def at_points(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             mine = here()
@@ -601,7 +604,7 @@ def _points(world: World) -> Iterator[None]:
         patches.enter_context(mock.patch.object(driver, "yields", leaves))
         patches.enter_context(mock.patch.object(ResidentInputs, "begin", partialmethod(_begin, world)))
         patches.enter_context(mock.patch.object(ResidentInputs, "wait", partialmethod(_wait, world)))
-        patches.enter_context(mock.patch.object(flow_reader, "yields", return_value=False))
+        patches.enter_context(mock.patch.object(flow_reader, "yields", never))
         patches.enter_context(mock.patch.object(driver, "LONGEST_LOOK", 0.0))
         # all of these small, so that much is kept in files
         patches.enter_context(mock.patch.multiple(blobs, EMBEDDED=64, BULK=500))
