@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from timely_spark.runtime.sinks.delta_history import DeltaHistory
+from timely_spark.runtime.sinks.delta_history import DeltaHistory, is_unfinished
 
 OWN = {"txn": {"appId": "mine", "version": 0}}
 OTHER = {"txn": {"appId": "another's", "version": 0}}
@@ -217,3 +217,25 @@ def test_a_restore_undoes_no_version_that_was_removed_from_the_log(tmp_path: Pat
 def test_the_oldest_version_of_a_log_may_be_a_restore(tmp_path: Path) -> None:
     logged(tmp_path, [restored(3), [OTHER]], 7)
     assert not at_start(tmp_path).is_complete()
+
+
+@pytest.mark.parametrize(
+    ("files", "unfinished"),
+    [
+        ([], True),
+        (["_delta_log/.00000000000000000000.json.1f.tmp", ".part-0.crc", "part-0"], True),
+        (["_delta_log/00000000000000000003.json", "part-0"], False),
+        (["_delta_log/_last_checkpoint"], False),
+        (["part-0", "part-1"], False),
+        (["rows.csv"], False),
+    ],
+)
+def test_a_table_that_was_begun_has_a_log_without_versions_and_no_files_of_others(
+    tmp_path: Path, files: list[str], *, unfinished: bool
+) -> None:
+    assert not is_unfinished(str(tmp_path)), "no log"
+    (tmp_path / "_delta_log").mkdir()
+    for name in files:
+        (tmp_path / name).touch()
+
+    assert is_unfinished(str(tmp_path)) == unfinished

@@ -99,6 +99,15 @@ def test_a_table_that_a_dying_run_makes_while_the_next_one_starts_is_its_own(
     assert rows_of(tmp_path, "k", "v") == [(1, "a")]
 
 
+def test_a_table_that_a_killed_run_has_begun_to_make_is_made(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "begun"
+    (table / "_delta_log").mkdir(parents=True)
+
+    deliver(spark, prepared(spark, table), 0, (1, "a", 1))
+
+    assert rows_of(table, "k", "v") == [(1, "a")]
+
+
 @pytest.mark.campaign  # the commit of several epochs below has it, too
 def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
     sink = prepared(spark, tmp_path / "now", epoch=True)

@@ -49,7 +49,7 @@ VICTIMS = {
     CLUSTER: {"driver", "group", "executor", "twice"},
 }
 #: Seconds for one start of one flow.
-PATIENCE = 240
+PATIENCE = 600
 #: Flows in one session: starting it takes far longer than what one flow does.
 PACK = 4
 Order = tuple[str, int, str]

@@ -18,7 +18,7 @@ from timely_spark.graph.schema import every_name
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied, on_one_machine
 from timely_spark.runtime.sinks.delivery import arrow_schema, spark_schema, to_frame
-from timely_spark.runtime.sinks.delta_history import DeltaHistory
+from timely_spark.runtime.sinks.delta_history import DeltaHistory, is_unfinished
 from timely_spark.runtime.sinks.delta_local import appended, local_folder, properties, upserted
 from timely_spark.runtime.sinks.delta_upsert import PLACE, Upsert
 from timely_spark.runtime.sinks.sink import EPOCH, STAMP, Output, Parts, Sink, with_epoch, with_epoch_column
@@ -284,10 +284,12 @@ class DeltaSink(Sink):
             writer = writer.tableProperty(key, value)
         try:
             writer.create()
-        except AnalysisException:  # perhaps the JVM of a killed driver has just made it
-            if (present := self._properties(session)) is None:
+        except AnalysisException:  # perhaps the JVM of a killed driver has just made it, or had begun to
+            if (present := self._properties(session)) is not None:
+                return present
+            if not (self.is_path and is_unfinished(self.target)):
                 raise
-            return present
+            writer.createOrReplace()
         return properties
 
     def _overwrite(

@@ -158,6 +158,21 @@ class DeltaHistory:
             return None
 
 
+def is_unfinished(table: str) -> bool:
+    """Whether a folder has no more than what a process leaves that was killed while it made an empty table.
+
+    Delta makes the folder of the log first, then a file without rows, then the first version.
+    """
+    try:
+        system, top = filesystem_of(location(table))
+        inside = {info.base_name for info in system.get_file_info(fs.FileSelector(top))}
+        log = [info.base_name for info in system.get_file_info(fs.FileSelector(f"{top}/_delta_log"))]
+    except (OSError, ValueError, NotImplementedError):
+        return False
+    seen = [name for name in (*(inside - {"_delta_log"}), *log) if not name.startswith(".")]
+    return not seen or (len(seen) == 1 and seen[0].startswith("part-"))
+
+
 def _files(commit: Commit) -> set[tuple[str, str]]:
     """The files that a commit adds or removes, each with its deleted rows."""
     changes = [one[kind] for one in commit for kind in ("add", "remove") if kind in one]
