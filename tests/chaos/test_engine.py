@@ -134,7 +134,7 @@ def resident_bounded(checkpoint: Path, epochs: int, monkeypatch: pytest.MonkeyPa
         seen = Counter(path.relative_to(root).parts[0] for path in paths)
         gc.collect()
         seen["bytes"] = sum(path.stat().st_size for path in paths)
-        seen["objects"], seen["Arrow's bytes"] = len(gc.get_objects()), pa.total_allocated_bytes()
+        seen["objects"], seen["Arrow's 64 kB"] = len(gc.get_objects()), pa.total_allocated_bytes() >> 16
         thirds[min(2, 3 * world.processes[-1].handles["x"].sent // len(calls))] |= seen
 
     world.committed = look
