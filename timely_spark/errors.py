@@ -595,6 +595,6 @@ def _module(frame: Any) -> str:
 
 
 #: libraries that this one calls: an error in them belongs to the step that called them
-_LIBRARIES = frozenset({"pyarrow", "numpy", "pandas", "json", "pickle", "copy"})
+_LIBRARIES = frozenset({"asyncio", "pyarrow", "numpy", "pandas", "json", "pickle", "copy"})
 #: the most characters of a record in a message
 _LONGEST = 500

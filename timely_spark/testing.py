@@ -85,7 +85,8 @@ class LoopWarning(UserWarning):
         >>> flow = ts.Dataflow("cut")
         >>> up = lambda n: n.select(n=pc.add(pc.field("n"), 1))
         >>> _ = flow.input("x", "n long").loop(up, max_iterations=3, on_limit="warn").capture("out")
-        >>> with warnings.catch_warnings(record=True, action="always") as caught:
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
         ...     result = ts.testing.run(flow, {"x": [[0]]})
         >>> [warning.category.__name__ for warning in caught], result.cut_off
         (['LoopWarning'], {'loop': 1})

@@ -51,7 +51,8 @@ def flow_of(build: Build, name: str = "negatives") -> ts.Dataflow:
 def told(build: Build, epochs: Epochs, **options: Any) -> tuple[list[str], dict[str, int]]:
     """The warnings, and by step the records that became negative."""
     simulation = Simulation(flow_of(build), **options)
-    with warnings.catch_warnings(record=True, action="always") as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         for rows in epochs:
             simulation.send("x", rows)
             simulation.run()
@@ -150,5 +151,5 @@ def test_nulls_among_whole_numbers_lose_no_negative_record() -> None:
 
 @pytest.mark.parametrize("given", ["ignore", None, True])
 def test_another_on_negative_is_refused(given: Any) -> None:
-    with pytest.raises(BadArgument, match=r'(?s)on_negative.*"warn" or "raise".*Hint: '):
+    with pytest.raises(BadArgument, match=r"(?s)on_negative=.* is not 'warn' or 'raise'.*Hint: "):
         ts.testing.run(flow_of(TELLS["count"]), {"x": ROWS}, on_negative=given)

@@ -160,7 +160,7 @@ def test_a_window_has_the_type_of_its_time_whose_name_may_be_any() -> None:
             made = ts.sql(f"SELECT {key}.end, count(*) AS n FROM x GROUP BY {key}", x=x)
             assert made.schema.field("end").type == pa.timestamp("us", zone)
             made.changes().capture(key)
-    at = datetime.fromisoformat("2024-01-01T00:00:30Z")
+    at = datetime.fromisoformat("2024-01-01T00:00:30+00:00")
     out = run(flow, {"x": [[(at.replace(tzinfo=None), at)]]})
     for name in ("w", "i"):
         slid, ended = (out[call.format(name)].rows()[0] for call in CALLS)

@@ -27,7 +27,8 @@ UP = {"n": pc.add(pc.field("n"), 1)}
 
 @pytest.fixture
 def notices() -> Iterator[list[Any]]:
-    with warnings.catch_warnings(record=True, action="always", category=LoopWarning) as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LoopWarning)
         yield caught
 
 

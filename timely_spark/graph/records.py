@@ -221,8 +221,12 @@ def _check_column(values: tuple[Any, ...], field: pa.Field) -> None:
 def _check_lossless(value: Any, kind: pa.DataType) -> None:
     """Check what Arrow would change.
 
-    It drops fractions, also of seconds, times of day and unknown fields, and takes a text for a list.
+    It drops fractions, also of seconds, times of day and unknown fields, takes a text for a list, and before
+    numpy 2.3 a list of one number for this number.
     """
+    if isinstance(value, np.ndarray) and value.ndim and not pa.types.is_nested(kind):
+        msg = f"{shorten(value.tolist())} is a list, not of type {kind}"
+        raise ValueError(msg)
     if pa.types.is_temporal(kind) and isinstance(value, Number) and not isinstance(value, np.timedelta64):
         msg = f"{value!r} is a number, not of type {kind}"
         raise ValueError(msg)
