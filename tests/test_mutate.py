@@ -153,6 +153,7 @@ def found() -> list[Mutation]:
     return all_mutations()
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_all_changes_have_names_of_their_own_and_folders_take_turns(found: list[Mutation]) -> None:
     assert len({one.name for one in found}) == len(found) > 4000

@@ -156,6 +156,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert jobs == {path.name for path in ROOT.glob("jobs/*.py")}
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_the_wheel_can_be_imported_unopened(wheel: Path, tmp_path: Path) -> None:
     printed = _run(sys.executable, "-c", IMPORT_ALL, cwd=tmp_path, path=str(wheel))
@@ -163,6 +164,7 @@ def test_the_wheel_can_be_imported_unopened(wheel: Path, tmp_path: Path) -> None
     assert printed.startswith(str(wheel)), "a file read by its path breaks --py-files"
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_the_installed_wheel_is_what_is_imported(clean_python: Path, tmp_path: Path) -> None:
     printed = _run(clean_python, "-c", IMPORT_ALL, cwd=tmp_path)

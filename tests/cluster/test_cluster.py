@@ -223,6 +223,7 @@ def of_killed(
     return printed, dict(line.split(" ", 1) for line in printed.splitlines() if " " in line), executors
 
 
+@pytest.mark.campaign
 def test_a_loop_whose_executors_exchange_directly_while_one_is_killed(
     submit: Any, cluster: Any, package: Path, tmp_path: Path
 ) -> None:

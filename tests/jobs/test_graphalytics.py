@@ -306,6 +306,7 @@ def test_a_graph_may_have_no_edges(written) -> None:
     assert simulated(prefix, "PR", 2, seed=0) == pytest.approx(dict.fromkeys(nodes, 1 / len(nodes)))
 
 
+@pytest.mark.campaign
 def test_on_spark_it_goes_on_from_what_an_earlier_run_left(
     spark: SparkSession, tmp_path, monkeypatch, capsys, written
 ) -> None:

@@ -113,6 +113,7 @@ COLUMNS = (
 )
 
 
+@pytest.mark.campaign
 def test_both_writers_write_the_same_messages(
     spark: SparkSession,
     broker: Broker,
@@ -180,6 +181,7 @@ def test_a_broker_is_killed_and_comes_back(spark: SparkSession, broker: Broker, 
     )
 
 
+@pytest.mark.campaign
 def test_a_driver_is_killed_between_kafka_and_its_checkpoint(
     spark: SparkSession, broker: Broker, checkpoint: str
 ) -> None:

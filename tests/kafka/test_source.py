@@ -327,6 +327,7 @@ def test_available_now_reads_what_was_there(topic: Callable[..., Topic]) -> None
     assert not present(reading.source, "in", reading.files)(reading.offsets[-1])
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_a_broker_that_is_away_is_waited_for_and_then_the_query_fails(
     topic: Callable[..., Topic], broker: Broker, monkeypatch: pytest.MonkeyPatch

@@ -260,7 +260,7 @@ def _check(queries, seed, oracle=None):
 
 
 @pytest.mark.slow
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     "queries",

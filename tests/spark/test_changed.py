@@ -80,6 +80,7 @@ def test_a_named_flow_goes_on_with_another_output(
     assert last["count"] == [(3, 1, 1), (5, 1, 1)], "what is new starts empty"
 
 
+@pytest.mark.campaign
 def test_a_new_table_by_key_is_refused_or_says_what_it_lacks(
     spark: SparkSession, checkpoint: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -60,6 +60,7 @@ def test_an_epoch_of_changes_is_taken_in_once(
     assert rows_of(tmp_path) == (rows if stamped else [row[1:] for row in rows])
 
 
+@pytest.mark.campaign
 def test_a_table_may_be_made_before_with_partitions_and_properties(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -155,6 +156,7 @@ def test_an_epoch_that_comes_again_in_another_group_is_written_once(
     assert rows_of(tmp_path, "k", "v") == [(epoch, "a") for epoch in range(4)]
 
 
+@pytest.mark.campaign
 @pytest.mark.share(4)
 @pytest.mark.parametrize(("keys", "diff", "epoch"), CASES)
 def test_spark_and_deltalake_write_the_same_table(
@@ -209,6 +211,7 @@ def test_of_several_records_of_a_key_the_last_one_sent_is_the_last(workers: int)
     assert epoch["v"].to_pylist() == [*range(14)]
 
 
+@pytest.mark.campaign
 def test_odd_names_are_names(spark: SparkSession, tmp_path: Path) -> None:
     keys = ("it's", "a,b;{}", "s.x", "k`y\n", "_change_type")
     values = ('"v"', "()=\t", "s", "_metadata", "_commit_version")

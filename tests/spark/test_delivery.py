@@ -147,6 +147,7 @@ def test_parts_for_an_output_that_was_removed_are_gone(tmp_path: Path) -> None:
 # -- large epochs --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 def test_a_large_epoch_is_what_a_small_one_is(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def first(checkpoint: str) -> Any:
     process.stdout.close()
 
 
+@pytest.mark.campaign
 def test_of_two_drivers_one_is_refused_or_fenced_off(
     spark: SparkSession, checkpoint: str, first: Any
 ) -> None:

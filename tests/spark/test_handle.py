@@ -190,6 +190,7 @@ def test_a_source_that_spark_refuses_is_named(spark: SparkSession, checkpoint: s
     assert len(str(caught.value)) < 1_000
 
 
+@pytest.mark.campaign
 @pytest.mark.spark
 def test_a_healthy_script_prints_nothing_of_ours_and_leaves_nothing(tmp_path: Path) -> None:
     """A stop in the middle of the work; and a query that nobody stops."""

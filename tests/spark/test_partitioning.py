@@ -37,6 +37,7 @@ def test_records_are_where_the_user_says(spark: SparkSession, checkpoint: str) -
         assert query.captured("region").rows() == {0: [(-1, 2, 1), (4, 2, 1), (5, 2, 2)]}
 
 
+@pytest.mark.campaign
 def test_a_hot_key_that_the_run_finds_is_spread_also_if_the_move_is_cut_off(
     spark: SparkSession, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

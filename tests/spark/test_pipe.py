@@ -67,6 +67,7 @@ def test_a_program_a_worker_and_the_query_may_end_in_the_middle(
     assert rows == {n: [(n,)] * (n + 1) for n in range(4)}
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("javac") is None, reason="no compiler of Java")
 def test_the_program_of_the_page_in_java(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def test_steps_may_be_added_and_go(
     assert query.exception() is None
 
 
+@pytest.mark.campaign
 def test_what_is_no_longer_the_same_is_refused_and_nothing_is_touched(
     spark: SparkSession, checkpoint: str
 ) -> None:

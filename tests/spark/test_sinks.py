@@ -116,6 +116,7 @@ def test_with_keys_and_changes_rows_go(spark: SparkSession, tmp_path: Path) -> N
     assert rows_of(path) == [(1, "z")]
 
 
+@pytest.mark.campaign
 def test_another_checkpoint_is_refused_without_overwrite(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     prepared(spark, DeltaSink(path)).deliver(spark, 0, [part(0, table((1, "a")))])
@@ -299,6 +300,7 @@ def test_on_arrival_nobody_waits_for_the_epoch(spark: SparkSession, checkpoint: 
 
 
 # -- names that are SQL, too ---------------------------------------------------------------------------------
+@pytest.mark.campaign
 def test_an_id_is_one_property_whatever_it_holds(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     for identity in ("x', 'delta.appendOnly' = 'true", "\\'"):

@@ -103,6 +103,7 @@ def working(folder: str, batch: pa.Table) -> pa.Table:
     return batch
 
 
+@pytest.mark.campaign
 def test_workers_leave_a_process_that_is_often_stopped_and_then_nothing_waits_for_it(
     spark: SparkSession, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

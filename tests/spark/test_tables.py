@@ -36,6 +36,7 @@ def table(spark: SparkSession) -> Any:
     spark.sql(f"drop table {name}")
 
 
+@pytest.mark.campaign
 def test_a_table_of_a_catalog_and_its_changes(spark: SparkSession, checkpoint: str, table: str) -> None:
     def now() -> list[tuple[Any, ...]]:
         flow = ts.Dataflow("followed")
