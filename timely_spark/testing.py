@@ -81,10 +81,9 @@ class LoopWarning(UserWarning):
     """A warning that a query on Spark would log: a loop seems endless, or ended at its limit.
 
     Example:
-        >>> import pyarrow.compute as pc, timely_spark as ts, warnings
+        >>> import timely_spark as ts, warnings
         >>> flow = ts.Dataflow("cut")
-        >>> up = lambda n: n.select(n=pc.add(pc.field("n"), 1))
-        >>> _ = flow.input("x", "n long").loop(up, max_iterations=3, on_limit="warn").capture("out")
+        >>> _ = flow.input("x", "n long").loop(lambda n: n.select(n="n + 1"), max_iterations=3).capture("out")
         >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
         ...     result = ts.testing.run(flow, {"x": [[0]]})

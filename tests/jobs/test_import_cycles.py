@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,7 +97,7 @@ def test_unreadable_files_are_reported_and_the_others_are_read(tmp_path: Path) -
     assert problems["one/m.py"] == f"m is {tmp_path / 'one/m/__init__.py'}"
     assert problems["two/good.py"] == f"good is {tmp_path / 'one/good.py'}"
     assert all(source.names == () for source in found.values() if source.problem is not None)
-    assert problems["one/x\\udcff.py"] == "SyntaxError: invalid syntax (x\\udcff.py, line 1)"
+    assert re.fullmatch(r"SyntaxError: .* \(x\\udcff\.py, line 1\)", problems["one/x\\udcff.py"] or "")
     assert len(found) == 9
 
 

@@ -177,6 +177,7 @@ def test_an_epoch_that_is_interrupted_is_rolled_back(error: type[BaseException],
     with pytest.raises(error):
         ExactlyOnce(lambda: shared, "sales", interrupted).of("c1")(0, ROWS)
     ExactlyOnce(lambda: shared, "sales", write).of("c1")(0, ROWS)
+    shared.inner.close()
 
     assert calls[:1] == ["rollback"]
     with closing(sqlite3.connect(path)) as connection:

@@ -129,7 +129,7 @@ def test_a_stop_rests_between_two_batches_and_the_next_start_goes_on(begin: Begi
     process = begin(endless(), workers=2, rounds=100)
     process.handles["x"].send([0])
     with batch_running(process):
-        until(lambda: live.running_batch(process.context.log, -1))
+        until(lambda: (now := live.running_batch(process.context.log, -1)) and any(now.loops))
         process.context.log.files.write(stop_file(process.context.term), b"")
         started = time.monotonic()
     assert time.monotonic() - started < SOON
