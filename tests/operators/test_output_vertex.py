@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import GraphError, SchemaError, VertexError
+from timely_spark.operators.output_vertex import ChangesOutput
 from timely_spark.testing import run
 
 
@@ -47,6 +48,25 @@ def test_changes_of_an_epoch_that_cancel_out_leave_nothing_in_a_current_table(ki
 
     rows = simulation.captured["out"].rows()
     assert rows == {0: [(1, "a", 1), (3, "c", 1)], 1: [(1, "a", -1)], 2: []}
+
+
+def test_a_change_without_a_number_is_refused() -> None:
+    flow = ts.Dataflow("current")
+    flow.input("x", "k long, change int").to_delta("nowhere", keys="k", diff="change", name="out")
+
+    with pytest.raises(
+        VertexError, match=r"(?s)'out' .*records have a null 'change'.*\nHint: fill the column"
+    ):
+        run(flow, {"x": [[(1, 1), (2, None)]]})
+
+
+def test_the_changes_of_a_collection_need_no_adding_up() -> None:
+    flow = ts.Dataflow("current")
+    x = flow.input("x", "k long").collection()
+    x.to_delta("nowhere", keys="k", name="once")
+    x.distinct().changes("d").to_delta("nowhere", keys="k", diff="d", name="by_hand")
+
+    assert not any(isinstance(stage.vertex, ChangesOutput) for stage in flow.graph.stages)
 
 
 def test_an_output_inside_a_loop_and_a_taken_column_are_refused() -> None:

@@ -31,7 +31,7 @@ from timely_spark.graph import (
     operator,
 )
 from timely_spark.operators.expect import Action, expected
-from timely_spark.operators.retractions import check_no_retractions
+from timely_spark.operators.retractions import check_changes, check_no_retractions
 from timely_spark.operators.rows import (
     check_function,
     computed,
@@ -102,9 +102,7 @@ class Weigh(Stateless):
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """The batch with `DIFF` instead of the column."""
         diffs = batch.column(self.column)
-        if diffs.null_count:
-            msg = f"{diffs.null_count} records have a null {self.column!r}, their change of multiplicity"
-            raise SchemaError(msg, hint="fill the column, or filter such records out.")
+        check_changes(batch, self.column)
         extremes = [abs(one) for one in pc.min_max(diffs).as_py().values() if one is not None]
         if max(extremes, default=0) >= trace.MOST:  # of the least long even the negation is itself
             msg = f"a record changes its multiplicity by {max(extremes)}, in {self.column!r}"

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.graph import Monotone, Vertex
 from timely_spark.operators.monotone import best_per_key, keep_best
+from timely_spark.operators.retractions import check_changes
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Indices, Mask, replaced, rows_at
 from timely_spark.state.grouping import changes, group
@@ -47,12 +48,17 @@ class OutputVertex(Vertex):
 
 
 class ChangesOutput(OutputVertex):
-    """Hand out changes for a current table: those of one epoch that cancel out are none."""
+    """Hand out a stream's changes for a current table: those of one epoch that cancel out are none."""
 
     def __init__(self, schema: pa.Schema, weights: str, keys: Sequence[str]) -> None:
         super().__init__(schema)
         #: the column of the changes' weights; and the columns that equal records share
         self.weights, self.keys = weights, tuple(keys)
+
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
+        """Hand the batch to the driver; a change has a weight."""
+        check_changes(batch, self.weights)
+        super().on_recv(edge, time, batch)
 
     @property
     def finish_keys(self) -> tuple[str, ...]:
@@ -63,7 +69,7 @@ class ChangesOutput(OutputVertex):
         """Each record of one epoch with its total weight; none of a total of zero."""
         table = super().finish(tables)
         groups = group(table, [name for name in self.schema.names if name != self.weights])
-        weights = table.column(self.weights).cast(pa.int64()).fill_null(0).to_numpy()
+        weights = table.column(self.weights).cast(pa.int64()).to_numpy()
         totals = np.add.reduceat(weights[groups.order], groups.starts)
         some = totals.nonzero()[0]
         return replaced(rows_at(table, groups.order[groups.starts[some]]), self.weights, totals[some])

@@ -28,6 +28,7 @@ from timely_spark.graph import (
 from timely_spark.operators.exactly_once import ExactlyOnce
 from timely_spark.operators.output_vertex import ChangesOutput, OutputVertex, ProbeVertex
 from timely_spark.operators.rows import check_function
+from timely_spark.state.row_times import DIFF
 from timely_spark.streams import Stream
 
 if TYPE_CHECKING:
@@ -323,7 +324,8 @@ def to_delta(
     if diff is not None:
         _check_diff(stream, diff, columns, release)
         if diff in stream.schema.names:
-            added, vertex = None, ChangesOutput(stream.schema, diff, columns)
+            added, consolidated = None, (stream.stage.keeps or {}).get(diff) == DIFF  # a collection's changes
+            vertex = None if consolidated else ChangesOutput(stream.schema, diff, columns)
     return add_output(
         stream,
         "to_delta",

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.errors import GraphError
+from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Stage, caller
 from timely_spark.operators.expire import Expire
 from timely_spark.operators.rows import computed
@@ -47,6 +47,13 @@ def retractions_in(stream: Stream) -> tuple[str, str | None] | None:
             if column is None or old is not None:
                 todo += [(edge.source, old, name) for edge in stream.flow.graph.into(stage)]
     return next(iter(signs.items()), None)
+
+
+def check_changes(batch: pa.Table, diff: str) -> None:
+    """Check that each record of a batch says by how much its multiplicity changes."""
+    if nulls := batch.column(diff).null_count:
+        msg = f"{nulls} records have a null {diff!r}, their change of multiplicity"
+        raise SchemaError(msg, hint="fill the column, or filter such records out.")
 
 
 def check_no_retractions(operator: str, *streams: Stream) -> None:
