@@ -163,6 +163,7 @@ def test_all_changes_have_names_of_their_own_and_folders_take_turns(found: list[
         assert sum(one.file.startswith(folder) for one in first) == 5
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_what_is_changed_can_be_compiled_and_is_another_program(found: list[Mutation]) -> None:
     for one in drawn(found, seed=1)[:20]:

@@ -97,6 +97,7 @@ def bounded(world: World) -> None:
         assert late <= 1.2 * early, (what, early, late)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_files_and_bytes_stay_bounded(tmp_path: Path) -> None:
     world = endless(tmp_path, 80)
