@@ -46,7 +46,7 @@ test-spark: check-tools ## run Spark's tests on another Spark, without Delta, wh
 	@[ -x $(OTHER)/bin/python ] || $(PYTHON) -m venv $(OTHER)
 	@$(OTHER)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@sed -E 's/"pyspark\[connect\][^"]*"/"pyspark[connect]==$(VERSION)"/' pyproject.toml > $(OTHER)/pyproject.toml
-	@cd $(OTHER) && bin/python -m pip install --quiet --group dev numpy pyarrow 'pandas<3'
+	@cd $(OTHER) && bin/python -m pip install --quiet --group dev numpy pyarrow 'pandas<3' 'deltalake>=1.6'
 	@PYTHONPATH=$(CURDIR) $(OTHER)/bin/python -m pytest $(PARALLEL) $(MORE) -m spark $(ARGS)
 
 lint: .venv/.installed ## ruff (rules and format) and mypy --strict

@@ -240,7 +240,7 @@ def pytest_collection_finish() -> None:
 #: Delta Lake is made for one version of Spark each. On others (`make test-spark`) its tests are skipped, and
 #: those of Kafka's connector, which may come later than Spark.
 JARS = find_spec("delta") is not None
-MISSING = ("Delta Lake", "'delta'", "delta-spark", "source: delta", "source: kafka")
+MISSING = ("Delta Lake", "'delta'", "delta-spark", "source: delta", "source: kafka", "no Kafka connector")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -77,6 +77,7 @@ def test_a_wrong_number_is_refused(epochs: str, capsys: pytest.CaptureFixture[st
 def test_a_run_agrees_with_networkx_and_leaves_a_page_and_a_table(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("delta", reason="needs jars that are made for another Spark")
     draw = np.random.default_rng(3).integers(0, 40, (60, 2))
     edges = pa.table({"src": draw[:, 0], "dst": draw[:, 1]})
     graph = demo.ImportGraph([f"package{i % 5}.m{i}" for i in range(40)], edges, int(draw[0, 0]))

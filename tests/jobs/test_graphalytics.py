@@ -248,7 +248,6 @@ def test_files_and_properties_may_be_written_otherwise(written) -> None:
     assert [*of.edges(weighted=True).itertuples(index=False, name=None)] == edges
 
 
-@pytest.mark.campaign
 @pytest.mark.slow
 def test_an_edge_from_a_node_to_itself_is_one_of_its_edges(written) -> None:
     prefix, nodes, edges = written(directed=False, seed=6)
