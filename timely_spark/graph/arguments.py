@@ -9,7 +9,7 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from numbers import Number, Real
@@ -214,7 +214,7 @@ def refuse(value: object, *, what: str, expected: str, hint: str) -> NoReturn:
 def word(
     what: str,
     value: Any,
-    words: Iterable[str],
+    words: Collection[str],
     *,
     step: str = "",
     error: type[TimelyError] = BadArgument,

@@ -265,7 +265,7 @@ class ExpressionBinder:
         return self.boolean(node, self.bind(node))
 
     def boolean(self, node: exp.Expression, term: Term) -> Term:
-        """A term that is a condition; NULL is one, and a text is none."""
+        """A term as a condition: NULL is accepted, a text is refused."""
         if term.type in {pa.bool_(), pa.null()}:
             return self.cast(term, pa.bool_(), node)
         problem = f"{self.sql(node)} is {name_of(term.type)}, not boolean"

@@ -214,11 +214,12 @@ def _concat(binder: ExpressionBinder, node: Any, values: Sequence[Term]) -> Term
 
 @syntax("And Or")
 def _logical(binder: ExpressionBinder, node: Any) -> Term:
-    sides = [binder.bind(one) for one in (node.this, node.expression)]
-    left, right = (
-        binder.cast(one, pa.bool_(), node) if one.type == pa.string() else binder.boolean(of, one)
-        for one, of in zip(sides, (node.this, node.expression), strict=True)
-    )
+    def side(of: Any) -> Term:
+        """A condition, or a text, which Spark casts here."""
+        term = binder.bind(of)
+        return binder.cast(term, pa.bool_(), node) if term.type == pa.string() else binder.boolean(of, term)
+
+    left, right = side(node.this), side(node.expression)
     return terms.Logical(pa.bool_(), left, right, decides=type(node).__name__ == "Or")
 
 
