@@ -175,6 +175,28 @@ def explain_row(
     return Explanation(output=output, row=wanted, at=at, present=present, inputs=records, steps=steps)
 
 
+def captured_inputs(plan: Plan) -> dict[str, str]:
+    """By input that is captured, the output of `capture` that has its records as they came."""
+    captures = {node.index: node.name for node in plan.nodes if node.stage.parameters.get("to") == "capture"}
+    return {
+        source.name: captures[plan.channels[index].target]
+        for source in plan.inputs
+        for index in sorted({*source.entries} - source.late - source.quarantined)
+        if len(plan.channels[index].edges) == 1 and plan.channels[index].target in captures
+    }
+
+
+def inputs_before(plan: Plan, output: str) -> list[str]:
+    """The inputs that lead to an output."""
+    node = find({node.name: node for node in plan.nodes}, output, kind="output", flow=plan.name)
+    ahead = {*plan.reach.summaries(node.arrives), node.arrives}
+    return [
+        source.name
+        for source in plan.inputs
+        if any(plan.lands(plan.channels[index]) in ahead for index in source.entries)
+    ]
+
+
 def smallest(items: Sequence[Any], holds: Callable[[Sequence[Any]], bool]) -> list[Any]:
     """A part of the items for which `holds`, but not without any one of them. It holds for all of them.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import html
 import json
 import re
 import socket
@@ -9,8 +11,10 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -18,11 +22,15 @@ import pytest
 import timely_spark as ts
 from tests.support.browser import CHROMIUM, NONE, Browser
 from timely_spark.__main__ import main
+from timely_spark.errors import GraphError
+from timely_spark.provenance import captured_inputs, inputs_before
 from timely_spark.runtime.handle import console
 from timely_spark.runtime.handle.charts import line_chart, seconds_text
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.history import History, PastBatch
 from timely_spark.runtime.handle.page import Asked
+from timely_spark.runtime.handle.query import Query
+from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.verdict import Verdict
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog, failure_file
@@ -32,8 +40,8 @@ from timely_spark.runtime.storage.log import RoundLog, failure_file
 def serve() -> Iterator[Any]:
     started = []
 
-    def start(*checkpoints: str, address: str = "127.0.0.1", slo: float | None = None) -> Server:
-        server = Server(checkpoints, address=address, port=0, slo=slo)
+    def start(*checkpoints: str, address: str = "127.0.0.1", **options: Any) -> Server:
+        server = Server(checkpoints, address=address, port=0, **options)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         started.append((server, thread))
@@ -235,6 +243,134 @@ def test_flows_that_share_captures_are_one_drawing(begin: Any, serve: Any, tmp_p
     assert "flow=1&amp;step=counted" in drawn[0]  # a click leads to the other flow's page
     assert "captured" not in drawn[2]
     ET.fromstring(drawn[0].partition('class="drawn">')[2].removesuffix("</div>"))
+
+
+def reached() -> ts.Dataflow:
+    flow = ts.Dataflow("reached")
+    edges = flow.input("edges", "src long, dst long, diff long, seen date")
+    edges.capture("log")
+    near = edges.collection(diff="diff").select("dst", "seen", name="ends")
+    near.distinct(name="once").changes().capture("near")
+    return flow
+
+
+def of(process: Any) -> Query:
+    """The handle of a flow that runs without Spark."""
+    ended = mock.Mock(isActive=False, status={}, recentProgress=[], exception=lambda: None)
+    return Query(ended, process.context, inputs=[])
+
+
+def answered(reasons: RowReasons, row: str) -> str:
+    reasons.ask("near", row)
+    while (answer := reasons.answer("near", row)) is None or answer.text is None:
+        threading.Event().wait(0.001)
+    return answer.text
+
+
+@pytest.mark.slow
+def test_the_program_says_why_a_row_is_there(begin: Any, tmp_path: Path) -> None:
+    process = begin(reached(), workers=2)
+    day = date(2026, 11, 27)
+    process.handles["edges"].send([(1, 2, 1, day), (1, 3, 1, day), (4, 3, 1, day), (4, 5, 1, None)])
+    process.batches()
+    query = of(process)
+    reasons = RowReasons(query)
+
+    rows = {values["dst"]: text for text, values in reasons.rows("near")}
+    assert (len(rows), rows[3]) == (3, '{"dst": 3, "seen": "2026-11-27"}')
+    assert reasons.rows("once") == []
+    why = answered(reasons, rows[3])
+    assert why.startswith(
+        "(dst=3, seen=datetime.date(2026, 11, 27)) is in 'near', because of\n  edges: (src="
+    )
+    assert "is not in 'near'" in answered(reasons, '{"dst": 9}')
+    assert answered(reasons, '{"dst": 5, "seen": null}').count("edges: ") == 1
+    assert answered(reasons, "<b>{").endswith('Hint: write some of the columns, as {"node": 3}.')
+    assert "has (dst int64, seen date32[day]" in answered(reasons, '{"d": 9}')
+    assert "'2026' is not a value of 'seen'" in answered(reasons, '{"seen": "2026"}')
+    for n in range(20):
+        answered(reasons, str(n))
+    assert reasons.answer("near", rows[3]) is None
+    del query
+    gc.collect()
+    assert "ReferenceError" in answered(reasons, '{"dst": 2}')
+    assert reasons.rows("near") == []
+
+
+def test_one_question_is_answered_at_a_time(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, asked, goes_on = of(begin(reached(), workers=1)), threading.Event(), threading.Event()
+
+    def slow(output: str, row: Any) -> str:
+        asked.set()
+        goes_on.wait()
+        return "because"
+
+    monkeypatch.setattr(query, "explain_row", slow)
+    reasons = RowReasons(query)
+    reasons.ask("near", "1")
+    asked.wait()
+    reasons.ask("near", "2")
+    first = reasons.answer("near", "1")
+    assert first is not None
+    assert first.text is None
+    assert reasons.answer("near", "2") is None
+    goes_on.set()
+    assert answered(reasons, "1") == "because"
+
+
+@pytest.mark.slow
+def test_the_page_has_a_link_for_each_row_and_its_answer(begin: Any, serve: Any, tmp_path: Path) -> None:
+    process = begin(reached(), workers=1)
+    process.handles["edges"].send([(1, 2, 1, None)])
+    process.batches()
+    query = of(process)
+    server = serve(str(tmp_path), reasons=(reasons := RowReasons(query)))
+    row = '{"dst": 2, "seen": null}'
+
+    page = server.sections(Asked(0, step="near"))["why"]
+    (link,) = re.findall(r'<td><a href="/([^"]*)">why', page)
+    assert "<td>2</td><td>null</td>" in page
+    get(f"{server.url.partition('?')[0]}{html.unescape(link)}", **{"Sec-Fetch-Site": "cross-site"})
+    assert reasons.answer("near", row) is None  # a page of another site starts no work here
+    assert "Another question" in server.sections(Asked(0, step="near", row="<b>"))["why"]
+    code, page = get(f"{server.url.partition('?')[0]}{html.unescape(link)}")
+    assert (code, "runs on parts of its inputs" in page or "asked at" in page) == (200, True)
+    answered(reasons, row)
+    page = server.sections(Asked(0, step="near", row=row))["why"]
+    assert "is in &#x27;near&#x27;, because of\n  edges: (src=1" in page
+    ET.fromstring(f"<div>{page}</div>")
+    assert "query.explain_row(&#x27;near&#x27;" in serve(str(tmp_path)).sections(Asked(0, step="near"))["why"]
+
+
+def test_an_input_that_is_not_captured_is_told(begin: Any) -> None:
+    flow = held_back()
+    flow.input("others", "word string", epochs="manual").capture("log")
+    process = begin(flow, workers=1)
+    query = of(process)
+
+    with pytest.raises(GraphError, match=r"(?s)input 'words' leads to 'out'.*Hint: capture the input's"):
+        query.explain_row("out", ("a", 1))
+    assert not query.explain_row("out", ("a", 1), inputs={"words": [[]]}).present
+    both = ts.Dataflow("both")
+    a, b = both.input("a", "n long"), both.input("b", "n long")
+    a.concat(b).capture("all")
+    assert captured_inputs(both.compile()) == {}
+    a.capture("log of a")
+    assert captured_inputs(both.compile()) == {"a": "log of a"}
+    assert inputs_before(both.compile(), "all") == ["a", "b"]
+    assert inputs_before(both.compile(), "log of a") == ["a"]
+
+
+def test_health_is_a_code_with_names_for_who_may_look(begin: Any, serve: Any, tmp_path: Path) -> None:
+    begin(held_back(), workers=1)
+    well, ill = serve(str(tmp_path)), serve(str(tmp_path), "/no/such", address="0.0.0.0")
+    there, outside = (f"http://127.0.0.1:{one.server_port}/healthz" for one in (well, ill))
+
+    assert get(there) == (200, "well\n<b>held</b>: stopped\n")
+    assert get(there, Host="evil.example") == (200, "well\n")
+    assert get(outside) == (503, "not well\n")
+    code, text = get(f"{outside}?token={ill.token}")
+    assert (code, text.splitlines()[-1]) == (503, "/no/such: OtherFlow")
 
 
 @pytest.mark.slow
@@ -454,6 +590,15 @@ def test_a_browser_shows_each_change_under_the_rules_that_the_page_sets(
     assert "parts.loop.loop" in browser.ask("document.querySelector('#flow').textContent")
     browser.press("n")
     browser.until("location.search === '?flow=1'")
+    query = of(process)
+    browser.open(f"{serve(str(tmp_path), reasons=RowReasons(query)).url}&step=out")
+    browser.ask("document.querySelector('input').focus()")
+    for letter in "{n}":  # not the key to another flow
+        browser.press(letter)
+    assert "step=out" in browser.ask("location.search")
+    browser.ask("document.querySelector('input').value = '{\"node\": 1}'")
+    browser.press("Enter")
+    browser.until(f"{loaded} && document.querySelector('#why').innerText.includes('edges')")
     assert browser.complaints == []
 
 

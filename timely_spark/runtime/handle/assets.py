@@ -54,10 +54,11 @@ color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.c4{
 color:var(--c5)}.c6{color:var(--c6)}.c7{color:var(--c7)}table{border-collapse:collapse;font-size:12.5px}
 td,th{padding:2px 12px 2px 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top} th{
 color:var(--faint);font-weight:500;white-space:nowrap} .number{text-align:right;
-font-variant-numeric:tabular-nums}td{overflow-wrap:anywhere} .scroll{overflow-x:auto} code{
-font:12px ui-monospace,Menlo,Consolas,monospace} footer{color:var(--faint);margin-top:24px}#lost{
-display:none} .lost #lost{display:block}@media (max-width:640px){main{padding:0 10px 30px} td,th{
-padding-right:8px} #first{gap:8px 16px}}
+font-variant-numeric:tabular-nums}td{overflow-wrap:anywhere} .scroll{overflow-x:auto} code,
+input{font:12px ui-monospace,Menlo,Consolas,monospace} input{width:100%;padding:5px 8px;color:var(--ink);
+background:var(--ground);border:1px solid var(--line);border-radius:4px} footer{color:var(--faint);
+margin-top:24px}#lost{display:none} .lost #lost{display:block}@media (max-width:640px){
+main{padding:0 10px 30px} td,th{padding-right:8px} #first{gap:8px 16px}}
 """
 
 SCRIPT = """
@@ -67,7 +68,7 @@ const show = parts => {
   const href = keep();
   for (const [id, html] of Object.entries(parts)) {
     const at = document.getElementById(id);
-    if (!at) continue;
+    if (!at || at.querySelector("input:focus")) continue;
     const inner = at.querySelector(".drawn"), top = inner ? [inner.scrollLeft, inner.scrollTop] : null;
     at.innerHTML = html;
     const now = at.querySelector(".drawn");
@@ -83,6 +84,9 @@ events.onmessage = event => { document.body.classList.remove("lost"); show(JSON.
 events.onerror = () => document.body.classList.add("lost");
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const ask = event.target.dataset.ask;
+  if (ask && event.key === "Enter") location.href = ask + encodeURIComponent(event.target.value);
+  if (ask) return;
   const at = {n: "next", p: "before", e: "expand", Escape: "close"}[event.key];
   const link = at && document.querySelector(`a[data-key~="${at}"]`);
   if (link) link.click();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 import threading
@@ -20,6 +21,7 @@ from timely_spark.runtime.handle.assets import SCRIPT, STYLE
 from timely_spark.runtime.handle.charts import seconds_text
 from timely_spark.runtime.handle.history import LAST, History
 from timely_spark.runtime.handle.page import Asked, Page
+from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.together import capture_links, connected_flows, together_svg
 from timely_spark.runtime.handle.usage import Usage
@@ -48,10 +50,12 @@ _SECTIONS = """<main><section id="first">{first}</section>
 <div id="lost" class="say warn">No connection to the console's process: what is shown stands still.</div>
 <section id="say">{say}</section>
 <div class="columns"><section id="flow">{flow}</section><div><section id="step">{step}</section>
-<section id="epochs">{epochs}</section><section id="loops">{loops}</section></div></div>
+<section id="why">{why}</section><section id="epochs">{epochs}</section>
+<section id="loops">{loops}</section></div></div>
 <section id="io">{io}</section><section id="sizes">{sizes}</section><section id="usage">{usage}</section>
 <footer>Keys: n and p another flow, e open or close all boxes, Esc close a step; Tab walks through the steps.
 Times are UTC; counts are of the retained batches.</footer></main>"""
+_IDS = re.findall(r"{(\w+)}", _SECTIONS)
 #: Seconds to wait for what a client still sends when it is answered, and so many bytes at most.
 _LINGER, _UNREAD = 0.5, 1 << 20
 
@@ -69,9 +73,17 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, checkpoints: Sequence[str], *, address: str, port: int, slo: float | None = None
+        self,
+        checkpoints: Sequence[str],
+        *,
+        address: str,
+        port: int,
+        slo: float | None = None,
+        reasons: RowReasons | None = None,
     ) -> None:
         self.checkpoints, self.slo = checkpoints, slo
+        #: why rows are in outputs, if the only flow is that of this program
+        self.reasons = reasons
         self.token = "" if address in _LOOPBACK else secrets.token_urlsafe(16)
         self.closing, self.streams = threading.Event(), threading.BoundedSemaphore(_STREAMS)
         self._usages = [deque[Usage](maxlen=LAST) for _ in checkpoints]
@@ -104,11 +116,13 @@ class Server(ThreadingHTTPServer):
             if history is None or history.clocked != clocked:
                 history = self._histories[asked.flow] = History(status.after.log, clocked)
             history.look(status.after.manifest)
-            return Page(status, History(history.log, clocked, history.batches), asked, self.slo)
+            return Page(
+                status, History(history.log, clocked, history.batches), asked, self.slo, reasons=self.reasons
+            )
 
     def sections(self, asked: Asked) -> dict[str, str]:
         """The sections of a page, and the list of flows."""
-        empty = dict.fromkeys(("first", "say", "flow", "step", "epochs", "loops", "io", "sizes", "usage"), "")
+        empty = dict.fromkeys(_IDS, "")
         try:
             page = self._with_usages(self.look(asked))
             sections = page.sections(self._together(page))
@@ -141,14 +155,18 @@ class Server(ThreadingHTTPServer):
         parts = {one.asked.flow: (one.sketch, one.marks()) for one in (page, *others)}
         return together_svg(parts, links)
 
-    def _card(self, asked: Asked, number: int) -> str:
-        own, count = number == asked.flow, len(self.checkpoints)
+    def brief(self, number: int) -> tuple[str, str, str]:
+        """A flow's name, the kind of its verdict, and its state."""
         try:
             page = self.look(Asked(flow=number))
-            late = f", {seconds_text(page.verdict.late)} behind" if page.verdict.late else ""
-            name, kind, state = page.status.after.flow, page.verdict.kind, f"{page.status.state}{late}"
         except Exception as error:  # noqa: BLE001 - its own page says more
-            name, kind, state = self.checkpoints[number], "bad", type(error).__name__
+            return self.checkpoints[number], "bad", type(error).__name__
+        late = f", {seconds_text(page.verdict.late)} behind" if page.verdict.late else ""
+        return page.status.after.flow, page.verdict.kind, f"{page.status.state}{late}"
+
+    def _card(self, asked: Asked, number: int) -> str:
+        own, count = number == asked.flow, len(self.checkpoints)
+        name, kind, state = self.brief(number)
         ways = {"next": (asked.flow + 1) % count, "before": (asked.flow - 1) % count}
         steps = " ".join(way for way, to in ways.items() if to == number)  # of two flows the other is both
         key = f' data-key="{steps}"' * bool(steps and not own)
@@ -173,7 +191,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, "no such page")
             return
         last = {name: values[-1] for name, values in query.items()}
-        if not self._allowed(last.get("token", "")):
+        allowed = self._allowed(last.get("token", ""))
+        if url.path == "/healthz":
+            self._health(allowed=allowed)
+        elif not allowed:
             self._answer(403, "not allowed: open the address that the command has printed")
         elif url.path in _FILES:
             kind, text = _FILES[url.path]
@@ -182,11 +203,25 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, "no such page")
         else:
             opened = tuple(dict.fromkeys(query.get("open", ())))
-            asked = Asked(flow, opened, last.get("step", ""), self.server.token)
+            asked = Asked(flow, opened, last.get("step", ""), self.server.token, last.get("row", ""))
             if url.path == "/":
+                self._ask(asked)
                 self._answer(200, self._page(asked), "text/html")
             else:
                 self._stream(asked)
+
+    def _health(self, *, allowed: bool) -> None:
+        """Say whether all flows are well; which one is not, to who may look at the page only."""
+        flows = [self.server.brief(number) for number in range(len(self.server.checkpoints))]
+        code = 503 if any(kind == "bad" for _, kind, _ in flows) else 200
+        lines = [f"{name}: {state}" for name, _, state in flows] if allowed else []
+        self._answer(code, "\n".join(["well" if code == 200 else "not well", *lines, ""]))
+
+    def _ask(self, asked: Asked) -> None:
+        """Begin to answer a question about a row, unless a page of another site has asked it."""
+        own = self.headers.get("Sec-Fetch-Site", "none") in {"none", "same-origin"}
+        if asked.row and own and self.server.reasons is not None:
+            self.server.reasons.ask(asked.step, asked.row)
 
     def _flow(self, text: str) -> int | None:
         """The number of a checkpoint; None if there is no such one."""

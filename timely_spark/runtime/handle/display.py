@@ -17,6 +17,7 @@ from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.interrupts import only_the_wait
 from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.plot import figure_of
+from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.show.table import escaped, printable
 from timely_spark.times import as_epoch
 
@@ -75,7 +76,8 @@ def watch(
 def ui(self: Query, *, port: int = 0, slo: float | None = None) -> str:
     """Serve this query's console on this machine, as `python -m timely_spark ui`, until the process ends.
 
-    The page answers this machine only. Another call, or one with the same port, gives the same page.
+    The page answers this machine only. On the step of an output it also says why a row is there or not, by
+    `explain_row` in this process. Another call, or one with the same port, gives the same page.
 
     Args:
         port: the port; 0 means any that is free.
@@ -95,7 +97,8 @@ def ui(self: Query, *, port: int = 0, slo: float | None = None) -> str:
     slo = None if slo is None else length("slo", slo)
     server = self._consoles.get(port)
     if server is None:
-        server = self._consoles[port] = Server([self.checkpoint], address="127.0.0.1", port=port)
+        server = Server([self.checkpoint], address="127.0.0.1", port=port, reasons=RowReasons(self))
+        self._consoles[port] = server
         threading.Thread(target=server.serve_forever, name="timely-console", daemon=True).start()
     server.slo = slo
     return server.url

@@ -26,6 +26,7 @@ from timely_spark.runtime.handle.charts import (
 )
 from timely_spark.runtime.handle.history import Epoch, History, quantile
 from timely_spark.runtime.handle.overview import steps
+from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.handle.verdict import Verdict
@@ -53,9 +54,11 @@ class Asked:
     opened: tuple[str, ...] = ()
     step: str = ""
     token: str = ""
+    #: the row that is asked about, of the step that was clicked: some of its columns, as JSON
+    row: str = ""
 
     def path(self, **other: Any) -> str:
-        """The address of a page that shows something else."""
+        """The address of a page that shows something else, without the question about a row."""
         asked = {"flow": self.flow, "open": self.opened, "step": self.step, "token": self.token} | other
         return "/?" + urlencode(
             {name: value for name, value in asked.items() if value not in {"", ()}}, doseq=True
@@ -73,6 +76,8 @@ class Page:
     slo: float | None = None
     #: what the flow took of this machine lately, oldest first
     usages: Sequence[Usage] = ()
+    #: why rows are in outputs; None where the flow's program is not at hand
+    reasons: RowReasons | None = None
 
     @cached_property
     def now(self) -> float:
@@ -113,6 +118,7 @@ class Page:
             "say": "".join(self._say()),
             "flow": self._flow(drawn),
             "step": self._step(),
+            "why": self._why(),
             "epochs": self._epochs(),
             "loops": self._loops(),
             "io": self._io(),
@@ -259,9 +265,14 @@ class Page:
             parts.append(f"{counted(waits, 'message')} in flight")
         return ", ".join(parts)
 
+    @cached_property
+    def clicked(self) -> Step | None:
+        """The step that was clicked."""
+        return next((one for one in self.sketch.steps if one.name == self.asked.step), None)
+
     def _step(self) -> str:
         """The facts of the step that was clicked."""
-        step = next((one for one in self.sketch.steps if one.name == self.asked.step), None)
+        step = self.clicked
         if step is None:
             return ""
         close = f'<a data-key="close" href="{escaped(self.asked.path(step=""))}">close</a> (Esc)'
@@ -287,11 +298,42 @@ class Page:
             "state": bytes_text(sum(manifest.state_bytes.get(name, 0) for name in step.steps)),
             "time": f"{seconds_text(took)} in the last batches" if took else "none in the last batches",
         }
-        if step.kind == "output":
-            facts["why is a row there?"] = f"query.explain_row({step.name!r}, {{...}})"
         rows = [[name, value] for name, value in facts.items()]
         inner = "".join(self._inner(step))
         return f"<h2>{escaped(step.name)}</h2><p>{close}{more}</p>{html_table(['', ''], rows)}{inner}"
+
+    def _why(self) -> str:
+        """Why a row is in the output that was clicked, or is not: a field to ask, and the answer."""
+        step, row = self.clicked, self.asked.row
+        if step is None or step.kind != "output":
+            return ""
+        head = "<h3>Why is a row there, or not?</h3>"
+        if self.reasons is None:
+            call = f"<code>query.explain_row({escaped(repr(step.name))}, {{...}})</code>"
+            return f"{head}<p>The flow's program answers: {call}, or the page of <code>query.ui()</code>.</p>"
+        ask = escaped(self.asked.path(row=""))
+        field = (
+            f'<p><input data-ask="{ask}&amp;row=" value="{escaped(row)}" aria-label="a row, as JSON" '
+            """placeholder='some of its columns, as {"node": 3}, and Enter'/></p>"""
+        )
+        if not row:
+            said = ""
+        elif (answer := self.reasons.answer(step.name, row)) is None:
+            said = "Another question is looked into: load the page again when it is answered."
+        elif answer.text is None:
+            said = f"The flow runs on parts of its inputs, for {seconds_text(self.now - answer.asked)}"
+        else:
+            said = f"asked at {clock(answer.asked)}: {answer.text}"
+        said = f'<div class="say"><pre>{escaped(said)}</pre></div>' * bool(said)
+        last = self.reasons.rows(step.name)
+        rows = "".join(
+            f'<tr><td><a href="{escaped(self.asked.path(row=text))}">why?</a></td>'
+            + "".join(f"<td>{escaped(cell(value))}</td>" for value in values.values())
+            + "</tr>"
+            for text, values in last
+        )
+        names = "".join(f"<th>{escaped(name)}</th>" for name in ["", *(last[-1][1] if last else ())])
+        return f'{head}{field}{said}<div class="scroll"><table><tr>{names}</tr>{rows}</table></div>'
 
     def _inner(self, step: Step) -> Iterator[str]:
         """The state of a step by worker, what waits for it, and the last records of its state."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timely_spark import provenance
+from timely_spark.errors import GraphError
 from timely_spark.graph import caller, refuse
 from timely_spark.runtime.handle.changing import Changing
 from timely_spark.runtime.handle.inspection import inspect
@@ -85,13 +86,13 @@ def explain_row(
     output: str,
     row: Any,
     *,
-    inputs: Mapping[str, str | Epochs],
+    inputs: Mapping[str, str | Epochs] | None = None,
     at: int | None = None,
     diff: str = "diff",
 ) -> Explanation:
     """Explain why a row is in an output, or why it is not: the input records and steps that lead to it.
 
-    A query keeps no inputs. So capture those that are to be explained: ``edges.capture("log")``. The
+    A query keeps no inputs. So capture those that lead to the output: ``edges.capture("log")``. The
     flow then runs again on them, in this process and without Spark, as by `testing.explain_row`, which
     says what is found and what it costs. The query runs on.
 
@@ -99,13 +100,13 @@ def explain_row(
 
     Args:
         inputs: for each input the name of a captured output that has its records, or the records. An
-            input that is left out is empty.
+            input that is left out has the records of the `capture` of its own stream.
         at: a complete epoch; None means the last one that was captured.
 
     **Columns:** a captured output has at least those of the input.
 
     Example:
-        >>> print(query.explain_row("all groups", ("ann", "staff"), inputs={"groups": "log"}))
+        >>> print(query.explain_row("all groups", ("ann", "staff")))
         (member='ann', of='staff') is in 'all groups', because of
           groups: (member='ann', of='ops')
           groups: (member='ops', of='staff')
@@ -116,15 +117,22 @@ def explain_row(
     Raises:
         UnknownName: there is no such input or output.
         SchemaError: the row does not fit the output, or records do not fit an input.
+        GraphError: an input that leads to the output is neither captured nor in `inputs`.
         TimelyError: the row depends on the epochs in which records come.
     """
-    if not isinstance(inputs, Mapping):
+    if inputs is not None and not isinstance(inputs, Mapping):
         refuse(inputs, what="inputs", expected="a mapping", hint='as in inputs={"edges": "log"}')
+    plan = self._context.own_plan()
+    sources = {**provenance.captured_inputs(plan), **(inputs or {})}
+    if missing := [name for name in provenance.inputs_before(plan, output) if name not in sources]:
+        msg = f"explain_row: input {missing[0]!r} leads to {output!r}, and its records are not captured"
+        hint = f'capture the input\'s stream, or give inputs={{"{missing[0]}": [...]}}, records by epoch.'
+        raise GraphError(msg, where=caller(), hint=hint)
     options: dict[str, Any] = {
         name: self.captured(records) if isinstance(records, str) else records
-        for name, records in inputs.items()
+        for name, records in sources.items()
     }
-    return provenance.explain_row(self._context.own_plan(), options, output, row, at=at, diff=diff)
+    return provenance.explain_row(plan, options, output, row, at=at, diff=diff)
 
 
 def changing(self: Query, name: str, *, last: int = 16) -> Changing:
