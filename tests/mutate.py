@@ -75,17 +75,21 @@ def drawn(mutations: Iterable[Mutation], seed: int) -> list[Mutation]:
 class Calls:
     """Which functions each test calls, and how long it takes; known until the text of its file changes."""
 
-    path: Path = FOUND / "calls.json"
+    #: a line for each file that was recorded; the last one of a file counts
+    path: Path = FOUND / "calls.jsonl"
     #: by file: what its text was, of each test that passed the seconds and functions, and those that failed
     files: dict[str, tuple[str, dict[str, tuple[float, list[str]]], list[str]]] = field(default_factory=dict)
 
     def load(self) -> None:
         if self.path.exists():
-            self.files = json.loads(self.path.read_text())
+            with self.path.open() as lines:
+                self.files = dict(map(json.loads, lines))
 
-    def save(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.files))
+    def add(self, file: str, recorded: tuple[str, dict[str, tuple[float, list[str]]], list[str]]) -> None:
+        """Keep what a file's tests called; an interrupted run goes on with the next file."""
+        self.files[file] = recorded
+        with self.path.open("a") as lines:
+            lines.write(json.dumps([file, recorded]) + "\n")
 
     def tests_of(self, mutation: Mutation, budget: float, killers: Collection[str] = ()) -> list[str]:
         """The tests for a change, within some seconds; those first that have killed others of its file."""
@@ -217,12 +221,10 @@ class Mutating:
                 tests.pop(file, None)
                 continue
             passed, failed = found
-            tests[file] = (now[file], passed, failed)
+            self.calls.add(file, (now[file], passed, failed))
             self.say(f"recorded {number} of {len(new)}: {file}, {len(passed)} tests")
             for test in failed:
                 self.say(f"fails as the code is: {test}")
-            if number % 20 == 0 or number == len(new):
-                self.calls.save()
 
     def recorded(self, items: list[pytest.Item]) -> tuple[dict[str, tuple[float, list[str]]], list[str]]:
         """Run tests; of each that passes its seconds, and the functions that it called."""

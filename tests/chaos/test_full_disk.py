@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -271,6 +272,36 @@ def test_a_start_says_what_is_full(tmp_path: Path, number: int, monkeypatch: pyt
     monkeypatch.setattr(start.tempfile, "mkdtemp", refuse)
     with ExitStack() as undo, pytest.raises(StorageFailed, match=r"a temporary checkpoint in /.*\nHint"):
         start._temporary(None, None, undo)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_file_system_that_becomes_read_only_is_named_read_and_continued(
+    tmp_path: Path, undisturbed: Any
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "none", disk], check=False, capture_output=True).returncode:
+        pytest.skip("nothing may be mounted here")
+    try:
+        there = world(disk)
+        process = Process(there)
+        process.thread = threading.current_thread()
+        there.processes = [process]
+        with engine._points(there):
+            process.start()
+            process.started = True
+            for _ in range(4):
+                process.batch()
+        before = outcome(process, disk)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        with pytest.raises(StorageFailed, match=rf"(?s){disk}.*Read-only file system.*Hint: ") as error:
+            live(there)
+        assert error.value.errno == errno.EROFS
+        assert outcome(process, disk) == before
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+        assert outcome(live(there), disk) == undisturbed
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
 
 
 def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(tmp_path: Path) -> None:

@@ -338,9 +338,9 @@ def check_columns(
         columns: the columns; or by argument the column that it names.
         nested: whether keys may be nested, as they need no order.
     """
-    present, arguments = set(schema.names), columns if isinstance(columns, Mapping) else {}
+    arguments = columns if isinstance(columns, Mapping) else {}
     columns = [*(arguments.values() or columns)]
-    missing = [column for column in names(step, columns) if column not in present]
+    missing = [column for column in names(step, columns) if schema.get_field_index(column) < 0]
     if missing:
         msg = f"step {step!r} asks for columns {missing}, {of} has {columns_of(schema)}"
         hints = [f"did you mean {meant!r}?"] if (meant := nearest(missing[0], schema.names)) else []
