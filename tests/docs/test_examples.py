@@ -257,7 +257,7 @@ def other_blocks(markdown: str) -> list[tuple[int, str]]:
 def statements(text: str) -> list[str]:
     r"""The lines that are statements of Python, or open one: calls, assigned or alone, imports, definitions.
 
-    >>> statements("make run  # (a minute)\n$ python -m job\nfrom a import b\nx = f(1)  # y\n>>> f\nq = f(\n")
+    >>> statements("rings: idle\nmake run  # a\n$ ls\nfrom a import b\nx = f(1)  # y\n>>> f\nq = f(\n")
     ['from a import b', 'x = f(1)  # y', '>>> f', 'q = f(']
     """
     return [line for line in text.splitlines() if line.startswith(">>> ") or _is_python(line.strip())]
@@ -273,7 +273,8 @@ def _is_python(line: str) -> bool:
     except SyntaxError:
         return False
     kinds = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Call, ast.Assert)
-    return any(isinstance(node, kinds) for node in ast.walk(parsed))
+    nodes = (node for node in ast.walk(parsed) if isinstance(node, kinds))
+    return any(getattr(node, "value", True) for node in nodes)  # "name: word" has none
 
 
 def test_python_is_in_blocks_that_run() -> None:
