@@ -878,3 +878,50 @@ SELECT a, max_by(b, e, 2), min_by(b, e, 1) FROM u GROUP BY a
 ----
 1 [2] [2]
 2 [null,3] [3]
+
+-- HAVING casts what is not a condition
+
+SELECT sum(b) + 1 FROM t HAVING sum(b) + 1
+----
+7
+
+SELECT a FROM t GROUP BY a HAVING NULL
+----
+
+SELECT a, count(*) FROM u GROUP BY a HAVING 'true'
+----
+1 1
+2 2
+
+SELECT a FROM u GROUP BY a HAVING (SELECT count(*) FROM t WHERE t.a = u.a)
+----
+1
+2
+
+-- aggregates of maps, and of distinct pairs
+
+SELECT c, max_by(m, b), collect_list(m) FROM t GROUP BY c
+----
+NULL NULL [{}]
+x NULL [{"k":1}]
+y {"j":3,"k":2} [{"j":3,"k":2}]
+
+SELECT covar_samp(DISTINCT x, y), covar_samp(x, y) FROM (VALUES (0, 0), (4, 4), (4, 4), (4, 4)) v(x, y) CROSS JOIN (SELECT 1 FROM u WHERE a = 1)
+----
+8.0 4.0
+
+-- what DuckDB's and Spark's own tests have otherwise
+
+SELECT c, string_agg(c), listagg(DISTINCT c, NULL), hex(listagg(CAST(c AS binary), X'2C')), listagg(c) FILTER (WHERE a > 9) FROM t GROUP BY c
+----
+NULL NULL NULL NULL NULL
+x xx x 782C78 NULL
+y y y 79 NULL
+
+SELECT percentile_disc(0.25) WITHIN GROUP (ORDER BY d DESC), percentile_disc(1) WITHIN GROUP (ORDER BY d DESC), percentile_disc(0) WITHIN GROUP (ORDER BY d DESC), percentile_cont(0.25) WITHIN GROUP (ORDER BY d DESC) FROM t
+----
+9.0 1.0 9.0 6.0
+
+SELECT count(*), max(a), grouping_id() FROM t WHERE a > 100 GROUP BY GROUPING SETS (())
+----
+0 NULL 0

@@ -27,3 +27,20 @@ SELECT date_sub(DATE '2024-01-01', 1.5) FROM t
 SELECT map(m, 1) FROM t
 SELECT count(*) FROM t GROUP BY window(a, '1 minute')
 SELECT count(*) FROM t GROUP BY session_window(a, '1 minute')
+SELECT a FROM t ORDER BY m LIMIT 1
+SELECT a FROM t UNION ALL SELECT a FROM u ORDER BY a LIMIT 1L
+SELECT array(m) AS x FROM t UNION ALL SELECT array(m) FROM t ORDER BY x LIMIT 1
+SELECT a FROM t LIMIT 1L
+SELECT a FROM t LIMIT 1 OFFSET 1L
+SELECT row_number() OVER (ORDER BY m) FROM t
+SELECT sum(a) OVER (PARTITION BY m) FROM t
+SELECT array_distinct(array(m)) FROM t
+SELECT array_contains(array(m), m) FROM t
+SELECT array_position(array(m), m) FROM t
+SELECT arrays_overlap(array(m), array(m)) FROM t
+SELECT array_union(array(m), array(m)) FROM t
+SELECT array_max(array(m)) FROM t
+SELECT sort_array(array(m)) FROM t
+SELECT l['0'] FROM t
+SELECT l[1.0] FROM t
+SELECT CASE WHEN NULL THEN 1 END FROM t

@@ -52,7 +52,11 @@ def _double(kind: pa.DataType) -> pa.DataType | None:
     return pa.float64() if _sum_type(kind) is not None else None
 
 
-def _same(kind: pa.DataType) -> pa.DataType | None:
+def _same(kind: pa.DataType) -> pa.DataType:
+    return kind
+
+
+def _ordered(kind: pa.DataType) -> pa.DataType | None:
     return None if has_map(kind) else kind
 
 
@@ -68,12 +72,16 @@ def _long(_: pa.DataType) -> pa.DataType:
     return pa.int64()
 
 
-def _list(kind: pa.DataType) -> pa.DataType | None:
-    return None if has_map(kind) else pa.list_(pa.field("element", kind))
+def _list(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", kind))
+
+
+def _set(kind: pa.DataType) -> pa.DataType | None:
+    return None if has_map(kind) else _list(kind)
 
 
 def _text(kind: pa.DataType) -> pa.DataType | None:
-    return pa.string() if pa.types.is_string(kind) else None
+    return kind if kind in {pa.string(), pa.binary()} else None
 
 
 #: by function the number of arguments that are columns, and the type of the result from that of the first
@@ -82,8 +90,8 @@ TYPES: dict[str, tuple[int, Callable[[pa.DataType], pa.DataType | None]]] = {
     "count_if": (1, lambda kind: pa.int64() if _boolean(kind) else None),
     "sum": (1, _sum_type),
     "avg": (1, _average_type),
-    "min": (1, _same),
-    "max": (1, _same),
+    "min": (1, _ordered),
+    "max": (1, _ordered),
     "try_sum": (1, _sum_type),
     "try_avg": (1, _average_type),
     **dict.fromkeys(MOMENTS, (1, _double)),
@@ -98,11 +106,11 @@ TYPES: dict[str, tuple[int, Callable[[pa.DataType], pa.DataType | None]]] = {
     "min_by": (2, _same),
     "max_by": (2, _same),
     "collect_list": (1, _list),
-    "collect_set": (1, _list),
+    "collect_set": (1, _set),
     "approx_count_distinct": (1, _long),
     "percentile": (1, _double),
     "percentile_disc": (1, _double),
-    "approx_percentile": (1, _same),
+    "approx_percentile": (1, _ordered),
     "median": (1, _double),
     "string_agg": (1, _text),
 }
@@ -343,8 +351,9 @@ def _list_of(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
     if call.function != "string_agg":
         return pa.ListArray.from_arrays(offsets, values).cast(call.type)
-    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), (call.options or (",",))[0])
-    return pc.if_else(pa.array(sizes == 0), pa.scalar(None, pa.string()), joined)
+    separator = pa.scalar((*call.options, None)[0] or "").cast(call.type)
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), separator)
+    return pc.if_else(pa.array(sizes == 0), pa.scalar(None, call.type), joined)
 
 
 def _distinct_count(call: AggregateFunction, groups: GroupRecords) -> pa.Array:

@@ -77,7 +77,10 @@ class Aggregating(Joins):
         by = list(dict.fromkeys([*self._listed, *(one for each in sets for one in each)]))
         keys = [self._key(one) for one in by]
         outer = [self.final_name(entry.column) for _, entry in self.names.outer]
-        if group is not None and self._has_sets(group):  # a set may lack a key, and never a column around
+        has_sets = group is not None and self._has_sets(group)
+        if has_sets and sets == [[]]:  # GROUPING SETS (()) has a row also of no rows
+            has_sets, self.grouped = False, ("", [])
+        if has_sets:  # a set may lack a key, and never a column around
             keys = [self._copied(one) if one in outer else one for one in keys]
         names, specs, columns = self._named_calls(aggregates)
         if not specs and not by:  # one row, as of an aggregate
@@ -86,12 +89,12 @@ class Aggregating(Joins):
         listed = [*dict.fromkeys([*outer, *keys])]
         projection = (*((k, k) for k in listed), *columns) or ((schema.names[0], schema.names[0]),)
         relation: Relation = Projection(self.relation, projection)
-        if group is not None and self._has_sets(group):
+        if has_sets:
             relation, listed = self._expanded(
                 relation, listed, sets, dict(zip(by, keys, strict=True)), columns
             )
         always = None
-        if not by and (group is None or not self._has_sets(group)):
+        if not by and not has_sets:
             always = UNIT if self.domain is None else self.domain.relation
         if not specs:
             # only keys are asked for
@@ -440,7 +443,7 @@ class Aggregating(Joins):
             for n, shift in enumerate(places)
         ]
         kind = "tinyint" if isinstance(node, exp.Grouping) else "bigint"
-        tree = parse.parse_expression(f"CAST({' | '.join(bits)} AS {kind})")
+        tree = parse.parse_expression(f"CAST({' | '.join(bits) or 0} AS {kind})")
         for one in tree.find_all(exp.Column):
             one.meta["resolved"] = True
         return tree

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -222,7 +222,7 @@ class Binder:
         left, right = self.aligned(node, sides)
         distinct = bool(node.args.get("distinct"))
         if distinct or not isinstance(node, exp.Union):
-            self.refuse_maps(node, left)
+            self.refuse_maps(node, left.relation, left.columns)
         if isinstance(node, exp.Union):
             both = Concat((left.relation, right.relation))
             return replace(left, relation=Distinct(both) if distinct else both, single=False)
@@ -230,12 +230,14 @@ class Binder:
         relation = Compared(left.relation, right.relation, operation, not distinct)
         return replace(left, relation=relation, single=False)
 
-    def refuse_maps(self, node: Any, query: BoundQuery) -> None:
-        """Refuse a query whose rows are compared and have maps, as Spark does."""
-        for name, kind in zip(query.names, query.types, strict=True):
-            if types.has_map(kind):
-                problem = f"rows with the map {name} are compared"
-                raise self.refuse(node, problem, f"write GROUP BY ALL, or map_entries({name}).")
+    def refuse_maps(
+        self, node: Any, relation: Relation, columns: Iterable[str], what: str = "compared"
+    ) -> None:
+        """Refuse to compare or order rows by columns that have maps, as Spark does."""
+        for name in columns:
+            if types.has_map(relation.schema.field(name).type):
+                hint = f"write {'GROUP BY ALL, or ' if what == 'compared' else ''}map_entries(...)."
+                raise self.refuse(node, f"rows are {what} by {name}, which has a map", hint)
 
     def aligned(self, node: Any, sides: Sequence[BoundQuery]) -> list[BoundQuery]:
         """Several queries with the first one's columns, of common types."""
@@ -281,6 +283,7 @@ class Binder:
                 place = places[0] if places and isinstance(one.this, exp.Column) else -1
             if not 0 <= place < len(answer.columns):
                 raise self.refuse(one, f"ORDER BY {one.this}", "name a column of the result, or its number.")
+            self.refuse_maps(one, answer.relation, [answer.columns[place]], "ordered")
             by.append(ordering(answer.columns[place], one))
         if count is None and not offset:
             if order is not None:
@@ -309,9 +312,10 @@ class Binder:
 
     def _whole(self, node: Any, what: str) -> int:
         value = self.constant(node, what)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self.refuse(node, f"{what} is {value!r}", "write a whole number.")
-        return value
+        kind = self.bound(node, UNIT.schema).type
+        if kind != pa.int32() or value is None or value < 0:
+            raise self.refuse(node, f"{what} is {value!r}, {name_of(kind)}", "write a whole number, an int.")
+        return int(value)
 
 
 def written_name(node: Any) -> str:

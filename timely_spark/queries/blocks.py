@@ -69,7 +69,7 @@ class Block(Aggregating):
             self._aliases.setdefault("window", self.window)
         aggregates = self.aggregate(items)
         if (having := node.args.get("having")) is not None:
-            self.filter(having.this)
+            self.filter(having.this, casts=True)
         self._window(items)
         if (qualify := node.args.get("qualify")) is not None:
             self.filter(qualify.this)
@@ -274,6 +274,7 @@ class Block(Aggregating):
             hint = "order by a selected column."
             raise binder.refuse(order, "ORDER BY of a column that DISTINCT drops", hint)
         relation: Relation = Projection(self.relation, (*columns, *outer, *more))
+        binder.refuse_maps(order, relation, [one.column for one in orders], "ordered")
         if distinct is not None:
             relation = Distinct(relation)
         if limits:
@@ -288,7 +289,7 @@ class Block(Aggregating):
             single=single and not limits and distinct is None,
         )
         if distinct is not None:
-            binder.refuse_maps(node, answer)
+            binder.refuse_maps(node, relation, answer.columns)
         return answer
 
     def _order_of(

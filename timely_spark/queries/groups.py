@@ -81,9 +81,10 @@ class GroupRecords:
         return GroupRecords(replaced(table, DIFF, np.ones(table.num_rows, np.int64)), self.count)
 
     def with_values(self, call: AggregateFunction) -> GroupRecords:
-        """The records with a value of an aggregate's argument; of one with `DISTINCT` each value once."""
-        column = call.columns[0]
-        return self.once(column) if call.distinct else self.where(self.valid(column))
+        """The records with values of an aggregate's arguments; of one with `DISTINCT` each value once."""
+        if call.distinct:
+            return self.once(*call.columns)
+        return self.where(np.logical_and.reduce([self.valid(one) for one in call.columns]))
 
     def spread(self, rows: Longs, values: pa.Array, kind: pa.DataType) -> pa.Array:
         """For each group the value of one of its records, null for groups without a row."""

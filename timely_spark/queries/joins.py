@@ -136,14 +136,14 @@ class Joins(FromItems):
                 shown = call.sql(dialect=parse.dialect())
                 raise self.binder.refuse(call, f"{shown} where no {what} may be", f"write it in {clause}.")
 
-    def filter(self, condition: Any) -> None:
-        """Keep the rows for which a condition is true."""
+    def filter(self, condition: Any, *, casts: bool = False) -> None:
+        """Keep the rows for which a condition is true; `HAVING` casts other values to one."""
         for one in conjuncts(condition):
             with self.binder.clause(one):
                 if self.by_subquery(one):
                     continue
                 tree = self.rewritten(one)
-                self.relation = Selection(self.relation, self.condition(tree))
+                self.relation = Selection(self.relation, self.condition(tree, casts=casts))
 
     def take(self, item: FromItem) -> None:
         """Go on with a source as the block's relation."""

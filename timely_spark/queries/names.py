@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from timely_spark.errors import SqlError
-from timely_spark.queries.binder import UNIT, Binder, Domain, Views, column_node
+from timely_spark.queries.binder import UNIT, Binder, Domain, Views, cast_to, column_node
 from timely_spark.queries.relations import Relation, with_columns
 from timely_spark.queries.scopes import Ambiguous, Fresh, NamedColumn, VisibleColumns
 from timely_spark.queries.time_windows import with_time_windows
@@ -64,9 +64,11 @@ class BlockNames(ABC):
                 raise self.binder.refuse(one, f"two windows {one.name}", "give one another name.")
         return named
 
-    def condition(self, node: exp.Expression) -> Any:
-        """A bound condition."""
+    def condition(self, node: exp.Expression, *, casts: bool = False) -> Any:
+        """A bound condition; a value of another type is cast to one, or refused."""
         term = self.binder.bound(self.final(node), self.relation.schema)
+        if casts and term.type != pa.bool_():
+            return self.binder.bound(cast_to(self.final(node), pa.bool_()), self.relation.schema)
         if term.type != pa.bool_():
             raise self.binder.refuse(
                 node, f"{term} is {name_of(term.type)}, not boolean", "write a condition."

@@ -63,8 +63,7 @@ def moments(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
 
 def pairs(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     """Covariance, correlation and the line through the pairs `(y, x)` of a group."""
-    records = groups.where(groups.valid(call.columns[0]) & groups.valid(call.columns[1]))
-    records = records.sorted([Order(one) for one in dict.fromkeys(call.columns)])
+    records = groups.with_values(call).sorted([Order(one) for one in dict.fromkeys(call.columns)])
     counts = numbers(records.table, DIFF).astype(np.float64)
     n = records.total(counts)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -119,8 +118,7 @@ def percentile(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     share = float(call.options[0]) if call.options else 0.5
     records = groups.with_values(call)
     records = records.sorted([Order(column)])
-    if call.options and len(call.options) > 1 and call.options[1]:  # from the greatest on
-        share = 1.0 - share
+    backwards = len(call.options) > 1 and bool(call.options[1])  # from the greatest on
     counts = numbers(records.table, DIFF)
     sizes = records.total(counts)
     ends = np.cumsum(counts)
@@ -128,12 +126,13 @@ def percentile(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     some = sizes > 0
     if call.function in {"percentile_disc", "approx_percentile"}:
         place = np.maximum(np.ceil(share * sizes).astype(np.int64) - 1, 0)
+        place = sizes - 1 - place if backwards else place
         rows = np.searchsorted(ends, (begins + place)[some], side="right")
         return records.spread(rows, records.table.column(column), call.type)
     values = as_doubles(records.table.column(column)).to_numpy()
     percentiles = np.zeros(groups.count)
     if some.any():
-        place = share * (sizes[some] - 1)
+        place = (1.0 - share if backwards else share) * (sizes[some] - 1)
         low = np.floor(place).astype(np.int64)
         first = values[np.searchsorted(ends, begins[some] + low, side="right")]
         high = np.minimum(low + 1, sizes[some] - 1)

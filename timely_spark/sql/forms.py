@@ -235,6 +235,9 @@ def _case(binder: ExpressionBinder, node: Any) -> Term:
     subject, ifs = node.args.get("this"), node.args["ifs"]
     if subject is None:
         conditions = [binder.condition(one.this) for one in ifs]
+        for one in ifs:
+            if binder.bind(one.this).type == pa.null():  # which Spark takes in IF only
+                raise binder.refuse(node, "a condition of CASE is NULL", "write false, or leave it out.")
     else:
         operand = binder.bind(subject)
         conditions = [binder.call(one, "=", operand, one.this) for one in ifs]

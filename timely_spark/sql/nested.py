@@ -76,7 +76,10 @@ def _bracket(binder: ExpressionBinder, node: Any) -> Term:
         return binder.call(node, "element_at", operand, key)
     if pa.types.is_struct(operand.type):
         return binder.field(node, operand, binder.text_of(index, "the name of a field"))
-    return binder.call(node, "$item", operand, index)
+    place = binder.bind(index)
+    if types.is_array(operand.type) and not (types.is_integral(place.type) or place.type == pa.null()):
+        raise binder.refuse(index, f"an element's place is {name_of(place.type)}", "write an integer.")
+    return binder.call(node, "$item", operand, place)
 
 
 @special("array_size cardinality")

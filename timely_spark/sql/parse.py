@@ -206,11 +206,10 @@ def dialect() -> Any:
         "_parse_bracket": bracket,
         "_parse_position": position,
         "_parse_pivot_aggregation": aggregate,
-        # sqlglot drops third arguments
         "FUNCTIONS": {
             name: build
             for name, build in SparkParser.FUNCTIONS.items()
-            if of_rows(build) and name not in {"PERCENTILE", "MAX_BY", "MIN_BY"}
+            if of_rows(build) and name not in _OWN_ARGUMENTS
         }
         | {"EXISTS": exists},
         # sqlglot reads `a FOR b IN (...)` of PIVOT as Python's comprehension
@@ -231,6 +230,10 @@ def dialect() -> Any:
     return type(
         "Dialect", (Spark,), {"Parser": type("Parser", (SparkParser,), names), "Tokenizer": tokenizer}
     )
+
+
+#: sqlglot drops third arguments of some aggregates, and refuses DISTINCT pairs
+_OWN_ARGUMENTS = {"PERCENTILE", "MAX_BY", "MIN_BY", "CORR", "COVAR_POP", "COVAR_SAMP"}
 
 
 def _chosen(table: dict[str, Any], names: set[str]) -> dict[str, Any]:

@@ -49,16 +49,22 @@ def _directed(binder: ExpressionBinder, node: Any, match: Any, value: Term) -> T
     """An argument of printf, printed as a part of the format says."""
     flags, width, digits, letter = match.groups()[1:]
     lower = letter.lower()
+    if is_date_or_time(value.type):  # Spark prints the days and microseconds that it stores
+        value = binder.called(node, "unix_date" if pa.types.is_date32(value.type) else "$micros", [value])
+    if lower == "b":
+        truth = value if pa.types.is_boolean(value.type) else binder.called(node, "isnotnull", [value])
+        value, lower = terms.Coalesce(pa.bool_(), (truth, binder.constant(pa.scalar(value=False)))), "s"
     integers = is_integral(value.type) or value.type == pa.null()
     fits = {
-        "s": not (pa.types.is_nested(value.type) or is_date_or_time(value.type) or value.type == pa.binary()),
+        "s": not (pa.types.is_nested(value.type) or value.type == pa.binary()),
+        "c": integers and value.type != pa.int64() and letter == "c" and digits is None,
         "d": integers and letter == "d" and digits is None,
         "x": integers and digits is None,
         "o": integers and letter == "o" and digits is None,
-        **dict.fromkeys("ef", pa.types.is_floating(value.type) and letter != "F"),
+        **dict.fromkeys("efg", pa.types.is_floating(value.type) and letter != "F"),
     }
     if not fits.get(lower, False):
-        hint = "cast it; known are %s of what is cast to a string, %d %x %o of integers, %f %e of doubles."
+        hint = "cast it; known are %s %b of what is a text, %d %x %o %c of integers, %e %f %g of doubles."
         raise binder.refuse(node, f"{match[0]} of {name_of(value.type)}", hint)
     directive = binder.constant(pa.scalar(f"%{flags}{width or ''}{'.' + digits if digits else ''}{lower}"))
     if lower == "s" and not is_decimal(value.type):
@@ -67,7 +73,7 @@ def _directed(binder: ExpressionBinder, node: Any, match: Any, value: Term) -> T
         bits = binder.constant(pa.scalar(64 if value.type == pa.null() else value.type.bit_width, pa.int32()))
         shown = binder.called(node, "$unsigned", [value, bits, directive])
     else:
-        value = binder.cast(value, pa.float64(), node) if lower in "ef" else value
+        value = binder.cast(value, pa.float64(), node) if lower in "efg" else value
         shown = binder.called(node, "$printed", [value, directive])
     cut = None if digits is None else int(digits)  # of a text, and of null
     if lower == "s" and digits is not None:

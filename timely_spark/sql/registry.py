@@ -167,7 +167,7 @@ class Signature:
             for name, variable_type in _variables(parameter, kind):
                 variables.setdefault(name, []).append(variable_type)
         bound = {name: common_of(kinds) for name, kinds in variables.items()}
-        if None in bound.values():
+        if None in bound.values() or types.has_map(bound.get("C", pa.null())):
             return None
         expected = [
             _target(one, kind, bound, zone) for one, kind in zip(parameters, argument_types, strict=True)

@@ -20,18 +20,18 @@ def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=outside.__doc__)
     parser.add_argument("system", choices=[*SYSTEMS])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("place", type=Path)
     parser.add_argument("pattern", nargs="*")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000))
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     print(f"seed {given.seed}")
     tally = Tally()
-    SYSTEMS[given.system](given.folder, given.pattern, given.seed, tally)
+    SYSTEMS[given.system](given.place, given.pattern, given.seed, tally)
     for why, n in tally.reasons.most_common():
         print(f"{n:5} {why}")
-    print(dict(tally.counts))
-    sys.exit(any(tally.counts[one] for one in ("DIFFERS", "FAILED", "CRASHED")))
+    print(*tally.lines(), dict(tally.total), sep="\n")
+    sys.exit(any(tally.total[one] for one in ("DIFFERS", "CRASHED")))
 
 
 if __name__ == "__main__":

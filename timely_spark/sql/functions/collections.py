@@ -90,7 +90,7 @@ def _matches(a: pa.Array, value: pa.Array) -> tuple[Elements, Any]:
     return x, same & np.asarray(x.values.is_valid())
 
 
-@spark_function("array_contains", "array<T>, T -> boolean")
+@spark_function("array_contains", "array<C>, C -> boolean")
 def _array_contains(a: Value, value: Value, *, length: int) -> Any:
     x, same = _matches(as_array(a, length), as_array(value, length))
     present = np.bincount(x.owners[same], minlength=length) > 0
@@ -98,7 +98,7 @@ def _array_contains(a: Value, value: Value, *, length: int) -> Any:
     return pa.array(present, mask=unknown & ~present)
 
 
-@spark_function("array_position", "array<T>, T -> bigint")
+@spark_function("array_position", "array<C>, C -> bigint")
 def _array_position(a: Value, value: Value, *, length: int) -> Any:
     x, same = _matches(as_array(a, length), as_array(value, length))
     rows = np.flatnonzero(same)[::-1]
@@ -107,7 +107,7 @@ def _array_position(a: Value, value: Value, *, length: int) -> Any:
     return positions
 
 
-@spark_function("array_remove", "array<T>, T -> array<T>")
+@spark_function("array_remove", "array<C>, C -> array<C>")
 def _array_remove(a: Value, value: Value, *, length: int) -> Any:
     x, same = _matches(as_array(a, length), as_array(value, length))
     return x.filter(~same)
@@ -127,7 +127,7 @@ def _firsts(owners: Any, codes: Any) -> Any:
     return first
 
 
-@spark_function("array_distinct", "array<T> -> array<T>")
+@spark_function("array_distinct", "array<C> -> array<C>")
 def _array_distinct(a: pa.Array) -> Any:
     x = Elements(a)
     return x.filter(_firsts(x.owners, dense_ranks(x.values)))
@@ -145,26 +145,26 @@ def _both(a: Value, b: Value, length: int) -> tuple[Elements, Elements, Any, Any
     return x, y, numbers[: len(x.values)], numbers[len(x.values) :]
 
 
-@spark_function("array_union", "array<T>, array<T> -> array<T>")
+@spark_function("array_union", "array<C>, array<C> -> array<C>")
 def _array_union(a: Value, b: Value, *, length: int, result: pa.DataType) -> Any:
     return _array_distinct(
         _array_concat(as_array(a, length), as_array(b, length), length=length, result=result)
     )
 
 
-@spark_function("array_intersect", "array<T>, array<T> -> array<T>")
+@spark_function("array_intersect", "array<C>, array<C> -> array<C>")
 def _array_intersect(a: Value, b: Value, *, length: int) -> Any:
     x, _, left, right = _both(a, b, length)
     return x.filter(np.isin(left, right) & _firsts(x.owners, left))
 
 
-@spark_function("array_except", "array<T>, array<T> -> array<T>")
+@spark_function("array_except", "array<C>, array<C> -> array<C>")
 def _array_except(a: Value, b: Value, *, length: int) -> Any:
     x, _, left, right = _both(a, b, length)
     return x.filter(~np.isin(left, right) & _firsts(x.owners, left))
 
 
-@spark_function("arrays_overlap", "array<T>, array<T> -> boolean")
+@spark_function("arrays_overlap", "array<C>, array<C> -> boolean")
 def _arrays_overlap(a: Value, b: Value, *, length: int) -> Any:
     x, y, left, right = _both(a, b, length)
     same = np.isin(left, right) & np.asarray(x.values.is_valid())
@@ -225,7 +225,7 @@ def _array_join(a: Value, separator: Value, null: Value | None = None, *, length
 
 
 def _extreme(name: str, *, greatest: bool) -> None:
-    @spark_function(name, "array<T> -> T")
+    @spark_function(name, "array<C> -> C")
     def _kernel(a: pa.Array) -> Any:
         x = Elements(a)
         codes = dense_ranks(x.values)
@@ -247,14 +247,14 @@ def _sorted(a: pa.Array, codes: Any) -> pa.Array:
     return lists_of(x.values.take(pa.array(order)), x.sizes, a.type)
 
 
-@spark_function("sort_array", "array<T>, boolean? -> array<T>", constant=[1])
+@spark_function("sort_array", "array<C>, boolean? -> array<C>", constant=[1])
 def _sort_array(a: Value, ascending: pa.Scalar | None = None, *, length: int) -> Any:
     lists = as_array(a, length)
     codes = dense_ranks(Elements(lists).values)
     return _sorted(lists, codes if ascending is None or ascending.as_py() else -codes)
 
 
-@spark_function("array_sort", "array<T> -> array<T>")
+@spark_function("array_sort", "array<C> -> array<C>")
 def _array_sort(a: pa.Array) -> Any:
     x = Elements(a)
     null = np.asarray(x.values.is_null())

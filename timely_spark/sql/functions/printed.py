@@ -30,9 +30,11 @@ def _printed(x: pa.Array, directive: pa.Scalar) -> Any:
         return of_distinct(x, str, pa.string())
 
     def shown(one: Any) -> str:
+        if letter == "c":
+            return chr(one)
         if not math.isfinite(one):
             body = "NaN" if math.isnan(one) else "Infinity"
-        elif letter in "ef":
+        elif letter in "efg":
             body = _rounded(abs(one), letter, 6 if digits is None else int(digits), "," in flags)
         else:
             body = f"{abs(one):,d}" if "," in flags else str(abs(one))
@@ -49,7 +51,12 @@ def _printed(x: pa.Array, directive: pa.Scalar) -> Any:
 def _rounded(value: float, letter: str, digits: int, grouped: bool) -> str:  # noqa: FBT001
     """A double's shortest digits, rounded half up as Java does."""
     with localcontext(prec=400, rounding=ROUND_HALF_UP):
-        text = format(Decimal(repr(value)), f"{',' if grouped else ''}.{digits}{letter}")
+        exact = Decimal(repr(value))
+        if letter == "g":  # so many digits in all, as %e where a number is small or large
+            digits = max(digits, 1)
+            place = int(format(exact, f".{digits - 1}e").partition("e")[2]) if value else 0
+            letter, digits = ("f", digits - 1 - place) if -4 <= place < digits else ("e", digits - 1)
+        text = format(exact, f"{',' if grouped else ''}.{digits}{letter}")
     mantissa, mark, exponent = text.partition("e")
     if mark and not value:
         exponent = "+0"
