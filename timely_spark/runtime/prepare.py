@@ -34,6 +34,8 @@ from timely_spark.runtime.storage.lock import Lock
 
 #: The archive's JVM says so if another one is given to it; that is not a reason to print.
 _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+#: A JVM that runs once, for seconds: optimised code would take longer to make than it saves.
+_SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: What would send the run below elsewhere.
 _ELSEWHERE = ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE", "SPARK_SUBMIT_OPTS")
 
@@ -205,35 +207,41 @@ def _make(
 ) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
     _link(home)
+    _link_jars(home, ())
     if packages:
         jars = _fetch(home, packages, environment)
         check(jars)
-        _link(home, jars)
+        _link_jars(home, jars)
     new = classes.with_suffix(".new")
     _archive(new, home, packages, environment)
     new.replace(classes)
 
 
-def _link(home: Path, packages: Iterable[Path] = ()) -> None:
-    """Make `home` a SPARK_HOME of links into the installed PySpark, with folders for its zips of Python.
-
-    Args:
-        home: the folder.
-        packages: further jars. What Spark has in another version is left out, as Spark's own classes come
-            first in a session with packages, too.
-    """
-    spark, libraries, jars = _pyspark(), home / _LIBRARIES, home / "jars"
+def _link(home: Path) -> None:
+    """Make `home` a SPARK_HOME of links into the installed PySpark, with folders for its zips of Python."""
+    spark, libraries = _pyspark(), home / _LIBRARIES
     libraries.mkdir(parents=True, exist_ok=True)
     for part in _PARTS:
         (home / part).unlink(missing_ok=True)
         (home / part).symlink_to(spark / part)
     for path in (spark / _LIBRARIES).glob("*.zip"):
         _unpack(path, libraries / path.name)
+
+
+def _link_jars(home: Path, packages: Iterable[Path]) -> None:
+    """Give `home` Spark's jars and those of packages.
+
+    Args:
+        home: the folder.
+        packages: further jars. What Spark has in another version is left out, as Spark's own classes come
+            first in a session with packages, too.
+    """
+    jars = home / "jars"
     if jars.is_symlink():  # of an earlier version
         jars.unlink()
     shutil.rmtree(jars, ignore_errors=True)
     jars.mkdir()
-    own = [*(spark / "jars").iterdir()]
+    own = [*(_pyspark() / "jars").iterdir()]
     artifacts = {_artifact(jar.name) for jar in own}
     # Ivy's names begin with the group: com.example_name-1.0.jar
     more = [jar for jar in packages if _artifact(jar.name.partition("_")[2]) not in artifacts]
@@ -290,7 +298,7 @@ def _run(
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": f"{java} -Xlog:disable",
+        "SPARK_SUBMIT_OPTS": f"{_SHORT} {java} -Xlog:disable",
     }
     # a process of its own: its JVM writes the archive when it ends, and holds the pipes until then
     command = [sys.executable, "-c", program, *arguments]
