@@ -134,8 +134,12 @@ def test_the_file_source_killed_around_its_journal(base: Path, known: dict[Param
             CLUSTER,
             [
                 [("hosted.before", 8, "executor"), ("round.before", 200, "executor")],
+                [("epochs.temp", 5, "driver")],
                 [("blobs.temp", 12, "driver")],
+                [("capture.before", 4, "group")],
+                [("delta.after", 3, "driver")],
                 [("manifest.before", 5, "group")],
+                [("batch.after", 1, "group")],
             ],
         ),
     ],
