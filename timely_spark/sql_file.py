@@ -15,6 +15,7 @@ from timely_spark.graph import as_schema, identifier, placed
 from timely_spark.queries.binder import Binder, written_name
 from timely_spark.queries.scripts import statements
 from timely_spark.sql import parse
+from timely_spark.sql.parse import exp
 
 #: the formats of files
 FILES: Any = ("parquet", "csv", "json", "arrow")
@@ -62,8 +63,6 @@ class SqlView(Statement):
     @property
     def tables(self) -> dict[str, Any]:
         """By name in lower case, where the query reads it; names of its own `WITH` are among them."""
-        from sqlglot import exp
-
         query = self.tree.expression
         read = (one for one in query.find_all(exp.Table) if isinstance(one.this, exp.Identifier))
         return {written_name(one).lower(): one for one in read}
@@ -71,8 +70,6 @@ class SqlView(Statement):
     @property
     def named(self) -> set[str]:
         """The names of its own `WITH`, in lower case."""
-        from sqlglot import exp
-
         return {one.alias.lower() for one in self.tree.expression.find_all(exp.CTE)}
 
 
@@ -106,8 +103,6 @@ def _statement(binder: Binder, tree: Any, parameters: Mapping[str, str], file: s
 
 def _fill(binder: Binder, tree: Any, parameters: Mapping[str, str]) -> None:
     """Put the values of parameters in their places: a number if it is one, as 007 is not, else a text."""
-    from sqlglot import exp
-
     for one in list(tree.find_all(exp.Placeholder)):
         name = str(one.this or "")
         if name not in parameters:
@@ -119,8 +114,6 @@ def _fill(binder: Binder, tree: Any, parameters: Mapping[str, str]) -> None:
 
 def _properties(binder: Binder, tree: Any) -> dict[str, Any]:
     """The clauses between the name and the query: the format, the place, options."""
-    from sqlglot import exp
-
     properties: dict[str, Any] = {}
     clause = tree.args.get("properties")
     says_nothing = exp.SchemaCommentProperty | exp.TemporaryProperty | exp.ExternalProperty

@@ -925,3 +925,11 @@ SELECT percentile_disc(0.25) WITHIN GROUP (ORDER BY d DESC), percentile_disc(1) 
 SELECT count(*), max(a), grouping_id() FROM t WHERE a > 100 GROUP BY GROUPING SETS (())
 ----
 0 NULL 0
+
+-- a row of fields with names
+
+SELECT (a AS x, b AS y).y FROM u
+----
+2
+3
+NULL

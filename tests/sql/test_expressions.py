@@ -155,6 +155,8 @@ def test_a_pattern_matches_what_it_does_in_java(pattern: str) -> None:
 def test_a_pattern_that_is_not_read_is_refused_where_it_is(pattern: str) -> None:
     with pytest.raises(SqlError, match="the regex"):
         bind(f"s RLIKE r'{pattern}'", ROWS.schema)
+    with pytest.raises(SqlError, match="Hint:"):  # before there is a row, also beside another constant
+        bind(f"'a' RLIKE r'{pattern}'", ROWS.schema)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projec
 from timely_spark.queries.scopes import NamedColumn, VisibleColumns
 from timely_spark.queries.statistics import PAIRS
 from timely_spark.sql import parse
+from timely_spark.sql.parse import exp
 from timely_spark.sql.types import array_of, has_map, is_atomic, is_number, name_of
 
 #: the aggregates that may be told to ignore nulls
@@ -33,8 +34,6 @@ def with_own_aggregates(node: Any) -> tuple[Any, dict[str, Any]]:
     `SELECT g FROM t GROUP BY g HAVING EXISTS (SELECT 1 FROM u WHERE u.x = max(t.x))` has one: its columns are
     those of a table of the block.
     """
-    from sqlglot import exp
-
     names: dict[str, Any] = {}
     having = node.args.get("having")
     if having is None or not calls.has_query(having):
@@ -139,23 +138,17 @@ class Aggregating(Joins):
 
     def _key(self, tree: Any) -> str:
         """The column of a key. Maps are equal whatever the order of their entries, so they get one order."""
-        from sqlglot import exp
-
         if has_map(self.binder.bound(self.final(tree), self.relation.schema).type):
             tree = exp.Anonymous(this="$sorted_maps", expressions=[tree])
         return self.add(tree, "key")
 
     def _alias_expanded(self, node: Any) -> Any:
         """A tree in which the names of other selected expressions are these, to find their aggregates."""
-        from sqlglot import exp
-
         if isinstance(node, exp.Column) and len(node.parts) == 1 and (aliased := self.aliased(node)):
             return aliased
         return node
 
     def _has_sets(self, group: Any) -> bool:
-        from sqlglot import exp
-
         sets = exp.Rollup | exp.Cube | exp.GroupingSets
         return any(group.args.get(one) for one in ("rollup", "cube", "grouping_sets")) or any(
             isinstance(one, sets) for one in group.expressions
@@ -186,14 +179,11 @@ class Aggregating(Joins):
 
     def _column_called_all(self) -> Any:
         """The tree of a column `all`, which `GROUP BY all` means if there is one; else None."""
-        from sqlglot import exp
-
         column = exp.column("all")
         return column if self.is_named(column, self.names) else None
 
     def _sets_of(self, node: Any, items: Sequence[tuple[str | None, Any]]) -> list[list[Any]]:
         """The grouping sets of one part of GROUP BY: most are one key."""
-        from sqlglot import exp
 
         def keys(element: Any) -> list[Any]:
             inside = (
@@ -272,8 +262,6 @@ class Aggregating(Joins):
             read: the tree of an argument with the columns of the relation.
             add: the column of such a tree.
         """
-        from sqlglot import exp
-
         one, binder = calls.read_call(node), self.binder
         shown = calls.function_name(one.node)
         if not one.function:
@@ -316,8 +304,6 @@ class Aggregating(Joins):
 
         Names say whose a column is: in the relation, `WHERE own = outer` has made one column of two.
         """
-        from sqlglot import exp
-
         assert self._before is not None
         columns = (one for tree in arguments for one in tree.find_all(exp.Column))
         read = [one for one in columns if not isinstance(one.this, exp.Star) and not self._is_variable(one)]
@@ -369,8 +355,6 @@ class Aggregating(Joins):
 
     def _options(self, node: Any, one: calls.AggregateCall) -> tuple[Any, ...]:
         """The constants of an aggregate."""
-        from sqlglot import exp
-
         shown = calls.function_name(one.node)
         constants = (
             self.binder.constant(value, shown) if isinstance(value, exp.Expression) else value
@@ -395,8 +379,6 @@ class Aggregating(Joins):
         columns: Sequence[tuple[str, Any]],
     ) -> tuple[Relation, list[str]]:
         """Each row once for each grouping set, with null for the keys that the set lacks."""
-        from sqlglot import exp
-
         schema, group_id = relation.schema, self.fresh.name("grouping_id")
         self.grouped = group_id, list(named)
         own = set(named.values())
@@ -425,8 +407,6 @@ class Aggregating(Joins):
 
     def grouping(self, node: Any) -> Any:
         """`grouping(key)` and `grouping_id(keys)`: which keys a grouping set lacks."""
-        from sqlglot import exp
-
         shown = calls.function_name(node)
         if self.grouped is None or self._before is None:
             hint = "group by ROLLUP, CUBE or GROUPING SETS."
@@ -462,7 +442,6 @@ _COMMUTATIVE = {"Add", "Mul", "And", "Or", "EQ", "NullSafeEQ", "BitwiseAnd", "Bi
 
 def canonical(tree: Any) -> Any:
     """A tree in which the operands of `a + b + c`, and the like, have one order, without parentheses."""
-    from sqlglot import exp
 
     def ordered(node: Any) -> Any:
         binary = type(node).__name__ in {"EQ", "NullSafeEQ"}
@@ -480,8 +459,6 @@ def canonical(tree: Any) -> Any:
 
 def _counted(one: calls.AggregateCall, arguments: list[Any]) -> list[Any]:
     """The arguments of `count` and `count_if`, whose values are counted that are not null."""
-    from sqlglot import exp
-
     if one.function == "count_if":
         return [exp.Case(ifs=[exp.If(this=each, true=exp.Boolean(this=True))]) for each in arguments]
     if len(arguments) > 1 and not one.distinct:
@@ -502,8 +479,6 @@ def _subsets(parts: Sequence[list[Any]]) -> list[list[Any]]:
 
 def all_valid(arguments: Sequence[Any]) -> Any:
     """True, or null if one of several values is null."""
-    from sqlglot import exp
-
     nulls: list[Any] = [exp.Is(this=one.copy(), expression=exp.Null()) for one in arguments]
     some = reduce(lambda a, b: exp.Or(this=a, expression=b), nulls)
     return exp.Case(ifs=[exp.If(this=some, true=exp.Null())], default=exp.Boolean(this=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -25,11 +25,9 @@ from timely_spark.queries.relations import (
 from timely_spark.queries.scopes import Fresh, NamedColumn, VisibleColumns
 from timely_spark.queries.sorting import Order
 from timely_spark.sql import BoundExpression, bind, parse, types
+from timely_spark.sql.parse import exp
 from timely_spark.sql.types import name_of
 from timely_spark.sql.users import USER_FUNCTIONS
-
-if TYPE_CHECKING:
-    from sqlglot import exp
 
 #: The one row of a query without tables.
 UNIT = ConstantRows(pa.schema({"one": pa.int64()}), ((0,),))
@@ -128,8 +126,6 @@ class Binder:
 
     def column(self, node: exp.Expression, schema: pa.Schema) -> str | BoundExpression:
         """An expression, or the column that it is."""
-        from sqlglot import exp
-
         if isinstance(node, exp.Column) and node.name in schema.names:
             return str(node.name)
         return self.bound(node, schema)
@@ -142,8 +138,6 @@ class Binder:
 
     def null(self, kind: pa.DataType, schema: pa.Schema) -> BoundExpression:
         """Null of a type."""
-        from sqlglot import exp
-
         return self.bound(cast_to(exp.Null(), kind), schema)
 
     def constant(self, node: exp.Expression, what: str) -> Any:
@@ -163,8 +157,6 @@ class Binder:
 
     def with_values(self, node: Any, domain: Domain | None) -> BoundQuery:
         """The rows of `VALUES`."""
-        from sqlglot import exp
-
         rows = [one.expressions if isinstance(one, exp.Tuple) else [one] for one in node.expressions]
         rows = [[one.unalias().unnest() for one in row] for row in rows]
         if len({len(row) for row in rows}) != 1:
@@ -214,8 +206,6 @@ class Binder:
         self, node: Any, views: Views, around: VisibleColumns | None, domain: Domain | None
     ) -> BoundQuery:
         """`UNION`, `INTERSECT` or `EXCEPT`."""
-        from sqlglot import exp
-
         sides = [self.query(one, views, around, domain) for one in (node.left, node.right)]
         if node.args.get("by_name"):
             raise self.refuse(node, "UNION BY NAME", "list the columns of both sides in one order.")
@@ -270,8 +260,6 @@ class Binder:
 
     def ordered(self, node: Any, answer: BoundQuery) -> BoundQuery:
         """A set operation with `ORDER BY` and `LIMIT`, which name its columns."""
-        from sqlglot import exp
-
         count, offset = self.limits(node)
         order = node.args.get("order")
         by = []
@@ -294,8 +282,6 @@ class Binder:
 
     def limits(self, node: Any) -> tuple[int | None, int]:
         """The numbers of `LIMIT` and `OFFSET`."""
-        from sqlglot import exp
-
         count, offset = None, 0
         limit, skip = node.args.get("limit"), node.args.get("offset")
         if limit is not None:
@@ -326,8 +312,6 @@ def written_name(node: Any) -> str:
 
 def named_rows(node: Any) -> Any:
     """`VALUES 1, 2 AS t(a)`, with the name that sqlglot gives to the last value."""
-    from sqlglot import exp
-
     value = [*node.expressions[-1].iter_expressions()][-1]
     if node.alias or not isinstance(value, exp.Alias) or len(node.expressions[-1].expressions) > 1:
         return node
@@ -350,8 +334,6 @@ def frozen(value: Any) -> Any:
 
 def column_node(name: str, like: Any = None) -> exp.Column:
     """The tree of a column of a relation, with the place of another node."""
-    from sqlglot import exp
-
     identifier = exp.to_identifier(name, quoted=True)
     if like is not None and (start := parse.start_of(like)) is not None:
         identifier.meta["start"] = start
@@ -372,8 +354,6 @@ ORDERED = "ORDER BY without LIMIT orders nothing: a collection has no order."
 
 def orders_of(order: Any, columns: int) -> list[Any]:
     """The parts of an `ORDER BY`, which may lack: `ALL` is the number of each column."""
-    from sqlglot import exp
-
     orders = []
     for one in order.expressions if order is not None else ():
         if isinstance(one.this, exp.Var) and one.this.name.upper() == "ALL":

@@ -30,6 +30,7 @@ from timely_spark.queries.relations import (
 from timely_spark.queries.scopes import Fresh, VisibleColumns, in_star_order
 from timely_spark.sql import parse
 from timely_spark.sql.binder import near
+from timely_spark.sql.parse import exp
 
 #: Clauses of a block that are not kept up to date, or mean nothing for a collection.
 REFUSED = {
@@ -78,8 +79,6 @@ class Block(Aggregating):
 
     def _refuse_aliases(self, items: Sequence[tuple[str | None, Any]]) -> None:
         """Refuse selected aggregates and windows that read an alias of the same SELECT, as Spark does."""
-        from sqlglot import exp
-
         calls_of = ((*calls.aggregates_in(tree), *calls.windows_in(tree)) for _, tree in items)
         for call in (one for each in calls_of for one in each if not calls.has_query(one)):
             for one in call.find_all(exp.Column):
@@ -96,8 +95,6 @@ class Block(Aggregating):
 
         A subquery extends the relation.
         """
-        from sqlglot import exp
-
         if self.is_subquery(node):
             key = self.keys_of_queries.get(node)
             return self.of_subquery(node) if key is None else column_node(self.final_name(key), node)
@@ -141,8 +138,6 @@ class Block(Aggregating):
 
     def _selected(self) -> list[tuple[str | None, Any]]:
         """The selected expressions, stars expanded: each with its alias."""
-        from sqlglot import exp
-
         items: list[tuple[str | None, Any]] = []
         for one in map(self._with_stars, self.node.expressions):
             star = one.this if isinstance(one, exp.Column) and isinstance(one.this, exp.Star) else one
@@ -163,7 +158,6 @@ class Block(Aggregating):
 
     def _with_stars(self, node: Any) -> Any:
         """An expression whose calls have the columns of `*` as arguments, as in `struct(*)`."""
-        from sqlglot import exp
 
         def expanded(one: Any) -> list[Any]:
             star = one.this if isinstance(one, exp.Column) else one
@@ -185,8 +179,6 @@ class Block(Aggregating):
         return block
 
     def _starred(self, node: Any, star: Any) -> list[tuple[str | None, Any]]:
-        from sqlglot import exp
-
         table = node.table.lower() if isinstance(node, exp.Column) else None
         if star.args.get("replace") or star.args.get("rename"):
             raise self.binder.refuse(node, "* REPLACE", "list the columns.")
@@ -215,8 +207,6 @@ class Block(Aggregating):
 
         Each has the name of its table, its own, and its tree.
         """
-        from sqlglot import exp
-
         if table is None:
             shown = in_star_order(one for one in self.names.entries if not one.hidden)
             return [(one.table, one.name, column_node(one.column, node)) for one in shown]
@@ -299,8 +289,6 @@ class Block(Aggregating):
 
         A name is that of a selected expression, if there is one such, also where a column has it.
         """
-        from sqlglot import exp
-
         names = [(alias or _name_of(expression)).lower() for alias, expression in items]
         outputs = {name: n for n, name in enumerate(names) if names.count(name) == 1}
 
@@ -363,8 +351,6 @@ class Block(Aggregating):
 
 def _name_of(node: Any) -> str:
     """The name of a selected expression without an alias."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Column | exp.Dot):
         return str(node.name)
     return str(node.sql(dialect=parse.dialect())).lower().replace("`", "")

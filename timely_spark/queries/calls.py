@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timely_spark.sql import parse
-
-if TYPE_CHECKING:
-    from sqlglot import exp
+from timely_spark.sql.parse import exp
 
 #: The aggregates by sqlglot's classes; and by the names that it leaves as they are.
 AGGREGATES = {
@@ -105,8 +103,6 @@ def function_name(node: Any) -> str:
 
 def aggregate_of(node: Any) -> str | None:
     """The aggregate that a call is; "" if it is not supported; None if the call is not an aggregate."""
-    from sqlglot import exp
-
     kind = type(node).__name__
     if kind in AGGREGATES:
         return AGGREGATES[kind]
@@ -147,8 +143,6 @@ def unwrapped(node: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
     Returns:
         The call, its filter, its order, and whether it ignores nulls.
     """
-    from sqlglot import exp
-
     condition, order, ignores = None, (), False
     while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
         if isinstance(node, exp.Filter):
@@ -168,8 +162,6 @@ def is_aggregate(node: Any) -> bool:
 
 def read_call(node: Any) -> AggregateCall:
     """An aggregate's parts."""
-    from sqlglot import exp
-
     call, condition, order, ignores = unwrapped(node)
     function = aggregate_of(call) or ""
     named = isinstance(call, exp.Anonymous | exp.AnonymousAggFunc)
@@ -219,8 +211,6 @@ def read_call(node: Any) -> AggregateCall:
 
 def _of_pairs(call: Any, arguments: list[Any]) -> list[Any]:
     """The arguments; of `regr_avgx` and `regr_avgy` one value of each pair, null if the other one is null."""
-    from sqlglot import exp
-
     if not isinstance(call, exp.RegrAvgx | exp.RegrAvgy):
         return arguments
     value, other = arguments[::-1] if isinstance(call, exp.RegrAvgx) else arguments
@@ -230,8 +220,6 @@ def _of_pairs(call: Any, arguments: list[Any]) -> list[Any]:
 
 def aggregates_in(node: Any) -> Iterator[Any]:
     """The aggregates of a query block in an expression: not those of subqueries, nor those of windows."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Query | exp.Subquery):
         return
     if isinstance(node, exp.Window):
@@ -262,8 +250,6 @@ def place_of(node: Any) -> int | None:
 
 def windows_in(node: Any) -> Iterator[Any]:
     """The window functions of a query block in an expression."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Query | exp.Subquery):
         return
     if isinstance(node, exp.Window):
@@ -275,6 +261,4 @@ def windows_in(node: Any) -> Iterator[Any]:
 
 def has_query(node: exp.Expression) -> bool:
     """Whether an expression has a subquery."""
-    from sqlglot import exp
-
     return any(isinstance(one, exp.Query | exp.Subquery) for one in node.walk())

@@ -18,6 +18,7 @@ from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.sorting import Order
 from timely_spark.queries.windows import FUNCTIONS, GATHERED, Bound, Frame
 from timely_spark.sql import parse, types
+from timely_spark.sql.parse import exp
 from timely_spark.sql.types import name_of
 
 #: of a decimal that is a long
@@ -77,8 +78,6 @@ def frame_of(
 
 def _name_of(call: Any) -> str | None:
     """The name of a function of windows, or of an aggregate."""
-    from sqlglot import exp
-
     name = calls.RANKINGS.get(type(call).__name__)
     if name is None and isinstance(call, exp.Anonymous) and call.name.lower() in calls.RANKING_NAMES:
         return str(call.name).lower()
@@ -116,8 +115,6 @@ def _parts(block: Aggregating, node: Any, named: Mapping[str, Any]) -> tuple[lis
 
 def _arguments(block: Aggregating, call: Any, name: str) -> tuple[list[Any], tuple[Any, ...]]:
     """The trees of the arguments of a function that only windows have, and its constants."""
-    from sqlglot import exp
-
     binder = block.binder
     if name in {"row_number", "rank", "dense_rank", "percent_rank", "cume_dist"}:
         if call.args.get("this") not in {None, call.name} or call.expressions:
@@ -148,8 +145,6 @@ def _arguments(block: Aggregating, call: Any, name: str) -> tuple[list[Any], tup
 
 def _frame(block: Aggregating, node: Any, spec: Any, by: Sequence[Order]) -> tuple[str, Bound, Bound]:
     """The unit, the first and the last row of a frame."""
-    from sqlglot import exp
-
     if spec is None:
         return "range", None, 0 if by else None
     unit = str(spec.args.get("kind") or "RANGE").upper()
@@ -184,8 +179,6 @@ def _by_distance(
     block: Aggregating, node: Any, ends: Sequence[Any], by: Sequence[Order]
 ) -> pa.DataType | None:
     """The type of the values whose distance a frame of RANGE is about; None if it names no distance."""
-    from sqlglot import exp
-
     if not any(isinstance(one, exp.Expression) for one in ends):
         return None
     kind = block.relation.schema.field(by[0].column).type if len(by) == 1 else None
@@ -202,8 +195,6 @@ def _by_distance(
 def _edge(
     block: Aggregating, node: Any, edge: Any, side: Any, kind: pa.DataType | None, *, months: bool
 ) -> Bound:
-    from sqlglot import exp
-
     text = str(edge).upper() if not isinstance(edge, exp.Expression) else ""
     if text == "UNBOUNDED":
         return None

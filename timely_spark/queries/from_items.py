@@ -29,6 +29,7 @@ from timely_spark.queries.scopes import (
 from timely_spark.queries.subqueries import Subqueries
 from timely_spark.sql import parse
 from timely_spark.sql.binder import near
+from timely_spark.sql.parse import exp
 
 
 class FromItems(Subqueries):
@@ -40,14 +41,12 @@ class FromItems(Subqueries):
         def names_of(self, parts: Sequence[FromItem]) -> VisibleColumns: ...  # noqa: D102
         def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem: ...  # noqa: D102
         def of_domain(self, domain: Domain) -> FromItem: ...  # noqa: D102
-        def joined(self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]) -> Any: ...  # noqa: D102
+        def join_all(self, joins: list[Any], parts: list[FromItem], later: list[Any]) -> Any: ...  # noqa: D102
         def asked(self, source: FromItem, conditions: Sequence[Any]) -> FromItem: ...  # noqa: D102
         def outer_join(self, how: str, left: FromItem, right: FromItem) -> FromItem: ...  # noqa: D102
 
     def source(self, node: Any) -> FromItem:
         """A table, view or subquery, with new names for its columns."""
-        from sqlglot import exp
-
         if isinstance(node, exp.Lateral) or isinstance(node.this, exp.Values):  # the first in FROM
             kind = exp.Subquery if isinstance(node.this, exp.Query | exp.Values) else exp.Table
             node = kind(this=node.this, alias=node.args.get("alias"))
@@ -98,8 +97,6 @@ class FromItems(Subqueries):
 
     def derived(self, node: Any) -> FromItem:
         """A subquery in `FROM`. It reads tables, and in a subquery columns of the blocks around that."""
-        from sqlglot import exp
-
         query = node.this if isinstance(node, exp.Subquery) and not _has_more(node) else node
         try:
             return self.source_of(node, self.binder.query(query, self.views, self.around), node.alias)
@@ -119,8 +116,6 @@ class FromItems(Subqueries):
 
     def _inlined(self, node: Any, cte: Any, views: Views) -> FromItem:
         """A query of `WITH` that reads columns of the blocks around it, as a subquery."""
-        from sqlglot import exp
-
         columns = (node.args.get("alias") or cte.args["alias"]).args.get("columns") or cte.args[
             "alias"
         ].columns
@@ -134,12 +129,8 @@ class FromItems(Subqueries):
     def _joined_inside(self, first: Any, parts: list[FromItem]) -> FromItem:
         """The joins behind a first source, and before it the domain, if they read its columns."""
         item = self.source(first)
-        parts, early, later = [item] if item.outer else [*parts, item], list[Any](), list[Any]()
-        joins = [*(first.args.get("joins") or ())]
-        for one in joins:
-            with self.binder.clause(one):
-                parts, early, later = self.joined(one, parts, early, later)
-            joins += one.this.args.get("joins") or ()
+        parts = [item] if item.outer else [*parts, item]
+        parts, early, later = self.join_all([*(first.args.get("joins") or ())], parts, [])
         item = self.asked(self.connected(parts, early), later)
         for one in first.args.get("laterals") or ():
             item = self.lateral_view(one, item)
@@ -181,8 +172,6 @@ class FromItems(Subqueries):
         return FromItem(relation, entries, [])
 
     def _view(self, node: Any) -> Any:
-        from sqlglot import exp
-
         name = written_name(node)
         views = {one.lower(): view for one, view in self.views.items()}
         if name.lower() in views:
@@ -198,8 +187,6 @@ class FromItems(Subqueries):
 
     def lateral(self, node: Any, left: FromItem, side: str, join: Any) -> FromItem:
         """A subquery that reads the tables before it."""
-        from sqlglot import exp
-
         query = node.this if isinstance(node, exp.Lateral) else node
         query = query.this if isinstance(query, exp.Subquery) and not _has_more(query) else query
         on = join.args.get("on")
@@ -277,8 +264,6 @@ class FromItems(Subqueries):
 
 def _with_names(names: Sequence[str]) -> Any:
     """The tree of a source with names for its columns."""
-    from sqlglot import exp
-
     columns = [exp.to_identifier(one) for one in names]
     return exp.Table(alias=exp.TableAlias(columns=columns))
 

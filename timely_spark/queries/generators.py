@@ -17,6 +17,7 @@ from timely_spark.graph import Stateless
 from timely_spark.queries import calls
 from timely_spark.queries.relations import Building, ConstantRows, Needs, Relation
 from timely_spark.sql import types
+from timely_spark.sql.parse import exp
 from timely_spark.sql.types import name_of
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ def is_generator(node: Any) -> bool:
 
 def elements_of(binder: Binder, node: Any) -> Any:
     """The array, or map, whose elements a generator makes rows of."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Stack):
         return _stacked(binder, node)
     if generator_name(node) == "json_tuple":
@@ -66,8 +65,6 @@ def elements_of(binder: Binder, node: Any) -> Any:
 
 def _stacked(binder: Binder, node: Any) -> Any:
     """The array of structs of `stack(rows, values ...)`; values that lack at the end are null."""
-    from sqlglot import exp
-
     first, *values = [one for one in (node.args.get("this"), *node.expressions) if one is not None]
     rows = binder.constant(first, "stack")
     if not isinstance(rows, int) or rows < 1 or not values:

@@ -30,12 +30,11 @@ from timely_spark.queries.scopes import (
     in_star_order,
 )
 from timely_spark.sql import parse, types
+from timely_spark.sql.parse import exp
 
 
 def conjuncts(node: Any) -> list[Any]:
     """The conditions that must all hold; those that all alternatives of an `OR` have are taken out of it."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Paren):
         inner = conjuncts(node.this)
         return inner if len(inner) > 1 or not isinstance(inner[0], exp.Or) else [node]
@@ -52,16 +51,12 @@ def conjuncts(node: Any) -> list[Any]:
 
 
 def _bare(node: Any) -> Any:
-    from sqlglot import exp
-
     while isinstance(node, exp.Paren):
         node = node.this
     return node
 
 
 def _alternatives(node: Any) -> list[Any]:
-    from sqlglot import exp
-
     node = _bare(node)
     return (
         [*_alternatives(node.this), *_alternatives(node.expression)] if isinstance(node, exp.Or) else [node]
@@ -101,23 +96,10 @@ class Joins(FromItems):
         where = node.args.get("where")
         later = conjuncts(where.this) if where is not None else []
         self._refuse_calls(later)
-        early: list[Any] = []
-        joins = (
-            [*(first.this.args.get("joins") or ()), *(node.args.get("joins") or ())]
-            if first is not None
-            else []
-        )
-        laterals = [*(first.this.args.get("laterals") or ())] if first is not None else []
-        for one in joins:
-            joins += one.this.args.get("joins") or ()
-        # behind a join that makes rows without a left side, WHERE is of its result
-        last = max((n for n, one in enumerate(joins) if _side(one) in {"RIGHT", "FULL"}), default=-1)
-        held, later = (later, []) if last >= 0 else ([], later)
-        for number, one in enumerate(joins):
-            with self.binder.clause(one):
-                parts, early, later = self.joined(one, parts, early, later)
-            later += held if number == last else []
-        for one in [*laterals, *(node.args.get("laterals") or ())]:
+        sides = [node] if first is None else [first.this, node]
+        joins = [one for side in sides for one in side.args.get("joins") or ()]
+        parts, early, later = self.join_all(joins, parts, later)
+        for one in [one for side in sides for one in side.args.get("laterals") or ()]:
             parts = [self.lateral_view(one, self.connected(parts, early))]
             early = []
         plain = [one for one in later if not calls.has_query(one)]
@@ -162,12 +144,26 @@ class Joins(FromItems):
 
     # -- joins -----------------------------------------------------------------------------------------------
 
+    def join_all(
+        self, joins: list[Any], parts: list[FromItem], later: list[Any]
+    ) -> tuple[list[FromItem], list[Any], list[Any]]:
+        """The parts with the sources of joins in turn: see `joined`."""
+        early: list[Any] = []
+        for one in joins:
+            joins += one.this.args.get("joins") or ()
+        # behind a join that makes rows without a left side, WHERE is of its result
+        last = max((n for n, one in enumerate(joins) if _side(one) in {"RIGHT", "FULL"}), default=-1)
+        held, later = (later, []) if last >= 0 else ([], later)
+        for number, one in enumerate(joins):
+            with self.binder.clause(one):
+                parts, early, later = self.joined(one, parts, early, later)
+            later += held if number == last else []
+        return parts, early, later
+
     def joined(
         self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]
     ) -> tuple[list[FromItem], list[Any], list[Any]]:
         """The parts with one more, or joined with it; the conditions that wait, and those of `WHERE`."""
-        from sqlglot import exp
-
         side, kind = _side(node), (node.kind or "").upper()
         if (node.method or "").upper() == "ASOF" or kind in {"ASOF", "APPLY", "STRAIGHT_JOIN", "ARRAY"}:
             raise self.binder.refuse(node.this, f"{kind or node.method} JOIN", "use Collection.asof_join.")
@@ -243,8 +239,6 @@ class Joins(FromItems):
         self, side: str, parts: list[FromItem], early: list[Any], later: list[Any]
     ) -> tuple[list[FromItem], list[Any], list[Any]]:
         """What an outer join follows: conditions that decide which left rows there are come before it."""
-        from sqlglot import exp
-
         if side in {"RIGHT", "FULL"}:
             if self.asked_by_on:
                 parts, early = [self.asked(self.connected(parts, early), self.asked_by_on)], []
@@ -267,8 +261,6 @@ class Joins(FromItems):
 
     def is_named(self, node: Any, names: VisibleColumns) -> bool:
         """Whether a name is that of a column here; False of expressions that are not names."""
-        from sqlglot import exp
-
         try:
             parts = [one.name for one in node.parts] if isinstance(node, exp.Column) else []
             return bool(parts) and names.find(parts) is not None
@@ -298,8 +290,6 @@ class Joins(FromItems):
 
     def _using(self, node: Any, name: str, left: Sequence[FromItem], right: FromItem) -> Any:
         """The condition of a column of `USING`."""
-        from sqlglot import exp
-
         left_tree, right_tree = (
             exp.column(exp.to_identifier(e.name, quoted=True), table=exp.to_identifier(e.table, quoted=True))
             for e in self._using_columns(node, name, left, right)
@@ -308,8 +298,6 @@ class Joins(FromItems):
 
     def _merged(self, item: FromItem, using: Sequence[str], how: str) -> FromItem:
         """The result of an outer join with `USING`: one column instead of two."""
-        from sqlglot import exp
-
         relation, entries = item.relation, list(item.entries)
         for name in using:
             both = [one for one in entries if one.name.lower() == name.lower() and not one.hidden]
@@ -373,14 +361,10 @@ class Joins(FromItems):
             self.relation = outer
 
     def _used(self, tree: Any) -> set[str]:
-        from sqlglot import exp
-
         return {self.final_name(one.name) for one in tree.find_all(exp.Column)}
 
     def _keys(self, left: FromItem, right: FromItem, conditions: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
         """The equalities between two relations: each with the sides' expressions."""
-        from sqlglot import exp
-
         keys = []
         for one in conditions:
             bare = _bare(one)
@@ -595,6 +579,4 @@ def _only(relation: Relation, names: Sequence[str]) -> Relation:
 
 def _is_resolved(tree: Any) -> bool:
     """Whether the columns of a tree are those of relations."""
-    from sqlglot import exp
-
     return all(one.meta.get("resolved") for one in tree.find_all(exp.Column))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,10 +14,8 @@ from timely_spark.queries.relations import Relation, with_columns
 from timely_spark.queries.scopes import Ambiguous, Fresh, NamedColumn, VisibleColumns
 from timely_spark.queries.time_windows import with_time_windows
 from timely_spark.sql.binder import near
+from timely_spark.sql.parse import exp
 from timely_spark.sql.types import name_of
-
-if TYPE_CHECKING:
-    from sqlglot import exp
 
 
 class BlockNames(ABC):
@@ -79,8 +77,6 @@ class BlockNames(ABC):
 
     def final(self, node: Any) -> Any:
         """A tree in which columns that joins have dropped are those that equal them."""
-        from sqlglot import exp
-
         if not self.same:
             return node
         tree = node.copy()
@@ -96,8 +92,6 @@ class BlockNames(ABC):
 
     def named(self, node: Any, names: VisibleColumns | None = None) -> Any:
         """The column, or the field of one, that a name means."""
-        from sqlglot import exp
-
         names = names or self.names
         parts = [one.name for one in node.parts]
         if node.meta.get("resolved"):
@@ -187,8 +181,6 @@ class BlockNames(ABC):
 
     def plain(self, node: Any, names: VisibleColumns) -> Any:
         """A tree with the columns of a relation, of an expression without aggregates and subqueries."""
-        from sqlglot import exp
-
         if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
             return node if self._is_variable(node) else self.named(node, names)
         return self._rebuilt(node, lambda one: self.plain(one, names))
@@ -198,8 +190,6 @@ class BlockNames(ABC):
 
     def _rebuilt(self, node: Any, each: Callable[[Any], Any]) -> Any:
         """A node whose children are rewritten; a lambda's variables are not columns."""
-        from sqlglot import exp
-
         if not isinstance(node, exp.Expression):
             return node
         before = self._variables

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.queries import calls
 from timely_spark.sql import parse
+from timely_spark.sql.parse import exp
 
 if TYPE_CHECKING:
     from timely_spark.queries.binder import Binder
@@ -23,8 +24,6 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
         node: the table or subquery.
         columns: the names of its columns.
     """
-    from sqlglot import exp
-
     (pivot, *more) = node.args["pivots"]
     if more or len(pivot.args["fields"]) != 1:
         raise binder.refuse(node, "several PIVOT", "select each in a subquery of FROM.")
@@ -76,7 +75,6 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
 
 def _unpivoted(pivot: Any, field: Any, source: Any, columns: Sequence[str]) -> Any:
     """A row for each group of columns, with the group's name; without those whose values are all null."""
-    from sqlglot import exp
 
     def parts(node: Any) -> list[Any]:
         return node.expressions if isinstance(node, exp.Tuple) else [node]
@@ -108,8 +106,6 @@ def _unpivoted(pivot: Any, field: Any, source: Any, columns: Sequence[str]) -> A
 
 def _filtered(tree: Any, condition: Any) -> Any:
     """A tree whose aggregates read the rows of a condition."""
-    from sqlglot import exp
-
     for one in list(calls.aggregates_in(tree)):
         one.replace(exp.Filter(this=one.copy(), expression=exp.Where(this=condition.copy())))
     return tree

@@ -9,6 +9,7 @@ from timely_spark.queries.blocks import Block
 from timely_spark.queries.recursion import with_queries
 from timely_spark.queries.scopes import VisibleColumns
 from timely_spark.sql import parse
+from timely_spark.sql.parse import exp
 
 
 class QueryBinder(Binder):
@@ -25,8 +26,6 @@ class QueryBinder(Binder):
             around: the names of the block around a subquery.
             domain: the rows of the blocks around it that it reads.
         """
-        from sqlglot import exp
-
         if (ctes := node.args.get("with_")) is not None:
             views = with_queries(self, ctes, views, around)
         with self.clause(node):

@@ -36,6 +36,7 @@ from timely_spark.queries.relations import (
 from timely_spark.queries.scopes import Correlated, Fresh, VisibleColumns
 from timely_spark.queries.time_windows import NAME, WINDOW
 from timely_spark.sql import parse
+from timely_spark.sql.parse import exp
 from timely_spark.sql.types import casts_itself, name_of
 
 LINEAR = (Projection, Selection, RelationJoin, Concat, Generated)
@@ -168,8 +169,6 @@ def _view(binder: Binder, node: Any, views: Views, around: VisibleColumns | None
 
 def _read(node: Any, queries: Mapping[str, Any]) -> list[str]:
     """The names of `WITH` that a query reads, each as often as it does; a `WITH` inside may hide one."""
-    from sqlglot import exp
-
     tables = (one for one in node.find_all(exp.Table) if not one.db)
     return [one.name.lower() for one in tables if one.name.lower() in queries and not _hidden(one, node)]
 
@@ -280,8 +279,6 @@ class Loop:
 
     def _branches(self, node: Any) -> tuple[bool | None, list[Any]]:
         """Whether the parts of a `UNION` are a set, and these parts; None if it is another query."""
-        from sqlglot import exp
-
         body = _bare(node.this)
         if isinstance(body, exp.Union) and (ctes := body.args.get("with_")) is not None:
             inner = body.copy()
@@ -292,8 +289,6 @@ class Loop:
         return self._parts_of(body)
 
     def _parts_of(self, body: Any) -> tuple[bool | None, list[Any]]:
-        from sqlglot import exp
-
         if not isinstance(body, exp.Union) or self._has_clauses(body):
             return None, [body]
         distinct = bool(body.args.get("distinct"))
@@ -310,8 +305,6 @@ class Loop:
         return distinct, parts
 
     def _parts(self, node: Any) -> list[Any]:
-        from sqlglot import exp
-
         node = _bare(node)
         if isinstance(node, exp.Union) and not self._has_clauses(node):
             return [*self._parts(node.left), *self._parts(node.right)]
@@ -362,8 +355,6 @@ class Loop:
 
     def _anchors_inside(self, parts: Sequence[Any], waiting: Sequence[str]) -> list[Any]:
         """A body such as `SELECT k, min(v) FROM (start UNION ALL step) GROUP BY k` without its steps."""
-        from sqlglot import exp
-
         if len(parts) != 1:
             return []
         anchor = parts[0].copy()
@@ -568,8 +559,6 @@ def _paths(relation: Relation, loop: str) -> Iterator[tuple[Relation, int]]:
 
 
 def _bare(node: Any) -> Any:
-    from sqlglot import exp
-
     while isinstance(node, exp.Subquery) and not any(
         node.args.get(one) for one in ("limit", "order", "offset", "with_", "alias")
     ):
@@ -579,8 +568,6 @@ def _bare(node: Any) -> Any:
 
 def _with(ctes: Any, query: Any) -> Any:
     """A part of a `UNION` with the queries of the `WITH` before it."""
-    from sqlglot import exp
-
     tree = query.copy()
     if not isinstance(tree, exp.Select) or tree.args.get("with_"):
         tree = exp.select("*").from_(exp.Subquery(this=tree, alias=exp.to_identifier("part")))
@@ -589,8 +576,6 @@ def _with(ctes: Any, query: Any) -> Any:
 
 
 def _concatenated(parts: Sequence[Any]) -> Any:
-    from sqlglot import exp
-
     tree = parts[0].copy()
     for one in parts[1:]:
         tree = exp.Union(this=tree, expression=one.copy(), distinct=False)

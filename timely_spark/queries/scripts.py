@@ -16,6 +16,7 @@ from timely_spark.queries.recursion import MEANT, take_clauses
 from timely_spark.queries.relations import Projection, Relation, TableScan
 from timely_spark.queries.scopes import Fresh
 from timely_spark.sql import parse
+from timely_spark.sql.parse import exp
 
 
 def table_view(name: str, table: Collection) -> View:
@@ -81,8 +82,6 @@ def views_of(text: str, tables: Mapping[str, Collection]) -> dict[str, Collectio
 
 def _created(text: str, tables: Mapping[str, Collection]) -> tuple[dict[str, View], list[str]]:
     """The tables and views of a script, and the names of its views."""
-    from sqlglot import exp
-
     binder, trees = statements(text)
     views = {name: table_view(name, one) for name, one in tables.items()}
     names = []

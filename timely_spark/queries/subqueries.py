@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -33,10 +33,8 @@ from timely_spark.queries.relations import (
 from timely_spark.queries.scopes import Correlated, Fresh, NamedColumn
 from timely_spark.sql import types
 from timely_spark.sql.binder import unaliased
+from timely_spark.sql.parse import exp
 from timely_spark.sql.types import name_of
-
-if TYPE_CHECKING:
-    from sqlglot import exp
 
 
 class Subqueries(BlockNames):
@@ -44,8 +42,6 @@ class Subqueries(BlockNames):
 
     def is_subquery(self, node: Any) -> bool:
         """Whether a node is a subquery, or a test of one."""
-        from sqlglot import exp
-
         if isinstance(node, exp.In):
             return node.args.get("query") is not None
         return isinstance(node, exp.Query | exp.Exists)
@@ -87,8 +83,6 @@ class Subqueries(BlockNames):
 
     def by_subquery(self, node: Any) -> bool:
         """Keep the rows of a condition that is a test of a subquery, by a semi or anti join; else nothing."""
-        from sqlglot import exp
-
         negated = False
         while isinstance(node, exp.Paren | exp.Not):
             negated ^= isinstance(node, exp.Not)
@@ -126,15 +120,11 @@ class Subqueries(BlockNames):
         )
 
     def _valid(self, name: str, relation: Relation) -> Any:
-        from sqlglot import exp
-
         test = exp.Not(this=exp.Is(this=column_node(name), expression=exp.Null()))
         return self.binder.bound(test, relation.schema)
 
     def _compared(self, node: Any, answer: BoundQuery) -> tuple[list[str], list[str], Relation]:
         """Columns of this block and of an answer that `IN` compares, of the same types; and the answer."""
-        from sqlglot import exp
-
         inside = node.this.this if isinstance(node.this, exp.Paren) else node.this
         of_several = isinstance(inside, exp.Tuple) or (
             isinstance(inside, exp.Anonymous) and inside.name.lower() == "struct"
@@ -175,8 +165,6 @@ class Subqueries(BlockNames):
 
     def of_subquery(self, node: Any) -> exp.Expression:
         """The value of a subquery, or of a test of one; the relation is joined with it."""
-        from sqlglot import exp
-
         if isinstance(node, exp.Exists):
             return self._count_positive(_query(node), node)
         if isinstance(node, exp.In):
@@ -222,8 +210,6 @@ class Subqueries(BlockNames):
         return [new for new, _ in columns[len(outer) :]]
 
     def _count_positive(self, query: Any, node: Any) -> exp.Expression:
-        from sqlglot import exp
-
         answer, keys = self.answer_for_each(_without_limit(query))
         counted = self._for_each(answer, keys, (("rows", AggregateFunction("count", (), pa.int64())),))
         (rows,) = self._joined_with(counted, keys, answer.outer, ["rows"])
@@ -231,8 +217,6 @@ class Subqueries(BlockNames):
 
     def _membership(self, node: Any) -> exp.Expression:
         """`IN` as a value: null if the value, or another of the query, is null, and it is not found."""
-        from sqlglot import exp
-
         answer, keys = self.answer_for_each(_query(node))
         left_keys, right_keys, compared = self._compared(node, answer)
         answer = replace(answer, relation=compared)
@@ -276,8 +260,6 @@ class Subqueries(BlockNames):
 
         All pairs of distinct rows that do not differ are counted, so no equality of values can be a key.
         """
-        from sqlglot import exp
-
         fresh = Fresh()
         asked = [(fresh.name(f"ours_{one}"), one) for one in dict.fromkeys((*keys, *left_keys))]
         ours = DomainRows(Projection(self.relation, tuple(asked)))
@@ -309,8 +291,6 @@ class Subqueries(BlockNames):
 
 def _expression_of(query: Any) -> Any:
     """The expression that a query without tables and clauses selects, which is its value; else None."""
-    from sqlglot import exp
-
     if not isinstance(query, exp.Select) or len(query.expressions) != 1:
         return None
     one = query.expressions[0].unalias()
@@ -320,8 +300,6 @@ def _expression_of(query: Any) -> Any:
 
 
 def _query(node: Any) -> Any:
-    from sqlglot import exp
-
     query = node.args.get("query") if isinstance(node, exp.In) else node.this
     while isinstance(query, exp.Subquery) and not (query.args.get("limit") or query.args.get("with_")):
         query = query.this
@@ -330,8 +308,6 @@ def _query(node: Any) -> Any:
 
 def _without_limit(query: Any) -> Any:
     """A query that is asked only whether it has rows: its order and a limit of 1 or more say nothing."""
-    from sqlglot import exp
-
     if not isinstance(query, exp.Select) or query.args.get("offset") is not None:
         return query
     limit = query.args.get("limit")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.queries import calls
 from timely_spark.sql import parse
+from timely_spark.sql.parse import exp
 
 if TYPE_CHECKING:
     from timely_spark.queries.binder import Binder
@@ -29,8 +30,6 @@ SESSION = "session_window"
 
 def _calls(node: Any) -> Iterator[Any]:
     """The calls of a block, without those of subqueries."""
-    from sqlglot import exp
-
     for one in node.walk(prune=lambda of: of is not node and isinstance(of, exp.Query)):
         if isinstance(one, exp.Anonymous) and one.name.lower() in {WINDOW, SESSION}:
             yield one
@@ -41,8 +40,6 @@ def with_time_windows(binder: Binder, node: Any) -> tuple[Any, Any]:
 
     Rows without a time are in no window. A row is in several windows that slide, so there it is several rows.
     """
-    from sqlglot import exp
-
     calls = list(dict.fromkeys(_calls(node)))
     if not calls:
         return node, None
@@ -77,8 +74,6 @@ def with_time_windows(binder: Binder, node: Any) -> tuple[Any, Any]:
 
 def _replaced(node: Any, window: Any, name: str) -> Any:
     """A block with a struct for its windows of time."""
-    from sqlglot import exp
-
     for one in list(_calls(node)):
         plain = one.parent is node and one.arg_key == "expressions"
         one.replace(exp.alias_(window.copy(), name) if plain else window.copy())
@@ -90,8 +85,6 @@ def _with_sessions(binder: Binder, node: Any, call: Any) -> tuple[Any, Any]:
 
     A session goes on while the next row is at most the gap later, and ends a gap after its last row.
     """
-    from sqlglot import exp
-
     gap = _microseconds(binder, call, 1)
     source, group = node.args.get("from_") or node.args.get("from"), node.args.get("group")
     if len(call.expressions) != 2 or not gap:
@@ -137,8 +130,6 @@ _SETS = ("rollup", "cube", "grouping_sets", "all")
 
 def _meant(key: Any, items: Sequence[Any]) -> Any:
     """A key of GROUP BY that is the number or the alias of a selected expression, as that expression."""
-    from sqlglot import exp
-
     if (place := calls.place_of(key)) is not None and 0 <= place < len(items):
         return items[place].unalias()
     named = [

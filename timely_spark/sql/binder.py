@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -13,12 +13,10 @@ from timely_spark.errors import ExpressionError, SqlError
 from timely_spark.graph.arguments import nearest
 from timely_spark.sql import parse, terms, types
 from timely_spark.sql.functions.casts import castable
+from timely_spark.sql.parse import exp
 from timely_spark.sql.registry import FUNCTIONS, apply_function
 from timely_spark.sql.terms import Rows, Term
 from timely_spark.sql.types import INTEGERS, name_of
-
-if TYPE_CHECKING:
-    from sqlglot import exp
 
 #: From the parts of a name, such as ``("t", "a", "x")``, the schema's column, and how many parts name it.
 Resolve: TypeAlias = Callable[[Sequence[str]], "tuple[str, int] | None"]
@@ -104,8 +102,6 @@ class ExpressionBinder:
         """The term of a node."""
         if (form := SYNTAX.get(type(node).__name__)) is not None:
             return form(self, node)
-        from sqlglot import exp
-
         text = self.sql(node)
         if isinstance(node, exp.AggFunc | exp.Window):
             hint = (
@@ -214,7 +210,8 @@ class ExpressionBinder:
         """Refuse a pattern that cannot be read, before a row needs it."""
         constant = [n for n in call.function.constant if n < len(call.arguments)]
         values = [
-            one.value if isinstance(one, terms.Constant) else pa.nulls(0, one.type) for one in call.arguments
+            one.value if n in constant and isinstance(one, terms.Constant) else pa.nulls(0, one.type)
+            for n, one in enumerate(call.arguments)
         ]
         if not constant or all(isinstance(one, pa.Scalar) for one in values):
             return

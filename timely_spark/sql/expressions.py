@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,11 +13,9 @@ from timely_spark.graph import SqlExpression
 from timely_spark.sql import forms, nested, parse, printing, times, types
 from timely_spark.sql.binder import ExpressionBinder, Resolve, unaliased
 from timely_spark.sql.conditions import condition_of
+from timely_spark.sql.parse import exp
 from timely_spark.sql.terms import Rows, Term
 from timely_spark.sql.users import USER_FUNCTIONS
-
-if TYPE_CHECKING:
-    from sqlglot import exp
 
 #: the modules that say how a syntax is bound
 FORMS = (forms, nested, printing, times)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,11 +12,9 @@ from timely_spark.sql import literals, terms, types
 from timely_spark.sql.binder import SPECIAL, WRITE, ExpressionBinder, special, syntax
 from timely_spark.sql.functions.documents import is_json_type
 from timely_spark.sql.functions.maths import round_result
+from timely_spark.sql.parse import exp
 from timely_spark.sql.terms import Term
 from timely_spark.sql.types import INTERVAL, is_date_or_time, is_integral, is_interval, is_number, name_of
-
-if TYPE_CHECKING:
-    from sqlglot import exp
 
 
 def _negated(binder: ExpressionBinder, node: exp.Expression, term: Term) -> Term:

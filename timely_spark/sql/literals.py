@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from timely_spark.errors import SqlError
 from timely_spark.sql import parse, types
-
-if TYPE_CHECKING:
-    from sqlglot import exp
+from timely_spark.sql.parse import exp
 
 _TYPES = {
     "BOOLEAN": pa.bool_(),

@@ -63,7 +63,8 @@ def _of_fields(names: Sequence[str], values: Sequence[Term]) -> Term:
 
 @syntax("Tuple")
 def _tuple(binder: ExpressionBinder, node: Any) -> Term:
-    return _of_fields([f"col{n}" for n in range(1, len(node.expressions) + 1)], binder.many(node.expressions))
+    names = [one.alias or f"col{n}" for n, one in enumerate(node.expressions, 1)]
+    return _of_fields(names, [binder.bind(unaliased(one)) for one in node.expressions])
 
 
 @syntax("Bracket")

@@ -10,8 +10,21 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.errors import GraphError, SqlError
 from timely_spark.graph import caller, offset
 
+
+class _Trees:
+    """The classes of syntax trees. sqlglot is imported when the first one is needed."""
+
+    def __getattr__(self, name: str) -> Any:
+        tree = getattr(needs_sqlglot().exp, name)
+        setattr(self, name, tree)
+        return tree
+
+
 if TYPE_CHECKING:
-    from sqlglot import exp
+    from sqlglot import exp as exp  # noqa: PLC0414 - others import it from here
+else:
+    exp = _Trees()
+
 
 #: Functions with syntax of their own, such as `CAST(a AS int)`; all others are a name and arguments.
 _OWN_SYNTAX = {
@@ -74,8 +87,6 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
         SqlError: a node has a part that is neither read nor refused in words of its own, such as a clause of
             another dialect; or a comparison without parentheses is compared again.
     """
-    from sqlglot import exp
-
     every: Any = tree.walk()
     for node in every:
         units = isinstance(node, exp.Anonymous) and node.name.lower() in _OF_UNITS
@@ -246,9 +257,6 @@ def parse_expression(text: str, *, step: str = "") -> exp.Expression:
     Raises:
         SqlError: the text is not an expression.
     """
-    needs_sqlglot()
-    from sqlglot import exp
-
     return _parsed(text, exp.Expr, step)
 
 

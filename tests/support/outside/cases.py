@@ -132,7 +132,9 @@ class Cases:
         if any(type(one).__name__ == "TableScan" for one in made.relation.walk()):
             self.views[name] = made
             return
-        fixed = last_epoch([made.query], {"one row": self.tables["one row"]}, views=True)[0]
+        fixed = last_epoch(
+            [made.query], {"one row": self.tables["one row"]}, views=True, epochs=1, workers=1
+        )[0]
         self.tables[name] = fixed.rename_columns(list(made.names))
         self.views.pop(name, None)
 

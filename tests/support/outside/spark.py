@@ -84,7 +84,7 @@ class SparkFile(Cases):
                 continue
             words = query.upper().split()
             if (setting := SETTING.match(query)) is not None:
-                is_other = str(setting[2]).lower() == ("true" if "legacy" in setting[1] else "false")
+                is_other = str(setting[2]).lower() == ("true" if "legacy" in setting[1].lower() else "false")
                 (other.add if is_other else other.discard)(setting[1].lower())
             if other:
                 continue
@@ -135,7 +135,9 @@ class SparkFile(Cases):
         assert found is not None, "not read"
         table = self.tables[found[2].lower()]
         binder, trees = statements(found[1] + found[3])
-        made = last_epoch([binder.query(trees[0], self.known)], self.tables, views=True)[0]
+        made = last_epoch([binder.query(trees[0], self.known)], self.tables, views=True, epochs=1, workers=1)[
+            0
+        ]
         cast = [
             bind(f"CAST(x AS {name_of(of.type)})", pa.schema([("x", one.type)])).evaluate(
                 pa.table({"x": one})
