@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import timely_spark as ts
@@ -133,3 +134,38 @@ def test_values_times_large_multiplicities_never_wrap_around(operator: str, epoc
     getattr(x, operator)("v", keys="k").changes().capture("out")
     with pytest.raises(VertexError, match=r"(?s)values times their multiplicities.*Hint: sum doubles"):
         ts.testing.run(flow, {"x": epochs})
+
+
+@pytest.mark.parametrize("operator", ["sum", "mean"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_values_beyond_a_long_are_told_of_as_its_sums_are(operator: str, *, stream: bool) -> None:
+    flow = ts.Dataflow("unsigned")
+    x = flow.input("x", pa.schema([("v", pa.uint64())]))
+    if stream:
+        x.aggregate(v=(operator, "v")).capture("out")
+    else:
+        getattr(x.collection(), operator)("v", keys=[]).changes().capture("out")
+    with pytest.raises(VertexError, match=r"(?s)step .* a sum of longs is beyond 64 bits\nHint: sum doubles"):
+        ts.testing.run(flow, {"x": [[1 << 63]]})
+
+
+def test_the_mean_of_decimals_needs_no_decimal_for_their_sum() -> None:
+    flow = ts.Dataflow("decimals")
+    x = flow.input("x", "v decimal(38, 0)").collection()
+    x.sum("v", keys=[]).changes().capture("sum")
+    most = Decimal("9" * 38)
+    with pytest.raises(VertexError, match=r"(?s)step 'sum'.*decimals is beyond 38 digits\nHint: sum doubles"):
+        ts.testing.run(flow, {"x": [[most, most]]})
+
+    flow = ts.Dataflow("decimals")
+    flow.input("x", "v decimal(38, 0)").collection().mean("v", keys=[]).changes().capture("out")
+    assert ts.testing.run(flow, {"x": [[most, most, -most]]})["out"].rows() == {0: [(float(most) / 3, 1)]}
+    assert ts.testing.run(flow, {"x": [[most, most]]})["out"].rows() == {0: [(1e38, 1)]}
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean"])
+def test_a_streams_sum_of_decimals_beyond_38_digits_says_so(kind: Any) -> None:
+    flow = ts.Dataflow("decimals")
+    flow.input("x", "v decimal(38, 0)").aggregate(v=(kind, "v")).capture("out")
+    with pytest.raises(VertexError, match=r"(?s)decimals is beyond 38 digits\nHint: sum doubles"):
+        ts.testing.run(flow, {"x": [[Decimal("9" * 38)] * 2]})

@@ -104,7 +104,7 @@ def test_a_sum_of_decimals_does_not_wrap_around() -> None:
     most, least = Decimal("9" * 38), Decimal("-" + "9" * 38)
 
     assert run(flow, {"x": [[most, most, least, most, least]]})["out"].rows() == {0: [(most,)]}
-    with pytest.raises(VertexError, match=r"step 'aggregate'.*does not fit in precision 38"):
+    with pytest.raises(VertexError, match=r"step 'aggregate'.*a sum of decimals is beyond 38 digits"):
         run(flow, {"x": [[most] * 4]})  # modulo 2**128 it has 38 digits
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from timely_spark.differential.trace import DIFF, MOST, consolidate, products
 from timely_spark.errors import RAISED, RecordError, SchemaError
 from timely_spark.graph import as_table
-from timely_spark.operators.aggregate import halves_of, longs_of_halves
+from timely_spark.operators.aggregate import as_sums, halves_of, longs_of_halves
 from timely_spark.operators.group_map import key_numbers
 from timely_spark.operators.rows import records, rows_of, table_of
 from timely_spark.state.arrow import Longs, Mask, flat, numbers, replaced
@@ -156,7 +156,7 @@ class Sum(Logic):
 
     def partial(self, changes: pa.Table) -> pa.Table:
         """The number of valid values, and the sums of their halves."""
-        column, diffs = changes.column(self.value).cast(pa.int64()), numbers(changes, DIFF)
+        column, diffs = as_sums(changes.column(self.value), pa.int64()), numbers(changes, DIFF)
         valid = flat(column).is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
         high, low = halves_of(flat(pc.fill_null(column, 0)).to_numpy())
         result = changes.select([*self.keys, DIFF])
@@ -179,7 +179,7 @@ def multiplied(values: Any, diffs: Any) -> Any:
         wide = pa.decimal256(38, values.type.scale)
         return pc.multiply(values.cast(wide), diffs.cast(pa.decimal256(19, 0)))
     if pa.types.is_integer(values.type):
-        return pa.array(products(values.cast(pa.int64()).to_numpy(), diffs.to_numpy()))
+        return pa.array(products(as_sums(values, pa.int64()).to_numpy(), diffs.to_numpy()))
     return pc.multiply(values.cast(pa.float64()), diffs.cast(pa.float64(), safe=False))
 
 
@@ -200,7 +200,7 @@ class SumOfFractions(Logic):
         inputs = inputs.take(pc.sort_indices(inputs, [(GROUP, "ascending"), (self.value, "ascending")]))
         table = pa.table({GROUP: inputs[GROUP], "value": multiplied(inputs[self.value], inputs[DIFF])})
         table = table.group_by(GROUP, use_threads=False).aggregate([("value", "sum")])
-        totals = table.column("value_sum").cast(self.kind)
+        totals = as_sums(table.column("value_sum"), self.kind)
         return pa.table({GROUP: table[GROUP], self.value: totals, DIFF: _ones(table.num_rows)})
 
 
@@ -225,8 +225,8 @@ class Mean(Logic):
             valid = flat(pc.is_valid(inputs.column(self.total.value))).to_numpy(zero_copy_only=False)
             weights = numbers(inputs, DIFF) * valid.astype(np.float64)
             counts = np.add.reduceat(weights, _starts(inputs)) if len(valid) else weights
-            totals = self.total.results(keys, inputs)
-            groups, sums = totals[GROUP], totals[self.total.value].cast(pa.float64(), safe=False)
+            totals = replace(self.total, kind=pa.float64()).results(keys, inputs)
+            groups, sums = totals[GROUP], totals[self.total.value]
         means = pc.divide(sums, pa.array(counts, pa.float64()))
         return pa.table({GROUP: groups, self.total.value: means, DIFF: _ones(len(means))})
 

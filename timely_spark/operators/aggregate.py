@@ -40,8 +40,8 @@ _PART = "__timely_part"
 _HASHED = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary)
 _SAMPLE = 1 << 14
 _LOW = (1 << 32) - 1
-OTHER_SUMS = 'sum doubles or decimals: select(..., amount=pc.field("amount").cast("float64")).'
-"""The hint of errors of sums of longs that are too large."""
+OTHER_SUMS = 'sum doubles, or longs as decimals: select(..., amount=pc.field("amount").cast("float64")).'
+"""The hint of errors of sums that are too large."""
 
 ALL = "__timely_all"
 """A constant column that makes all records one group, on one worker."""
@@ -90,7 +90,7 @@ class Aggregates(Combines):
                 ones = np.ones(batch.num_rows, np.int64)
                 partial[out] = ones if values is None else pc.is_valid(values).cast(pa.int64())
             elif kind == "sum" and values is not None:
-                partial[out] = values.cast(_sum_type(values.type))
+                partial[out] = as_sums(values, _sum_type(values.type))
             elif kind == "collect" and values is not None:
                 one = flat(values)
                 ends = np.concatenate([[0], np.cumsum(one.is_valid().to_numpy(zero_copy_only=False))])
@@ -169,7 +169,7 @@ def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
         values = values.cast(pa.int64())
     table = pa.table({"id": groups.ids, "value": values})
     table = table.group_by("id", use_threads=False).aggregate([("value", function)])
-    return table.sort_by("id").column(f"value_{function}").cast(kind)
+    return as_sums(table.sort_by("id").column(f"value_{function}"), kind)
 
 
 def large_sums(values: Longs, starts: Indices) -> Mask:
@@ -211,9 +211,23 @@ def longs_of_halves(high: Longs, low: Longs, null: Mask) -> pa.Array:
     return pa.array((high << 32) | (low & _LOW), mask=null)
 
 
-def too_large_sum() -> SchemaError:
-    """The error of a sum of longs that no long can hold."""
-    return SchemaError("a sum of longs is beyond 64 bits", hint=OTHER_SUMS)
+def as_sums(values: Any, kind: pa.DataType) -> Any:
+    """Values, or sums of them, as the type of their sums.
+
+    Raises:
+        SchemaError: one does not fit.
+    """
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid:
+        raise too_large_sum(kind) from None
+
+
+def too_large_sum(kind: pa.DataType | None = None) -> SchemaError:
+    """The error of a sum that its type, by default long, cannot hold."""
+    decimals = kind is not None and pa.types.is_decimal(kind)
+    msg = "a sum of decimals is beyond 38 digits" if decimals else "a sum of longs is beyond 64 bits"
+    return SchemaError(msg, hint=OTHER_SUMS)
 
 
 def _collect(lists: pa.ChunkedArray, groups: Groups, _: str) -> pa.Array:
