@@ -1,4 +1,4 @@
-"""Kills, rollbacks and other numbers of workers change nothing of what expires, is expected, or comes on arrival."""
+"""Kills and other numbers of workers change nothing of what expires, is expected, or comes on arrival."""
 
 from __future__ import annotations
 
@@ -44,12 +44,10 @@ def world_of(seed: int, folder: Path) -> World:
     draw, delivered = random.Random(seed), list[Any]()
     sends: dict[str, list[Any]] = {"x": [], "y": []}
     for epoch in range(draw.randint(3, 7)):
-        for name, calls in sends.items():
+        for calls in sends.values():
             for _ in range(draw.choice([0, 1, 1, 2])):
-                hot = [
-                    (0 if draw.random() < 0.7 else draw.randint(1, 5), draw.randint(0, 99)) for _ in range(9)
-                ]
-                calls.append(("send", (hot,)))
+                keys = [0 if draw.random() < 0.7 else draw.randint(1, 5) for _ in range(9)]
+                calls.append(("send", ([(key, draw.randint(0, 99)) for key in keys],)))
             calls.append(("advance_to", (epoch + 1,)))
     for calls in sends.values():
         calls.append(("close", ()))

@@ -152,7 +152,7 @@ def test_values_beyond_a_long_are_told_of_as_its_sums_are(operator: str, *, stre
 def test_the_mean_of_decimals_needs_no_decimal_for_their_sum() -> None:
     flow = ts.Dataflow("decimals")
     x = flow.input("x", "v decimal(38, 0)").collection()
-    x.sum("v", keys=[]).changes().capture("sum")
+    x.sum("v", keys=[]).changes().capture("out")
     most = Decimal("9" * 38)
     with pytest.raises(VertexError, match=r"(?s)step 'sum'.*decimals is beyond 38 digits\nHint: sum doubles"):
         ts.testing.run(flow, {"x": [[most, most]]})
