@@ -81,11 +81,6 @@ def test_large_ones_of_a_group_may_be_more_than_a_long_together(build: Any, expe
     assert run(build, HALVES) == expected
 
 
-def test_a_limit_and_an_offset_may_be_more_than_a_long_together() -> None:
-    query = f"SELECT n FROM x ORDER BY n LIMIT {2**63 - 1} OFFSET 1"
-    assert run(lambda x: ts.sql(query, x=x), [(0, 2), (1, 1)]) == [(0, 1), (1, 1)]
-
-
 @pytest.mark.parametrize(
     ("query", "message"),
     [

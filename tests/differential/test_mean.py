@@ -153,13 +153,13 @@ def test_the_mean_of_decimals_needs_no_decimal_for_their_sum() -> None:
     flow = ts.Dataflow("decimals")
     x = flow.input("x", "v decimal(38, 0)").collection()
     x.sum("v", keys=[]).changes().capture("out")
-    most = Decimal("9" * 38)
+    most, least = Decimal("9" * 38), Decimal("-" + "9" * 38)
     with pytest.raises(VertexError, match=r"(?s)step 'sum'.*decimals is beyond 38 digits\nHint: sum doubles"):
         ts.testing.run(flow, {"x": [[most, most]]})
 
     flow = ts.Dataflow("decimals")
     flow.input("x", "v decimal(38, 0)").collection().mean("v", keys=[]).changes().capture("out")
-    assert ts.testing.run(flow, {"x": [[most, most, -most]]})["out"].rows() == {0: [(float(most) / 3, 1)]}
+    assert ts.testing.run(flow, {"x": [[most, most, least]]})["out"].rows() == {0: [(float(most) / 3, 1)]}
     assert ts.testing.run(flow, {"x": [[most, most]]})["out"].rows() == {0: [(1e38, 1)]}
 
 
