@@ -121,6 +121,80 @@ def test_an_order_of_the_user_is_of_the_columns_of_events() -> None:
     assert out["now"].rows() == {0: [(1, "Oslo", 1)], 1: []}
 
 
+def field(name: str, kind: str, logical: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "optional": True, "field": name, **({"name": logical} if logical else {}), **more}
+
+
+def enveloped(one: dict[str, Any] | None, amount: dict[str, Any]) -> str | None:
+    """An event as Kafka Connect's JsonConverter writes it, with its schema."""
+    if one is None:
+        return None
+    columns = [field("id", "int64"), field("city", "string"), amount]
+    columns.append(field("since", "int64", "io.debezium.time.MicroTimestamp", version=1))
+    columns.append(field("seen", "string", "io.debezium.time.ZonedTimestamp", version=1))
+    row = [field(name, "struct", "shop.public.orders.Value", fields=columns) for name in ("before", "after")]
+    source = field("source", "struct", "io.debezium.connector.postgresql.Source", fields=[])
+    schema = field("", "struct", "shop.public.orders.Envelope", fields=[*row, source, field("op", "string")])
+    return json.dumps({"schema": schema, "payload": one})
+
+
+def test_messages_of_a_connector_with_its_defaults_and_with_schemas() -> None:
+    flow = ts.Dataflow("orders")
+    schema = "id long, city string, amount decimal(10,2), since long, seen timestamp"
+    orders = ts.debezium(
+        flow.input("events", "value string"), "id", schema=schema, on_bad_record="quarantine"
+    )
+    times = {"since": "timestamp_micros(since)"}
+    orders.rows.select("id", "city", "amount", "seen", **times).capture("now")
+    orders.quarantined.select("reason").capture("bad")
+    text = field("amount", "string")
+    precise = field(
+        "amount", "bytes", "org.apache.kafka.connect.data.Decimal", version=1, parameters={"scale": "2"}
+    )
+
+    def place(lsn: int) -> dict[str, Any]:
+        times = {"ts_ms": 1559033904863, "ts_us": 1559033904863123, "ts_ns": 1559033904863123000}
+        about = {"version": "3.3.1.Final", "connector": "postgresql", "name": "shop", "db": "shop"}
+        return {
+            **about,
+            **times,
+            "schema": "public",
+            "table": "orders",
+            "txId": lsn,
+            "lsn": lsn,
+            "xmin": None,
+        }
+
+    def order(id: int, amount: str) -> dict[str, Any]:
+        return {**row(id, "Rome", amount), "since": 1559033904863123, "seen": "2019-05-28T08:58:24.863123Z"}
+
+    sent = [
+        event("r", None, order(1, "12.30"), {**place(24), "snapshot": "first"}, ts_ms=1, transaction=None),
+        event("c", None, order(2, "0.07"), place(25), ts_ms=2, ts_us=2000, ts_ns=2000000),
+        event("u", {"id": 1}, order(1, "-1.00"), place(26), ts_ms=3),
+        event("d", row(2), None, place(27), ts_ms=4),
+        None,
+        event("t", None, None, place(28), ts_ms=5),
+        {**event("m", None, None, place(29)), "message": {"prefix": "foo", "content": "Ymfy"}},
+    ]
+    digits = event("u", None, order(1, "1234"), place(30))  # bytes in base64, which look like a number
+
+    out = ts.testing.run(
+        flow, {"events": [[enveloped(one, text) for one in sent], [enveloped(digits, precise)]]}
+    )
+
+    ((id, city, amount, seen, since, _),) = [each for each in out["now"].rows()[0] if each[-1] == 1]
+    assert (id, city, str(amount)) == (1, "Rome", "-1.00")
+    assert seen.isoformat() == since.isoformat() == "2019-05-28T08:58:24.863123+00:00"
+    assert out["now"].rows()[1] == []
+    reasons = [reason for rows in out["bad"].rows().values() for (reason,) in rows]
+    assert reasons == [
+        "op 'm' is not one of c, u, r, d",
+        "op 't' is not one of c, u, r, d",
+        "its decimals are bytes: set decimal.handling.mode=string in the connector",
+    ]
+
+
 LSN = {"lsn": 1}
 BAD = {
     "not JSON": "JSON parse error",

@@ -148,7 +148,7 @@ def test_a_row_that_depends_on_epochs_is_refused() -> None:
     flow = ts.Dataflow("epochs")
     flow.input("x", "k long, n long").group_by("k").aggregate(n=("sum", "n")).capture("sums")
 
-    with pytest.raises(ts.TimelyError, match=r"depends on the epochs[\s\S]*Hint: explain rows"):
+    with pytest.raises(ts.TimelyError, match=r"depends on the epochs[\s\S]*Hint: leave out columns"):
         explain_row(flow, {"x": [[(1, 1)], [(1, 2)]]}, "sums", {"n": 1})
 
 

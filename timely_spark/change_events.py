@@ -39,6 +39,8 @@ PLACE = {
 SOURCE = pa.struct({**PLACE, "ts_ms": pa.int64(), "ts_us": pa.int64(), "ts_ns": pa.int64()})
 #: What stands for a value that PostgreSQL did not log: as a text, and as bytes in base64.
 _UNAVAILABLE = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
+#: The logical type of decimals that are bytes, as an envelope's schema names it.
+_DECIMAL_BYTES = "org.apache.kafka.connect.data.Decimal"
 _OPS = ("c", "u", "r", "d")
 _EVENT = ("op", "before", "after", "source")
 _DELETES, _ORDER, _PLACE = "__timely_removes", "__timely_order_", "__timely_order_place"
@@ -78,8 +80,9 @@ def debezium(
     log (``__debezium_unavailable_value``; set REPLICA IDENTITY FULL).
 
     A value is read as JSON has it. Set ``decimal.handling.mode=string`` for decimals; with its default they
-    are bytes in base64, which are bad records unless they have digits only. Of dates and times, texts in ISO
-    8601 are read as such (``time.precision.mode=isostring``, and columns with a zone in every mode). Declare
+    are bytes in base64. Such events are bad records, if an envelope's schema or a letter tells. Of dates and
+    times, texts in ISO 8601 are read as such (``time.precision.mode=isostring``, and columns with a zone in
+    every mode). Declare
     numbers as int or long, and convert them: ``rows.select("*", at="timestamp_micros(micros)")``; likewise
     bytes as string, by ``unbase64``.
 
@@ -228,6 +231,11 @@ class _Events(Stateless):
         # the places of good and of bad values in what was decoded
         good, bad = (pa.array(np.cumsum(those) - 1, mask=~those) for those in (decoded.good, ~decoded.good))
         events, reasons = decoded.rows.take(good), pa.array(decoded.reasons, pa.string()).take(bad)
+        if any(pa.types.is_decimal(one.type) for one in self.changes):
+            text = "its decimals are bytes: set decimal.handling.mode=string in the connector"
+            reasons = pc.if_else(
+                pc.fill_null(pc.match_substring(values, _DECIMAL_BYTES), fill_value=False), text, reasons
+            )
         payload = flat(events["payload"])
         for field, inside in zip(payload.type, payload.flatten(), strict=True):
             chosen = pc.if_else(payload.is_valid(), inside, flat(events[field.name]))

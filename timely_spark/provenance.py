@@ -161,7 +161,7 @@ def explain_row(
     present = question.has(changes, wanted)
     if present != question.has_by_epochs(by_epoch, wanted):
         msg = f"{wanted} in {output!r} depends on the epochs in which records come"
-        hint = "explain rows that depend on the accumulated inputs alone, as those of collections do."
+        hint = "leave out columns that tell of epochs, as ids of entities do; an epoch's sum has no reason."
         raise TimelyError(msg, where=caller(), hint=hint)
     items = [(name, i) for name, table in changes.items() for i in range(table.num_rows)]
     if present:

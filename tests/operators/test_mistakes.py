@@ -82,6 +82,23 @@ def test_one_column_may_be_given_as_a_text() -> None:
 
 SLIPS: dict[str, tuple[Any, str]] = {
     "a table by no key": (lambda _, x: x.to_delta("t", keys=[]), r"to_delta: keys=\[\] has no column"),
+    "parts of no column": (
+        lambda _, x: x.to_delta("t", partition_by="dya"),
+        r"partition_by has 'dya', the table has the columns \['id', 'name', 'per', 'epoch'\]",
+    ),
+    "clusters of no column": (
+        lambda _, x: x.to_delta("t", keys="id", cluster_by=["epoch"]),
+        r"cluster_by has 'epoch', the table has the columns \['id', 'name', 'per'\]",
+    ),
+    "parts and clusters": (
+        lambda _, x: x.to_delta("t", partition_by="id", cluster_by="id"),
+        "leave one out",
+    ),
+    "all parts": (
+        lambda _, x: x.to_delta("t", keys="id", partition_by=["id", "name", "per"]),
+        "has all columns of the table",
+    ),
+    "an own property": (lambda _, x: x.to_delta("t", properties={"timely_spark.x": ""}), "another name"),
     "by too short": (
         lambda f, x: f.vertex(Silent(), [x, x], x.schema, by=[["id"]]),
         "has 1 entries for 2 inputs",

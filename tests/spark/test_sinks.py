@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import timely_spark as ts
 from tests.support.tables import rows_of
 from timely_spark.operators.output_vertex import OutputVertex as Vertex
+from timely_spark.operators.table_layout import TableLayout
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.delta import DeltaSink
@@ -253,6 +254,42 @@ def test_mistakes_about_columns(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(1).write.format("delta").save(path)
     with pytest.raises(OutputMismatch, match="exists with columns"):
         prepared(spark, DeltaSink(path))
+
+
+def test_a_table_has_the_layout_that_was_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    path, feed = str(tmp_path / "table"), {"delta.enableChangeDataFeed": "true"}
+    parts = TableLayout(partition_by=("v",), comment="it's", properties=feed)
+    sink = prepared(spark, DeltaSink(path, layout=parts))
+    sink.deliver(spark, 0, [part(0, table((1, "a"), (2, "b")))])
+    prepared(spark, DeltaSink(path, layout=TableLayout(comment="other")))  # the next start
+
+    metadata = DeltaTable(path).metadata()
+    assert (metadata.partition_columns, metadata.description) == (["v"], "other")
+    assert properties(path).items() >= feed.items()
+    assert {file.parent.name for file in tmp_path.rglob("*.parquet")} >= {"v=a", "v=b"}
+    assert rows_of(path) == [(0, 1, "a"), (0, 2, "b")]
+    with pytest.raises(OutputMismatch, match=r"is partitioned by \['v'\]; .*partition_by=\['k'\]"):
+        prepared(spark, DeltaSink(path, layout=TableLayout(partition_by=("k",))))
+
+
+@pytest.mark.campaign  # the layout that is made, and the one that is refused, are above
+def test_a_start_clusters_a_table_and_overwriting_lays_it_out_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    prepared(spark, DeltaSink(path, layout=TableLayout(partition_by=("v",))))
+    others = DeltaSink(path, layout=TableLayout(partition_by=("k",)), overwrite=True)
+    prepared(spark, others, identity="two")
+    assert DeltaTable(path).metadata().partition_columns == ["k"]
+
+    clustered = str(tmp_path / "clustered")
+    layout = TableLayout(cluster_by=("k",))
+    for _ in range(2):
+        sink = prepared(spark, DeltaSink(clustered, keys=["k"], layout=layout))
+    sink.deliver(spark, 0, [part(0, table((1, "a")))])
+    (detail,) = spark.sql(f"DESCRIBE DETAIL delta.`{clustered}`").collect()
+    assert detail["clusteringColumns"] == ["k"]
+    assert len(spark.sql(f"DESCRIBE HISTORY delta.`{clustered}`").collect()) == 3  # made, laid out, written
 
 
 def test_all_outputs_of_one_flow(

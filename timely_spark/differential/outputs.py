@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timely_spark.differential.collections import Collection
@@ -40,6 +40,10 @@ def to_delta(
     diff: str = "diff",
     epoch: bool | None = None,
     overwrite: bool = False,
+    partition_by: str | Sequence[str] | None = None,
+    cluster_by: str | Sequence[str] | None = None,
+    comment: str | None = None,
+    properties: Mapping[str, str] | None = None,
     release: Release = "epoch",
     name: str | None = None,
 ) -> Collection:
@@ -66,6 +70,10 @@ def to_delta(
         diff=None if keys is None else diff,
         epoch=epoch,
         overwrite=overwrite,
+        partition_by=partition_by,
+        cluster_by=cluster_by,
+        comment=comment,
+        properties=properties,
         release=release,
         name=name,
     )

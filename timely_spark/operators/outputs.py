@@ -28,6 +28,7 @@ from timely_spark.graph import (
 from timely_spark.operators.exactly_once import ExactlyOnce
 from timely_spark.operators.output_vertex import ChangesOutput, OutputVertex, ProbeVertex
 from timely_spark.operators.rows import check_function
+from timely_spark.operators.table_layout import TableLayout
 from timely_spark.state.row_times import DIFF
 from timely_spark.streams import Stream
 
@@ -257,6 +258,10 @@ def to_delta(
     diff: str | None = None,
     epoch: bool | None = None,
     overwrite: bool | frozenset[str] = False,
+    partition_by: str | Sequence[str] | None = None,
+    cluster_by: str | Sequence[str] | None = None,
+    comment: str | None = None,
+    properties: Mapping[str, str] | None = None,
     release: Release = "epoch",
     name: str | None = None,
 ) -> Stream:
@@ -270,8 +275,7 @@ def to_delta(
     Args:
         stream: any outside loops.
         table: a path, which has a slash, or catalog.schema.table. A relative path is one of the program's
-            working directory when the flow is built. Partitions, clustering, properties and comments are
-            those of a table that you create before, empty, with the columns below.
+            working directory when the flow is built. It may exist, empty, with the columns below.
         keys: None means a change log, to which records are appended with their epoch. Else a current table,
             upserted by key: of a key's records in an epoch the last one counts, in the order in which a
             handle sent them, or of files. `upserts` says which one is the last otherwise.
@@ -285,6 +289,12 @@ def to_delta(
             of records on arrival. With `keys`, None means that it is kept up in a table that has it.
         overwrite: replace the contents of a table that another checkpoint wrote; or only of one that a
             checkpoint with one of these ids wrote.
+        partition_by: columns of the table, each combination of whose values gets a folder. A table that
+            exists must have the same ones. Spark writes its epochs, also small ones.
+        cluster_by: columns by which OPTIMIZE sorts rows into files (liquid clustering); not with
+            `partition_by`. A start gives them to a table that exists, as it does with the next two.
+        comment: what the table is, for its readers.
+        properties: the table's properties, as ``{"delta.enableChangeDataFeed": "true"}``; others stay.
         release: "epoch", or "arrival" to append each round's records at once.
 
     **Columns:** without keys epoch long, the stream's own, `diff`. With keys the stream's own; epoch is the
@@ -304,7 +314,8 @@ def to_delta(
 
     Raises:
         SchemaError: a key is missing; or `diff` is a key, or a column that is not an integer.
-        GraphError: the stream is in a loop, `keys` is empty, or `diff` is combined with `release` "arrival".
+        GraphError: the stream is in a loop, `keys` is empty, `diff` is combined with `release` "arrival", or
+            the table has no column of `partition_by` or `cluster_by`.
             At the start: the output is to retract records of a step that replaces values and retracts none,
             as `aggregate`, or records that are derived of those of `min` or `max`.
     """
@@ -321,6 +332,9 @@ def to_delta(
             raise GraphError(msg, where=caller(), hint=hint)
         epoch = True
     added, vertex = diff, None
+    present = [field.name for field in stream.schema if not (columns and field.name == diff)]
+    present += [diff] * (diff is not None and not columns) + ["epoch"] * bool(epoch)
+    layout = TableLayout.of(present, partition_by, cluster_by, comment, properties)
     if diff is not None:
         _check_diff(stream, diff, columns, release)
         if diff in stream.schema.names:
@@ -340,6 +354,7 @@ def to_delta(
         keys=list(columns),
         epoch=epoch,
         overwrite=overwrite,
+        layout=layout,
     )
 
 

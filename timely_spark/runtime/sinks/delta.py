@@ -15,6 +15,7 @@ import pyarrow as pa
 from timely_spark.errors import SchemaError
 from timely_spark.graph.quoting import identifier, literal, table_name
 from timely_spark.graph.schema import every_name
+from timely_spark.operators.table_layout import TableLayout
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied, on_one_machine
 from timely_spark.runtime.sinks.delivery import arrow_schema, spark_schema, to_frame
@@ -64,6 +65,7 @@ class DeltaSink(Sink):
     overwrite: bool | frozenset[str] = False
     #: whether there is a column of epochs; None: if the table has it
     epoch: bool | None = None
+    layout: TableLayout = field(default_factory=TableLayout)
     confs: ClassVar[Mapping[str, str]] = DELTA
     grouped: ClassVar[bool] = True
     _app: str = ""
@@ -114,6 +116,8 @@ class DeltaSink(Sink):
             self._check_columns(table, schema, output, created=owner is not None)
             if owner is None:  # a table that the user made for this output
                 self._set(session, self._own)
+        if self.layout != TableLayout():
+            self._lay_out(session, table)
         if output.lacks and present.get(_LACKS) != output.lacks:
             self._set(session, {_LACKS: output.lacks})
         self._history = DeltaHistory(place, self._app)
@@ -150,6 +154,27 @@ class DeltaSink(Sink):
             if output.resumed:
                 hint = "restore the columns of the table, or begin with a new checkpoint and another table."
             raise OutputMismatch(msg, hint=hint)
+
+    def _lay_out(self, session: SparkSession, table: DeltaTable) -> None:
+        """Give the table the clustering, comment and properties of the layout, and check its partitions."""
+        layout, detail = self.layout, table.detail().collect()[0]
+        if layout.partition_by and [*layout.partition_by] != detail["partitionColumns"]:
+            msg = (
+                f"{self.target} is partitioned by {detail['partitionColumns']}; "
+                f"to_delta has partition_by={[*layout.partition_by]}."
+            )
+            hint = (
+                "write to another table, pass overwrite=True for that of another checkpoint, or leave it out."
+            )
+            raise OutputMismatch(msg, hint=hint)
+        if layout.cluster_by and [*layout.cluster_by] != detail["clusteringColumns"]:
+            columns = ", ".join(map(identifier, layout.cluster_by))
+            session.sql(f"ALTER TABLE {self._sql} CLUSTER BY ({columns})")
+        if layout.comment is not None and layout.comment != detail["description"]:
+            session.sql(f"COMMENT ON TABLE {self._sql} IS {literal(layout.comment)}")
+        present = detail["properties"]
+        if new := {key: text for key, text in layout.properties.items() if present.get(key) != text}:
+            self._set(session, new)
 
     # -- per epoch -------------------------------------------------------------------------------------------
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
@@ -278,10 +303,13 @@ class DeltaSink(Sink):
     ) -> Mapping[str, str]:
         """Create the table; returns its properties."""
         from pyspark.errors import AnalysisException
+        from pyspark.sql.functions import col
 
         writer = session.createDataFrame([], schema).writeTo(self._sql).using("delta")
         for key, value in properties.items():
             writer = writer.tableProperty(key, value)
+        if self.layout.partition_by:
+            writer = writer.partitionedBy(*(col(identifier(name)) for name in self.layout.partition_by))
         try:
             writer.create()
         except AnalysisException:  # perhaps the JVM of a killed driver has just made it, or had begun to
@@ -299,6 +327,8 @@ class DeltaSink(Sink):
             self._set(session, mapping)
         # the rows before the owner: if the process stops in between, the next start overwrites again
         empty = session.createDataFrame([], schema).write.format("delta").mode("overwrite")
+        if self.layout.partition_by:
+            empty = empty.partitionBy(*self.layout.partition_by)
         self._save(empty.option("overwriteSchema", "true"))
         self._set(session, owner)
 
