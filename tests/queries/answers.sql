@@ -926,6 +926,10 @@ SELECT count(*), max(a), grouping_id() FROM t WHERE a > 100 GROUP BY GROUPING SE
 ----
 0 NULL 0
 
+SELECT a, b, count(c) FROM t GROUP BY a, b GROUPING SETS (())
+----
+NULL NULL 3
+
 -- a row of fields with names
 
 SELECT (a AS x, b AS y).y FROM u

@@ -77,7 +77,7 @@ class Aggregating(Joins):
         keys = [self._key(one) for one in by]
         outer = [self.final_name(entry.column) for _, entry in self.names.outer]
         has_sets = group is not None and self._has_sets(group)
-        if has_sets and sets == [[]]:  # GROUPING SETS (()) has a row also of no rows
+        if has_sets and sets == [[]] and not by:  # GROUPING SETS (()) has a row also of no rows
             has_sets, self.grouped = False, ("", [])
         if has_sets:  # a set may lack a key, and never a column around
             keys = [self._copied(one) if one in outer else one for one in keys]
