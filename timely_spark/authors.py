@@ -90,8 +90,22 @@ R = TypeVar("R")
 def algorithm(build: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function that adds steps to a flow, and has an argument `name`.
 
-    Its steps without a name are named after `name`, so that a changed flow finds the state of each. An
-    unexpected exception becomes a `GraphError` that names the function and the user's line.
+    Its steps without a name are named after `name`, so that a changed flow finds the state of each. Wrong
+    arguments become a `GraphError` that names the user's line; exceptions of the function's own code pass.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> @algorithm
+        ... def union(left, right, *, name=None):
+        ...     return left.concat(right).distinct()
+        >>> flow = ts.Dataflow("algorithm")
+        >>> left, right = (flow.input(name, "n long").collection() for name in "xy")
+        >>> union(left, right, name="both").stream.name
+        'both.distinct'
+        >>> union(left)
+        Traceback (most recent call last):
+        timely_spark.errors.GraphError: union: union() missing 1 required positional argument: 'right' (...)
+        Hint: check the arguments: union(left, right, name)
     """
     return locate_errors(composed(build))
 

@@ -381,7 +381,17 @@ def check_product_order(operator: str, scope: Scope) -> None:
 
 
 def check_collection(operator: str, other: Any, *, beside: Collection | None = None) -> None:
-    """Check that an argument is a collection, and of the flow of `beside`."""
+    """Check that an argument is a collection, and of the flow of `beside`; None means of any flow.
+
+    Example:
+        >>> check_collection("peel", [(1, 2)])
+        Traceback (most recent call last):
+        timely_spark.errors.GraphError: peel got a list, not a collection (...)
+        Hint: make a stream one with stream.collection().
+
+    Raises:
+        GraphError: it is not.
+    """
     if not isinstance(other, Collection):
         msg = f"{operator} got {a_type(other)}, not a collection"
         raise GraphError(msg, where=caller(), hint="make a stream one with stream.collection().")

@@ -65,10 +65,20 @@ class Consolidate(BufferingVertex):
 def transient(
     collection: AnyCollection, consolidate: Callable[[], AnyCollection] | None = None
 ) -> AnyCollection:
-    """Mark a collection whose changes may be of transient records.
+    """Mark a collection whose changes may be of transient records, which come and go within a time.
+
+    Functions of users do not get such records, and outputs do not have them; other operators do.
 
     Args:
         consolidate: makes the collection without them; by default its changes are consolidated.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("transient")
+        >>> rows = transient(flow.input("rows", "n long, diff long").collection(diff="diff"))
+        >>> _ = rows.map(lambda row: (6 // row.n,), "n long").changes().capture("out")
+        >>> ts.testing.run(flow, {"rows": [[(0, 1), (2, 1), (0, -1)]]})["out"].rows()
+        {0: [(3, 1)]}
     """
     collection.lasting = consolidate or (lambda: without_transient(collection))
     return collection

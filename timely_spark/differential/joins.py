@@ -220,6 +220,17 @@ def padded(
     Args:
         columns: by default the collection's own.
         more: further columns, which may have reserved names.
+
+    **Columns:** out: `schema`, then those of `more`.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("padded")
+        >>> people = flow.input("people", "id long").collection()
+        >>> both = pa.schema([("id", pa.int64()), ("name", pa.string())])
+        >>> _ = padded(people, both).changes().capture("out")
+        >>> ts.testing.run(flow, {"people": [[7]]})["out"].rows()
+        {0: [(7, None, 1)]}
     """
     sources = {column: column for column in collection.schema.names} if columns is None else columns
     every = {one.name: sources.get(one.name, pc.scalar(pa.scalar(None, one.type))) for one in schema}

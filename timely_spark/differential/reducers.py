@@ -32,7 +32,32 @@ Rows = list[Longs]
 
 @dataclass(frozen=True, slots=True)
 class Logic:
-    """The function of a reduction, over the accumulated records of many keys."""
+    """The function of a reduction, over the accumulated records of many keys.
+
+    The law: the results of a key depend on its records only.
+
+    Args:
+        keys: the columns of the keys.
+
+    Example:
+        The number of records of each key. What `partial` drops is not in the state:
+
+        >>> class Size(Logic):
+        ...     def partial(self, changes):
+        ...         return changes.select([*self.keys, DIFF])
+        ...
+        ...     def results(self, keys, inputs):
+        ...         ones = np.ones(inputs.num_rows, np.int64)
+        ...         return pa.table({GROUP: inputs[GROUP], "size": inputs[DIFF], DIFF: ones})
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("sizes")
+        >>> rows = flow.input("rows", "k string, v long").collection()
+        >>> size = pa.field("size", pa.int64())
+        >>> sizes = ts.authors.reduced("size", rows, Size(("k",)), [size], name="sizes")
+        >>> _ = sizes.changes().capture("out")
+        >>> ts.testing.run(flow, {"rows": [[("a", 1), ("a", 2), ("b", 1)], [("b", 2)]]})["out"].rows()
+        {0: [('a', 2, 1), ('b', 1, 1)], 1: [('b', 1, -1), ('b', 2, 1)]}
+    """
 
     #: whether negative multiplicities of the input have a meaning
     signed: ClassVar[bool] = False
@@ -56,22 +81,37 @@ class Logic:
         return type(self).irrelevant is not Logic.irrelevant
 
     def irrelevant(self, results: pa.Table, changes: pa.Table) -> Mask:
-        """The changes that change no result, whatever the other records of their keys.
+        """The changes that change no result, whatever the other records of their keys. Optional.
 
         **Columns:** `results`: `GROUP`, the present results, `DIFF`, consolidated. `changes`: `GROUP`, then
         the columns of `partial` without the keys.
+
+        Example:
+            Of a logic with one result for each present key, more records of a present one:
+
+            >>> class Present(Logic):
+            ...     def irrelevant(self, results, changes):
+            ...         return np.isin(changes[GROUP], results[GROUP]) & (numbers(changes, DIFF) > 0)
+            >>> Present(("k",)).finds_irrelevant
+            True
         """
         raise NotImplementedError
 
     def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]] | None:
-        """Compute `results` with each key, from rows of integers; None if only `results` can.
+        """Compute `results` with each key, from rows of integers; None if only `results` can. Optional.
 
         Args:
-            rows: sorted by group and value, consolidated.
+            rows: arrays of the groups, the values and the weights, sorted by group and value, consolidated.
             values: the column of the values; or none, then all values are 0.
 
         Returns:
             The results in the order of their groups, and the column of their values, or none.
+
+        Example:
+            >>> class Size(Logic):
+            ...     def numbered(self, rows, values):
+            ...         groups, _, counts = rows
+            ...         return [groups, counts, np.ones_like(counts)], [pa.field("size", pa.int64())]
         """
         return None
 

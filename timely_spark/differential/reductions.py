@@ -59,7 +59,17 @@ def reduced(
     """A reduction of a collection by the keys of `logic`, with the result columns `fields`.
 
     Args:
-        hot: hot keys: the collection has the results of parts of their records.
+        operator: the operator's label, shown by explain; the step is named after it without a `name`.
+        logic: computes the results.
+        fields: the columns of the results.
+        hot: hot keys: the collection has the results of parts of their records; None means no key is hot.
+        name: the step's name.
+        detail: more of it, shown by explain.
+        parameters: what the results depend on: where one changes, a restart does not take the step's state.
+
+    **Columns:** out: the keys, then `fields`.
+
+    Example: see `Logic`.
     """
     shared = collection.keys == logic.keys and collection.skew is None
     stream = collection.index if shared else collection.stream

@@ -336,7 +336,18 @@ def check_columns(
 
     Args:
         columns: the columns; or by argument the column that it names.
+        keys: whether the columns are keys, whose values must have equality.
         nested: whether keys may be nested, as they need no order.
+        of: whose schema it is, for the error.
+
+    Example:
+        >>> check_columns("peel", pa.schema([("src", pa.int64())]), {"src": "scr"})
+        Traceback (most recent call last):
+        timely_spark.errors.SchemaError: step 'peel' asks for columns ['scr'], its input has (src int64) (...)
+        Hint: did you mean 'src'? say which columns are meant: peel(..., src=...).
+
+    Raises:
+        SchemaError: a column is missing, or cannot be a key.
     """
     arguments = columns if isinstance(columns, Mapping) else {}
     columns = [*(arguments.values() or columns)]

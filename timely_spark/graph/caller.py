@@ -20,7 +20,15 @@ _PLACE: ContextVar[Where | None] = ContextVar("_PLACE", default=None)
 
 
 def caller() -> Where:
-    """The line of the user's code that called into the package, or the place that `placed` sets."""
+    """The line of the user's code that called into the package, or the place that `placed` sets.
+
+    Example:
+        >>> from timely_spark.errors import GraphError
+        >>> raise GraphError("peel: epsilon=-1", where=caller(), hint="give a number of at least 0.")
+        Traceback (most recent call last):
+        timely_spark.errors.GraphError: peel: epsilon=-1 (<doctest timely_spark.graph.caller.caller[1]>:1)
+        Hint: give a number of at least 0.
+    """
     if (place := _PLACE.get()) is not None:
         return place
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads every source file on the way

@@ -18,12 +18,23 @@ Expression: TypeAlias = pc.Expression | SqlExpression
 
 
 def project(table: pa.Table, columns: Mapping[str, str | Expression]) -> pa.Table:
-    """Compute named columns once; the order of the rows stays."""
+    """Compute named columns once; the order of the rows stays.
+
+    >>> project(pa.table({"n": [1, 2]}), {"m": "n", "double": pc.field("n") * 2}).to_pydict()
+    {'m': [1, 2], 'double': [2, 4]}
+
+    Raises:
+        pyarrow.ArrowException: an expression does not fit the table.
+        KeyError: a column is missing.
+    """
     return ColumnProjection(columns)(table)
 
 
 def projected(step: str, columns: Mapping[str, str | Expression], schema: pa.Schema) -> pa.Schema:
     """The schema of columns computed from records of a schema.
+
+    >>> projected("twice", {"m": pc.field("n") * 2}, pa.schema([("n", pa.int64())])).field("m").type
+    DataType(int64)
 
     Raises:
         SchemaError: an expression does not fit, or divides integers by ``/``.

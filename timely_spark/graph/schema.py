@@ -294,7 +294,11 @@ def is_key_type(kind: pa.DataType) -> bool:
 
 
 def describe(schema: pa.Schema) -> str:
-    """A schema on one line."""
+    """A schema on one line, as errors show it.
+
+    >>> describe(pa.schema([("src", pa.int64()), ("name", pa.string())]))
+    'src int64, name string'
+    """
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 

@@ -104,7 +104,15 @@ class Skew:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partitioning of records: by H of some columns, or a copy of each record on every worker."""
+    """A partitioning of records: by H of some columns, or a copy of each record on every worker.
+
+    `Stream.then` takes one for each input, as `requires`; None means any.
+
+    Example:
+        >>> by = Partition.by(["k"])
+        >>> str(by), by.reads, by.copies, str(by.renamed({"k": "id", "v": "v"})), by.renamed({"v": "v"})
+        ('by k', ('k',), False, 'by id', None)
+    """
 
     #: those that H reads
     columns: tuple[str, ...]

@@ -335,7 +335,26 @@ class Vertex:
 class Stateless(Vertex):
     """A vertex that computes from each batch, independently, one batch per output at the batch's time.
 
-    Stateless vertices run where their input is, also in the sources' own tasks.
+    Stateless vertices run where their input is, also in the sources' own tasks. `reads` and `condition` are
+    optional: with them a source reads only the columns and records that are needed.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> class Paid(Stateless):
+        ...     def apply(self, batch):
+        ...         return (batch.filter(self.condition).select(["id"]),)
+        ...
+        ...     def reads(self, columns, schema):
+        ...         return {"id", "paid"}
+        ...
+        ...     @property
+        ...     def condition(self):
+        ...         return pc.field("paid") > 0
+        >>> flow = ts.Dataflow("paid")
+        >>> orders = flow.input("orders", "id long, paid long, note string")
+        >>> _ = flow.vertex(Paid(), orders, "id long").capture("out")
+        >>> ts.testing.run(flow, {"orders": [[(1, 0, ""), (2, 5, "")]]})["out"].rows()
+        {0: [(2,)]}
     """
 
     reads_time, per_time = False, True
@@ -347,7 +366,12 @@ class Stateless(Vertex):
         raise NotImplementedError
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
-        """The columns of the input that `apply` needs for these of the output; `schema` is the input's."""
+        """The columns of the input that `apply` needs for these of the output, by default all.
+
+        Args:
+            columns: those of the output that are read.
+            schema: the input's.
+        """
         return {*schema.names}
 
     @property

@@ -158,7 +158,14 @@ def _row_type(columns: tuple[str, ...]) -> Any:
 
 
 def map_records(function: Callable[[Any], Any], batch: pa.Table) -> list[Any]:
-    """The results of a user's function for each record."""
+    """The results of a user's function for each record, a named row.
+
+    >>> map_records(lambda row: row.n + 1, pa.table({"n": [1, 2]}))
+    [2, 3]
+
+    Raises:
+        RecordError: the function failed; the cause is its exception. The step's `VertexError` shows both.
+    """
     results, row = [], None
     try:
         for row in records(batch):
@@ -230,7 +237,22 @@ def computed(
 ) -> Stream:
     """`select` for operators: the columns in `own` may have reserved names.
 
-    `name` is the step's name, even if a column has it.
+    Args:
+        columns: as for `select`.
+        own: the reserved names, such as `DIFF`.
+        name: the step's name, even if a column has it.
+
+    **Columns:** out those of `columns`, in their order.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> numbers = ts.Dataflow("computed").input("numbers", "n long")
+        >>> DIFF = "__timely_diff"
+        >>> computed(numbers, "n", {DIFF: pc.scalar(1)}, own=[DIFF]).schema.names
+        ['n', '__timely_diff']
+
+    Raises:
+        SchemaError: a column is missing, an expression does not fit, or a name is reserved and not in `own`.
     """
     chosen = named_expressions("select", stream.schema, *columns)
     for new, old in chosen.items():
@@ -305,8 +327,18 @@ def check_function(
     """Check that an argument can be called, and takes arguments of these names.
 
     Args:
+        gets: the names of the arguments; without names only that it can be called is checked.
         rows: whether it may be a generator, of rows.
         awaited: whether it may be a coroutine.
+
+    Example:
+        >>> check_function("peel", lambda row: row, "row", "time")
+        Traceback (most recent call last):
+        timely_spark.errors.GraphError: peel: the function takes other arguments: too many ... (...)
+        Hint: let it take 2 arguments: row, time.
+
+    Raises:
+        GraphError: it cannot be called so, or makes a coroutine or generator that nobody would run.
     """
     if not callable(function):
         msg = f"{operator} got {function!r}, not a function"

@@ -123,9 +123,16 @@ class Arrangement:
     Example:
         >>> state = Arrangement(("id",))
         >>> state.insert(pa.table({"id": [1, 2, 2], "name": ["a", "b", "c"]}))
-        >>> probe, found = state.lookup(pa.table({"id": [2, 3]}), ["id"])
-        >>> probe.tolist(), sorted(found["name"].to_pylist())
-        ([0, 0], ['b', 'c'])
+        >>> wanted = pa.table({"id": [3, 2]})
+        >>> probe, found = state.lookup(wanted, ["id"], hashed=state.hashes(wanted))
+        >>> probe.tolist(), found["name"].to_pylist()
+        ([1, 1], ['b', 'c'])
+        >>> state.matches(wanted, ["id"], columns=["name"])[1].to_pydict()
+        {'name': ['b', 'c']}
+        >>> state.at_most(wanted, ["id"]).tolist(), len(state.find(wanted, ["id"]))
+        ([0, 2], 2)
+        >>> len(state), [batch.num_rows for batch in state.batches()]
+        (3, [3])
     """
 
     def __init__(

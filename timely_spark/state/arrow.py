@@ -33,7 +33,11 @@ _WIDTHS: dict[int, int] = {}
 
 
 def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column as one array, dictionaries decoded."""
+    """A column as one array, dictionaries decoded.
+
+    >>> flat(pa.chunked_array([["a"], ["b", "a"]]).dictionary_encode()).to_pylist()
+    ['a', 'b', 'a']
+    """
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):
@@ -42,7 +46,14 @@ def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def numbers(table: pa.Table, column: str) -> npt.NDArray[Any]:
-    """A numeric column without nulls as an array."""
+    """A numeric column without nulls as an array; read it only, it may be the table's own memory.
+
+    >>> numbers(pa.table({"n": [1, 2]}), "n")
+    array([1, 2])
+
+    Raises:
+        pyarrow.ArrowInvalid: the column has nulls, or values other than numbers and times.
+    """
     values: npt.NDArray[Any] = flat(table.column(column)).to_numpy()
     return values
 

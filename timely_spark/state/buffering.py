@@ -23,6 +23,22 @@ def per_input(batches: Sequence[list[pa.Table]], schemas: Sequence[pa.Schema]) -
 class BufferingVertex(Vertex):
     """Buffer the batches of each time by input; process them when the time is complete.
 
+    The buffer is its state, which is repartitioned when the flow is rescaled, as are other fields that are
+    tables and `Arrangement`s.
+
+    Args:
+        inputs: the number of inputs.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> class Sizes(BufferingVertex):
+        ...     def on_complete(self, time, batches):  # with two inputs: time, left, right
+        ...         self.send_by(0, time, [sum(batch.num_rows for batch in batches)])
+        >>> flow = ts.Dataflow("sizes")
+        >>> _ = flow.vertex(Sizes(), flow.input("x", "n long"), "rows long", by=[]).capture("out")
+        >>> ts.testing.run(flow, {"x": [[7, 8], [9]]}, workers=2)["out"].rows()
+        {0: [(2,)], 1: [(1,)]}
+
     Source: the buffering vertices of Naiad section 4.1.
     """
 
@@ -45,7 +61,12 @@ class BufferingVertex(Vertex):
         self.on_complete(time, *self.buffered.pop(time, [[]] * self._inputs))
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Process the batches of each input at a complete time; there may be none."""
+        """Process the batches of each input at a complete time; there may be none.
+
+        Args:
+            time: the time, at which or after which the vertex may send.
+            batches: for each input its batches, in the order of their arrival.
+        """
         raise NotImplementedError
 
 

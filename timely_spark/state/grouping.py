@@ -43,7 +43,11 @@ def ranges(starts: Indices, sizes: Indices) -> Indices:
 
 
 def changes(numbers: npt.NDArray[Any]) -> Mask:
-    """Whether each number differs from the one before; the first does."""
+    """Whether each number differs from the one before; the first does.
+
+    >>> changes(np.array([4, 4, 7])).tolist()
+    [True, False, True]
+    """
     new = np.ones(len(numbers), np.bool_)
     np.not_equal(numbers[1:], numbers[:-1], out=new[1:])
     return new
@@ -87,7 +91,23 @@ def in_order(h: Hashes, *, exactly: bool = True) -> Indices:
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows in groups of equal keys, within a group in their original order."""
+    """Rows in groups of equal keys, within a group in their original order.
+
+    Example:
+        >>> table = pa.table({"k": ["a", "b", "a"], "n": [1, 2, 3]})
+        >>> groups = group(table, ["k"])
+        >>> groups.order.tolist(), groups.starts.tolist(), groups.sizes.tolist(), groups.firsts.tolist()
+        ([0, 2, 1], [0, 2], [2, 1], [0, 1])
+        >>> groups.ids.tolist(), groups.of.tolist()  # of each row of `order`; of each row of the table
+        ([0, 0, 1], [0, 1, 0])
+        >>> groups.rows(table)["n"].to_pylist(), [one["n"].to_pylist() for one in groups.slices(table)]
+        ([1, 3, 2], [[1, 3], [2]])
+        >>> weights = np.array([1, 1, -1])
+        >>> groups.totals(weights).tolist()
+        [0, 1]
+        >>> groups.nonzero([weights])
+        (array([1]), [array([1])])
+    """
 
     #: the rows, group by group
     order: Indices
@@ -151,7 +171,14 @@ class Groups:
 
 
 def group(table: pa.Table, columns: Sequence[str], hashed: Hashes | None = None) -> Groups:
-    """Group the rows of a table by key, in the order of H; rows of one group keep the table's order."""
+    """Group the rows of a table by key, in the order of H; rows of one group keep the table's order.
+
+    Args:
+        columns: the key; without columns all rows are one group.
+        hashed: H of each row's key; None means it is computed.
+
+    Example: see `Groups`.
+    """
     if table.num_rows < 2:
         return Groups(np.zeros(table.num_rows, np.int64), np.zeros(table.num_rows, np.int64))
     h = hashes(table, columns) if hashed is None else hashed

@@ -171,7 +171,11 @@ def _hash_piece(data: npt.NDArray[np.uint8], offsets: Indices) -> Hashes:
 
 
 def same(left: pa.Table, right: pa.Table, left_on: Sequence[str], right_on: Sequence[str]) -> Mask:
-    """Row by row, whether two tables of equal length have equal keys: null equals null, NaN equals NaN."""
+    """Row by row, whether two tables of equal length have equal keys: null equals null, NaN equals NaN.
+
+    >>> same(pa.table({"k": [1, None, 2]}), pa.table({"id": [1, None, 3]}), ["k"], ["id"]).tolist()
+    [True, True, False]
+    """
     result = np.ones(left.num_rows, np.bool_)
     for left_column, right_column in zip(left_on, right_on, strict=True):
         a, b = flat(left.column(left_column)), flat(right.column(right_column))
