@@ -77,17 +77,6 @@ def test_public_names_are_sorted_as_ruff_sorts_them() -> None:
     assert names == sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
 
 
-@pytest.mark.parametrize("name", [name for name in timely_spark.__all__ if name != "__version__"])
-def test_a_public_name_explains_itself_with_an_example(name: str) -> None:
-    thing = getattr(timely_spark, name)
-    # its own words, not those that a class inherits; a constant is explained by its class
-    says_its_own = inspect.isclass(thing) or inspect.isroutine(thing) or inspect.ismodule(thing)
-    words = (thing if says_its_own else type(thing)).__doc__ or ""
-
-    assert words.strip(), "has no docstring"
-    assert ">>> " in words, "has no runnable example"
-
-
 def called_by_users() -> Iterator[tuple[str, list[inspect.Parameter]]]:
     """The functions of the API, and the methods of its classes and of what these return."""
     things = [getattr(timely_spark, name) for name in timely_spark.__all__]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -46,6 +47,19 @@ CLASSES = (
 PROPERTIES = {
     "checkpoint", "epoch", "name", "schema", "scope", "set", "stream", "time", "waits", "worker", "workers",
 }  # fmt: skip
+#: What has no example, and why.
+NO_EXAMPLE = {
+    **dict.fromkeys(("DIFF", "GROUP"), "names of columns, which the example of `authors` has"),
+    **dict.fromkeys(("Partitioner", "States"), "the types of `Vertex.repartition`, which has one"),
+    "Arrangement.parts": "the batches with their hashes, for the library's own traces",
+    "Input.handle": "what `Dataflow.handle` returns, which has one",
+    "Recorded.of_step": "called by start(record=...)",
+    "Recorded.read": "called by `recorded`",
+    "Recorded.write": "called by start(record=...)",
+}
+#: A line of an example, and a docstring that refers to the example of another name.
+CODE = re.compile(r"^ *(?:>>>|\.\.\.) (.*)$", re.MULTILINE)
+SEE = re.compile(r"\bsee `(\w+)(?:\.(\w+))?`")
 #: A row of docs/features.md: the task, the names, a page, and files that use the names.
 ROW = re.compile(r"^\| [^|]+ \| ([^|]+) \| \[[^|]+\]\([^|)]+\) \| ([^|]+) \|$", re.MULTILINE)
 
@@ -109,3 +123,36 @@ def test_every_feature_has_a_row_whose_files_use_it() -> None:
     functions = {name for name in named() - {*ts.authors.__all__} if name[0].islower()}
     assert functions - listed - PROPERTIES == set(), "add a row to docs/features.md"
     assert unused == {}, "a name without a use is one too many: use it, or remove it"
+
+
+@cache
+def example(thing: object) -> str:
+    """The code of the example in a docstring, or in that to which it refers."""
+    text = inspect.cleandoc(thing.__doc__ or "")
+    if (code := "\n".join(CODE.findall(text))) or not (see := SEE.search(text)):
+        return code
+    target = next((getattr(one, see[1]) for one in MODULES if hasattr(one, see[1])), None)
+    return example(getattr(target, see[2], None) if see[2] else target)
+
+
+def not_shown(kind: type) -> set[str]:
+    """The methods and properties of a class that no example of it, of its bases or of their methods shows."""
+    own = [one for one in kind.__mro__ if one.__module__.startswith("timely_spark.")]
+    methods = {name: getattr(kind, name) for name in members(kind) - PROPERTIES}
+    code = "\n".join(map(example, (*own, *(getattr(one, name, None) for one in own for name in methods))))
+    shown = {*re.findall(r"(?:\.|def )(\w+)", code)}
+    # an alias is shown by its function
+    alike = {name: {name, getattr(method, "__name__", name)} for name, method in methods.items()}
+    return {f"{kind.__name__}.{name}" for name, names in alike.items() if not names & shown}
+
+
+def test_every_public_name_and_method_has_an_example() -> None:
+    things = {name: getattr(module, name) for module in MODULES for name in module.__all__}
+    # a constant of the library's own class is explained by its class
+    explains = {
+        name: thing if callable(thing) or inspect.ismodule(thing) else type(thing)
+        for name, thing in things.items()
+    }
+    without = {name for name, thing in explains.items() if not example(thing)}
+
+    assert without.union(*map(not_shown, filter(inspect.isclass, things.values()))) == {*NO_EXAMPLE}

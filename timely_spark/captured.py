@@ -33,11 +33,14 @@ class Captured:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("hello")
         >>> _ = flow.input("numbers", "n long").distinct().capture("seen")
-        >>> ts.testing.run(flow, {"numbers": [[1, 1], [2]]})["seen"]
+        >>> captured = ts.testing.run(flow, {"numbers": [[1, 1], [2]]})["seen"]
+        >>> captured
         Captured: 2 epochs, 2 records (n int64)
           epoch  n
               0  1
               1  2
+        >>> captured.rows(), captured.table().to_pydict()
+        ({0: [(1,)], 1: [(2,)]}, {'epoch': [0, 1], 'n': [1, 2]})
     """
 
     schema: pa.Schema

@@ -327,6 +327,8 @@ class Dataflow(Inputs, Suggests):
         Returns:
             The query, with the methods of Spark's `StreamingQuery` and those of time.
 
+        Example: see `Query`.
+
         Raises:
             BadArgument: an argument is not allowed.
             InputsInUse: a running query reads this flow's inputs, and `replace` is false.
@@ -401,7 +403,18 @@ class Dataflow(Inputs, Suggests):
 
     @locate_errors
     def to_mermaid(self, *, expand: show.Expand = False) -> str:
-        """The graph as a Mermaid flowchart; `expand`: as of `explain`."""
+        """The graph as a Mermaid flowchart; `expand`: as of `explain`.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> flow = ts.Dataflow("hello")
+            >>> _ = flow.input("numbers", "n long").capture("out")
+            >>> print(flow.to_mermaid())
+            flowchart TD
+                s0(["numbers<br/>source clock"])
+                s1[["out<br/>output capture"]]
+                s0 --> s1
+        """
         return show.to_mermaid(self, expand=expand)
 
     @locate_errors
@@ -409,9 +422,10 @@ class Dataflow(Inputs, Suggests):
         """The graph as an SVG drawing, which a notebook shows for the flow itself; `expand`: as of `explain`.
 
         Example:
-            >>> import pathlib, timely_spark as ts
+            >>> import timely_spark as ts
             >>> flow = ts.Dataflow("hello")
             >>> _ = flow.input("numbers", "n long").distinct().capture("out")
-            >>> _ = pathlib.Path("hello.svg").write_text(flow.to_svg())  # doctest: +SKIP
+            >>> flow.to_svg().startswith("<svg ")
+            True
         """
         return show.to_svg(self, expand=expand)

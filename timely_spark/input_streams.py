@@ -27,6 +27,7 @@ class Input(Stream):
         >>> numbers.advance_to(1)
         >>> numbers.epoch
         1
+        >>> numbers.close()
     """
 
     source: str = ""

@@ -57,7 +57,18 @@ class StepRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a row is in an output at an epoch, or is not; as text, one line for each record."""
+    """Why a row is in an output at an epoch, or is not; as text, one line for each record.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("why")
+        >>> _ = flow.input("x", "n long").where("n > 1").capture("out")
+        >>> print(ts.testing.explain_row(flow, {"x": [[1, 2]]}, "out", {"n": 2}))
+        (n=2) is in 'out', because of
+          x: (n=2)
+        by way of
+          where (...:1): (0) (n=2)
+    """
 
     output: str
     row: Mapping[str, Any]

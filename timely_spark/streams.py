@@ -77,6 +77,8 @@ class Stream(StreamMethods):
 
         **Columns:** out as in.
 
+        Example: see `Stream.expect`.
+
         Raises:
             GraphError: the step does not quarantine.
         """
@@ -124,6 +126,18 @@ class Stream(StreamMethods):
                 `detail`, `parameters` of the stage; `called`: the text from which a name is derived, by
                 default `operator`; `own`: reserved column names that the stage adds.
 
+        Returns:
+            A stream for each output.
+
+        Example:
+            >>> import timely_spark as ts
+            >>> class Twice(ts.authors.Stateless):
+            ...     def apply(self, batch):
+            ...         return (pa.concat_tables([batch, batch]),)
+            >>> words = ts.Dataflow("then").input("words", "word string")
+            >>> words.then("twice", [words.schema], vertex=Twice(), keyed=["word"])
+            (Stream(twice: word string),)
+
         Raises:
             GraphError: the inputs are of different flows or scopes.
         """
@@ -149,8 +163,16 @@ class Stream(StreamMethods):
             epochs: why the times must also be epochs, which those of a flow with its own kind of time are
                 not; empty if they may be any.
 
+        Example:
+            >>> import timely_spark as ts
+            >>> hops = ts.Dataflow("loop").scope.inner(name="hops").variable("node long")
+            >>> hops.check_outside("to_file")
+            Traceback (most recent call last):
+            timely_spark.errors.GraphError: to_file: 'hops.variable' is inside loop 'hops' (...)
+            Hint: let it leave the loop first.
+
         Raises:
-            GraphError: it is not.
+            GraphError: it is inside of one, or its times are not epochs.
         """
         scope, why = self.stage.scope, f", and {epochs}" if epochs else ""
         if scope.parent is not None:

@@ -138,23 +138,24 @@ class Simulation:
     Example:
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("hello")
-        >>> _ = flow.input("x", "n long").exchange("n").capture("out")
+        >>> _ = flow.input("x", "n long", epochs="manual").exchange("n").capture("out")
         >>> simulation = ts.testing.Simulation(flow, workers=2)
         >>> simulation.send("x", [1, 2])
-        >>> simulation.run()
+        >>> simulation.advance_to("x", 1)
+        >>> simulation.step(), simulation.run(), simulation.idle
+        (True, None, True)
         >>> simulation.captured["out"].rows(), simulation.rounds
         ({0: [(1,), (2,)]}, 1)
-
-        With crashes the result is equal:
-
         >>> simulation = ts.testing.Simulation(flow, workers=2, seed=4, crashes=0.8)
         >>> simulation.send("x", [1, 2])
+        >>> simulation.close("x")
         >>> simulation.run()
-        >>> simulation.captured["out"].rows(), simulation.crashed > 0
+        >>> simulation.captured["out"].rows(), simulation.crashed > 0  # equal in spite of crashes
         ({0: [(1,), (2,)]}, True)
 
     Raises:
         BadArgument: `crashes` is not at least 0 and below 1; or another argument is not allowed.
+        TimelyError: by `send` and `advance_to`: the epoch, or the input, is closed.
         Diverged: by `step` and `run`: a repeated batch had another result.
     """
 
@@ -593,8 +594,7 @@ def check_lattice(merge: Any, samples: Any) -> None:
     if not 1 <= len(values) <= 100 or values.null_count:
         expected = "between 1 and 100 values, none of them null,"
         refuse(samples, what="samples", expected=expected, hint="give typical values, and the extreme ones.")
-    n = len(values)
-    a, b, c = (one.ravel() for one in np.indices((n, n, n)))
+    a, b, c = (one.ravel() for one in np.indices((len(values),) * 3))
     if (violation := broken_lattice(merge, values, a, b, c)) is not None:
         hint = "let it return the least value that is at least as great as both."
         raise BrokenLaw(violation[0], where=caller(), hint=hint)

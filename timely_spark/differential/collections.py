@@ -123,6 +123,8 @@ class Collection(CollectionMethods):
 
         **Columns:** out as in.
 
+        Example: see `Stream.expect`.
+
         Raises:
             GraphError: the step does not quarantine.
         """

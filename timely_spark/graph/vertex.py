@@ -114,6 +114,13 @@ class Vertex:
         ...
         ...     def on_notify(self, time):
         ...         self.send_by(0, time, pa.table({"rows": [self.counts.pop(time)]}))
+
+        The fields are the state, so that a test needs no flow:
+
+        >>> count = Count()
+        >>> count.restore({"counts": {0: 2}})
+        >>> count.checkpoint()
+        {'counts': {0: 2}}
     """
 
     initial: Iterable[int] = ()

@@ -245,6 +245,12 @@ class Arrangement:
 
         So at most half of the stored rows have expired, and dropping a row costs as much as inserting it
         (amortised), however large the state is.
+
+        Example:
+            >>> state = Arrangement(("id",))
+            >>> state.insert(pa.table({"id": [1, 2, 3], EPOCH: [3, 4, 4]}))
+            >>> [(state.expire(epoch), len(state)) for epoch in (4, 5)]
+            [(None, 3), (None, 0)]
         """
         self.recent = list(_unexpired(self.recent, before, self._key))
         self.lanes = [list(_unexpired(lane, before, self._key)) for lane in self.lanes]

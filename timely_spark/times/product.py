@@ -30,13 +30,18 @@ class Time(tuple[int, ...]):
     of different loop contexts do not compare. Equality and hash are those of tuples. Source: Naiad section
     2.1; the order is timely's ``Product``.
 
-    >>> Time(1, 5) <= Time(2, 5), Time(1, 5) <= Time(2, 4), Time(2, 4) <= Time(1, 5)
+    >>> Time(1, 5).less_equal(Time(2, 5)), Time(1, 5) <= Time(2, 4), Time(2, 4) <= Time(1, 5)
     (True, False, False)
     >>> Time(1, 5).join(Time(2, 4)), Time(1, 5).meet(Time(2, 4))
     (Time(2, 5), Time(1, 4))
+    >>> sorted([Time(2, 4), Time(1, 5)], key=Time.order_key)
+    [Time(1, 5), Time(2, 4)]
+    >>> Time(1, 5).epoch, Time(1, 5).counters, Time(1, 5).encode()
+    (1, (5,), [1, 5])
 
     Raises:
-        InvalidTime: A coordinate is not an integer, negative, or above ``MAX``.
+        InvalidTime: a coordinate is not an integer, negative, or above ``MAX``; or times of different numbers
+            of coordinates are compared.
     """
 
     __slots__ = ()

@@ -20,7 +20,19 @@ from timely_spark.worker.wire import Header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """The input and the results of one worker's round."""
+    """The input and the results of one worker's round, as `start(record=folder)` writes them.
+
+    The law: a round is a function, so `again` has the same results in another process, for example under a
+    debugger, as long as the flow and its number of workers are the same.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> flow = ts.Dataflow("recorded")
+        >>> _ = flow.input("x", "n long").capture("out")
+        >>> for one in ts.testing.recorded("/no/such/folder"):
+        ...     state, out = one.again(flow.compile(workers=2))
+        ...     assert state == one.new_state and out.equals(one.out)
+    """
 
     batch: int
     #: the number of the round in its batch
@@ -83,7 +95,7 @@ class Recorded:
         )
 
     def again(self, plan: Plan) -> tuple[bytes, pa.Table]:
-        """Run the round again, for example in a debugger; returns the new state and the worker's rows."""
+        """Run the round again, by the flow's plan; returns the new state and the worker's rows."""
         state, out = step(plan, self.state, self.batch, self.worker, self.rows, self.header)
         return Worker(plan, state, self.worker).checkpoint(inline=True), out
 
