@@ -11,7 +11,7 @@ import pytest
 
 import timely_spark as ts
 from tests.support.turns import in_turn
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import GraphError, SchemaError, VertexError
 from timely_spark.graphs import connected_components, strongly_connected_components
 from timely_spark.testing import run
 
@@ -214,3 +214,26 @@ def test_nodes_on_no_cycle_cost_their_edges_once() -> None:
         delivered.append(sum(result.stats["records"] for _, result in simulation.log))
 
     assert delivered[1] < 2.2 * delivered[0]
+
+
+@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("epochs", [[[(1, 2, 1)], [(4, 3, -1)]], [[(4, 3, -1), (1, 2, 1)]]])
+def test_an_edge_that_is_removed_but_never_was_is_told_of(epochs: Any, *, spread: bool) -> None:
+    flow = ts.Dataflow("negative")
+    edges = flow.input("edges", f"{LONGS}, diff long").collection(diff="diff")
+    connected_components(edges, spread=spread).changes().capture("out")
+    told = (
+        r"(?s)test_components.py:\d+.*more was removed than inserted: {'src': 3, 'dst': 4} is there -1 times"
+    )
+    with pytest.warns(UserWarning, match=told):
+        assert run(flow, {"edges": epochs})["out"].rows()[0] == [(1, 1, 1), (2, 1, 1)]
+    with pytest.raises(VertexError, match=told):
+        run(flow, {"edges": epochs}, on_negative="raise")
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_edges_that_are_meant_to_be_negative_are_not_told_of(*, spread: bool) -> None:
+    flow = ts.Dataflow("meant")
+    edges = flow.input("edges", LONGS).collection()
+    connected_components(edges.concat(edges.negate(), edges.negate()), spread=spread).changes().capture("out")
+    assert run(flow, {"edges": [[(1, 2)], [(2, 3)]]}, on_negative="raise")["out"].rows() == {0: [], 1: []}

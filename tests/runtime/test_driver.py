@@ -19,6 +19,7 @@ from tests.support.engine import Frame
 from tests.support.stepper import Begin, Stepper
 from timely_spark.compiler.pushdown import needed
 from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.errors import LogDamaged, VertexError
 from timely_spark.runtime.errors import LostOwnership, OtherFlow, OutputMismatch, QueryFailed
 from timely_spark.runtime.handle.log_view import LogView
@@ -282,6 +283,19 @@ def test_a_restart_with_other_hot_keys_goes_on(begin: Begin, caplog: pytest.LogC
     rows = [row for of in LogView(process.context).captured("out").rows().values() for row in of]
     assert sorted(rows) == [(k, i, j, 1) for k in range(3) for i in range(4) for j in range(4)]
     assert caplog.text.count("continues with other hot keys") == 3
+
+
+def test_a_minimum_whose_records_other_hot_keys_would_move_is_refused(begin: Begin) -> None:
+    def least(skew: list[int]) -> ts.Dataflow:
+        flow = ts.Dataflow("least")
+        x = flow.input("x", "k long, v long").collection(name="of x")
+        x.min("v", keys="k", skew=skew, name="least").changes(name="all").capture("out")
+        return flow
+
+    begin(least([0, 1])).batches()
+    with pytest.raises(FlowChanged, match="'skew': '"):
+        begin(least([2]))
+    begin(least([1, 0])).batches()
 
 
 def test_after_a_restart_the_flow_goes_on_in_the_middle_of_a_loop(begin: Begin) -> None:

@@ -10,6 +10,10 @@ EQUIVALENT = {
     "differential/arranged.py::Arrange.repartition::change a number::1": (
         "sequence numbers need only ascend, and no change has the first one"
     ),
+    "differential/trace.py::consolidation.compact::change a number::1": (
+        "what all readers have counts as one, whatever its number"
+    ),
+    "graphs/components.py::_trimmed.trim::turn a truth::1": "nodes that are distinct are counted once more",
     "graphs/forest.py::Forest._with_edge::forget the first condition::1": (
         "what follows finds nothing for no nodes, more slowly"
     ),

@@ -24,6 +24,8 @@ class Affected:
 
     def __init__(self, kind: pa.DataType) -> None:
         self.values = pa.array([], kind)
+        #: the edges whose multiplicities have become negative
+        self.negative: pa.Table | None = None
         self._hashes: Hashes = np.zeros(0, np.uint64)
         #: integer values, sorted, with their numbers; newer values, at most as many, are not sorted yet
         self._sorted = np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -129,7 +129,10 @@ class Forest(BufferingVertex):
     def _load(self, nodes: Affected, changes: pa.Table) -> pa.Table:
         """Apply the first changes, in shallow trees: later removals detach less. Returns the self-loops."""
         a, b = nodes.numbers(*(changes.column(end) for end in self.ends))
-        a, b, count = _both_ways(a, b, in_bytes(numbers(changes, DIFF)))
+        count = in_bytes(numbers(changes, DIFF))
+        if count.min(initial=0) < 0:
+            self._find_negative(nodes, *summed(a, b, count))
+        a, b, count = _both_ways(a, b, count)
         x, y = (a, b) if (count > 0).all() else (a[count > 0], b[count > 0])
         starts = np.append(0, np.cumsum(np.bincount(x, minlength=len(nodes))))
         present, loops = np.flatnonzero(np.diff(starts)), nodes.of(x[x == y])
@@ -151,8 +154,17 @@ class Forest(BufferingVertex):
         small = in_bytes(diff)
         either = np.append(a, b[back]), np.append(b, a[back])
         insert_pairs(self.edges, nodes, *either, np.append(small, small[back]))
+        self._find_negative(nodes, a, b, before + diff, before)
         changed = (before > 0) != (before + diff > 0)
         return a[changed], b[changed], before[changed] <= 0
+
+    def _find_negative(
+        self, nodes: Affected, a: Indices, b: Indices, after: Indices, before: Any = 0
+    ) -> None:
+        """Find the edges whose multiplicities become negative."""
+        became = (after < 0) & (before >= 0)
+        if became.any():
+            nodes.negative = self._table(nodes.of(a[became]), nodes.of(b[became]), after[became])
 
     def _multiplicity(self, nodes: Affected, a: Indices, b: Indices) -> Indices:
         """The multiplicities of edges."""
@@ -349,8 +361,10 @@ class _SpanningForest(Forest):
 
     announces = True
 
-    def __init__(self, ends: tuple[str, str], kind: pa.DataType) -> None:
+    def __init__(self, ends: tuple[str, str], kind: pa.DataType, *, tells_negative: bool) -> None:
         super().__init__(ends, kind)
+        #: whether edges whose multiplicities become negative are a mistake
+        self.tells_negative = tells_negative
         #: after a rescale, edges of other workers that are not in the state yet
         self.moved: list[pa.Table] = []
         #: and the forest edges that those workers had sent of them
@@ -361,6 +375,8 @@ class _SpanningForest(Forest):
         if not edges:
             return
         nodes, loops = self.update(pa.concat_tables(edges))
+        if self.tells_negative and nodes.negative is not None:
+            self._context.negative(time, nodes.negative)
         changes = pa.concat_tables([self._changes(nodes), loops])
         if self.sent:
             sent = pa.concat_tables(self.sent)
@@ -473,7 +489,7 @@ def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
 
 
 @algorithm
-def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
+def spanning_forest(stream: Stream, *, tells_negative: bool = False, name: str | None = None) -> Stream:
     """Maintain a spanning forest of each worker's edges, undirected, as edges are added and removed.
 
     The forest depends on the order of past changes. An added edge changes at most two forest edges. All
@@ -485,6 +501,7 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
 
     Args:
         stream: changes to a collection of edges; an edge is present while its multiplicity is positive.
+        tells_negative: whether a negative multiplicity is a mistake, which the log tells of.
 
     **Columns:** out as in: two ends, in order, and `DIFF`, which is 1 or -1.
 
@@ -503,7 +520,7 @@ def spanning_forest(stream: Stream, *, name: str | None = None) -> Stream:
         "spanning_forest",
         [stream.schema],
         name=name,
-        vertex=_SpanningForest(ends, kind),
+        vertex=_SpanningForest(ends, kind, tells_negative=tells_negative),
         requires=[Partition(ends, blocks=True)],
     )[0]
 

@@ -31,9 +31,9 @@ from timely_spark.times import Timestamp
 class _LocalForests(BufferingVertex):
     """A spanning forest for each place; send the changes of its nodes' labels."""
 
-    def __init__(self, ends: tuple[str, str], kind: pa.DataType) -> None:
+    def __init__(self, ends: tuple[str, str], kind: pa.DataType, *, tells_negative: bool) -> None:
         super().__init__()
-        self.ends, self.kind = ends, kind
+        self.ends, self.kind, self.tells_negative = ends, kind, tells_negative
         #: by place the edges, nodes and members of its `Forest`, which stays when it has no edges
         self.forests: dict[int, list[Arrangement]] = {}
 
@@ -51,6 +51,8 @@ class _LocalForests(BufferingVertex):
             if at in self.forests:
                 forest.edges, forest.nodes, forest.members = self.forests[at]
             nodes, _ = forest.update(edges.slice(start, end - start))
+            if self.tells_negative and nodes.negative is not None:
+                self._context.negative(time, nodes.negative)
             self.forests[at] = [forest.edges, forest.nodes, forest.members]
             labels.append(nodes.relabelled("label"))
         self.send_by(0, time, pa.concat_tables(labels))
@@ -165,19 +167,19 @@ class _Named(BufferingVertex):
         return components
 
 
-def spread_components(edges: Stream, *, name: str | None = None) -> Stream:
+def spread_components(edges: Stream, *, tells_negative: bool = False, name: str | None = None) -> Stream:
     """The `components` of a `spanning_forest`, with the nodes spread over all workers."""
-    return components_by_place(with_places(edges), name=name)
+    return components_by_place(with_places(edges), tells_negative=tells_negative, name=name)
 
 
-def components_by_place(placed: Stream, *, name: str | None = None) -> Stream:
+def components_by_place(placed: Stream, *, tells_negative: bool = False, name: str | None = None) -> Stream:
     """For each node the least node of its component, from changes of edges that have places."""
     ends, kind = (placed.schema.names[0], placed.schema.names[1]), placed.schema.field(0).type
     of_node = [pa.schema([("node", kind), (to, kind), (DIFF, pa.int64())]) for to in ("label", "component")]
     labels = placed.then(
         "local_forests",
         of_node[:1],
-        vertex=_LocalForests(ends, kind),
+        vertex=_LocalForests(ends, kind, tells_negative=tells_negative),
         requires=[Partition((PLACE,), computed=PLACE, expression=pc.field(PLACE))],
     )[0]
     least, pairs = labels.then(
