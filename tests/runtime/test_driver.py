@@ -292,7 +292,9 @@ def test_a_minimum_whose_records_other_hot_keys_would_move_is_refused(begin: Beg
         x.min("v", keys="k", skew=skew, name="least").changes(name="all").capture("out")
         return flow
 
-    begin(least([0, 1])).batches()
+    process = begin(least([0, 1]))
+    process.handles["x"].send([(0, 7)])
+    process.batches()
     with pytest.raises(FlowChanged, match="'skew': '"):
         begin(least([2]))
     begin(least([1, 0])).batches()
