@@ -190,7 +190,7 @@ class Arrangement:
 
         Args:
             table: the rows.
-            hashed: their hashes.
+            hashed: their hashes, as `hashes` has them; None means they are computed.
             compact: may drop or combine rows whenever batches are merged.
         """
         if not table.num_rows:
@@ -280,7 +280,10 @@ class Arrangement:
 
         Args:
             on: its columns: for the keys alone, or also for those within.
-            hashed: of each probe row, as `hashes` has it; of keys alone H.
+            hashed: of each probe row, as `hashes` has it; of keys alone H. None means it is computed.
+
+        Returns:
+            The indices, and the rows with all their columns.
         """
         at, rows = self.matches(probe, on, hashed)
         if (at[1:] >= at[:-1]).all():
