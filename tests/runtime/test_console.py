@@ -456,7 +456,7 @@ def test_a_checkpoint_that_cannot_be_read_is_told_and_the_others_are_shown(
     begin(held_back(), workers=1)
     server = serve("/no/such", str(tmp_path))
 
-    assert "/no/such holds no checkpoint of a flow" in get(server.url)[1]
+    assert "/no/such holds no checkpoint of a flow\nHint: " in get(server.url)[1]  # no line of this package's
     assert "nothing waits" in get(server.url.replace("flow=0", "flow=1"))[1]
     (flow,) = (tmp_path / "timely" / "flows").iterdir()
     flow.write_text("{")

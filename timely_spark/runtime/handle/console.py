@@ -127,7 +127,7 @@ class Server(ThreadingHTTPServer):
             page = self._with_usages(self.look(asked))
             sections = page.sections(self._together(page))
         except TimelyError as error:
-            sections = empty | {"say": f'<div class="say bad"><pre>{escaped(str(error))}</pre></div>'}
+            sections = empty | {"say": f'<div class="say bad"><pre>{escaped(error.unplaced)}</pre></div>'}
         except Exception as error:  # noqa: BLE001 - whatever half a file leads to; the next look may find it whole
             text = f"{self.checkpoints[asked.flow]} is damaged: {type(error).__name__}: {error}"
             sections = empty | {"say": f'<div class="say bad"><pre>{escaped(text)}</pre></div>'}

@@ -286,7 +286,7 @@ class Page:
         facts = {
             "is": step.label,
             "line": step.where,
-            "columns": step.columns or "none",
+            **({"columns": step.columns} if step.columns else {}),
             "reads": listed(
                 [
                     f"{names[a.source]}{f' ({a.exchange})' * bool(a.exchange)}"

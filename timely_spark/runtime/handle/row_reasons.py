@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.errors import BadArgument, TimelyError, with_hint
+from timely_spark.errors import BadArgument, TimelyError
 from timely_spark.show.table import ROWS
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class RowReasons:
         asked = time.time()
         try:
             text = str(self._query.explain_row(output, self._row(output, row)))
-        except TimelyError as error:  # its place is that of this thread
-            text = error.message if error.hint is None else with_hint(error.message, error.hint)
+        except TimelyError as error:
+            text = error.unplaced
         except Exception as error:  # noqa: BLE001 - whatever a function of the flow raises
             text = f"{type(error).__name__}: {error}"
         self._answers[output, row] = RowReason(asked, text)
