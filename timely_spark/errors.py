@@ -60,11 +60,6 @@ class TimelyError(Exception):
         super().__init__(text if hint is None else with_hint(text, hint))
         self.message, self.where, self.hint = message, where, hint
 
-    @property
-    def unplaced(self) -> str:
-        """The message and the hint, for readers who wrote no line of the program."""
-        return self.message if self.hint is None else with_hint(self.message, self.hint)
-
 
 def with_hint(text: str, hint: str) -> str:
     """A text, and below it a remedy: the one way to write it, also in warnings.

@@ -251,6 +251,7 @@ def reached() -> ts.Dataflow:
     edges.capture("log")
     near = edges.collection(diff="diff").select("dst", "seen", name="ends")
     near.distinct(name="once").changes().capture("near")
+    near.count("n", keys="dst", name="counted").capture("counts")  # one box: the changes, and the output
     return flow
 
 
@@ -336,6 +337,8 @@ def test_the_page_has_a_link_for_each_row_and_its_answer(begin: Any, serve: Any,
     code, page = get(f"{server.url.partition('?')[0]}{html.unescape(link)}")
     assert (code, "runs on parts of its inputs" in page or "asked at" in page) == (200, True)
     answered(reasons, row)
+    get(f"{server.url}&step=capture&row=2")
+    assert reasons.answer("counts", "2") is not None  # the output in the box that was clicked
     page = server.sections(Asked(0, step="near", row=row))["why"]
     assert "is in &#x27;near&#x27;, because of\n  edges: (src=1" in page
     ET.fromstring(f"<div>{page}</div>")

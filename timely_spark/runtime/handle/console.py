@@ -21,7 +21,7 @@ from timely_spark.runtime.handle.assets import SCRIPT, STYLE
 from timely_spark.runtime.handle.charts import seconds_text
 from timely_spark.runtime.handle.history import LAST, History
 from timely_spark.runtime.handle.page import Asked, Page
-from timely_spark.runtime.handle.row_reasons import RowReasons
+from timely_spark.runtime.handle.row_reasons import RowReasons, unplaced
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.together import capture_links, connected_flows, together_svg
 from timely_spark.runtime.handle.usage import Usage
@@ -127,7 +127,7 @@ class Server(ThreadingHTTPServer):
             page = self._with_usages(self.look(asked))
             sections = page.sections(self._together(page))
         except TimelyError as error:
-            sections = empty | {"say": f'<div class="say bad"><pre>{escaped(error.unplaced)}</pre></div>'}
+            sections = empty | {"say": f'<div class="say bad"><pre>{escaped(unplaced(error))}</pre></div>'}
         except Exception as error:  # noqa: BLE001 - whatever half a file leads to; the next look may find it whole
             text = f"{self.checkpoints[asked.flow]} is damaged: {type(error).__name__}: {error}"
             sections = empty | {"say": f'<div class="say bad"><pre>{escaped(text)}</pre></div>'}
@@ -220,8 +220,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _ask(self, asked: Asked) -> None:
         """Begin to answer a question about a row, unless a page of another site has asked it."""
         own = self.headers.get("Sec-Fetch-Site", "none") in {"none", "same-origin"}
-        if asked.row and own and self.server.reasons is not None:
-            self.server.reasons.ask(asked.step, asked.row)
+        if not (asked.row and own and self.server.reasons is not None):
+            return
+        with suppress(TimelyError):  # the page says it
+            if (output := self.server.look(asked).output) is not None:
+                self.server.reasons.ask(output, asked.row)
 
     def _flow(self, text: str) -> int | None:
         """The number of a checkpoint; None if there is no such one."""

@@ -270,6 +270,13 @@ class Page:
         """The step that was clicked."""
         return next((one for one in self.sketch.steps if one.name == self.asked.step), None)
 
+    @cached_property
+    def output(self) -> str | None:
+        """The output that was clicked, or is in the box that was clicked."""
+        names = () if self.clicked is None else self.clicked.steps
+        steps = self.status.after.sketch.steps
+        return next((one.name for one in steps if one.name in names and one.kind == "output"), None)
+
     def _step(self) -> str:
         """The facts of the step that was clicked."""
         step = self.clicked
@@ -304,12 +311,12 @@ class Page:
 
     def _why(self) -> str:
         """Why a row is in the output that was clicked, or is not: a field to ask, and the answer."""
-        step, row = self.clicked, self.asked.row
-        if step is None or step.kind != "output":
+        output, row = self.output, self.asked.row
+        if output is None:
             return ""
         head = "<h3>Why is a row there, or not?</h3>"
         if self.reasons is None:
-            call = f"<code>query.explain_row({escaped(repr(step.name))}, {{...}})</code>"
+            call = f"<code>query.explain_row({escaped(repr(output))}, {{...}})</code>"
             return f"{head}<p>The flow's program answers: {call}, or the page of <code>query.ui()</code>.</p>"
         ask = escaped(self.asked.path(row=""))
         field = (
@@ -318,14 +325,14 @@ class Page:
         )
         if not row:
             said = ""
-        elif (answer := self.reasons.answer(step.name, row)) is None:
+        elif (answer := self.reasons.answer(output, row)) is None:
             said = "Another question is looked into: load the page again when it is answered."
         elif answer.text is None:
             said = f"The flow runs on parts of its inputs, for {seconds_text(self.now - answer.asked)}"
         else:
             said = f"asked at {clock(answer.asked)}: {answer.text}"
         said = f'<div class="say"><pre>{escaped(said)}</pre></div>' * bool(said)
-        last = self.reasons.rows(step.name)
+        last = self.reasons.rows(output)
         rows = "".join(
             f'<tr><td><a href="{escaped(self.asked.path(row=text))}">why?</a></td>'
             + "".join(f"<td>{escaped(cell(value))}</td>" for value in values.values())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.errors import BadArgument, TimelyError
+from timely_spark.errors import BadArgument, TimelyError, with_hint
 from timely_spark.show.table import ROWS
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ class RowReason:
 
     asked: float
     text: str | None = None
+
+
+def unplaced(error: TimelyError) -> str:
+    """The message and the hint of an error: its place is a line of the server."""
+    return error.message if error.hint is None else with_hint(error.message, error.hint)
 
 
 class RowReasons:
@@ -74,7 +79,7 @@ class RowReasons:
         try:
             text = str(self._query.explain_row(output, self._row(output, row)))
         except TimelyError as error:
-            text = error.unplaced
+            text = unplaced(error)
         except Exception as error:  # noqa: BLE001 - whatever a function of the flow raises
             text = f"{type(error).__name__}: {error}"
         self._answers[output, row] = RowReason(asked, text)
