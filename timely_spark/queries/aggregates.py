@@ -24,6 +24,7 @@ from timely_spark.operators.aggregate import ALL, halves_of, longs_of_halves
 from timely_spark.queries.groups import AggregateFunction, GroupRecords, as_doubles
 from timely_spark.queries.sorting import Order, ranks
 from timely_spark.queries.statistics import MOMENTS, PAIRS, lists_or_null, mode, moments, pairs, percentile
+from timely_spark.sql.lists import lists_of
 from timely_spark.sql.plain import checked_decimals, rounded_quotient, too_many_digits, unscaled, wide
 from timely_spark.sql.types import has_map
 from timely_spark.state.arrow import Longs
@@ -140,10 +141,8 @@ def digits_of(column: Any) -> Longs:
     """The digits of a column of integers or short decimals as longs; 0 for null."""
     values = flat(column)
     if pa.types.is_decimal(values.type):
-        pairs = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset :][: 2 * len(values)]
-        lower = pairs[::2].copy()  # the lower half: a short decimal's sign is its sign
         valid = values.is_valid().to_numpy(zero_copy_only=False)
-        return np.where(valid, lower, 0)
+        return np.where(valid, unscaled(values), 0)
     return values.cast(pa.int64()).fill_null(0).to_numpy()  # type: ignore[no-any-return]
 
 
@@ -348,11 +347,11 @@ def _list_of(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     rows = np.repeat(np.arange(len(counts)), counts)
     values = flat(records.table.column(column)).take(pa.array(rows))
     sizes = records.total(counts)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+    lists = lists_of(values, sizes)
     if call.function != "string_agg":
-        return pa.ListArray.from_arrays(offsets, values).cast(call.type)
+        return lists.cast(call.type)
     separator = pa.scalar((*call.options, None)[0] or "").cast(call.type)
-    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), separator)
+    joined = pc.binary_join(lists, separator)
     return pc.if_else(pa.array(sizes == 0), pa.scalar(None, call.type), joined)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -108,12 +108,19 @@ def _lambda(
     return tuple(names), body
 
 
+def _operands(
+    binder: ExpressionBinder, node: Any, nodes: Sequence[Any], fits: Callable[[Any], bool], takes: str
+) -> list[Term]:
+    """The operands of a call, which are all of a kind."""
+    operands = [binder.bind(unaliased(one)) for one in nodes]
+    if not all(fits(one.type) for one in operands):
+        kinds = ", ".join(name_of(one.type) for one in operands)
+        raise binder.refuse(node, f"{node.name} of {kinds}", f"it takes {takes}.")
+    return operands
+
+
 def _of_array(binder: ExpressionBinder, node: Any) -> tuple[Term, pa.DataType]:
-    array = binder.bind(node.expressions[0])
-    if not types.is_array(array.type):
-        raise binder.refuse(
-            node, f"{node.name} of {name_of(array.type)}", "it takes an array and a function."
-        )
+    (array,) = _operands(binder, node, node.expressions[:1], types.is_array, "an array and a function")
     return array, array.type.value_type
 
 
@@ -151,16 +158,10 @@ def _aggregate(binder: ExpressionBinder, node: Any) -> Term:
     return terms.Applied(last.type, folded, name, last)
 
 
-def _of_map(binder: ExpressionBinder, node: Any) -> Term:
-    operand = binder.bind(node.expressions[0])
-    if not pa.types.is_map(operand.type):
-        raise binder.refuse(node, f"{node.name} of {name_of(operand.type)}", "it takes a map and a function.")
-    return operand
-
-
 @special("map_filter transform_keys transform_values", 2, 2)
 def _map_function(binder: ExpressionBinder, node: Any) -> Term:
-    operand, name = _of_map(binder, node), node.name.lower()
+    (operand,) = _operands(binder, node, node.expressions[:1], pa.types.is_map, "a map and a function")
+    name = node.name.lower()
     names, body = _lambda(binder, node.expressions[1], [operand.type.key_type, operand.type.item_type])
     if name == "map_filter":
         return terms.OfEntries(operand.type, operand, names, binder.boolean(node, body), "filter")
@@ -172,10 +173,7 @@ def _map_function(binder: ExpressionBinder, node: Any) -> Term:
 
 @special("arrays_zip", 1)
 def _arrays_zip(binder: ExpressionBinder, node: Any) -> Term:
-    arrays = [binder.bind(unaliased(one)) for one in node.expressions]
-    if not all(types.is_array(one.type) for one in arrays):
-        kinds = ", ".join(name_of(one.type) for one in arrays)
-        raise binder.refuse(node, f"arrays_zip of {kinds}", "it takes arrays.")
+    arrays = _operands(binder, node, node.expressions, types.is_array, "arrays")
     fields = [
         (
             one.alias_or_name if type(one).__name__ in {"Alias", "Column", "Dot"} else str(n),
@@ -189,11 +187,7 @@ def _arrays_zip(binder: ExpressionBinder, node: Any) -> Term:
 
 @special("zip_with", 3, 3)
 def _zip_with(binder: ExpressionBinder, node: Any) -> Term:
-    arrays = [binder.bind(one) for one in node.expressions[:2]]
-    if not all(types.is_array(one.type) for one in arrays):
-        raise binder.refuse(
-            node, f"zip_with of {', '.join(name_of(one.type) for one in arrays)}", "it takes arrays."
-        )
+    arrays = _operands(binder, node, node.expressions[:2], types.is_array, "arrays")
     pairs = binder.called(node, "$zipped", arrays)
     kinds = [one.type.value_type for one in arrays]
     names, body = _lambda(binder, node.expressions[2], kinds)
@@ -202,14 +196,10 @@ def _zip_with(binder: ExpressionBinder, node: Any) -> Term:
 
 @special("map_zip_with", 3, 3)
 def _map_zip_with(binder: ExpressionBinder, node: Any) -> Term:
-    maps = [binder.bind(one) for one in node.expressions[:2]]
-    kinds = [one.type for one in maps]
-    key = types.common_of(one.key_type for one in kinds) if all(map(pa.types.is_map, kinds)) else None
+    maps = _operands(binder, node, node.expressions[:2], pa.types.is_map, "two maps and a function")
+    key = types.common_of(one.type.key_type for one in maps)
     if key is None:
-        shown = ", ".join(map(name_of, kinds))
-        raise binder.refuse(
-            node, f"map_zip_with of {shown}", "it takes maps of one type of keys, and a function."
-        )
+        raise binder.refuse(node, "map_zip_with of maps of other keys", "cast them to one type.")
     maps = [binder.cast(one, pa.map_(key, one.type.item_type), node) for one in maps]
     keys = binder.called(node, "array_union", [binder.called(node, "map_keys", [one]) for one in maps])
     variable = terms.ColumnValue(key, _KEY, key)
