@@ -223,6 +223,9 @@ def test_the_oldest_version_of_a_log_may_be_a_restore(tmp_path: Path) -> None:
     ("files", "unfinished"),
     [
         ([], True),
+        (["_delta_log/_staged_commits/"], True),
+        (["_delta_log/_staged_commits/", "part-0"], True),
+        (["_delta_log/_staged_commits/", "_delta_log/00000000000000000000.json"], False),
         (["_delta_log/.00000000000000000000.json.1f.tmp", ".part-0.crc", "part-0"], True),
         (["_delta_log/00000000000000000003.json", "part-0"], False),
         (["_delta_log/_last_checkpoint"], False),
@@ -236,6 +239,6 @@ def test_a_table_that_was_begun_has_a_log_without_versions_and_no_files_of_other
     assert not is_unfinished(str(tmp_path)), "no log"
     (tmp_path / "_delta_log").mkdir()
     for name in files:
-        (tmp_path / name).touch()
+        (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
 
     assert is_unfinished(str(tmp_path)) == unfinished

@@ -161,15 +161,17 @@ class DeltaHistory:
 def is_unfinished(table: str) -> bool:
     """Whether a folder has no more than what a process leaves that was killed while it made an empty table.
 
-    Delta makes the folder of the log first, then a file without rows, then the first version.
+    Delta makes the folder of the log first, with one for staged commits, then a file without rows, then the
+    first version.
     """
     try:
         system, top = filesystem_of(location(table))
-        inside = {info.base_name for info in system.get_file_info(fs.FileSelector(top))}
+        inside = [info.base_name for info in system.get_file_info(fs.FileSelector(top))]
         log = [info.base_name for info in system.get_file_info(fs.FileSelector(f"{top}/_delta_log"))]
     except (OSError, ValueError, NotImplementedError):
         return False
-    seen = [name for name in (*(inside - {"_delta_log"}), *log) if not name.startswith(".")]
+    others = {*inside, *log} - {"_delta_log", "_staged_commits"}
+    seen = [name for name in others if not name.startswith(".")]
     return not seen or (len(seen) == 1 and seen[0].startswith("part-"))
 
 
