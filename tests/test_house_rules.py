@@ -146,25 +146,21 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
 
 
-def _raised(tree: ast.AST, errors: set[str]) -> Iterator[ast.Call]:
-    """The calls that make an error of the library; `cls` is the class in whose body a call is."""
-    rest: list[tuple[ast.AST, str]] = [(tree, "")]
-    while rest:
-        node, own = rest.pop()
-        if isinstance(node, ast.Call):
-            name = _name(node.func) if isinstance(node.func, ast.Name) else ""
-            if (own if name == "cls" else name) in errors:
+def _raised(nodes: list[ast.AST], errors: set[str]) -> Iterator[ast.Call]:
+    """The calls that make an error of the library, by its name or as `cls` in its own body."""
+    owners = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name in errors]
+    for of, names in [(nodes, errors), *((ast.walk(owner), {"cls"}) for owner in owners)]:
+        for node in of:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
                 yield node
-        own = node.name if isinstance(node, ast.ClassDef) else own
-        rest += [(child, own) for child in ast.iter_child_nodes(node)]
 
 
-def test_every_error_has_a_hint(parsed: dict[Path, ast.Module], nodes: dict[Path, list[ast.AST]]) -> None:
+def test_every_error_has_a_hint(nodes: dict[Path, list[ast.AST]]) -> None:
     classes = [node for of in nodes.values() for node in of if isinstance(node, ast.ClassDef)]
     errors = {"TimelyError"}
     for _ in range(5):  # subclasses of subclasses
         errors |= {one.name for one in classes if errors.intersection(map(_name, one.bases))}
-    calls = [(path, call) for path, tree in parsed.items() for call in _raised(tree, errors)]
+    calls = [(path, call) for path, of in nodes.items() for call in _raised(of, errors)]
     without = [
         f"{path}:{call.lineno}"
         for path, call in calls
@@ -176,6 +172,13 @@ def test_every_error_has_a_hint(parsed: dict[Path, ast.Module], nodes: dict[Path
     assert without == []
 
 
+def _bound(node: ast.AST) -> str:
+    """The name of an argument or a variable that a node binds; empty if it binds none."""
+    if isinstance(node, ast.arg):
+        return node.arg
+    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
+
+
 #: Words that say nothing of a value: its noun does.
 NO_NOUNS = {"found", "made", "given", "kept", "known", "told", "mine", "theirs"}
 
@@ -184,15 +187,13 @@ def test_a_value_is_named_by_a_noun(nodes: dict[Path, list[ast.AST]]) -> None:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     named, inside = set(), set[ast.AST]()
     for path, of in nodes.items():
+        if not NO_NOUNS.intersection(map(_bound, of)):
+            continue
         for function in of:
             if isinstance(function, functions) and function not in inside:
                 parts = list(ast.walk(function))
                 inside.update(parts)
-                stored = (
-                    getattr(node, "arg", None) or getattr(node, "id", "")
-                    for node in parts
-                    if isinstance(node, ast.arg)
-                    or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-                )
-                named |= {(str(path), function.lineno, name) for name in NO_NOUNS.intersection(stored)}
+                named |= {
+                    (str(path), function.lineno, name) for name in NO_NOUNS.intersection(map(_bound, parts))
+                }
     assert named == set(), "name it by what it is: groups, matches, options, a result"

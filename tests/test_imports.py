@@ -129,8 +129,8 @@ def _imports(tree: ast.AST, module: str, *, is_package: bool) -> list[Import]:
                 visit(child, lazy=True)
             for child in node.orelse:
                 visit(child, lazy=lazy, inside=inside)
-        else:
-            inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        elif not isinstance(node, ast.expr):  # an import is a statement
+            inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
             for child in ast.iter_child_nodes(node):
                 visit(child, lazy=lazy or inside, inside=inside)
 
