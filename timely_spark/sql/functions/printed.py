@@ -52,6 +52,8 @@ def _rounded(value: float, letter: str, digits: int, grouped: bool) -> str:  # n
     """A double's shortest digits, rounded half up as Java does."""
     with localcontext(prec=400, rounding=ROUND_HALF_UP):
         exact = Decimal(repr(value))
+        if len(exact.as_tuple().digits) == 1:  # Java has two at least: of the smallest doubles other ones
+            exact = Decimal(f"{value:.1e}")
         if letter == "g":  # so many digits in all, as %e where a number is small or large
             digits = max(digits, 1)
             place = int(format(exact, f".{digits - 1}e").partition("e")[2]) if value else 0
