@@ -417,7 +417,7 @@ SELECT first(b ORDER BY d) FILTER (WHERE a = 2), last(b ORDER BY d) FILTER (WHER
 
 SELECT listagg(c, '+') WITHIN GROUP (ORDER BY d DESC), string_agg(DISTINCT c) FROM t
 ----
-y+x+x x,y
+y+x+x xy
 
 -- two functions of one window see equal rows in one order
 
