@@ -18,7 +18,7 @@ RARELY := tests?|docutils|fontTools|moto|mypyc?|pip|pkg_resources|pygments|setup
 PARALLEL := --maxprocesses 4 --dist worksteal -n
 MORE = $(shell $(PYTHON) -c 'import os; print(1 + os.cpu_count())')
 KILLS ?= 60
-# An archive of the classes that Spark loads: a session that finds it starts in 7 s of processor time less.
+# An archive of the classes that Spark loads: a JVM that finds it starts in a third of the time.
 ARCHIVE := $(CURDIR)/.venv/classes.jsa
 # Spark with folders for its zips, of which each Python process would compile PySpark anew: see conf/prepare.py.
 LEAN := $(CURDIR)/.venv/spark
@@ -30,15 +30,15 @@ run: export SPARK_HOME ?= $(LEAN)
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-install: $(ARCHIVE) ## make .venv with the project, its tools, and the jars of Delta and Kafka (once; later runs need no network)
+install: .venv/.jars ## make .venv with the project, its tools, and the jars of Delta and Kafka (once; later runs need no network)
 
 run: install ## stream a real graph through loops, check the answer, draw it (a minute)
 	@$(PY) -m timely_spark demo $(ARGS)
 
-check: .venv/.jars ## run the fast tests: the pure parts, no Spark (under a minute)
+check: install ## run the fast tests: the pure parts, no Spark (under a minute)
 	@$(PY) -m pytest $(PARALLEL) auto -m "not spark and not slow" $(ARGS)
 
-test: .venv/.jars ## run all tests
+test: install ## run all tests
 	@$(PY) -m pytest $(PARALLEL) $(MORE) $(ARGS)
 
 test-spark: check-tools ## run Spark's tests on another Spark, without Delta, which fits one only: make test-spark VERSION=4.3.0
@@ -118,13 +118,9 @@ check-tools:
 	@touch $@
 
 .venv/.jars: .venv/.installed conf/prepare.py timely_spark/runtime/prepare.py conf/jars.sha256 tests/support/broker.py
-	@$(PY) conf/prepare.py $(LEAN)
+	@$(PY) conf/prepare.py $(ARCHIVE) $(LEAN)
 	@$(PY) -m tests.support.broker
 	@touch $@
-
-# Not for `make test`, which starts three sessions: it costs more than they win.
-$(ARCHIVE): .venv/.jars
-	@$(PY) conf/prepare.py $(LEAN) $@
 
 # Only what builds the site needs this.
 .venv/.docs: .venv/.installed

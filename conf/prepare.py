@@ -1,4 +1,4 @@
-"""Fetch Delta's and Kafka's jars into a SPARK_HOME of links; archive the classes that Spark loads.
+"""Fetch Delta's and Kafka's jars, archive the classes that Spark loads, and make a SPARK_HOME of links.
 
 Later sessions need no network.
 
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from timely_spark.errors import TimelyError
-from timely_spark.runtime.prepare import archive, prepare
+from timely_spark.runtime.prepare import prepare
 
 #: As `sha256sum` writes them.
 CHECKSUMS = Path(__file__).with_name("jars.sha256")
@@ -39,24 +39,22 @@ def verify(jars: Iterable[Path]) -> None:
         raise RuntimeError(message)
 
 
-def main(home: str, classes: str | None = None) -> int:
-    """Make a SPARK_HOME with verified jars; or, if `classes` is given, the archive of its classes.
+def main(classes: str, home: str) -> int:
+    """Fetch and verify the jars, and run a flow on a Spark that has them.
 
     Args:
-        home: the folder of the SPARK_HOME.
         classes: the file of the archive.
+        home: the folder of the SPARK_HOME.
 
     Returns:
-        The exit code: 0 when it is there.
+        The exit code: 0 when the jars and the archive are there.
     """
-    packages = ["delta", "kafka"]
+    print(
+        "fetching Delta's and Kafka's jars, and archiving Spark's classes (once)",
+        flush=True,
+    )
     try:
-        if classes is None:
-            print("fetching Delta's and Kafka's jars (once)", flush=True)
-            prepare(Path(home), packages, verify)
-        else:
-            print("archiving Spark's classes (once)", flush=True)
-            archive(Path(classes), Path(home), packages)
+        prepare(Path(home), Path(classes), ["delta", "kafka"], verify)
     except (TimelyError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1

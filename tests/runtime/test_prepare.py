@@ -245,7 +245,7 @@ def test_two_processes_do_not_prepare_one_folder_at_once(
     again = prepare.subprocess.run
 
     def run(command: list[str], **options: object) -> object:
-        for second in (ready.make, lambda: prepare.prepare(ready.home, [])):
+        for second in (ready.make, lambda: prepare.prepare(ready.home, ready.archive, [])):
             with pytest.raises(TimelyError, match="another process prepares") as error:
                 second()
             refused.append(str(error.value))

@@ -25,15 +25,12 @@ def hasten() -> None:
     # Spark's Python processes import PySpark compiled, not from its zip (`conf/prepare.py`).
     if (lean := Path(sys.prefix) / "spark").is_dir():
         os.environ.setdefault("SPARK_HOME", str(lean))
-    # `make install` makes it; a JVM that is told of one that is not there leaves out Java's own, too.
-    classes = Path(sys.prefix) / "classes.jsa"
-    archive = f"-XX:SharedArchiveFile={classes} " if classes.exists() else ""
-    # Hundreds of short queries: compiling for a long run would take longer than they do.
+    # Hundreds of short queries: compiling for a long run would take longer than they do (`conf/prepare.py`).
     os.environ.setdefault(
         "SPARK_SUBMIT_OPTS",
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m "
         "-XX:NewRatio=1 -XX:InitialRAMPercentage=50 "  # all of the heap at once, half of it for what is young
-        f"{archive}-Xlog:disable "
+        f"-XX:SharedArchiveFile={Path(sys.prefix) / 'classes.jsa'} -Xlog:disable "
         f"-Djava.io.tmpdir={tempfile.gettempdir()}",
     )
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

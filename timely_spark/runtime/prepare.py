@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -133,8 +133,7 @@ class Prepared:
         """
         with _alone(self.folder):
             self._index.unlink(missing_ok=True)
-            _make(self.home, packages)
-            _archive(self.archive, self.home, packages)
+            _make(self.home, self.archive, packages)
             self._index.write_text(json.dumps(self._made()))
 
 
@@ -167,35 +166,24 @@ def _pyspark() -> Path:
 
 
 def prepare(
-    home: Path, packages: Sequence[str], check: Callable[[Sequence[Path]], object] = lambda _: None
+    home: Path,
+    classes: Path,
+    packages: Sequence[str],
+    check: Callable[[Sequence[Path]], object] = lambda _: None,
 ) -> None:
-    """Make a SPARK_HOME of links with the jars of packages.
+    """Make a SPARK_HOME of links with the jars of packages, and an archive of the classes that it loads.
 
     Args:
         home: the folder.
+        classes: the file of the archive.
         packages: "delta", "kafka".
         check: called with the packages' jars before a class of them is loaded; it raises if one is wrong.
 
     Raises:
         TimelyError: Spark does not run here, the packages cannot be had, or another process makes them.
     """
-    with _alone(home.parent):
-        _make(home, packages, check)
-
-
-def archive(classes: Path, home: Path, packages: Sequence[str]) -> None:
-    """Make an archive of the classes that the Spark of `prepare` loads.
-
-    Args:
-        classes: the file of the archive.
-        home: the SPARK_HOME.
-        packages: whose jars it has.
-
-    Raises:
-        TimelyError: Spark does not run here, or another process prepares it.
-    """
-    with _alone(home.parent):
-        _archive(classes, home, packages)
+    with _alone(classes.parent):
+        _make(home, classes, packages, check)
 
 
 @contextmanager
@@ -212,14 +200,21 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _make(
-    home: Path, packages: Sequence[str], check: Callable[[Sequence[Path]], object] = lambda _: None
+    home: Path,
+    classes: Path,
+    packages: Sequence[str],
+    check: Callable[[Sequence[Path]], object] = lambda _: None,
 ) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
     _link(home)
     _link_jars(home, ())
     if packages:
-        jars = _fetch(home, packages)
+        jars = _fetch(home, packages, environment)
         check(jars)
         _link_jars(home, jars)
+    new = classes.with_suffix(".new")
+    _archive(new, home, packages, environment)
+    new.replace(classes)
 
 
 def _link(home: Path) -> None:
@@ -271,7 +266,7 @@ def _unpack(source: Path, target: Path) -> None:
         new.rename(target)
 
 
-def _fetch(home: Path, packages: Sequence[str]) -> list[Path]:
+def _fetch(home: Path, packages: Sequence[str], environment: Mapping[str, str]) -> list[Path]:
     """Have the Spark of `home` fetch the jars of packages ("delta", "kafka") from Maven, or Ivy's cache.
 
     Raises:
@@ -279,27 +274,27 @@ def _fetch(home: Path, packages: Sequence[str]) -> list[Path]:
     """
     with tempfile.TemporaryDirectory() as folder:
         jars = Path(folder) / "jars"
-        _run(_NAME_JARS, [str(jars), *packages], home, "")
+        _run(_NAME_JARS, [str(jars), *packages], home, environment, "")
         return [Path(jar.removeprefix("file:")) for jar in jars.read_text().split(",")]
 
 
-def _archive(classes: Path, home: Path, packages: Sequence[str]) -> None:
+def _archive(path: Path, home: Path, packages: Sequence[str], environment: Mapping[str, str]) -> None:
     """Run a small flow on the Spark of `home`. Its JVM archives the classes that it has loaded.
 
     Raises:
         TimelyError: Spark does not run, or its Java writes no archive.
     """
-    new = classes.with_suffix(".new")
-    _run(_FLOW, packages, home, f'"-XX:ArchiveClassesAtExit={new}"')
-    if not new.exists():
+    _run(_FLOW, packages, home, environment, f'"-XX:ArchiveClassesAtExit={path}"')
+    if not path.exists():
         msg = "Spark ran, and its Java has written no archive of classes"
         raise TimelyError(msg, hint="use a Java that shares class data, such as OpenJDK 17.")
-    new.replace(classes)
 
 
-def _run(program: str, arguments: Sequence[str], home: Path, java: str) -> None:
+def _run(
+    program: str, arguments: Sequence[str], home: Path, environment: Mapping[str, str], java: str
+) -> None:
     environment = {
-        **{name: value for name, value in os.environ.items() if name not in _ELSEWHERE},
+        **environment,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
