@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -83,16 +84,16 @@ def world(folder: Path, *, stays: bool = False) -> World:
     return there
 
 
-def live(there: World) -> Process:
-    """A start and all its batches, on this thread."""
+def live(there: World, batches: int = sys.maxsize) -> Process:
+    """A start and its batches, so many at most, on this thread."""
     process = Process(there)
     process.thread = threading.current_thread()
     there.processes = [process]
     with engine._points(there):
         process.start()
         process.started = True
-        while process.batch():
-            pass
+        while batches and process.batch():
+            batches -= 1
     return process
 
 
@@ -284,14 +285,7 @@ def test_a_file_system_that_becomes_read_only_is_named_read_and_continued(
         pytest.skip("nothing may be mounted here")
     try:
         there = world(disk)
-        process = Process(there)
-        process.thread = threading.current_thread()
-        there.processes = [process]
-        with engine._points(there):
-            process.start()
-            process.started = True
-            for _ in range(4):
-                process.batch()
+        process = live(there, batches=4)
         before = outcome(process, disk)
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         with pytest.raises(StorageFailed, match=rf"(?s){disk}.*Read-only file system.*Hint: ") as error:

@@ -13,7 +13,7 @@ from timely_spark.graph import caller, names, refuse
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """How a table is laid out and described; None and empty: as it is."""
+    """How a table is laid out and described. What is None or empty stays as the table has it."""
 
     #: the columns of which each combination of values has a folder
     partition_by: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -75,14 +75,13 @@ class RowReasons:
         return [(_as_text(row, watch.schemas()[output]), row) for row in rows[-ROWS:]]
 
     def _look(self, output: str, row: str) -> None:
-        asked = time.time()
         try:
             text = str(self._query.explain_row(output, self._row(output, row)))
         except TimelyError as error:
             text = unplaced(error)
         except Exception as error:  # noqa: BLE001 - whatever a function of the flow raises
             text = f"{type(error).__name__}: {error}"
-        self._answers[output, row] = RowReason(asked, text)
+        self._answers[output, row] = replace(self._answers[output, row], text=text)
 
     def _row(self, output: str, text: str) -> Any:
         """The row that an address names."""
