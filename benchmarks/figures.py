@@ -228,7 +228,7 @@ def costs() -> str:
 
 
 def _factor(ratio: float) -> str:
-    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 1.05 else f"{ratio:.2f}"
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 1.05 else f"{ratio:.2f}"
 
 
 def table() -> str:

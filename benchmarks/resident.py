@@ -5,10 +5,10 @@ of each. The same flow, session and changes, resident and not; each change waits
 changes go on for ten minutes, over twenty micro-batches: the gaps between them are in the figures, as is what
 grows meanwhile; the first, tenth and thousandth are rows of their own. Then: from the rename of a file to the
 Delta commit of its epoch (`commit_every=0`); from a message to the one that answers it, through a running
-count and through a loop; fresh questions; large epochs, which must not be slower; an idle query; and one
-change where executors are processes of their own: of a local-cluster, whose driver hosts the workers, and of
-a standalone cluster, where tasks that stay do. Differential (Rust) and Pathway have the same single changes
-in memory. A run takes about 20 minutes.
+count and through a loop; fresh questions; `stop`; large epochs, which must not be slower; an idle query; and
+one change where executors are processes of their own: of a local-cluster, whose driver hosts the workers, and
+of a standalone cluster, where tasks that stay do. Differential (Rust) and Pathway have the same single
+changes in memory. A run takes about 20 minutes.
 """
 
 from __future__ import annotations
@@ -247,6 +247,19 @@ def questions(report: Report, session: SparkSession, *, asked: int) -> None:
     add(report, "a fresh question, median", took, first=3, aim="<=15")
 
 
+def stops(report: Report, session: SparkSession, *, runs: int) -> None:
+    """A call of `stop` after an epoch, in the middle of a stay."""
+    took: dict[bool, list[float]] = {False: [], True: []}
+    for resident in (False, True) * runs:
+        with counting(session, resident=resident) as (query, words, told):
+            words.send(["b"])
+            told.get(timeout=120)
+            began = time.perf_counter()
+            query.stop()
+            took[resident].append(1000 * (time.perf_counter() - began))
+    add(report, "stop(), median", took, aim="<=100")
+
+
 def rests(report: Report, session: SparkSession) -> None:
     """The share of a core that a query with nothing to do takes, all processes: in a stay, and afterwards."""
     with counting(session, resident=True) as (_, words, told):
@@ -334,6 +347,7 @@ def run(quick: bool) -> None:
     one_change(report, session, nodes=nodes, edges=edges, seconds=1 if quick else 30)
     file_to_delta(report, session, files=5 if quick else 40)
     questions(report, session, asked=10 if quick else 100)
+    stops(report, session, runs=1 if quick else 7)
     rows, runs = (100_000, 1) if quick else (1_000_000, 4)
     large(report, session, rows=rows, nodes=nodes, edges=edges, runs=runs)
     if not quick:
