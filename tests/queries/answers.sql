@@ -937,3 +937,35 @@ SELECT (a AS x, b AS y).y FROM u
 2
 3
 NULL
+
+-- a lambda's variable, and a column that is called as it is
+
+SELECT transform(l, a -> a + t.a) FROM t
+----
+NULL
+[2,3]
+[]
+[null]
+
+-- a set operation in the order of an expression
+
+SELECT a FROM t UNION SELECT b FROM u ORDER BY -a LIMIT 2
+----
+3
+NULL
+
+(SELECT a, a AS b FROM u) UNION ALL SELECT a, b FROM u ORDER BY a - b NULLS LAST, 2 DESC LIMIT 1 OFFSET 1
+----
+1 2
+
+-- a query in parentheses with OFFSET, which IN reads
+
+SELECT b FROM t WHERE b IN ((SELECT b FROM u ORDER BY b) OFFSET 2)
+----
+3
+
+SELECT ntile() OVER (ORDER BY a) FROM u
+----
+1
+1
+1

@@ -44,3 +44,31 @@ SELECT sort_array(array(m)) FROM t
 SELECT l['0'] FROM t
 SELECT l[1.0] FROM t
 SELECT CASE WHEN NULL THEN 1 END FROM t
+SELECT transform(l, (x, x) -> x) FROM t
+SELECT count(*) FROM t GROUP BY window(timestamp_seconds(a), '1.5 hours')
+SELECT count(*) FROM t GROUP BY window(timestamp_seconds(a), '10 minutes ago')
+SELECT count(*) FROM t GROUP BY window(timestamp_seconds(a), '-10 minutes')
+SELECT count(*) FROM t GROUP BY window(timestamp_seconds(a), '10 minutes', '0 minutes')
+SELECT count(*) FROM t GROUP BY window(timestamp_seconds(a), '10 minutes', '10 minutes', '20 minutes')
+SELECT DATE '2024-01-01' + INTERVAL '1.5' DAY FROM t
+SELECT timestamp_seconds(a) + INTERVAL '1 day x 2 hours' FROM t
+SELECT DATE '2024-01-01' + INTERVAL '1 25:00' DAY TO MINUTE FROM t
+SELECT DATE '2024-01-01' + INTERVAL '1-12' YEAR TO MONTH FROM t
+SELECT DATE '2024-01-01' + INTERVAL '1 02-03' DAY TO MINUTE FROM t
+SELECT DATE '2024-01-01' + INTERVAL '999999999999999' DAY FROM t
+WITH RECURSIVE r(a) AS (SELECT 1 UNION ALL SELECT 2, 3 UNION ALL SELECT a + 1 FROM r WHERE a < 5) SELECT * FROM r
+SELECT percentile(b, 0.5) WITHIN GROUP (ORDER BY a) FROM t
+SELECT sum(b) WITHIN GROUP (ORDER BY a) FROM t
+SELECT listagg(DISTINCT c) WITHIN GROUP (ORDER BY a) FROM t
+SELECT listagg(DISTINCT c) WITHIN GROUP (ORDER BY c, a) FROM t
+SELECT a FROM t ORDER BY CAST(a AS VARIANT)
+SELECT a FROM t ORDER BY uper(c)
+SELECT a FROM t ORDER BY m
+SELECT DISTINCT a FROM t ORDER BY b
+SELECT a FROM t UNION SELECT a FROM u ORDER BY b
+SELECT * FROM t NATURAL JOIN LATERAL (SELECT t.a AS a)
+SELECT * FROM t JOIN LATERAL (SELECT t.a AS a) USING (a)
+SELECT array_size(m) FROM t
+SELECT count() FROM t
+SELECT nth_value(a) OVER (ORDER BY a) FROM t
+SELECT l[0, 1] FROM t

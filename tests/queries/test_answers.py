@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from tests.support.duck import SEEDS
 from tests.support.outside.epochs import last_epoch
 from tests.support.outside.spark import spark_text
 from timely_spark.errors import SqlError
+from timely_spark.queries.scripts import statements, table_view
 from timely_spark.sql.types import name_of
 
 if TYPE_CHECKING:
@@ -83,3 +85,34 @@ def test_spark_refuses_it(spark: SparkSession) -> None:
     for query in REFUSED:
         with pytest.raises(AnalysisException):
             session.sql(query)
+
+
+@pytest.mark.parametrize(
+    ("unit", "first", "second"),
+    [
+        (
+            "MONTH",
+            datetime(2024, 1, 30, 12, tzinfo=timezone.utc),
+            datetime(2024, 2, 29, 23, tzinfo=timezone.utc),
+        ),
+        (
+            "DAY",
+            datetime(2024, 3, 30, 22, 30, tzinfo=timezone.utc),
+            datetime(2024, 3, 31, 22, tzinfo=timezone.utc),
+        ),
+    ],
+)
+def test_days_and_months_of_a_frame_are_those_of_the_zone(
+    unit: str, first: datetime, second: datetime
+) -> None:
+    tables = {"t": pa.table({"time": pa.array([first, second], pa.timestamp("us", "UTC"))})}
+    view = table_view("t", ts.Dataflow("zone").input("t", tables["t"].schema).collection())
+    text = f"SELECT count(*) OVER (ORDER BY time RANGE INTERVAL '1' {unit} PRECEDING) AS n FROM t"
+    counts = {}
+    for zone in ("UTC", "Europe/Berlin"):
+        binder, (tree,) = statements(text)
+        binder.zone = zone
+        (table,) = last_epoch([binder.query(tree, {"t": view})], tables, views=True)
+        counts[zone] = sorted(table["n"].to_pylist())
+
+    assert counts == {"UTC": [1, 2], "Europe/Berlin": [1, 1]}

@@ -278,7 +278,7 @@ def test_a_limit_ends_the_recursion_or_is_an_error():
         ("WITH RECURSIVE r AS (SELECT a FROM r) SELECT * FROM r", "r has no start", "begin with a SELECT"),
         (
             "WITH RECURSIVE r(a, b) AS (SELECT src FROM edges UNION SELECT a FROM r) SELECT * FROM r",
-            "r has 1 columns, and 2 names",
+            "2 names for 1 columns",
             "name each column",
         ),
         (

@@ -269,6 +269,12 @@ REFUSED = [
     ),
     ("SELECT count(*) FROM edges GROUP BY session_window(w)", "a session of another form", "'10 minutes'"),
     ("SELECT window(w, '5 parsecs') FROM edges", "a window of '5 parsecs'", "minute"),
+    ("SELECT window(w, '1.5 hours') FROM edges", "a window of '1.5 hours'", "minute"),
+    (
+        "WITH RECURSIVE r(a) AS (SELECT 1 UNION SELECT 2, 3 UNION SELECT src FROM r, edges) SELECT * FROM r",
+        "1 and 2 columns",
+        "as many",
+    ),
     (
         "SELECT sum(w) OVER (ORDER BY src, dst RANGE 1 PRECEDING) FROM edges",
         "RANGE with a distance of other than one number",
@@ -327,6 +333,21 @@ def test_what_is_refused_shows_its_place_and_what_to_write(query, problem, hint)
     assert problem in text
     assert hint in text.partition("Hint: ")[2]
     assert ", in line 1, column " in text
+
+
+def test_a_union_of_many_queries_is_one_step():
+    text = ts.explain_sql(" UNION ALL ".join(["SELECT src FROM edges"] * 300), edges=collection())
+    assert text.count("Concat") == 1
+
+
+def test_a_join_by_null_safe_equality_has_a_key():
+    query = "SELECT x.src FROM edges x JOIN edges y ON x.src <=> y.dst"
+    assert "stores both sides by src" in ts.explain_sql(query, edges=collection())
+
+
+def test_a_table_whose_name_another_one_has_in_other_cases_is_refused():
+    with pytest.raises(SqlError, match="edges may be Edges or EDGES, in line 1, column 15"):
+        ts.sql("SELECT * FROM edges", Edges=collection(), EDGES=collection())
 
 
 def test_a_query_without_tables_is_refused():

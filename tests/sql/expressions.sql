@@ -445,6 +445,9 @@ day - 1
 1 + day
 day - day2
 at - at2
+cast(at - at2 as bigint)
+cast(at - at2 as decimal(20, 3))
+int(day - date '2020-01-01')
 day - at
 day + interval '1' day
 day - interval '2' week

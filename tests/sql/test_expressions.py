@@ -82,11 +82,35 @@ ROWS = pa.table(
         ("string(DATE '2024-01-01' + INTERVAL '1 12' DAY TO HOUR)", ["2024-01-02 12:00:00"] * 3),
         ("date_format(DATE '2024-02-03', 'yyyy[-MM]')", ["2024-02"] * 3),
         ("string(to_timestamp('10:11:12.5', '[yyyy-MM-dd ]HH:mm:ss[.SSS]'))", ["1970-01-01 10:11:12.5"] * 3),
+        ("transform(array(a), rows -> rows + 1)", [[2], [3], [None]]),
+        ("transform(array(1), x -> transform(array(10), X -> X + x))", [[[20]]] * 3),
+        ("transform(array(p), P -> P.x)", [[1], [2], [None]]),
         ("string(try_to_date(repeat('2024-02', a), 'yyyy-MM[-dd]'))", ["2024-02-01", None, None]),
     ],
 )
 def test_an_expression_has_a_value_for_each_record(text: str, values: list[object]) -> None:
     assert bind(text, ROWS.schema).evaluate(ROWS).to_pylist() == values
+
+
+def test_a_condition_may_have_many_parts() -> None:
+    text = " OR ".join(f"a = {n}" for n in range(1, 1_200))
+
+    assert bind(text, ROWS.schema).evaluate(ROWS).to_pylist() == [True, True, None]
+
+
+def test_a_field_of_each_struct_of_a_part_of_a_column() -> None:
+    lists = pa.array([[{"x": 1}], [{"x": 2}, {"x": 3}], None])
+    rows = pa.table({"l": lists.slice(1)})
+
+    assert bind("l.x", rows.schema).evaluate(rows).to_pylist() == [[2, 3], None]
+
+
+def test_a_name_of_two_columns_in_other_cases_is_neither() -> None:
+    schema = pa.schema({"Ab": pa.int32(), "aB": pa.int32()})
+
+    assert bind("aB", schema).columns == ("aB",)
+    with pytest.raises(SqlError, match="no column 'ab'"):
+        bind("ab", schema)
 
 
 @pytest.mark.parametrize(

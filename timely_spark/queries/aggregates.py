@@ -26,10 +26,11 @@ from timely_spark.queries.sorting import Order, ranks
 from timely_spark.queries.statistics import MOMENTS, PAIRS, lists_or_null, mode, moments, pairs, percentile
 from timely_spark.sql.lists import lists_of
 from timely_spark.sql.plain import checked_decimals, rounded_quotient, too_many_digits, unscaled, wide
-from timely_spark.sql.types import has_map
+from timely_spark.sql.types import array_of, has_map
 from timely_spark.state.arrow import Longs
 
 _ALWAYS = f"{DIFF}_always"
+_BITS = {"bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor}
 
 
 # -- the types of results ------------------------------------------------------------------------------------
@@ -53,10 +54,6 @@ def _double(kind: pa.DataType) -> pa.DataType | None:
     return pa.float64() if _sum_type(kind) is not None else None
 
 
-def _same(kind: pa.DataType) -> pa.DataType:
-    return kind
-
-
 def _ordered(kind: pa.DataType) -> pa.DataType | None:
     return None if has_map(kind) else kind
 
@@ -65,55 +62,22 @@ def _boolean(kind: pa.DataType) -> pa.DataType | None:
     return pa.bool_() if pa.types.is_boolean(kind) or pa.types.is_null(kind) else None
 
 
-def _integer(kind: pa.DataType) -> pa.DataType | None:
-    return kind if pa.types.is_integer(kind) else None
-
-
-def _long(_: pa.DataType) -> pa.DataType:
-    return pa.int64()
-
-
-def _list(kind: pa.DataType) -> pa.DataType:
-    return pa.list_(pa.field("element", kind))
-
-
-def _set(kind: pa.DataType) -> pa.DataType | None:
-    return None if has_map(kind) else _list(kind)
-
-
-def _text(kind: pa.DataType) -> pa.DataType | None:
-    return kind if kind in {pa.string(), pa.binary()} else None
-
-
 #: by function the number of arguments that are columns, and the type of the result from that of the first
 TYPES: dict[str, tuple[int, Callable[[pa.DataType], pa.DataType | None]]] = {
-    "count": (1, _long),
+    **dict.fromkeys(("count", "approx_count_distinct"), (1, lambda _: pa.int64())),
     "count_if": (1, lambda kind: pa.int64() if _boolean(kind) else None),
-    "sum": (1, _sum_type),
-    "avg": (1, _average_type),
-    "min": (1, _ordered),
-    "max": (1, _ordered),
-    "try_sum": (1, _sum_type),
-    "try_avg": (1, _average_type),
-    **dict.fromkeys(MOMENTS, (1, _double)),
+    **dict.fromkeys(("sum", "try_sum"), (1, _sum_type)),
+    **dict.fromkeys(("avg", "try_avg"), (1, _average_type)),
+    **dict.fromkeys(("min", "max", "approx_percentile"), (1, _ordered)),
+    **dict.fromkeys((*MOMENTS, "percentile", "percentile_disc", "median"), (1, _double)),
     **dict.fromkeys(PAIRS, (2, _double)),
-    **dict.fromkeys(("bit_and", "bit_or", "bit_xor"), (1, _integer)),
-    "mode": (1, _same),
-    "bool_and": (1, _boolean),
-    "bool_or": (1, _boolean),
-    "any_value": (1, _same),
-    "first": (1, _same),
-    "last": (1, _same),
-    "min_by": (2, _same),
-    "max_by": (2, _same),
-    "collect_list": (1, _list),
-    "collect_set": (1, _set),
-    "approx_count_distinct": (1, _long),
-    "percentile": (1, _double),
-    "percentile_disc": (1, _double),
-    "approx_percentile": (1, _ordered),
-    "median": (1, _double),
-    "string_agg": (1, _text),
+    **dict.fromkeys(_BITS, (1, lambda kind: kind if pa.types.is_integer(kind) else None)),
+    **dict.fromkeys(("bool_and", "bool_or"), (1, _boolean)),
+    **dict.fromkeys(("mode", "any_value", "first", "last"), (1, lambda kind: kind)),
+    **dict.fromkeys(("min_by", "max_by"), (2, lambda kind: kind)),
+    "collect_list": (1, array_of),
+    "collect_set": (1, lambda kind: None if has_map(kind) else array_of(kind)),
+    "string_agg": (1, lambda kind: kind if kind in {pa.string(), pa.binary()} else None),
 }
 
 
@@ -311,9 +275,6 @@ def _bits(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     if len(present):
         bits[present], missing[present] = _BITS[call.function].reduceat(values, records.firsts), False
     return pa.array(bits, mask=missing).cast(call.type)
-
-
-_BITS = {"bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor}
 
 
 def _tried(call: AggregateFunction, groups: GroupRecords) -> pa.Array:

@@ -24,6 +24,8 @@ from timely_spark.sql.types import array_of, has_map, is_atomic, is_number, name
 
 #: the aggregates that may be told to ignore nulls
 _NULLS_COUNT = {"first", "last", "any_value", "collect_list", "collect_set"}
+#: the aggregates whose values may have an order
+_ORDERED = {"first", "last", "any_value", "collect_list", "collect_set", "string_agg"}
 #: as whose columns subqueries read the aggregates of the block around them
 OWN = "aggregates of the query"
 
@@ -205,7 +207,9 @@ class Aggregating(Joins):
         """A key of GROUP BY as a tree: an expression, the number of a selected one, or its alias."""
         if (place := calls.place_of(node)) is not None:
             if not 0 <= place < len(items):
-                raise self.binder.refuse(node, f"GROUP BY {node.this}", f"there are {len(items)} columns.")
+                raise self.binder.refuse(
+                    node, f"GROUP BY {node.this}", f"write a number from 1 to {len(items)}."
+                )
             node = items[place][1]
         alias = self._alias_expanded(node)
         if calls.has_query(alias) and not self.is_named(node, self.names):
@@ -283,6 +287,7 @@ class Aggregating(Joins):
                 tree = exp.Case(ifs=[exp.If(this=condition.copy(), true=tree)])
             return add(self.final(tree))
 
+        self._check_order(one, shown)
         inputs, kind = self._typed(node, one, [read(argument_tree) for argument_tree in one.arguments])
         if one.filter is not None and one.function in {"first", "last"}:  # which do not pass over nulls
             inputs = [*inputs, exp.Boolean(this=True)]
@@ -298,6 +303,16 @@ class Aggregating(Joins):
             options,
             order,
         )
+
+    def _check_order(self, one: calls.AggregateCall, shown: str) -> None:
+        """Refuse an order that says nothing, or of which distinct values have several."""
+        own = [each for tree in one.arguments for each in (tree, tree.this)]  # also before a cast
+        if one.order and one.function not in _ORDERED:
+            hint = "leave it out, as the order of its values says nothing."
+            raise self.binder.refuse(one.order[0], f"ORDER BY in {shown}", hint)
+        if (one.distinct or one.function == "collect_set") and any(by.this not in own for by in one.order):
+            hint = "order by the argument, or leave DISTINCT out."
+            raise self.binder.refuse(one.order[0], f"{shown} of DISTINCT values in another order", hint)
 
     def _refuse_outer(self, node: Any, shown: str, arguments: Sequence[Any]) -> None:
         """Refuse an aggregate that reads columns of the query around alone: SQL takes it for one of that.
@@ -325,7 +340,7 @@ class Aggregating(Joins):
             arguments = _counted(one, arguments)
         many, typed = TYPES[one.function]
         shown = calls.function_name(one.node)
-        if one.function != "count" and len(arguments) != many:
+        if len(arguments) != many if one.function != "count" else not any(one.node.iter_expressions()):
             raise self.binder.refuse(node, f"{one.function} of {len(arguments)} arguments", f"give {many}.")
         if not arguments:
             return arguments, pa.int64()

@@ -17,7 +17,6 @@ from timely_spark.queries.relations import (
     Concat,
     ConstantRows,
     Distinct,
-    Limit,
     Projection,
     Relation,
     RelationJoin,
@@ -29,6 +28,8 @@ from timely_spark.sql.parse import exp
 from timely_spark.sql.types import name_of
 from timely_spark.sql.users import USER_FUNCTIONS
 
+#: the clauses by which rows are chosen in an order
+ORDERS = ("order", "limit", "offset")
 #: The one row of a query without tables.
 UNIT = ConstantRows(pa.schema({"one": pa.int64()}), ((0,),))
 
@@ -206,16 +207,16 @@ class Binder:
         self, node: Any, views: Views, around: VisibleColumns | None, domain: Domain | None
     ) -> BoundQuery:
         """`UNION`, `INTERSECT` or `EXCEPT`."""
-        sides = [self.query(one, views, around, domain) for one in (node.left, node.right)]
         if node.args.get("by_name"):
             raise self.refuse(node, "UNION BY NAME", "list the columns of both sides in one order.")
-        left, right = self.aligned(node, sides)
-        distinct = bool(node.args.get("distinct"))
+        trees, distinct = _sides(node), bool(node.args.get("distinct"))
+        sides = self.aligned(trees, [self.query(one, views, around, domain) for one in trees])
+        left, right = sides[0], sides[-1]
         if distinct or not isinstance(node, exp.Union):
             self.refuse_maps(node, left.relation, left.columns)
         if isinstance(node, exp.Union):
-            both = Concat((left.relation, right.relation))
-            return replace(left, relation=Distinct(both) if distinct else both, single=False)
+            every = Concat(tuple(one.relation for one in sides))
+            return replace(left, relation=Distinct(every) if distinct else every, single=False)
         operation: Any = "intersect" if isinstance(node, exp.Intersect) else "subtract"
         relation = Compared(left.relation, right.relation, operation, not distinct)
         return replace(left, relation=relation, single=False)
@@ -229,20 +230,20 @@ class Binder:
                 hint = f"write {'GROUP BY ALL, or ' if what == 'compared' else ''}map_entries(...)."
                 raise self.refuse(node, f"rows are {what} by {name}, which has a map", hint)
 
-    def aligned(self, node: Any, sides: Sequence[BoundQuery]) -> list[BoundQuery]:
-        """Several queries with the first one's columns, of common types."""
+    def aligned(self, nodes: Sequence[Any], sides: Sequence[BoundQuery]) -> list[BoundQuery]:
+        """Several queries, with their trees, as ones with the first one's columns, of common types."""
         first = sides[0]
-        for other in sides[1:]:
+        for node, other in zip(nodes, sides, strict=True):
             if len(other.columns) != len(first.columns):
                 problem = f"the sides have {len(first.columns)} and {len(other.columns)} columns"
-                raise self.refuse(node.right, problem, "select as many columns on both sides.")
+                raise self.refuse(node, problem, "select as many columns on both sides.")
         kinds = []
         for number, column_types in enumerate(zip(*(one.types for one in sides), strict=True)):
             kind = types.common_of(column_types)
             if kind is None:
                 shown = " and ".join(dict.fromkeys(map(name_of, column_types)))
                 problem = f"column {number + 1} ({first.names[number]}) is {shown}"
-                raise self.refuse(node.right, problem, "cast one side.")
+                raise self.refuse(nodes[-1], problem, "cast one side.")
             kinds.append(kind)
         fresh = Fresh()
         names = [fresh.name(one) for one in first.names]
@@ -257,28 +258,6 @@ class Binder:
         return queries
 
     # -- order and limit -------------------------------------------------------------------------------------
-
-    def ordered(self, node: Any, answer: BoundQuery) -> BoundQuery:
-        """A set operation with `ORDER BY` and `LIMIT`, which name its columns."""
-        count, offset = self.limits(node)
-        order = node.args.get("order")
-        by = []
-        for one in orders_of(order, len(answer.columns)):
-            if isinstance(one.this, exp.Literal) and not one.this.is_string:
-                place = int(one.this.this) - 1
-            else:
-                places = [n for n, name in enumerate(answer.names) if name.lower() == one.this.name.lower()]
-                place = places[0] if places and isinstance(one.this, exp.Column) else -1
-            if not 0 <= place < len(answer.columns):
-                raise self.refuse(one, f"ORDER BY {one.this}", "name a column of the result, or its number.")
-            self.refuse_maps(one, answer.relation, [answer.columns[place]], "ordered")
-            by.append(ordering(answer.columns[place], one))
-        if count is None and not offset:
-            if order is not None:
-                self.notes.append(ORDERED)
-            return answer
-        relation = Limit(answer.relation, answer.outer, tuple(by), count, offset)
-        return replace(answer, relation=relation, single=False)
 
     def limits(self, node: Any) -> tuple[int | None, int]:
         """The numbers of `LIMIT` and `OFFSET`."""
@@ -323,6 +302,23 @@ def named_rows(node: Any) -> Any:
         ),
     )
     return rows
+
+
+def _sides(node: Any) -> list[Any]:
+    """The sides of a set operation: of `a UNION b UNION c` all."""
+    distinct, sides = node.args.get("distinct"), [node.right]
+    while isinstance(node, exp.Union) and isinstance(node.left, exp.Union):
+        inner = node.left
+        if has_clauses(inner) or inner.args.get("by_name") or (inner.args.get("distinct") and not distinct):
+            break
+        node = inner
+        sides.append(node.right)
+    return [node.left, *sides[::-1]]
+
+
+def has_clauses(node: Any) -> bool:
+    """Whether a set operation, or a query in parentheses, has clauses of its own."""
+    return any(node.args.get(one) for one in (*ORDERS, "with_"))
 
 
 def frozen(value: Any) -> Any:

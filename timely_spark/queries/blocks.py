@@ -10,23 +10,10 @@ import pyarrow as pa
 from timely_spark.errors import SqlError
 from timely_spark.queries import calls
 from timely_spark.queries.aggregating import Aggregating, with_own_aggregates
-from timely_spark.queries.binder import (
-    ORDERED,
-    BoundQuery,
-    column_node,
-    ordering,
-    orders_of,
-)
+from timely_spark.queries.binder import ORDERED, BoundQuery, column_node, ordering, orders_of
 from timely_spark.queries.frames import frame_of
 from timely_spark.queries.generators import is_generator
-from timely_spark.queries.relations import (
-    Distinct,
-    Limit,
-    Projection,
-    Relation,
-    Window,
-    selected,
-)
+from timely_spark.queries.relations import Distinct, Limit, Projection, Relation, Window, selected
 from timely_spark.queries.scopes import Fresh, VisibleColumns, in_star_order
 from timely_spark.sql import parse
 from timely_spark.sql.binder import near
@@ -239,9 +226,6 @@ class Block(Aggregating):
         limits = count is not None or offset > 0
         before = self.relation
         by = self._order_of(order, items, trees) if order is not None else []
-        if order is not None and not limits:  # its names were checked, and it orders nothing
-            binder.notes.append(ORDERED)
-            by, self.relation = [], before
         schema = self.relation.schema
         fresh = Fresh()
         names = [alias or _name_of(expression) for alias, expression in items]
@@ -265,6 +249,9 @@ class Block(Aggregating):
             raise binder.refuse(order, "ORDER BY of a column that DISTINCT drops", hint)
         relation: Relation = Projection(self.relation, (*columns, *outer, *more))
         binder.refuse_maps(order, relation, [one.column for one in orders], "ordered")
+        if order is not None and not limits:  # it was checked, and orders nothing
+            binder.notes.append(ORDERED)
+            more, relation = [], Projection(before, (*columns, *outer))
         if distinct is not None:
             relation = Distinct(relation)
         if limits:
@@ -307,7 +294,7 @@ class Block(Aggregating):
             if place is not None:
                 if not 0 <= place < len(items):
                     raise self.binder.refuse(
-                        one, f"ORDER BY {ordered.this}", f"there are {len(items)} columns."
+                        one, f"ORDER BY {ordered.this}", f"write a number from 1 to {len(items)}."
                     )
             elif isinstance(ordered, exp.Column) and not ordered.table:
                 place = outputs.get(ordered.name.lower())

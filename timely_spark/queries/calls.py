@@ -11,64 +11,21 @@ from timely_spark.sql.parse import exp
 
 #: The aggregates by sqlglot's classes; and by the names that it leaves as they are.
 AGGREGATES = {
-    "Count": "count",
-    "CountIf": "count_if",
-    "Sum": "sum",
-    "Avg": "avg",
-    "Min": "min",
-    "Max": "max",
-    "Stddev": "stddev",
-    "StddevSamp": "stddev",
-    "StddevPop": "stddev_pop",
-    "Variance": "variance",
-    "VariancePop": "var_pop",
-    "Skewness": "skewness",
-    "Kurtosis": "kurtosis",
-    "RegrCount": "count",
-    "RegrAvgx": "avg",
-    "RegrAvgy": "avg",
-    "RegrSxx": "regr_sxx",
-    "RegrSyy": "regr_syy",
-    "RegrSxy": "regr_sxy",
-    "RegrSlope": "regr_slope",
-    "RegrIntercept": "regr_intercept",
-    "RegrR2": "regr_r2",
-    "BitwiseAndAgg": "bit_and",
-    "BitwiseOrAgg": "bit_or",
-    "BitwiseXorAgg": "bit_xor",
-    "Mode": "mode",
-    "LogicalAnd": "bool_and",
-    "LogicalOr": "bool_or",
-    "AnyValue": "any_value",
-    "First": "first",
-    "FirstValue": "first",
-    "Last": "last",
-    "LastValue": "last",
-    "ArgMin": "min_by",
-    "ArgMax": "max_by",
-    "ArrayAgg": "collect_list",
-    "ArrayUniqueAgg": "collect_set",
-    "ApproxDistinct": "approx_count_distinct",
-    "Quantile": "percentile",
-    "ApproxQuantile": "approx_percentile",
-    "PercentileCont": "percentile",
-    "PercentileDisc": "percentile_disc",
-    "Median": "median",
-    "GroupConcat": "string_agg",
-}
-NAMED = {
-    "every": "bool_and",
-    "some": "bool_or",
-    "mean": "avg",
-    "std": "stddev",
-    "percentile": "percentile",
-    "max_by": "max_by",
-    "min_by": "min_by",
-    "corr": "corr",
-    "covar_pop": "covar_pop",
-    "covar_samp": "covar_samp",
-    "try_sum": "try_sum",
-    "try_avg": "try_avg",
+    "Count": "count", "CountIf": "count_if", "Sum": "sum", "Avg": "avg", "Min": "min", "Max": "max",
+    "Stddev": "stddev", "StddevSamp": "stddev", "StddevPop": "stddev_pop", "Variance": "variance",
+    "VariancePop": "var_pop", "Skewness": "skewness", "Kurtosis": "kurtosis", "RegrCount": "count",
+    "RegrAvgx": "avg", "RegrAvgy": "avg", "RegrSxx": "regr_sxx", "RegrSyy": "regr_syy", "RegrSxy": "regr_sxy",
+    "RegrSlope": "regr_slope", "RegrIntercept": "regr_intercept", "RegrR2": "regr_r2",
+    "BitwiseAndAgg": "bit_and", "BitwiseOrAgg": "bit_or", "BitwiseXorAgg": "bit_xor", "Mode": "mode",
+    "LogicalAnd": "bool_and", "LogicalOr": "bool_or", "AnyValue": "any_value", "First": "first",
+    "FirstValue": "first", "Last": "last", "LastValue": "last", "ArgMin": "min_by", "ArgMax": "max_by",
+    "ArrayAgg": "collect_list", "ArrayUniqueAgg": "collect_set", "ApproxDistinct": "approx_count_distinct",
+    "Quantile": "percentile", "ApproxQuantile": "approx_percentile", "PercentileCont": "percentile",
+    "PercentileDisc": "percentile_disc", "Median": "median", "GroupConcat": "string_agg",
+}  # fmt: skip
+NAMED = {"every": "bool_and", "some": "bool_or", "mean": "avg", "std": "stddev"} | {
+    name: name
+    for name in ("percentile", "max_by", "min_by", "corr", "covar_pop", "covar_samp", "try_sum", "try_avg")
 }
 #: those with a share
 PERCENTILES = {"percentile", "percentile_disc", "approx_percentile"}
@@ -78,20 +35,10 @@ BESTS = {"min_by", "max_by"}
 KNOWN_AGGREGATES = {"count_min_sketch", "histogram_numeric", "hll_sketch_agg"}
 #: Functions that only windows have, by sqlglot's classes and by name.
 RANKINGS = {
-    "RowNumber": "row_number",
-    "Rank": "rank",
-    "DenseRank": "dense_rank",
-    "PercentRank": "percent_rank",
-    "CumeDist": "cume_dist",
-    "Ntile": "ntile",
-    "Lag": "lag",
-    "Lead": "lead",
-    "FirstValue": "first_value",
-    "LastValue": "last_value",
-    "First": "first_value",
-    "Last": "last_value",
-    "NthValue": "nth_value",
-}
+    "RowNumber": "row_number", "Rank": "rank", "DenseRank": "dense_rank", "PercentRank": "percent_rank",
+    "CumeDist": "cume_dist", "Ntile": "ntile", "Lag": "lag", "Lead": "lead", "FirstValue": "first_value",
+    "LastValue": "last_value", "First": "first_value", "Last": "last_value", "NthValue": "nth_value",
+}  # fmt: skip
 RANKING_NAMES = set(RANKINGS.values())
 
 

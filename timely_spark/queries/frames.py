@@ -57,6 +57,7 @@ def frame_of(
     if ignores and name not in {*_PLACES, "lag", "lead"}:
         raise binder.refuse(node, f"{name} IGNORE NULLS", "drop the nulls in a subquery first.")
     unit, low, high = _frame(block, node, spec, by)
+    zone = binder.zone if unit in {"distance", "months"} else "UTC"
     framed = spec is not None and (name in {"lag", "lead"} or (unit, low, high) != ("rows", None, 0))
     if framed and name in calls.RANKING_NAMES - _PLACES:
         raise binder.refuse(node, f"{name} of a frame", "leave the frame out: it reads its partition.")
@@ -66,14 +67,15 @@ def frame_of(
 
     if name in TYPES:
         one = block.aggregate_function(node.this, block.rewritten, add)
-        return tuple(partition), by, _of_aggregate(one, by, (unit, low, high))
+        frame = _of_aggregate(one, by, (unit, low, high))
+        return tuple(partition), by, replace(frame, zone=zone)
     arguments, options = _arguments(block, call, name)
     if condition is not None and name in _PLACES:
         arguments.append(block.rewritten(condition))
     columns = tuple(map(add, arguments))
     kinds = dict.fromkeys(_COUNTS, pa.int32()) | dict.fromkeys(_SHARES, pa.float64())
     result = kinds[name] if name in kinds else block.relation.schema.field(columns[0]).type
-    return tuple(partition), by, Frame(name, columns, result, options, unit, low, high, ignores)
+    return tuple(partition), by, Frame(name, columns, result, options, unit, low, high, ignores, zone)
 
 
 def _name_of(call: Any) -> str | None:
@@ -122,24 +124,26 @@ def _arguments(block: Aggregating, call: Any, name: str) -> tuple[list[Any], tup
         return [], ()
     this = call.args.get("this") if not isinstance(call, exp.Anonymous) else None
     this = this.this if isinstance(this, exp.IgnoreNulls | exp.Paren) else this
-    arguments = [one for one in (this, *call.expressions) if isinstance(one, exp.Expression)]
+    parts = (this, *call.expressions, call.args.get("offset"), call.args.get("default"))
+    arguments = [one for one in parts if isinstance(one, exp.Expression)]
+    least, most = {"ntile": (0, 1), "nth_value": (2, 2), "lag": (1, 3), "lead": (1, 3)}.get(name, (1, 1))
+    if not least <= len(arguments) <= most:
+        raise binder.refuse(call, f"{name} of {len(arguments)} arguments", f"give {least}.")
     if name in {"ntile", "nth_value"}:
-        *values, number = [*arguments, call.args["offset"]] if call.args.get("offset") else arguments
+        *values, number = arguments or [exp.Literal.number(1)]
         place = binder.constant(number, name)
         if not isinstance(place, int) or place < 1:
             raise binder.refuse(call, f"{name} of {place}", "give a number of at least 1.")
         return [block.rewritten(one) for one in values], (place,)
     if name in {"lag", "lead"}:
-        more = [call.args.get("offset"), call.args.get("default"), *arguments[1:]]
-        offset, default = [*(one for one in more if one is not None), None, None][:2]
         value = block.rewritten(arguments[0])
-        by = 1 if offset is None else binder.constant(offset, name)
+        by = binder.constant(arguments[1], name) if len(arguments) > 1 else 1
         if not isinstance(by, int) or isinstance(by, bool):
             raise binder.refuse(call, f"{name} by {by}", "give a whole number of rows.")
-        if default is None:
+        if len(arguments) < 3:
             return [value], (by,)
         kind = binder.bound(block.final(value), block.relation.schema).type
-        return [value, cast_to(block.rewritten(default), kind)], (by,)
+        return [value, cast_to(block.rewritten(arguments[2]), kind)], (by,)
     return [block.rewritten(arguments[0])], ()
 
 

@@ -7,7 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.queries import calls
-from timely_spark.queries.binder import UNIT, BoundQuery, Domain, Views, column_node, named_rows, written_name
+from timely_spark.queries.binder import (
+    UNIT,
+    BoundQuery,
+    Domain,
+    Views,
+    column_node,
+    has_clauses,
+    named_rows,
+    written_name,
+)
 from timely_spark.queries.generators import (
     GENERATORS,
     Generated,
@@ -19,13 +28,7 @@ from timely_spark.queries.generators import (
 )
 from timely_spark.queries.pivots import pivoted
 from timely_spark.queries.relations import Projection, Relation, RelationJoin
-from timely_spark.queries.scopes import (
-    Correlated,
-    FromItem,
-    NamedColumn,
-    VisibleColumns,
-    in_star_order,
-)
+from timely_spark.queries.scopes import Correlated, FromItem, NamedColumn, VisibleColumns, in_star_order
 from timely_spark.queries.subqueries import Subqueries
 from timely_spark.sql import parse
 from timely_spark.sql.binder import near
@@ -97,7 +100,7 @@ class FromItems(Subqueries):
 
     def derived(self, node: Any) -> FromItem:
         """A subquery in `FROM`. It reads tables, and in a subquery columns of the blocks around that."""
-        query = node.this if isinstance(node, exp.Subquery) and not _has_more(node) else node
+        query = node.this if isinstance(node, exp.Subquery) and not has_clauses(node) else node
         try:
             return self.source_of(node, self.binder.query(query, self.views, self.around), node.alias)
         except Correlated:
@@ -173,9 +176,12 @@ class FromItems(Subqueries):
 
     def _view(self, node: Any) -> Any:
         name = written_name(node)
-        views = {one.lower(): view for one, view in self.views.items()}
-        if name.lower() in views:
-            return views[name.lower()]
+        matches = [one for one in self.views if one.lower() == name.lower()]
+        if len(matches) > 1:
+            hint = "give one of them another name: names are the same in any case."
+            raise self.binder.refuse(node, f"{name} may be {' or '.join(matches)}", hint)
+        if matches:
+            return self.views[matches[0]]
         names = sorted(self.views)
         hint = near(name, names) or f"the tables are {', '.join(names) or 'none'}."
         around = node.find_ancestor(exp.CTE)
@@ -188,7 +194,7 @@ class FromItems(Subqueries):
     def lateral(self, node: Any, left: FromItem, side: str, join: Any) -> FromItem:
         """A subquery that reads the tables before it."""
         query = node.this if isinstance(node, exp.Lateral) else node
-        query = query.this if isinstance(query, exp.Subquery) and not _has_more(query) else query
+        query = query.this if isinstance(query, exp.Subquery) and not has_clauses(query) else query
         on = join.args.get("on")
         if isinstance(on, exp.Boolean) and on.this:
             on = None
@@ -270,8 +276,3 @@ def _with_names(names: Sequence[str]) -> Any:
 
 def _is_range(node: Any) -> bool:
     return type(node).__name__ == "Anonymous" and node.name.lower() == "range"
-
-
-def _has_more(node: Any) -> bool:
-    """Whether a subquery in parentheses has clauses of its own."""
-    return any(node.args.get(one) for one in ("limit", "offset", "order", "with_"))

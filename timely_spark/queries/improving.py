@@ -9,14 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from timely_spark.queries.relations import (
-    Aggregation,
-    Named,
-    Projection,
-    Relation,
-    RelationJoin,
-    Selection,
-)
+from timely_spark.queries.relations import Aggregation, Named, Projection, Relation, RelationJoin, Selection
 from timely_spark.sql.terms import ColumnValue, FunctionCall, Logical, Term
 
 #: as the kept values improve it falls (-1), stays (0), or rises (1); None if it may do either

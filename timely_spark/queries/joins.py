@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -169,6 +170,8 @@ class Joins(FromItems):
             raise self.binder.refuse(node.this, f"{kind or node.method} JOIN", "use Collection.asof_join.")
         right = node.this
         if isinstance(right, exp.Lateral) or (isinstance(right, exp.Subquery) and right.args.get("lateral")):
+            if node.args.get("using") or node.method:
+                raise self.binder.refuse(right, "USING, or NATURAL, with LATERAL", "write ON a.x = b.x.")
             return [self.lateral(right, self.connected(parts, early), side, node)], [], later
         if isinstance(right, exp.Unnest):
             hint = "write LATERAL VIEW explode(...) t AS column."
@@ -364,23 +367,16 @@ class Joins(FromItems):
         return {self.final_name(one.name) for one in tree.find_all(exp.Column)}
 
     def _keys(self, left: FromItem, right: FromItem, conditions: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
-        """The equalities between two relations: each with the sides' expressions."""
-        keys = []
-        for one in conditions:
-            bare = _bare(one)
-            if not isinstance(bare, exp.EQ):
-                continue
-            a, b = bare.this, bare.expression
-            for x, y in ((a, b), (b, a)):
-                left_columns, right_columns = self._used(x), self._used(y)
-                if (
-                    left_columns
-                    and right_columns
-                    and left_columns <= left.columns
-                    and right_columns <= right.columns
-                ):
-                    keys.append((one, x, y))
-                    break
+        """The equalities between two relations, with the expressions of both: `<=>` if there is no `=`."""
+        keys: list[tuple[Any, Any, Any]] = []
+        for kind in (exp.EQ, exp.NullSafeEQ):
+            for one in [] if keys else conditions:
+                bare = _bare(one)
+                sides = (bare.this, bare.expression) if isinstance(bare, kind) else ()
+                for x, y in (sides, sides[::-1]) if sides else ():
+                    if _within(self._used(x), left) and _within(self._used(y), right):
+                        keys.append((one, x, y))
+                        break
         return keys
 
     def _key_columns(
@@ -420,7 +416,10 @@ class Joins(FromItems):
         pairs = self._keys(left, right, conditions)
         left_rows, right_rows, keys = self._key_columns(left.relation, right.relation, pairs, copies=False)
         columns = (tuple(a for a, _ in keys), tuple(b for _, b in keys))
-        relation = RelationJoin(left_rows, right_rows, "inner", *columns, where=right.where)
+        null_safe = _null_safe(pairs, keys)
+        relation = RelationJoin(
+            left_rows, right_rows, "inner", *columns, null_safe=null_safe, where=right.where
+        )
         for a, b in keys:
             self.same[b] = a
         rest = _without_keys(conditions, pairs, keys)
@@ -471,22 +470,25 @@ class Joins(FromItems):
         pairs = self._keys(left, right, conditions)
         copies = how in {"left", "full"} or bool(domain)
         left_rows, right_rows, keys = self._key_columns(left.relation, right.relation, pairs, copies=copies)
-        residual = _without_keys(conditions, pairs, keys)
+        residual, null_safe = _without_keys(conditions, pairs, keys), _null_safe(pairs, keys)
         names = tuple(a for a, _ in keys), tuple(b for _, b in keys)
         both = FromItem(left_rows, [*left.entries, *right.entries], left.outer)
+        every_pair = partial(
+            self._all_pairs, both, right_rows, keys, domain, (residual, asked), null_safe=null_safe
+        )
         columns = [*left.relation.schema.names, *right.relation.schema.names]
         kind: Any = how
         if how in {"semi", "anti"}:
-            relation: Relation = RelationJoin(left_rows, right_rows, kind, names[0], names[1])
+            relation: Relation = RelationJoin(left_rows, right_rows, kind, *names, null_safe=null_safe)
             if residual or asked or domain:
-                pairs_of = self._all_pairs(both, right_rows, keys, domain, (residual, asked))
-                matched = _only(pairs_of, left.relation.schema.names)
+                matched = _only(every_pair(), left.relation.schema.names)
                 relation = Matched(left.relation, matched, present=how == "semi")
             return FromItem(_only(relation, left.relation.schema.names), left.entries, left.outer)
-        if keys and not residual and not asked and not domain:
-            relation = _only(RelationJoin(left_rows, right_rows, kind, names[0], names[1]), columns)
+        if keys and not (residual or asked or domain or (null_safe and how == "full")):
+            joined = RelationJoin(left_rows, right_rows, kind, *names, null_safe=null_safe)
+            relation = _only(joined, columns)
         else:
-            pairs_of = _only(self._all_pairs(both, right_rows, keys, domain, (residual, asked)), columns)
+            pairs_of = _only(every_pair(), columns)
             relation = self._by_matches(how, left.relation, right.relation, pairs_of, dict(domain))
         return FromItem(relation, both.entries, both.outer)
 
@@ -503,6 +505,8 @@ class Joins(FromItems):
         keys: Sequence[tuple[str, str]],
         domain: Sequence[tuple[str, str]],
         conditions: tuple[Sequence[Any], Sequence[Any]],
+        *,
+        null_safe: bool,
     ) -> Relation:
         """The pairs of two sides for which conditions hold.
 
@@ -511,9 +515,10 @@ class Joins(FromItems):
             right_input: the right side.
             domain: the columns of both sides that are of the domain; in these null equals null.
             conditions: further ones, and those with subqueries, which read the pairs.
+            null_safe: whether null equals null in keys, too.
         """
         residual, asked = conditions
-        for _, key in keys if domain else ():
+        for _, key in keys if domain and not null_safe else ():
             right_input = Selection(right_input, self._valid(key, right_input))
         by = [*keys, *domain]
         # the conditions may read the right keys, which a join drops
@@ -525,7 +530,7 @@ class Joins(FromItems):
             "inner",
             tuple(a for a, _ in by),
             tuple(new for _, new in copies),
-            null_safe=bool(domain),
+            null_safe=null_safe or bool(domain),
         )
         for one in residual:
             relation = self._filtered(relation, one)
@@ -571,6 +576,16 @@ def _without_keys(
     """The conditions that a join by keys leaves to filters: all, if not each equality is a key."""
     done = [one for one, _, _ in pairs] if len(keys) == len(pairs) else []
     return [one for one in conditions if one not in done]
+
+
+def _null_safe(pairs: Sequence[tuple[Any, Any, Any]], keys: Sequence[Any]) -> bool:
+    """Whether null equals null in the keys of equalities, which are all `<=>` or all `=`."""
+    return bool(keys) and isinstance(_bare(pairs[0][0]), exp.NullSafeEQ)
+
+
+def _within(columns: set[str], item: FromItem) -> bool:
+    """Whether an expression reads columns of one source alone, one at least."""
+    return bool(columns) and columns <= item.columns
 
 
 def _only(relation: Relation, names: Sequence[str]) -> Relation:

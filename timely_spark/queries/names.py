@@ -186,7 +186,7 @@ class BlockNames(ABC):
         return self._rebuilt(node, lambda one: self.plain(one, names))
 
     def _is_variable(self, node: Any) -> bool:
-        return node.name.lower() in self._variables and len(node.parts) == 1
+        return not node.meta.get("resolved") and node.parts[0].name.lower() in self._variables
 
     def _rebuilt(self, node: Any, each: Callable[[Any], Any]) -> Any:
         """A node whose children are rewritten; a lambda's variables are not columns."""

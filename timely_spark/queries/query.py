@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from timely_spark.queries.binder import Binder, BoundQuery, Domain, Views
+from timely_spark.queries.binder import ORDERS, Binder, BoundQuery, Domain, Views
 from timely_spark.queries.blocks import Block
 from timely_spark.queries.recursion import with_queries
 from timely_spark.queries.scopes import VisibleColumns
@@ -32,13 +32,26 @@ class QueryBinder(Binder):
             match node:
                 case exp.Select():
                     return Block(self, node, views, around, domain).answer()
+                case exp.SetOperation() | exp.Subquery() if any(node.args.get(one) for one in ORDERS):
+                    return Block(self, _as_block(node), views, around, domain).answer()
                 case exp.SetOperation():
-                    return self.ordered(node, self.compared(node, views, around, domain))
+                    return self.compared(node, views, around, domain)
                 case exp.Subquery():
-                    return self.ordered(node, self.query(node.this, views, around, domain))
+                    return self.query(node.this, views, around, domain)
                 case exp.Values():
                     return self.with_values(node, domain)
                 case exp.Table():
                     return Block(self, exp.select("*").from_(node), views, around, domain).answer()
         text = node.sql(dialect=parse.dialect()) if isinstance(node, exp.Expression) else str(node)
         raise self.refuse(node, f"{text.split()[0]} is not a query", "write SELECT, VALUES or WITH.")
+
+
+def _as_block(node: Any) -> exp.Select:
+    """A set operation, or a query in parentheses, that is ordered, as a block over it."""
+    tree = node.copy()
+    clauses = {one: tree.args.pop(one, None) for one in ORDERS}
+    tree.set("with_", None)
+    block = exp.select("*").from_(tree if isinstance(tree, exp.Subquery) else exp.Subquery(this=tree))
+    for one, clause in clauses.items():
+        block.set(one, clause)
+    return block

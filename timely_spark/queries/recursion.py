@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from timely_spark.queries.binder import UNIT, Binder, BoundQuery, View, Views
+from timely_spark.queries.binder import UNIT, Binder, BoundQuery, View, Views, has_clauses
 from timely_spark.queries.generators import Generated
 from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.improving import warn_of_dropped
@@ -160,11 +160,8 @@ def _view(binder: Binder, node: Any, views: Views, around: VisibleColumns | None
         answer = binder.query(node.this, views, around)
     except Correlated:
         return View(UNIT, (), (), (node, dict(views)))
-    names = node.args["alias"].columns
-    if names and len(names) != len(answer.columns):
-        problem = f"{node.alias} has {len(answer.columns)} columns, and {len(names)} names"
-        raise binder.refuse(names[0], problem, "name each column.")
-    return View(answer.relation, tuple(one.name for one in names) or answer.names, answer.columns)
+    names = binder.names_given(node.args["alias"], len(answer.columns)) or answer.names
+    return View(answer.relation, tuple(names), answer.columns)
 
 
 def _read(node: Any, queries: Mapping[str, Any]) -> list[str]:
@@ -225,7 +222,8 @@ class Loop:
         self.names = {one.alias.lower(): one for one in nodes}
         #: its names, and its place in the text: where a `WITH` is read twice, its loops are the same
         self.loop = f"{'_'.join(self.names)} {parse.start_of(nodes[0].args['alias'].this)}"
-        #: by name, the columns: their names and types
+        #: by name, the names of its columns in the text; and the columns of its relation
+        self.columns: dict[str, list[str]] = {}
         self.schemas: dict[str, pa.Schema] = {}
 
     @property
@@ -272,7 +270,7 @@ class Loop:
                 relation = Recursion(
                     self.loop, one.alias, names, tuple(starts), tuple(bodies), limit, on_limit
                 )
-            views[one.alias] = View(relation, tuple(self._column_names(one)), tuple(schema.names))
+            views[one.alias] = View(relation, tuple(self.columns[one.alias.lower()]), tuple(schema.names))
         return views
 
     # -- the parts of a body ---------------------------------------------------------------------------------
@@ -283,18 +281,18 @@ class Loop:
         if isinstance(body, exp.Union) and (ctes := body.args.get("with_")) is not None:
             inner = body.copy()
             inner.set("with_", None)
-            if not self._has_clauses(inner):
+            if not has_clauses(inner):
                 distinct, parts = self._parts_of(inner)
                 return distinct, [_with(ctes, one) for one in parts]
         return self._parts_of(body)
 
     def _parts_of(self, body: Any) -> tuple[bool | None, list[Any]]:
-        if not isinstance(body, exp.Union) or self._has_clauses(body):
+        if not isinstance(body, exp.Union) or has_clauses(body):
             return None, [body]
         distinct = bool(body.args.get("distinct"))
         parts: list[Any] = []
         for side in map(_bare, (body.left, body.right)):
-            inner = isinstance(side, exp.Union) and not self._has_clauses(side)
+            inner = isinstance(side, exp.Union) and not has_clauses(side)
             if inner and (distinct or not side.args.get("distinct")):
                 parts += self._parts(side)
             elif inner and _read(side, self.names):
@@ -306,25 +304,17 @@ class Loop:
 
     def _parts(self, node: Any) -> list[Any]:
         node = _bare(node)
-        if isinstance(node, exp.Union) and not self._has_clauses(node):
+        if isinstance(node, exp.Union) and not has_clauses(node):
             return [*self._parts(node.left), *self._parts(node.right)]
         return [node]
-
-    def _has_clauses(self, node: Any) -> bool:
-        return any(node.args.get(one) for one in ("limit", "order", "offset", "with_"))
 
     def _columns_view(self, node: Any) -> View:
         schema = self.schemas[node.alias.lower()]
         named = Named(schema, self.loop, node.alias)
-        return View(named, tuple(self._column_names(node)), tuple(schema.names))
-
-    def _column_names(self, node: Any) -> list[str]:
-        names = [one.name for one in node.args["alias"].columns]
-        return names or self._given[node.alias.lower()]
+        return View(named, tuple(self.columns[node.alias.lower()]), tuple(schema.names))
 
     def _infer(self, branches: Mapping[str, tuple[bool | None, list[Any]]]) -> None:
         """The columns of each name, by parts that read no name of unknown columns."""
-        self._given: dict[str, list[str]] = {}
         waiting = list(self.names)
         while waiting:
             before = len(waiting)
@@ -333,13 +323,10 @@ class Loop:
                 ready = ready or self._anchors_inside(branches[name][1], waiting)
                 if not ready:
                     continue
-                answers = self.binder.aligned(ready[0], [self._query(one) for one in ready])
+                answers = self.binder.aligned(ready, [self._query(one) for one in ready])
                 node = self.names[name]
-                self._given[name] = list(answers[0].names)
-                listed = self._column_names(node)
-                if len(listed) != len(answers[0].columns):
-                    problem = f"{node.alias} has {len(answers[0].columns)} columns, and {len(listed)} names"
-                    raise self.binder.refuse(node.args["alias"], problem, "name each column.")
+                listed = self.binder.names_given(node.args["alias"], len(answers[0].columns))
+                self.columns[name] = listed = listed or [*answers[0].names]
                 fresh = Fresh()
                 fields = [(fresh.name(c), kind) for c, kind in zip(listed, answers[0].types, strict=True)]
                 if any(pa.types.is_null(kind) for _, kind in fields):
@@ -559,9 +546,7 @@ def _paths(relation: Relation, loop: str) -> Iterator[tuple[Relation, int]]:
 
 
 def _bare(node: Any) -> Any:
-    while isinstance(node, exp.Subquery) and not any(
-        node.args.get(one) for one in ("limit", "order", "offset", "with_", "alias")
-    ):
+    while isinstance(node, exp.Subquery) and not has_clauses(node) and not node.alias:
         node = node.this
     return node
 

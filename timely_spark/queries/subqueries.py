@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.queries import calls
-from timely_spark.queries.binder import UNIT, BoundQuery, Domain, cast_to, column_node
+from timely_spark.queries.binder import UNIT, BoundQuery, Domain, cast_to, column_node, has_clauses
 from timely_spark.queries.generators import is_generator
 from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.names import BlockNames
@@ -98,14 +98,8 @@ class Subqueries(BlockNames):
     def _exists(self, query: Any, how: Any) -> None:
         answer, keys = self.answer_for_each(_without_limit(query))
         rows = self._renamed(answer.relation, answer.outer)
-        self.relation = RelationJoin(
-            self.relation,
-            rows,
-            how,
-            tuple(keys),
-            tuple(rows.schema.names[: len(keys)]),
-            null_safe=bool(keys),
-        )
+        names = tuple(rows.schema.names[: len(keys)])
+        self.relation = RelationJoin(self.relation, rows, how, tuple(keys), names, null_safe=bool(keys))
 
     def _among(self, node: Any) -> None:
         answer, keys = self.answer_for_each(_query(node))
@@ -169,7 +163,7 @@ class Subqueries(BlockNames):
             return self._count_positive(_query(node), node)
         if isinstance(node, exp.In):
             return self._membership(node)
-        query = node.this if isinstance(node, exp.Subquery) and not node.args.get("limit") else node
+        query = node.this if isinstance(node, exp.Subquery) and not has_clauses(node) else node
         if (inside := _expression_of(query)) is not None:
             return exp.Paren(this=self.rewritten(inside))
         answer, keys = self.answer_for_each(query)
@@ -301,7 +295,7 @@ def _expression_of(query: Any) -> Any:
 
 def _query(node: Any) -> Any:
     query = node.args.get("query") if isinstance(node, exp.In) else node.this
-    while isinstance(query, exp.Subquery) and not (query.args.get("limit") or query.args.get("with_")):
+    while isinstance(query, exp.Subquery) and not has_clauses(query):
         query = query.this
     return query
 

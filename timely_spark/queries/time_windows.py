@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.queries import calls
-from timely_spark.sql import parse
+from timely_spark.sql import literals, parse
 from timely_spark.sql.parse import exp
+from timely_spark.sql.types import INTERVAL
 
 if TYPE_CHECKING:
     from timely_spark.queries.binder import Binder
 
-_MICROSECONDS = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
-}
 NAME = "window"
 #: how the function is called where it is parsed: sqlglot takes `window(` after GROUP BY for a clause
 WINDOW = "w1ndow"
@@ -49,8 +40,8 @@ def with_time_windows(binder: Binder, node: Any) -> tuple[Any, Any]:
     if call.name.lower() == SESSION:
         return _with_sessions(binder, node, call)
     width, slide, start = (_microseconds(binder, call, place) for place in (1, 2, 3))
-    slide = slide or width
-    if not width or not 0 < slide <= width or not 2 <= len(call.expressions) <= 4:
+    slide = slide if len(call.expressions) > 2 else width
+    if not 0 < slide <= width or abs(start) >= slide or not 2 <= len(call.expressions) <= 4:
         hint = "write window(time, '10 minutes'), or window(time, '10 minutes', '5 minutes')."
         raise binder.refuse(call, "a window of another form", hint)
     time = call.expressions[0].sql(dialect=parse.dialect())
@@ -87,7 +78,7 @@ def _with_sessions(binder: Binder, node: Any, call: Any) -> tuple[Any, Any]:
     """
     gap = _microseconds(binder, call, 1)
     source, group = node.args.get("from_") or node.args.get("from"), node.args.get("group")
-    if len(call.expressions) != 2 or not gap:
+    if len(call.expressions) != 2 or gap <= 0:
         raise binder.refuse(call, "a session of another form", "write session_window(time, '10 minutes').")
     keys = [_meant(one, node.expressions) for one in group.expressions] if group is not None else []
     plain = group is not None and not any(group.args.get(one) for one in _SETS) and call in keys
@@ -143,8 +134,8 @@ def _microseconds(binder: Binder, call: Any, place: int) -> int:
     if len(call.expressions) <= place:
         return 0
     text = str(binder.constant(call.expressions[place], NAME))
-    parts = re.findall(r"(\d+)\s*([a-z]+?)s?\b", text.lower().removeprefix("interval"))
-    if not parts or any(unit not in _MICROSECONDS for _, unit in parts):
-        hint = f"write a number and one of {', '.join(_MICROSECONDS)}."
+    length = literals.interval_of(text)
+    if length is None or length.type != INTERVAL:
+        hint = "write a number and a unit, such as week, day, hour, minute, second or millisecond."
         raise binder.refuse(call.expressions[place], f"a window of {text!r}", hint)
-    return sum(int(number) * _MICROSECONDS[unit] for number, unit in parts)
+    return int(length.value)

@@ -25,7 +25,7 @@ from timely_spark.queries.aggregates import FUNCTIONS as AGGREGATES
 from timely_spark.queries.aggregates import digits_of, quotient
 from timely_spark.queries.groups import GroupRecords, as_doubles
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
-from timely_spark.sql.calendar import later, plus_months
+from timely_spark.sql.calendar import DAY, later, plus_months
 from timely_spark.sql.plain import checked_decimals, unscaled, wide
 from timely_spark.state.arrow import Longs, Mask
 from timely_spark.state.grouping import changes
@@ -53,6 +53,8 @@ class Frame:
     low: Bound = None
     high: Bound = 0
     ignore_nulls: bool = False
+    #: by whose calendar the days and months of a distance are, of times with a zone
+    zone: str = "UTC"
 
     def __str__(self) -> str:
         if self.function == GATHERED:
@@ -108,8 +110,8 @@ class Partitions:
             high = self.end if frame.high is None else self.peers_end
             return low, high
         if frame.unit in {"distance", "months"}:
-            low = self.begin if frame.low is None else self.near(frame.low, frame.unit, behind=False)
-            high = self.end if frame.high is None else self.near(frame.high, frame.unit, behind=True)
+            low = self.begin if frame.low is None else self.near(frame.low, frame, behind=False)
+            high = self.end if frame.high is None else self.near(frame.high, frame, behind=True)
             return low, np.maximum(low, high)
         low = self.begin if frame.low is None else np.clip(self.place + frame.low, self.begin, self.end)
         high = self.end if frame.high is None else np.clip(self.place + frame.high + 1, self.begin, self.end)
@@ -127,15 +129,16 @@ class Partitions:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         return values, np.where(valid, outside, -2 if by.nulls_first else 2)
 
-    def near(self, distance: float, unit: str, *, behind: bool) -> Longs:
+    def near(self, distance: float, frame: Frame, *, behind: bool) -> Longs:
         """For each row the first row of its partition at a distance or more; or the row behind the last."""
         values, outside = self.values
-        if unit == "months":
-            wanted: npt.NDArray[Any] = self._months_later(values, int(distance))
-        elif values.dtype == np.float64:
-            (by,) = self.order  # a sum of floats is a float
-            kind = self.table.schema.field(by.column).type.to_pandas_dtype()
-            wanted = (values.astype(kind) + kind(distance)).astype(np.float64)
+        kind = self.table.schema.field(self.order[0].column).type
+        zoned = pa.types.is_timestamp(kind) and kind.tz is not None and frame.zone != "UTC"
+        if frame.unit == "months" or zoned:
+            wanted: npt.NDArray[Any] = self._moved(values, int(distance), frame)
+        elif values.dtype == np.float64:  # a sum of floats is a float
+            number = kind.to_pandas_dtype()
+            wanted = (values.astype(number) + number(distance)).astype(np.float64)
         else:
             wanted = _added(values, int(distance))
         groups = np.cumsum(changes(numbers(self.table, GROUP)))
@@ -149,13 +152,18 @@ class Partitions:
         places[order[requested] - self.rows] = before[requested]
         return np.where(outside == 0, places, self.peers_end if behind else self.first_peer)
 
-    def _months_later(self, values: Longs, months: int) -> Longs:
-        """Dates and times some months further in the order."""
+    def _moved(self, values: Longs, distance: int, frame: Frame) -> Longs:
+        """Dates and times some months, or microseconds, further in the order, by the calendar of a zone."""
         (by,) = self.order
         kind = self.table.schema.field(by.column).type
-        times, months = (~values, -months) if by.descending else (values, months)
-        days = pa.types.is_date32(kind)
-        moved: Longs = plus_months(times, months) if days else later(times, kind.tz, months=months)
+        times, distance = (~values, -distance) if by.descending else (values, distance)
+        if pa.types.is_date32(kind):
+            moved: Longs = plus_months(times, distance)
+        elif frame.unit == "months":
+            moved = later(times, kind.tz and frame.zone, months=distance)
+        else:
+            days = int(distance / DAY)
+            moved = later(times, frame.zone, days=days) + (distance - days * DAY)
         return ~moved if by.descending else moved
 
 

@@ -81,8 +81,8 @@ class ExpressionBinder:
     step: str
     #: the columns that are read, in the order of the text
     columns: list[str] = field(default_factory=list)
-    #: the variables of the lambdas around a node
-    variables: dict[str, pa.DataType] = field(default_factory=dict)
+    #: by their names in small letters the variables of the lambdas around a node
+    variables: dict[str, Term] = field(default_factory=dict)
     #: by their ids the nodes that were written, which keeps them alive, with their texts
     _texts: dict[int, tuple[exp.Expression, str]] = field(default_factory=dict)
 
@@ -120,12 +120,8 @@ class ExpressionBinder:
 
     def named(self, node: exp.Expression, parts: Sequence[str]) -> Term:
         """A column, a variable of a lambda, or a field of one."""
-        variable = next((one for one in self.variables if one.lower() == parts[0].lower()), None)
-        if variable is not None:
-            term: Term = terms.ColumnValue(self.variables[variable], variable, self.variables[variable])
-            used = 1
-        else:
-            term, used = self._column(node, parts)
+        variable = None if node.meta.get("resolved") else self.variables.get(parts[0].lower())
+        term, used = self._column(node, parts) if variable is None else (variable, 1)
         for part in parts[used:]:
             term = self.field(node, term, part)
         return term

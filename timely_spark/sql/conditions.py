@@ -14,14 +14,7 @@ import pyarrow.compute as pc
 from timely_spark.sql.terms import ColumnValue, Constant, FunctionCall, Logical, Term
 from timely_spark.sql.types import is_atomic, is_float
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "=": eq,
-    "!=": ne,
-    "<": lt,
-    "<=": le,
-    ">": gt,
-    ">=": ge,
-}
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _TURNED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 

@@ -104,11 +104,14 @@ def bind(
 
 
 def by_name(schema: pa.Schema) -> Resolve:
-    """Find columns by their names: as they are written, or else in any case."""
-    names = {name.lower(): name for name in reversed(schema.names)}
+    """Find columns by their names: as they are written, or else in any case, if one alone is called so."""
+    names: dict[str, list[str]] = {}
+    for name in schema.names:
+        names.setdefault(name.lower(), []).append(name)
 
     def find(parts: Sequence[str]) -> tuple[str, int] | None:
-        name = parts[0] if parts[0] in schema.names else names.get(parts[0].lower())
-        return None if name is None else (name, 1)
+        matches = names.get(parts[0].lower(), [])
+        exact = [one for one in matches if one == parts[0]] or matches
+        return (exact[0], 1) if len(exact) == 1 else None
 
     return find

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +47,9 @@ def _dot(binder: ExpressionBinder, node: Any) -> Term:
 
 @syntax("Literal")
 def _literal(binder: ExpressionBinder, node: Any) -> Term:
-    return _made(binder, node, literals.text(node.this) if node.is_string else literals.number(node.this))
+    return _made(
+        binder, node, pa.scalar(node.this, pa.string()) if node.is_string else literals.number(node.this)
+    )
 
 
 def _made(binder: ExpressionBinder, node: Any, value: pa.Scalar | None) -> Term:
@@ -59,7 +61,7 @@ def _made(binder: ExpressionBinder, node: Any, value: pa.Scalar | None) -> Term:
 
 @syntax("RawString")
 def _raw_string(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.constant(literals.text(node.this))
+    return binder.constant(pa.scalar(node.this, pa.string()))
 
 
 @syntax("HexString")
@@ -108,23 +110,10 @@ def _negative(binder: ExpressionBinder, node: Any) -> Term:
 # -- arithmetic ----------------------------------------------------------------------------------------------
 
 _OPERATORS = {
-    "Mod": "%",
-    "IntDiv": "div",
-    "EQ": "=",
-    "NEQ": "!=",
-    "LT": "<",
-    "LTE": "<=",
-    "GT": ">",
-    "GTE": ">=",
-    "NullSafeEQ": "<=>",
-    "Not": "not",
-    "BitwiseAnd": "&",
-    "BitwiseOr": "|",
-    "BitwiseXor": "^",
-    "BitwiseNot": "~",
-    "BitwiseLeftShift": "shiftleft",
-    "BitwiseRightShift": "shiftright",
-}
+    "Mod": "%", "IntDiv": "div", "EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=",
+    "NullSafeEQ": "<=>", "Not": "not", "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^",
+    "BitwiseNot": "~", "BitwiseLeftShift": "shiftleft", "BitwiseRightShift": "shiftright",
+}  # fmt: skip
 
 
 @syntax(" ".join(_OPERATORS))
@@ -258,16 +247,24 @@ def _chosen(
     return terms.Case(otherwise.type, tuple(conditions), tuple(results), otherwise)
 
 
-@special("nvl2", 3, 3)
-def _nvl2(binder: ExpressionBinder, node: Any) -> Term:
-    subject, value, default = binder.many(node.expressions)
-    return _chosen(binder, node, [binder.call(node, "isnotnull", subject)], [value], default)
+_ZERO = terms.Constant(pa.int32(), pa.scalar(0, pa.int32()))
+#: functions that are CASE or a comparison: their names, how many arguments they take, and the term of these
+_OF_TERMS: tuple[tuple[str, int, Callable[..., Term]], ...] = (
+    ("nvl2", 3, lambda of, node, x, y, z: _chosen(of, node, [of.call(node, "isnotnull", x)], [y], z)),
+    ("nullif", 2, lambda of, node, x, y: _chosen(of, node, [of.call(node, "=", x, y)], [of.null], x)),
+    ("nullifzero", 1, lambda of, node, x: _chosen(of, node, [of.call(node, "=", x, _ZERO)], [of.null], x)),
+    ("zeroifnull", 1, lambda of, node, x: _first(of, node, [x, _ZERO])),
+    ("ifnull nvl", 2, lambda of, node, x, y: _first(of, node, [x, y])),
+    ("equal_null", 2, lambda of, node, x, y: of.call(node, "<=>", x, y)),
+)
 
 
-@special("nullif", 2, 2)
-def _nullif(binder: ExpressionBinder, node: Any) -> Term:
-    left, right = binder.many(node.expressions)
-    return _chosen(binder, node, [binder.call(node, "=", left, right)], [binder.null], left)
+def _of_terms(form: Callable[..., Term]) -> Callable[[ExpressionBinder, Any], Term]:
+    return lambda binder, node: form(binder, node, *binder.many(node.expressions))
+
+
+for _names, _many, _form in _OF_TERMS:
+    special(_names, _many, _many)(_of_terms(_form))
 
 
 @special("nanvl", 2, 2)
@@ -278,21 +275,7 @@ def _nanvl(binder: ExpressionBinder, node: Any) -> Term:
     return _chosen(binder, node, [binder.call(node, "isnan", left)], [right], left)
 
 
-@special("nullifzero", 1, 1)
-def _nullifzero(binder: ExpressionBinder, node: Any) -> Term:
-    (operand,) = binder.many(node.expressions)
-    zero = binder.constant(pa.scalar(0, pa.int32()))
-    return _chosen(binder, node, [binder.call(node, "=", operand, zero)], [binder.null], operand)
-
-
-@special("zeroifnull", 1, 1)
-def _zeroifnull(binder: ExpressionBinder, node: Any) -> Term:
-    (operand,) = binder.many(node.expressions)
-    return _first(binder, node, [operand, binder.constant(pa.scalar(0, pa.int32()))])
-
-
 @special("coalesce", 1)
-@special("ifnull nvl", 2, 2)
 def _coalesce(binder: ExpressionBinder, node: Any) -> Term:
     return _first(binder, node, binder.many(node.expressions))
 
@@ -300,11 +283,6 @@ def _coalesce(binder: ExpressionBinder, node: Any) -> Term:
 def _first(binder: ExpressionBinder, node: Any, values: Sequence[Term]) -> Term:
     choices = binder.together(node, values)
     return terms.Coalesce(choices[0].type, tuple(choices))
-
-
-@special("equal_null", 2, 2)
-def _equal_null(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.call(node, "<=>", *binder.many(node.expressions))
 
 
 @special("decode", 2)
@@ -391,9 +369,20 @@ def _escape(binder: ExpressionBinder, node: Any) -> Term:
 
 @syntax("Cast TryCast")
 def _cast(binder: ExpressionBinder, node: Any) -> Term:
-    safe = bool(node.args.get("safe"))
-    term = binder.cast(binder.bind(node.this), cast_type(binder, node), node, "try_cast" if safe else "cast")
+    name, kind = "try_cast" if node.args.get("safe") else "cast", cast_type(binder, node)
+    term = binder.cast(_counted(binder, node, binder.bind(node.this), kind), kind, node, name)
     return term if _is_suffixed(node.this) else _as_cast(term)
+
+
+def _counted(binder: ExpressionBinder, node: Any, term: Term, to: pa.DataType) -> Term:
+    """A difference of times as its seconds, and of dates as its days, where it is cast to a number."""
+    name = term.name if isinstance(term, terms.FunctionCall) else ""
+    if name in _COUNTED and (is_integral(to) or types.is_decimal(to)):
+        return binder.called(node, _COUNTED[name], [term])
+    return term
+
+
+_COUNTED = {"$time_between": "$of_seconds", "$days_between": "$of_days"}
 
 
 def _is_suffixed(node: Any) -> bool:
@@ -429,7 +418,7 @@ def _cast_call(binder: ExpressionBinder, node: Any) -> Term:
         **types.BY_NAME,
     }
     kind = kinds.get(name, types.timestamp(binder.zone))
-    return _as_cast(binder.cast(operand, kind, node))
+    return _as_cast(binder.cast(_counted(binder, node, operand, kind), kind, node))
 
 
 @special("try_to_date try_to_timestamp", 1, 2)
@@ -531,8 +520,8 @@ def _locate(binder: ExpressionBinder, node: Any) -> Term:
     place = binder.call(node, "$locate", part, text, *start)
     if not start:
         return place
-    zero = binder.constant(pa.scalar(0, pa.int32()))  # as Hive
-    return _chosen(binder, node, [binder.call(node, "isnull", start[0])], [zero], place)
+    # as Hive
+    return _chosen(binder, node, [binder.call(node, "isnull", start[0])], [_ZERO], place)
 
 
 @syntax("Overlay")

@@ -40,8 +40,17 @@ class Elements:
 
 def lists_of(values: pa.Array, sizes: Any, kind: pa.DataType | None = None) -> pa.Array:
     """Lists of elements that follow one another."""
-    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
-    return pa.ListArray.from_arrays(offsets, values, type=kind or pa.list_(pa.field("element", values.type)))
+    kind = kind or pa.list_(pa.field("element", values.type))
+    return pa.ListArray.from_arrays(_offsets(sizes), values, type=kind)
+
+
+def maps_of(keys: pa.Array, items: pa.Array, sizes: Any, kind: pa.DataType) -> pa.Array:
+    """Maps of entries that follow one another."""
+    return pa.MapArray.from_arrays(_offsets(sizes), keys, items, type=kind)
+
+
+def _offsets(sizes: Any) -> pa.Array:
+    return pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
 
 
 def part_of_lists(lists: pa.Array, begin: Any, end: Any) -> pa.Array:

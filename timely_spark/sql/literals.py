@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from timely_spark.errors import SqlError
 from timely_spark.sql import parse, types
+from timely_spark.sql.calendar import DAY, MICROS_OF, MONTHS_OF
 from timely_spark.sql.parse import exp
 
 _TYPES = {
@@ -27,11 +28,6 @@ _TYPES = {
     "DATE": pa.date32(),
     "TIMESTAMPNTZ": types.timestamp(None),
 }
-
-
-def text(value: str) -> pa.Scalar:
-    """A literal in quotes."""
-    return pa.scalar(value, pa.string())
 
 
 def number(value: str) -> pa.Scalar | None:
@@ -62,7 +58,11 @@ def named_type(node: exp.Expression, zone: str) -> pa.DataType | None:
     if kind == "DECIMAL":
         numbers = [int(one.name) for one in node.expressions]
         precision, scale = (*numbers, *(10, 0)[len(numbers) :])
-        return pa.decimal128(precision, scale) if scale <= precision <= types.MOST_DIGITS else None
+        return (
+            pa.decimal128(precision, scale)
+            if 0 < precision <= types.MOST_DIGITS and scale <= precision
+            else None
+        )
     inner = [named_type(getattr(one, "kind", None) or one, zone) for one in node.expressions]
     if None in inner:
         return None
@@ -91,18 +91,17 @@ def type_of_text(text: str, zone: str) -> pa.DataType | None:
     return None
 
 
-_MICROSECONDS = {
-    "WEEK": 604_800_000_000,
-    "DAY": 86_400_000_000,
-    "HOUR": 3_600_000_000,
-    "MINUTE": 60_000_000,
-    "SECOND": 1_000_000,
-    "MILLISECOND": 1000,
-    "MICROSECOND": 1,
+#: the units of an INTERVAL's text
+_MICROSECONDS = {"WEEK": 7 * DAY, "DAY": DAY, **MICROS_OF}
+_PART = r"\s*([+-]?\s*(?:\d+\.?\d*|\.\d+))\s*([a-zA-Z]+)"
+_SPANS = (("YEAR", "MONTH"), ("DAY", "HOUR", "MINUTE", "SECOND"))
+#: by unit how it stands behind the greater one in `1 02:03:04.5`, and a number that is too large for it
+_LATER = {
+    "MONTH": (r"-(\d+)", 12),
+    "HOUR": (r" (\d+)", 24),
+    "MINUTE": (r":(\d+)", 60),
+    "SECOND": (r":(\d+(?:\.\d{1,9})?)", 60),
 }
-_MONTHS = {"YEAR": 12, "MONTH": 1}
-#: the parts of a text such as `1 02:03:04.5`, of `DAY TO SECOND`, from each unit on
-_CLOCK = ("DAY", "HOUR", "MINUTE", "SECOND")
 
 
 def interval(node: Any) -> pa.Scalar | None:
@@ -110,41 +109,51 @@ def interval(node: Any) -> pa.Scalar | None:
     unit = node.args.get("unit")
     text = node.this.name if node.this is not None else ""
     if type(node.this).__name__ == "Neg":
-        text = f"-{node.this.this.name}"
-    if unit is None:
-        pairs = re.findall(r"([+-]?[\d.]+)\s*([A-Za-z]+)", text)
-        return _of_parts([(number, name.upper().removesuffix("S")) for number, name in pairs])
+        text = f"-{node.this.this.name}".removeprefix("--")
     if type(unit).__name__ == "IntervalSpan":
         return _spanned(text, unit.this.name.upper(), unit.expression.name.upper())
-    return _of_parts([(text, unit.name.upper().removesuffix("S"))])
+    return interval_of(text if unit is None else f"{text} {unit.name}")
+
+
+def interval_of(text: str) -> pa.Scalar | None:
+    """The interval of a text; None if it is not one. Only seconds have a fraction, as in Spark.
+
+    >>> interval_of("1 day -2 hours").as_py(), interval_of("1 day ago"), interval_of("1.5 days")
+    (datetime.timedelta(seconds=79200), None, None)
+    """
+    body = re.sub(r"(?i)^\s*interval\b", "", text)
+    if re.fullmatch(rf"(?:{_PART})+\s*", body) is None:
+        return None
+    return _of_parts([(re.sub(r"\s", "", one), name) for one, name in re.findall(_PART, body)])
 
 
 def _of_parts(parts: list[tuple[str, str]]) -> pa.Scalar | None:
-    names = {name for _, name in parts}
-    try:
-        exact = [(Decimal(value), name) for value, name in parts]
-    except ArithmeticError:
+    exact = [(Decimal(value), name.upper().removesuffix("S")) for value, name in parts]
+    names = {name for _, name in exact}
+    whole = all(value % 1 == 0 or name == "SECOND" for value, name in exact)
+    months = names <= {"YEAR", "MONTH"}
+    if not parts or not whole or not (months or names <= _MICROSECONDS.keys()):
         return None
-    if parts and names <= _MONTHS.keys():
-        months = pa.scalar(int(sum(value * _MONTHS[name] for value, name in exact)), pa.int32())
-        return pa.ExtensionScalar.from_storage(types.MONTHS, months)
-    if parts and names <= _MICROSECONDS.keys():
-        return pa.scalar(int(sum(value * _MICROSECONDS[name] for value, name in exact)), types.INTERVAL)
-    return None
+    total = int(sum(value * (MONTHS_OF if months else _MICROSECONDS)[name] for value, name in exact))
+    if abs(total) >= 2 ** (31 if months else 63):
+        return None
+    if months:
+        return pa.ExtensionScalar.from_storage(types.MONTHS, pa.scalar(total, pa.int32()))
+    return pa.scalar(total, types.INTERVAL)
 
 
 def _spanned(text: str, first: str, last: str) -> pa.Scalar | None:
-    sign = "-" if text.strip().startswith("-") else ""
-    parts = re.split(r"[-: ]", text.strip().lstrip("+-"))
-    if (first, last) == ("YEAR", "MONTH"):
-        units: tuple[str, ...] = ("YEAR", "MONTH")
-    elif first in _CLOCK and last in _CLOCK:
-        units = _CLOCK[_CLOCK.index(first) : _CLOCK.index(last) + 1]
-    else:
+    """The interval of a text such as `1 02:03:04.5`, of DAY TO SECOND."""
+    span = next((one for one in _SPANS if {first, last} <= {*one}), ())
+    units = span[span.index(first) : span.index(last) + 1] if span else ()
+    later = [_LATER[one] for one in units[1:]]
+    match = re.fullmatch(rf"\s*([+-]?)(\d+){''.join(shape for shape, _ in later)}\s*", text)
+    if not units or match is None:
         return None
-    if len(parts) != len(units):
+    numbers = match.groups()[1:]
+    if any(Decimal(one) >= limit for one, (_, limit) in zip(numbers[1:], later, strict=True)):
         return None
-    return _of_parts([(sign + value, unit) for value, unit in zip(parts, units, strict=True)])
+    return _of_parts([(match[1] + one, unit) for one, unit in zip(numbers, units, strict=True)])
 
 
 def of_days(node: Any) -> bool:

@@ -69,7 +69,9 @@ def _tuple(binder: ExpressionBinder, node: Any) -> Term:
 
 @syntax("Bracket")
 def _bracket(binder: ExpressionBinder, node: Any) -> Term:
-    operand, index = binder.bind(node.this), node.expressions[0]
+    operand, (index, *more) = binder.bind(node.this), node.expressions
+    if more:
+        raise binder.refuse(more[0], "an element by several places", "write a[0][1].")
     if pa.types.is_map(operand.type):
         key = binder.bind(index)
         if types.casts_itself(key.type, operand.type.key_type):
@@ -83,11 +85,6 @@ def _bracket(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "$item", operand, place)
 
 
-@special("array_size cardinality")
-def _size(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.call(node, "size", *node.expressions)
-
-
 # -- functions of functions ----------------------------------------------------------------------------------
 
 
@@ -97,15 +94,17 @@ def _lambda(
     """The variables and the body of a lambda whose variables have these types."""
     if type(node).__name__ != "Lambda" or len(node.expressions) > len(kinds):
         raise binder.refuse(node, "a function is expected here", "write it as x -> x + 1.")
-    names = [one.name for one in node.expressions]
-    before = dict(binder.variables)
-    binder.variables.update(zip(names, kinds, strict=False))
+    names = [one.name.lower() for one in node.expressions]
+    if len({*names}) < len(names):
+        raise binder.refuse(node, f"two variables are called {names[-1]}", "give each a name of its own.")
+    columns = tuple(f"{name} ->" for name in names)  # which no column is called
+    before, typed = binder.variables, zip(names, columns, kinds, strict=False)
+    binder.variables = before | {name: terms.ColumnValue(of, column, of) for name, column, of in typed}
     try:
         body = binder.bind(node.this)
     finally:
-        binder.variables.clear()
-        binder.variables.update(before)
-    return tuple(names), body
+        binder.variables = before
+    return columns, body
 
 
 def _operands(

@@ -111,9 +111,14 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
 
 
 def _regrouped(text: str, tree: exp.Expression, step: str) -> exp.Expression:
-    """A tree with Spark's precedence of operators."""
+    """A tree with Spark's precedence of operators, in which long conditions are not deep."""
     every: list[Any] = list(tree.walk())
     for node in every:
+        if type(node).__name__ in {"And", "Or"} and type(node.parent) is not type(node):
+            sides: list[Any] = list(node.flatten(unnest=False))
+            middle = len(sides) // 2
+            node.set("this", _balanced(type(node), sides[:middle]))
+            node.set("expression", _balanced(type(node), sides[middle:]))
         if _level(node) is None or _level(node.parent) is not None:
             continue
         operands, operators = _flat(node)
@@ -128,6 +133,14 @@ def _regrouped(text: str, tree: exp.Expression, step: str) -> exp.Expression:
             return grouped
         node.replace(grouped)
     return tree
+
+
+def _balanced(kind: Any, sides: Sequence[Any]) -> Any:
+    """Conditions in their order as a tree of AND, or of OR, whose depth is the logarithm of their number."""
+    middle = len(sides) // 2
+    if not middle:
+        return sides[0]
+    return kind(this=_balanced(kind, sides[:middle]), expression=_balanced(kind, sides[middle:]))
 
 
 def _level(node: Any) -> Any:

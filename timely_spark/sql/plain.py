@@ -31,6 +31,11 @@ def to_numpy(value: Value) -> Any:
     return value.to_numpy(zero_copy_only=False)
 
 
+def longs(value: Value, length: int) -> Any:
+    """The numbers of so many rows as longs."""
+    return np.broadcast_to(to_numpy(value), length).astype(np.int64)
+
+
 def unscaled(value: pa.Array) -> Any:
     """Decimals without their point, as whole numbers: of 64 bits if they fit, else Python's."""
     raw = np.frombuffer(value.buffers()[1], np.int64)

@@ -298,6 +298,11 @@ def apply_function(function: Function, arguments: Sequence[Value], length: int, 
     return _of_arrays(function, arguments, length, extras)
 
 
+def cast_values(values: pa.Array, to: pa.DataType, zone: str, name: str = "cast") -> pa.Array:
+    """Values, of which some may be null, as Spark casts them to a type; or as its `try_cast` does."""
+    return as_array(apply_function(FUNCTIONS[name], [values], len(values), result=to, zone=zone), len(values))
+
+
 def _of_arrays(
     function: Function, arguments: Sequence[Value], length: int, extras: dict[str, Any]
 ) -> pa.Array:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import ExpressionError
 from timely_spark.sql import types
-from timely_spark.sql.lists import Elements, lists_of
+from timely_spark.sql.lists import Elements, lists_of, maps_of
 from timely_spark.sql.registry import FUNCTIONS, Failed, Function, Value, apply_function, as_array, scatter
 
 
@@ -307,8 +307,10 @@ class Field(Term):
         array = self.of.array(rows)
         if not types.is_array(array.type):
             return pc.struct_field(array, self.name)
-        inner = pc.struct_field(array.values, self.name)
-        return pa.ListArray.from_arrays(array.offsets, inner, type=self.type, mask=array.is_null())
+        elements = Elements(array)
+        inner = pc.struct_field(elements.values, self.name)
+        offsets = pa.array(elements.offsets, pa.int32())
+        return pa.ListArray.from_arrays(offsets, inner, type=self.type, mask=array.is_null())
 
 
 @dataclass(frozen=True)
@@ -394,8 +396,7 @@ class OfEntries(OfElements):
         if self.what == "keys":
             return lists_of(values, elements.sizes, self.type)
         if self.what == "items":
-            offsets = pa.array(elements.offsets, pa.int32())
-            return pa.MapArray.from_arrays(offsets, elements.values.field(0), values, type=self.type)
+            return maps_of(elements.values.field(0), values, elements.sizes, self.type)
         entries = elements.filter(np.asarray(pc.fill_null(values, fill_value=False)))
         return pa.MapArray.from_arrays(entries.offsets, *entries.values.flatten(), type=self.type)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.sql.binder import ExpressionBinder, special, syntax
+from timely_spark.sql.calendar import DAYS_OF, MICROS_OF, MONTHS_OF
 from timely_spark.sql.terms import Term
 from timely_spark.sql.types import INTERVAL, MONTHS, is_date_or_time, is_interval, name_of
 
@@ -55,19 +56,7 @@ def _part(binder: ExpressionBinder, node: Any, part: str, term: Term) -> Term:
 
 
 _OF_INTERVALS = {INTERVAL: ("day", "hour", "minute", "second"), MONTHS: ("year", "month")}
-_UNITS = {
-    "YEAR": 12,
-    "QUARTER": 3,
-    "MONTH": 1,
-    "WEEK": "7 d",
-    "DAY": "1 d",
-    "DAYOFYEAR": "1 d",
-    "HOUR": 3_600_000_000,
-    "MINUTE": 60_000_000,
-    "SECOND": 1_000_000,
-    "MILLISECOND": 1000,
-    "MICROSECOND": 1,
-}
+_UNITS = (*MONTHS_OF, *DAYS_OF, *MICROS_OF)
 
 
 def _unit(binder: ExpressionBinder, node: Any) -> str:

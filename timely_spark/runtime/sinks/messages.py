@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.sql.functions.documents import cast_to_text, is_json_type, json_of
+from timely_spark.sql.functions.documents import is_json_type, json_of
+from timely_spark.sql.registry import cast_values
 from timely_spark.sql.types import spark_type
 from timely_spark.state.grouping import run_starts
 from timely_spark.state.hashing import hashes
@@ -29,7 +30,9 @@ def messages_of(table: pa.Table, key: str | None, kind: pa.DataType, zone: str) 
     {'key': b'7', 'value': b'{"id":7,"it\'s":"a \\"b\\"","x":1.0E10}'}
     """
     rows = table.to_struct_array().combine_chunks().cast(kind)
-    keys = pa.nulls(len(rows), pa.string()) if key is None else cast_to_text(rows.field(key), zone)
+    keys = (
+        pa.nulls(len(rows), pa.string()) if key is None else cast_values(rows.field(key), pa.string(), zone)
+    )
     return pa.table([keys, json_of(rows, zone, nulls=True)], COLUMNS).cast(SCHEMA)
 
 

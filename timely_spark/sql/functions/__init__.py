@@ -1,35 +1,7 @@
-"""The functions of expressions, entered into the table when this folder is imported."""
+"""The functions of expressions, entered into the table when this folder is imported, with all its modules."""
 
 from __future__ import annotations
 
-from timely_spark.sql.functions import (
-    arithmetic,
-    casts,
-    codes,
-    collections,
-    comparison,
-    dates,
-    digests,
-    documents,
-    formats,
-    hashes,
-    maths,
-    printed,
-    strings,
-)
+from timely_spark.graph import load_operators
 
-__all__ = [
-    "arithmetic",
-    "casts",
-    "codes",
-    "collections",
-    "comparison",
-    "dates",
-    "digests",
-    "documents",
-    "formats",
-    "hashes",
-    "maths",
-    "printed",
-    "strings",
-]
+load_operators(__name__, __path__)

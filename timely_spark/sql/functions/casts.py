@@ -12,17 +12,11 @@ from pyarrow import types as of
 
 from timely_spark.sql import types
 from timely_spark.sql.calendar import DAY, SECOND, parsed_dates, parsed_times, to_instants, to_local
+from timely_spark.sql.lists import Elements, lists_of, maps_of
 from timely_spark.sql.plain import as_long, decimals, rescaled, rounded_quotient, to_numpy, wide
-from timely_spark.sql.registry import FUNCTIONS, Failures, Value, apply_function, as_array, spark_function
+from timely_spark.sql.registry import Failures, Value, cast_values, spark_function
 from timely_spark.sql.texts import sliced
-from timely_spark.sql.types import (
-    is_array,
-    is_decimal,
-    is_float,
-    is_integral,
-    is_number,
-    name_of,
-)
+from timely_spark.sql.types import is_array, is_decimal, is_float, is_integral, is_number, name_of
 
 _TRY = "use try_cast, which gives null there."
 
@@ -61,29 +55,20 @@ def cast(a: Value, *, result: pa.DataType, zone: str, failures: Failures) -> Any
 
 def _some(a: pa.Array, to: pa.DataType, zone: str, failures: Failures) -> pa.Array:
     """The elements of a nested value; some may be null."""
-    name = "try_cast" if failures.null else "cast"
-    return as_array(apply_function(FUNCTIONS[name], [a], len(a), result=to, zone=zone), len(a))
+    return cast_values(a, to, zone, "try_cast" if failures.null else "cast")
 
 
 def _nested(a: pa.Array, to: pa.DataType, zone: str, failures: Failures) -> pa.Array:
     if is_array(to):
-        values = _some(a.values.slice(a.offsets[0].as_py(), _spanned(a)), to.value_type, zone, failures)
-        return pa.ListArray.from_arrays(_from_zero(a), values, type=to)
+        x = Elements(a)
+        return lists_of(_some(x.values, to.value_type, zone, failures), x.sizes, to)
     if of.is_map(to):
-        first = a.offsets[0].as_py()
-        keys = _some(a.keys.slice(first, _spanned(a)), to.key_type, zone, failures)
-        items = _some(a.items.slice(first, _spanned(a)), to.item_type, zone, failures)
-        return pa.MapArray.from_arrays(_from_zero(a), keys, items, type=to)
+        x = Elements(a)
+        keys, items = x.values.flatten()
+        keys, items = _some(keys, to.key_type, zone, failures), _some(items, to.item_type, zone, failures)
+        return maps_of(keys, items, x.sizes, to)
     parts = [_some(x, y.type, zone, failures) for x, y in zip(a.flatten(), to, strict=True)]
     return pa.StructArray.from_arrays(parts, fields=list(to))
-
-
-def _spanned(a: pa.Array) -> int:
-    return int(a.offsets[len(a)].as_py() - a.offsets[0].as_py())
-
-
-def _from_zero(a: pa.Array) -> pa.Array:
-    return pc.subtract(a.offsets, a.offsets[0])
 
 
 def _text_of_nested(a: pa.Array, zone: str) -> pa.Array:
@@ -97,14 +82,12 @@ def _text_of_nested(a: pa.Array, zone: str) -> pa.Array:
         parts = [texts(one) for one in a.flatten()]
         joined = pc.binary_join_element_wise(*parts, ", ") if parts else pa.array([""] * len(a))
         return pc.binary_join_element_wise("{", joined, "}", "")
-    first = a.offsets[0].as_py()
+    x, ends = Elements(a), "[]" if is_array(a.type) else "{}"
     if is_array(a.type):
-        inner, ends = texts(a.values.slice(first, _spanned(a))), "[]"
+        inner = texts(x.values)
     else:
-        keys, items = (one.slice(first, _spanned(a)) for one in (a.keys, a.items))
-        inner, ends = pc.binary_join_element_wise(texts(keys), texts(items), " -> "), "{}"
-    listed = pa.ListArray.from_arrays(_from_zero(a), inner)
-    return pc.binary_join_element_wise(ends[0], pc.binary_join(listed, ", "), ends[1], "")
+        inner = pc.binary_join_element_wise(*map(texts, x.values.flatten()), " -> ")
+    return pc.binary_join_element_wise(ends[0], pc.binary_join(lists_of(inner, x.sizes), ", "), ends[1], "")
 
 
 # -- numbers -------------------------------------------------------------------------------------------------
@@ -302,9 +285,7 @@ def _to_text(a: pa.Array, to: pa.DataType, zone: str, failures: Failures) -> Any
         return text_of_times(a)
     if of.is_date32(a.type):
         return _with_sign(a.cast(pa.string()))
-    if of.is_binary(a.type):
-        return a.cast(pa.string())  # which checks that the bytes are UTF-8
-    return a.cast(pa.string())
+    return a.cast(pa.string())  # which checks that bytes are UTF-8
 
 
 def text_of_floats(a: pa.Array) -> pa.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,21 @@ import pyarrow.compute as pc
 from timely_spark.sql import types
 from timely_spark.sql.calendar import DAY, later, plus_months
 from timely_spark.sql.functions.strings import split_texts
-from timely_spark.sql.lists import Elements, dense_ranks, lists_of, part_of_lists
-from timely_spark.sql.plain import to_numpy
+from timely_spark.sql.lists import Elements, dense_ranks, lists_of, maps_of, part_of_lists
+from timely_spark.sql.plain import longs
 from timely_spark.sql.registry import Failures, Typed, Value, as_array, scatter, spark_function
 from timely_spark.sql.types import array_of
 
 _OUT = "use try_element_at or get, which give null there."
+_ZERO = ("the number of an element is 0", "count elements from 1, or from -1 at the end.")
 
 
-@spark_function("size", "array -> int", "map -> int")
+@spark_function("size cardinality", "array -> int", "map -> int")
 def _size(a: pa.Array) -> Any:
     return pc.list_value_length(a.cast(types.entries_of(a.type)) if pa.types.is_map(a.type) else a)
+
+
+spark_function("array_size", "array -> int")(_size)
 
 
 def _taken(a: pa.Array, place: Any, inside: Any) -> pa.Array:
@@ -31,32 +36,24 @@ def _taken(a: pa.Array, place: Any, inside: Any) -> pa.Array:
     return x.values.take(pa.array(x.offsets[:-1] + np.where(inside, place, 0), mask=~inside))
 
 
-@spark_function("$item", "array<T>, int -> T")
 def _item(a: Value, index: Value, *, length: int, failures: Failures) -> Any:
     lists = as_array(a, length)
-    place = np.broadcast_to(to_numpy(index), length).astype(np.int64)
+    place = longs(index, length)
     inside = (place >= 0) & (place < Elements(lists).sizes)
     failures.at(~inside, "the array has no such element", _OUT)
     return _taken(lists, place, inside)
 
 
-@spark_function("get", "array<T>, int -> T")
-def _get(a: Value, index: Value, *, length: int) -> Any:
-    lists = as_array(a, length)
-    place = np.broadcast_to(to_numpy(index), length).astype(np.int64)
-    return _taken(lists, place, (place >= 0) & (place < Elements(lists).sizes))
+for _name, _tries in (("$item", False), ("get", True)):
+    spark_function(_name, "array<T>, int -> T", tries=_tries)(_item)
 
 
 def _element_at(a: Value, key: Value, *, length: int, failures: Failures) -> Any:
     lists = as_array(a, length)
     if pa.types.is_map(lists.type):
         return _of_key(lists, as_array(key, length))
-    number = np.broadcast_to(to_numpy(key), length).astype(np.int64)
-    if (number == 0).any():
-        strict = Failures(null=False)
-        strict.at(
-            number == 0, "the number of an element is 0", "count elements from 1, or from -1 at the end."
-        )
+    number = longs(key, length)
+    Failures(null=False).at(number == 0, *_ZERO)
     sizes = Elements(lists).sizes
     place = np.where(number > 0, number - 1, sizes + number)
     inside = (place >= 0) & (place < sizes)
@@ -184,23 +181,17 @@ def _array_concat(*arrays: Value, length: int, result: pa.DataType) -> Any:
     return lists_of(values.take(pa.array(order)), sum(one.sizes for one in each), result)
 
 
-@spark_function("array_append", "array<T>, T -> array<T>", nulls=True)
-def _array_append(a: Value, value: Value, *, length: int, result: pa.DataType) -> Any:
-    return _added(a, value, length, result, first=False)
-
-
-@spark_function("array_prepend", "array<T>, T -> array<T>", nulls=True)
-def _array_prepend(a: Value, value: Value, *, length: int, result: pa.DataType) -> Any:
-    return _added(a, value, length, result, first=True)
-
-
-def _added(a: Value, value: Value, length: int, result: pa.DataType, *, first: bool) -> pa.Array:
+def _longer(a: Value, value: Value, *, first: bool, length: int, result: pa.DataType) -> Any:
     lists = as_array(a, length)
     filled = pc.fill_null(lists, pa.scalar([], lists.type)) if lists.null_count else lists
     single = lists_of(as_array(value, length), np.ones(length, np.int64), result)
     pair = (single, filled) if first else (filled, single)
     longer = _array_concat(*pair, length=length, result=result)
     return pc.if_else(lists.is_valid(), longer, pa.scalar(None, result)) if lists.null_count else longer
+
+
+for _name, _first in (("array_append", False), ("array_prepend", True)):
+    spark_function(_name, "array<T>, T -> array<T>", nulls=True)(partial(_longer, first=_first))
 
 
 @spark_function("array_repeat", "T, int -> array<T>", nulls=True)
@@ -264,8 +255,8 @@ def _array_sort(a: pa.Array) -> Any:
 @spark_function("slice", "array<T>, int, int -> array<T>")
 def _slice(a: Value, start: Value, count: Value, *, length: int, failures: Failures) -> Any:
     lists = as_array(a, length)
-    first, n = (np.broadcast_to(to_numpy(one), length).astype(np.int64) for one in (start, count))
-    failures.at(first == 0, "the number of an element is 0", "count elements from 1, or from -1 at the end.")
+    first, n = (longs(one, length) for one in (start, count))
+    failures.at(first == 0, *_ZERO)
     failures.at(n < 0, "the length is negative", "give a length from 0 on.")
     sizes = Elements(lists).sizes
     begin = np.where(first > 0, first - 1, sizes + first)
@@ -314,11 +305,11 @@ def _sequence(
 ) -> Any:
     kind, by_month = result.value_type, step is not None and step.type == types.MONTHS
     day = DAY if pa.types.is_timestamp(kind) else 1
-    a, b = (np.broadcast_to(to_numpy(one), length).astype(np.int64) for one in (first, last))
+    a, b = (longs(one, length) for one in (first, last))
     if step is None:
         by = np.where(a <= b, day, -day)
     else:
-        by = np.broadcast_to(to_numpy(step), length).astype(np.int64)
+        by = longs(step, length)
         if pa.types.is_date32(kind) and not by_month:
             failures.at(by % DAY != 0, "the step is not of whole days", "give days, weeks, months or years.")
             by = by // DAY
@@ -374,9 +365,7 @@ def _array_insert(
     present = np.asarray(pc.and_(lists.is_valid(), numbers.is_valid()))
     x = Elements(pc.fill_null(lists, pa.scalar([], result)) if lists.null_count else lists)
     n = np.asarray(pc.fill_null(numbers, 1)).astype(np.int64)
-    failures.at(
-        (n == 0) & present, "the number of an element is 0", "count elements from 1, or from -1 at the end."
-    )
+    failures.at((n == 0) & present, *_ZERO)
     # the place of the new element, and how many elements the result has
     new = np.where(n > 0, n - 1, np.maximum(x.sizes + n + 1, 0))
     before = np.where(n < 0, np.maximum(-n - 1 - x.sizes, 0), 0)
@@ -432,8 +421,7 @@ def _made_map(keys: pa.Array, items: pa.Array, sizes: Any, kind: pa.DataType, fa
     failures.at(null, "a key is null", "leave such entries out before.")
     twice = np.bincount(owners[~_firsts(owners, dense_ranks(keys))], minlength=len(sizes)) > 0
     failures.at(twice, "a key is there twice", "leave such entries out before.")
-    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
-    return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
+    return maps_of(keys, items, sizes, kind)
 
 
 @spark_function("map_from_arrays", "array<K>, array<V> -> map<K, V>")
@@ -498,5 +486,4 @@ def _sorted_maps(a: pa.Array) -> Any:
         return lists_of(_sorted_maps(x.values), x.sizes, kind)
     keys, items = map(_sorted_maps, x.values.flatten())
     order = pa.array(np.lexsort([dense_ranks(keys), x.owners]))
-    offsets = pa.array(x.offsets, pa.int32())
-    return pa.MapArray.from_arrays(offsets, keys.take(order), items.take(order), type=kind)
+    return maps_of(keys.take(order), items.take(order), x.sizes, kind)

@@ -11,6 +11,9 @@ import pyarrow as pa
 from timely_spark.sql import types
 from timely_spark.sql.calendar import (
     DAY,
+    DAYS_OF,
+    MICROS_OF,
+    MONTHS_OF,
     SECOND,
     civil,
     days_from,
@@ -23,7 +26,7 @@ from timely_spark.sql.calendar import (
     to_local,
     zone_of,
 )
-from timely_spark.sql.plain import as_long, decimals, to_numpy, unscaled
+from timely_spark.sql.plain import as_long, decimals, longs, to_numpy, unscaled
 from timely_spark.sql.registry import Failures, Typed, Value, as_array, spark_function
 from timely_spark.sql.types import INTERVAL
 
@@ -200,15 +203,7 @@ def _trunc(a: Value, unit: pa.Scalar, *, length: int, failures: Failures) -> Any
     return pa.nulls(length, pa.date32()) if first_days is None else as_dates(first_days, failures)
 
 
-_CLOCK = {
-    "MICROSECOND": 1,
-    "MILLISECOND": 1000,
-    "SECOND": SECOND,
-    "MINUTE": 60 * SECOND,
-    "HOUR": 3600 * SECOND,
-    "DAY": DAY,
-    "DD": DAY,
-}
+_CLOCK = {**MICROS_OF, "DAY": DAY, "DD": DAY}
 
 
 @spark_function("date_trunc", "string, timestamp -> timestamp", constant=[0])
@@ -256,7 +251,7 @@ def _make_dt_interval(*parts: Value, length: int, failures: Failures) -> Any:
 def _make_ym_interval(*parts: Value, length: int, failures: Failures) -> Any:
     total = np.zeros(length, np.int64)
     for part, months in zip(parts, (12, 1), strict=False):
-        total = total + np.broadcast_to(to_numpy(part), length).astype(np.int64) * months
+        total = total + longs(part, length) * months
     wide = np.abs(total) >= 2**31
     failures.at(wide, "the interval is too long", "give fewer years.")
     return np.where(wide, 0, total).astype(np.int32)
@@ -348,7 +343,7 @@ def _date_from_unix_date(a: Value) -> Any:
 
 @spark_function("make_date", "int, int, int -> date")
 def _make_date(year: Value, month: Value, day: Value, *, length: int, failures: Failures) -> Any:
-    y, m, d = (np.broadcast_to(to_numpy(one), length).astype(np.int64) for one in (year, month, day))
+    y, m, d = (longs(one, length) for one in (year, month, day))
     bad = ~is_date(y, m, d)
     failures.at(bad, "there is no such date", "leave it out by a condition.")
     return as_dates(days_from(np.where(bad, 1970, y), np.where(bad, 1, m), np.where(bad, 1, d)), failures)
@@ -369,9 +364,7 @@ def _make_timestamp_ntz(*parts: Value, length: int, failures: Failures) -> Any:
 
 
 def _fields(parts: tuple[Value, ...], length: int, failures: Failures) -> Any:
-    year, month, day, hour, minute, micros = (
-        np.broadcast_to(to_numpy(one), length).astype(np.int64) for one in parts
-    )
+    year, month, day, hour, minute, micros = (longs(one, length) for one in parts)
     whole = (micros == 60 * SECOND) & (minute < 60)
     bad = ~is_date(year, month, day) | (hour < 0) | (hour > 23) | (minute < 0) | (minute > 59)
     bad |= (micros < 0) | ((micros >= 60 * SECOND) & ~whole)
@@ -455,6 +448,16 @@ def _time_between(a: Value, b: Value, *, failures: Failures) -> Any:
     return difference
 
 
+@spark_function("$of_seconds", "daytime -> decimal(19,6)")
+def _of_seconds(a: Value, *, result: pa.DataType) -> Any:
+    return decimals(to_numpy(a), result)
+
+
+@spark_function("$of_days", "daytime -> bigint")
+def _of_days(a: Value) -> Any:
+    return to_numpy(a) // DAY
+
+
 def _of_intervals(sign: int) -> Callable[..., Any]:
     def kernel(a: Value, b: Value, *, failures: Failures) -> Any:
         x, y = (np.atleast_1d(to_numpy(one)).astype(np.int64) for one in (a, b))
@@ -497,31 +500,27 @@ def _scaled(quantity: Any, result: pa.DataType, failures: Failures) -> Any:
     return np.where(bad, 0, quantity).astype(width)
 
 
-_MONTHS_OF = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}
-_DAYS_OF = {"WEEK": 7, "DAY": 1, "DAYOFYEAR": 1}
-
-
 @spark_function("$timestampadd", "string, bigint, time -> time", result=lambda *kinds: kinds[2], constant=[0])
 def _timestampadd(
     unit: pa.Scalar, number: Value, a: Value, *, result: pa.DataType, failures: Failures
 ) -> Any:
     name, n, x = unit.as_py(), to_numpy(number), np.atleast_1d(to_numpy(a))
-    if name in _MONTHS_OF:
-        return later(x, result.tz, months=n * _MONTHS_OF[name])
-    return later(x, result.tz, days=n * _DAYS_OF[name]) if name in _DAYS_OF else x + n * _CLOCK[name]
+    if name in MONTHS_OF:
+        return later(x, result.tz, months=n * MONTHS_OF[name])
+    return later(x, result.tz, days=n * DAYS_OF[name]) if name in DAYS_OF else x + n * _CLOCK[name]
 
 
 @spark_function("$timestampdiff", "string, timestamp, timestamp -> bigint", constant=[0])
 def _timestampdiff(unit: pa.Scalar, a: Value, b: Value) -> Any:
     name, x, y = unit.as_py(), local(a), local(b)
-    if name in _MONTHS_OF:
+    if name in MONTHS_OF:
         (first, since), (last, until) = np.divmod(x, DAY), np.divmod(y, DAY)
         # a last day that is not over is not counted
         last = last - ((last > first) & (until < since)) + ((last < first) & (until > since))
         (year, month, day), (year_b, month_b, day_b) = civil(first), civil(last)
         months = (year_b - year) * 12 + month_b - month
         months = months - ((months > 0) & (day_b < day)) + ((months < 0) & (day_b > day))
-        size = _MONTHS_OF[name]
+        size = MONTHS_OF[name]
         return np.sign(months) * (np.abs(months) // size)
-    gap, size = y - x, _DAYS_OF.get(name, 0) * DAY or _CLOCK[name]
+    gap, size = y - x, DAYS_OF.get(name, 0) * DAY or _CLOCK[name]
     return np.sign(gap) * (np.abs(gap) // size)

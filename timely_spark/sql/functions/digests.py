@@ -24,14 +24,14 @@ def _bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
 
-@spark_function("md5", *_BYTES)
-def _md5(value: pa.Array) -> Any:
-    return of_distinct(value, lambda one: hashlib.md5(_bytes(one)).hexdigest(), pa.string())  # noqa: S324 - Spark's
+def _digest(names: str, algorithm: Any) -> None:
+    @spark_function(names, *_BYTES)
+    def _kernel(value: pa.Array) -> Any:
+        return of_distinct(value, lambda one: algorithm(_bytes(one)).hexdigest(), pa.string())
 
 
-@spark_function("sha sha1", *_BYTES)
-def _sha1(value: pa.Array) -> Any:
-    return of_distinct(value, lambda one: hashlib.sha1(_bytes(one)).hexdigest(), pa.string())  # noqa: S324 - Spark's
+_digest("md5", hashlib.md5)
+_digest("sha sha1", hashlib.sha1)
 
 
 @spark_function("sha2", "binary, int -> string", "string, int -> string", constant=[1])
@@ -73,13 +73,11 @@ def _url_encode(text: pa.Array) -> Any:
     return of_distinct(text, lambda one: quote_plus(one, safe="*").replace("~", "%7E"), pa.string())
 
 
-@spark_function("url_decode", "string -> string")
-def _url_decode(text: pa.Array, *, failures: Failures) -> Any:
-    return _url_decoded(text, failures=failures)
-
-
-@spark_function("try_url_decode", "string -> string", tries=True)
 def _url_decoded(text: pa.Array, *, failures: Failures) -> Any:
     bad = pa.compute.match_substring_regex(text, r"%([^0-9A-Fa-f]|[0-9A-Fa-f][^0-9A-Fa-f]|.?$)")
     failures.at(bad, "a text that is not encoded for a URL", "use try_url_decode, which gives null there.")
     return of_distinct(text, unquote_plus, pa.string())
+
+
+for _name, _tries in (("url_decode", False), ("try_url_decode", True)):
+    spark_function(_name, "string -> string", tries=_tries)(_url_decoded)

@@ -15,17 +15,9 @@ import pyarrow.compute as pc
 from timely_spark.sql import types
 from timely_spark.sql.functions.dates import local
 from timely_spark.sql.functions.formats import formatted
-from timely_spark.sql.lists import Elements, lists_of
+from timely_spark.sql.lists import Elements, lists_of, maps_of
 from timely_spark.sql.plain import to_numpy
-from timely_spark.sql.registry import (
-    FUNCTIONS,
-    Failures,
-    Typed,
-    apply_function,
-    as_array,
-    scatter,
-    spark_function,
-)
+from timely_spark.sql.registry import Failures, Typed, as_array, cast_values, scatter, spark_function
 from timely_spark.sql.texts import of_distinct
 
 
@@ -167,12 +159,6 @@ def _joined(parts: pa.Array, sizes: Any, ends: str) -> pa.Array:
     return pc.binary_join_element_wise(ends[0], joined, ends[1], "")
 
 
-def cast_to_text(values: pa.Array, zone: str) -> pa.Array:
-    """Values as Spark's `cast(... AS string)`; null stays null."""
-    texts = apply_function(FUNCTIONS["cast"], [values], len(values), result=pa.string(), zone=zone)
-    return as_array(texts, len(values))
-
-
 def json_of(values: pa.Array, zone: str, *, nulls: bool = False) -> pa.Array:
     r"""Values as JSON; null stays null, and a field that is null is left out unless `nulls`.
 
@@ -221,7 +207,7 @@ def _quoted_texts(texts: pa.Array) -> pa.Array:
 def _text(values: pa.Array, zone: str) -> pa.Array:
     """Values as texts: times as in ISO 8601, with milliseconds, and where they have a zone its offset."""
     if not pa.types.is_timestamp(values.type):
-        return cast_to_text(values, zone)
+        return cast_values(values, pa.string(), zone)
     clock_time = local(values)
     shown = formatted(clock_time, "yyyy-MM-dd'T'HH:mm:ss.SSS")
     if not values.type.tz:
@@ -398,14 +384,13 @@ def _fitted(texts: pa.Array, kind: pa.DataType, zone: str) -> tuple[pa.Array, An
         fitted = pa.StructArray.from_arrays(parts, fields=list(kind), mask=pa.array(null))
         return fitted, np.zeros(len(texts), bool)
     if not pa.types.is_nested(kind):
-        cast = apply_function(FUNCTIONS["try_cast"], [texts], len(texts), result=kind, zone=zone)
-        values = as_array(cast, len(texts))
+        values = cast_values(texts, kind, zone, "try_cast")
         return values, np.asarray(values.is_null()) & ~null
     elements = Elements(texts)
     if pa.types.is_map(kind):
         keys, items = elements.values.flatten()
         items, bad = _fitted(items, kind.item_type, zone)
-        fitted = pa.MapArray.from_arrays(pa.array(elements.offsets, pa.int32()), keys, items, type=kind)
+        fitted = maps_of(keys, items, elements.sizes, kind)
     else:
         values, bad = _fitted(elements.values, kind.value_type, zone)
         fitted = lists_of(values, elements.sizes, kind)

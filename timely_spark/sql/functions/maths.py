@@ -14,7 +14,7 @@ from timely_spark.sql import types
 from timely_spark.sql.functions.arithmetic import fitted_decimals, overflow, remainder_types
 from timely_spark.sql.functions.casts import parsed_decimals
 from timely_spark.sql.lists import dense_ranks
-from timely_spark.sql.plain import as_long, decimals, rescaled, rounded_quotient, to_numpy, wide
+from timely_spark.sql.plain import as_long, decimals, longs, rescaled, rounded_quotient, to_numpy, wide
 from timely_spark.sql.registry import Failures, Typed, Value, as_array, spark_function
 from timely_spark.sql.types import bounded, is_decimal, is_float, is_integral
 
@@ -75,14 +75,8 @@ def _hypot(a: Value, b: Value) -> Any:
         return np.hypot(to_numpy(a), to_numpy(b))
 
 
-@spark_function("pi", "-> double")
-def _pi() -> Any:
-    return pa.scalar(math.pi)
-
-
-@spark_function("e", "-> double")
-def _e() -> Any:
-    return pa.scalar(math.e)
+for _name, _value in (("pi", math.pi), ("e", math.e)):
+    spark_function(_name, "-> double")(lambda value=_value: pa.scalar(value))
 
 
 @spark_function("abs", "number -> N", result=lambda kind: kind)
@@ -291,7 +285,7 @@ _extreme("least", greatest=False)
 @spark_function("width_bucket", "double, double, double, bigint -> bigint")
 def _width_bucket(a: Value, low: Value, high: Value, count: Value, *, length: int) -> Any:
     x, first, last = (np.broadcast_to(to_numpy(one), length) for one in (a, low, high))
-    n = np.broadcast_to(to_numpy(count), length).astype(np.int64)
+    n = longs(count, length)
     bad = (
         (n <= 0) | (n == 2**63 - 1) | np.isnan(x) | (first == last) | ~np.isfinite(first) | ~np.isfinite(last)
     )

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from timely_spark.sql.lists import part_of_lists, reversed_lists
 from timely_spark.sql.patterns import JavaPattern, java_pattern
-from timely_spark.sql.plain import to_numpy
+from timely_spark.sql.plain import longs, to_numpy
 from timely_spark.sql.registry import Failures, Value, as_array, spark_function
 from timely_spark.sql.texts import Characters, mapped, of_distinct, texts_of_bytes
 from timely_spark.sql.types import array_of
@@ -43,12 +43,9 @@ def _initcap(text: pa.Array) -> Any:
     return pc.binary_join(pa.ListArray.from_arrays(words.offsets, joined), " ")
 
 
-@spark_function("length len", "string -> int", "binary -> int")
+@spark_function("length len char_length character_length", "string -> int", "binary -> int")
 def _length(text: Value) -> Any:
     return pc.binary_length(text) if pa.types.is_binary(text.type) else pc.utf8_length(text)
-
-
-spark_function("char_length character_length", "string -> int", "binary -> int")(_length)
 
 
 @spark_function("$concat", "string... -> string")
@@ -126,22 +123,22 @@ def _rpad(text: Value, size: Value, pad: Value | None = None, *, length: int) ->
 @spark_function("substring substr", "string, int, int? -> string", "binary, int, int? -> binary")
 def _substring(text: Value, start: Value, size: Value | None = None, *, length: int) -> Any:
     x = Characters(as_array(text, length))
-    begin = np.broadcast_to(to_numpy(start), length).astype(np.int64)
+    begin = longs(start, length)
     begin = np.where(begin > 0, begin - 1, np.where(begin < 0, begin + x.lengths, 0))
-    count = 2**31 - 1 if size is None else np.broadcast_to(to_numpy(size), length).astype(np.int64)
+    count = 2**31 - 1 if size is None else longs(size, length)
     return x.cut(begin, begin + count)
 
 
 @spark_function("left", "string, int -> string", "binary, int -> binary")
 def _left(text: Value, size: Value, *, length: int) -> Any:
-    n = np.broadcast_to(to_numpy(size), length).astype(np.int64)
+    n = longs(size, length)
     return Characters(as_array(text, length)).cut(np.zeros(length, np.int64), n)
 
 
 @spark_function("right", "string, int -> string")
 def _right(text: Value, size: Value, *, length: int) -> Any:
     x = Characters(as_array(text, length))
-    n = np.maximum(np.broadcast_to(to_numpy(size), length).astype(np.int64), 0)
+    n = np.maximum(longs(size, length), 0)
     return x.cut(x.lengths - n, x.lengths)
 
 
@@ -181,25 +178,21 @@ def _locate(part: pa.Scalar, text: Value, start: Value | None = None, *, length:
     array = as_array(text, length)
     if start is None:
         return _found(array, part.as_py(), None)
-    first = np.broadcast_to(to_numpy(start), length).astype(np.int64) - 1
+    first = longs(start, length) - 1
     places = _found(array, part.as_py(), np.maximum(first, 0))
     past = first > Characters(array).lengths
     return np.where((first < 0) | past, 0, places).astype(np.int32)
 
 
-@spark_function("contains", "string, string -> boolean", "binary, binary -> boolean", constant=[1])
-def _contains(text: Value, part: pa.Scalar) -> Any:
-    return pc.match_substring(text, part.as_py())
+def _tested(name: str, test: Any) -> None:
+    @spark_function(name, "string, string -> boolean", "binary, binary -> boolean", constant=[1])
+    def _kernel(text: Value, part: pa.Scalar) -> Any:
+        return test(text, part.as_py())
 
 
-@spark_function("startswith", "string, string -> boolean", "binary, binary -> boolean", constant=[1])
-def _startswith(text: Value, part: pa.Scalar) -> Any:
-    return pc.starts_with(text, part.as_py())
-
-
-@spark_function("endswith", "string, string -> boolean", "binary, binary -> boolean", constant=[1])
-def _endswith(text: Value, part: pa.Scalar) -> Any:
-    return pc.ends_with(text, part.as_py())
+_tested("contains", pc.match_substring)
+_tested("startswith", pc.starts_with)
+_tested("endswith", pc.ends_with)
 
 
 @spark_function("replace", "string, string, string? -> string", constant=[1, 2])
@@ -255,7 +248,7 @@ def _split(text: pa.Array, pattern: pa.Scalar, limit: pa.Scalar | None = None) -
 
 @spark_function("split_part", "string, string, int -> string", constant=[1])
 def _split_part(text: Value, mark: pa.Scalar, number: Value, *, length: int, failures: Failures) -> Any:
-    n = np.broadcast_to(to_numpy(number), length).astype(np.int64)
+    n = longs(number, length)
     failures.at(n == 0, "the number of a part is 0", "count parts from 1, or from -1 at the end.")
     array = as_array(text, length)
     parts = pc.split_pattern(array, mark.as_py()) if mark.as_py() else _single(array)
@@ -282,8 +275,8 @@ def _find_in_set(text: pa.Array, listed: pa.Scalar) -> Any:
 @spark_function("overlay", "string, string, int, int? -> string", "binary, binary, int, int? -> binary")
 def _overlay(text: Value, by: Value, start: Value, size: Value | None = None, *, length: int) -> Any:
     x, new = Characters(as_array(text, length)), Characters(as_array(by, length))
-    begin = np.broadcast_to(to_numpy(start), length).astype(np.int64)
-    count = new.lengths if size is None else np.broadcast_to(to_numpy(size), length).astype(np.int64)
+    begin = longs(start, length)
+    count = new.lengths if size is None else longs(size, length)
     count = np.where(count < 0, new.lengths, count)
     zero = np.zeros(length, np.int64)
     before = x.cut(zero, np.maximum(begin - 1, 0))
