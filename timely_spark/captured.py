@@ -45,7 +45,7 @@ class Captured:
 
     schema: pa.Schema
     epochs: dict[int, pa.Table] = field(default_factory=dict)
-    #: The last epoch that is complete, also one without records; -1: none is; None means unknown.
+    #: The last epoch that is complete, also one without records; -1 if none is; None if it is unknown.
     until: int | None = None
 
     def rows(self) -> dict[int, list[tuple[Any, ...]]]:
@@ -191,7 +191,7 @@ def _order(value: Any) -> tuple[Any, ...]:
 
 
 def renumbered(epochs: dict[int, pa.Table], batches: Sequence[tuple[int, int]]) -> dict[int, pa.Table]:
-    """Number epochs by the inputs given: by the clock they are batch ids, some of which only loops use.
+    """Number epochs by the inputs given: by the clock they are batch ids, and loops use some alone.
 
     Args:
         batches: the batches that read input, each with the epoch of this input.

@@ -57,18 +57,18 @@ class TimelyError(Exception):
 
     def __init__(self, message: str, *, where: Where | None = None, hint: str | None = None) -> None:
         text = message if where is None else f"{message} ({where})"
-        super().__init__(text if hint is None else with_hint(text, hint))
+        super().__init__(with_hint(text, hint))
         self.message, self.where, self.hint = message, where, hint
 
 
-def with_hint(text: str, hint: str) -> str:
-    """A text, and below it a remedy: the one way to write it, also in warnings.
+def with_hint(text: str, hint: str | None) -> str:
+    """A text, and below it a remedy, if there is one: the one way to write it, also in warnings.
 
     >>> print(with_hint("no such stage: 'a'", "the stages are 'b', 'c'"))
     no such stage: 'a'
     Hint: the stages are 'b', 'c'
     """
-    return f"{text}\nHint: {hint}"
+    return text if hint is None else f"{text}\nHint: {hint}"
 
 
 def split_hint(text: str) -> tuple[str, str]:
@@ -160,7 +160,7 @@ class NotComplete(TimelyError, TimeoutError):
 
     @classmethod
     def yet(cls, what: str, epoch: int, *, where: Where) -> NotComplete:
-        """`what` asks for a later epoch than `epoch`, the last one that is complete; -1: none is."""
+        """`what` asks for a later epoch than `epoch`, the last one that is complete (-1 if none is)."""
         until = f"complete until epoch {epoch}" if epoch >= 0 else "complete for no epoch"
         hint = "ask for that epoch or one before it; or query.wait_for(epoch) first."
         return cls(f"{what}: this is {until}", where=where, hint=hint)

@@ -304,8 +304,8 @@ class Scope:
         Args:
             name: the scope's name.
             time: the type of the inner times: ``int``, for integers from 0 on, with which everything
-                works, loops and collections included; `times.Descending`, for numbers of which the greater
-                come first; or your own with the methods of `times.InnerTime`, with which all operators on
+                works, loops and collections included; `times.Descending`, for numbers, the greater
+                ones first; or your own with the methods of `times.InnerTime`, with which all operators on
                 streams work that do in loops. Records enter at one by ``enter(at=...)``.
             max_iterations: the largest number of iterations; None means until nothing changes.
             on_limit: what happens if `max_iterations` drops records: see `Stream.loop`.

@@ -84,6 +84,8 @@ class PlanSummary:
         self.channels: list[tuple[str, int]] = [(step, input_) for step, input_ in data["channels"]]
         self.unnamed: list[str] = data.get("unnamed", [])
         self.inputs: Mapping[str, tuple[str, str]] = data["inputs"]
+        #: whether the inputs' epochs are batches
+        self.clocked = all(epochs == "clock" for epochs, _ in self.inputs.values())
         self.times: Times | None = _TIMES[data["times"]] if data["edges"] is not None else None
         self.reach: Reachability | None = None
         #: for each location its step, and whether it is of capabilities

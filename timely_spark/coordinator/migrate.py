@@ -145,7 +145,7 @@ class Migrator:
         return contents
 
     def _read(self) -> list[str]:
-        """The inputs of which something was read: with a journal perhaps nothing that the old flow needed."""
+        """The inputs that were read; with a journal perhaps nothing of them that the old flow needed."""
         read = self.snapshot.get("read", {})
         inputs = [source for source in self.plan.inputs if source.name in read]
         return [each.name for each in inputs if read[each.name] or each.stage.origin == "journal"]
@@ -326,7 +326,7 @@ class Migrator:
         return {s.name: old[s.name] if s.name in kinds else self._begins(s) for s in self.plan.inputs}
 
     def _begins(self, source: PlanInput) -> int | None:
-        """The epoch at which a new input begins, or one that comes back; None: it was closed."""
+        """The epoch at which a new input begins, or one that comes back; None if it was closed."""
         if (stands := self.snapshot.get("removed", {}).get(source.name, 0)) is None:
             return None
         open_epochs = [epoch for epoch in self.snapshot["inputs"].values() if epoch is not None]

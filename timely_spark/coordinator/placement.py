@@ -31,7 +31,7 @@ SLOW, HELPED = 2.0, 1.5
 def slowness(own: Effort, other: Effort) -> float:
     """How many times as long as another process one takes for equal work, at least.
 
-    0 if most of its time went to steps of which the other has no work of a kind.
+    0 if most of its time went to steps whose kinds of work the other does not have.
 
     >>> slowness({"count": [9000, 1, 300, 0]}, {"count": [1000, 1, 100, 0]})
     3.0
@@ -63,7 +63,7 @@ class Placement:
     processes: int
     #: whether workers have moved back, so that no more move
     settled: bool = False
-    #: which workers have left which process, in words; empty: none has
+    #: which workers have left which process, in words; empty if none has
     text: str = ""
 
     def __post_init__(self) -> None:
@@ -78,11 +78,6 @@ class Placement:
         #: workers that have moved, with their work before; and how often processes were compared since
         self._moved: tuple[list[int], Effort] | None = None
         self._compared = 0
-
-    @property
-    def ranks(self) -> list[int]:
-        """The processes that host workers."""
-        return sorted({*self.places})
 
     def enter(self, efforts: Mapping[int, Effort], name: Callable[[int], str] = "process {}".format) -> str:
         """Enter the work of each worker in a batch; returns which workers move before the next, in words."""
@@ -104,7 +99,7 @@ class Placement:
 
     def _compare(self, name: Callable[[int], str]) -> str:
         """Move the workers of processes that are slow for the second time."""
-        by_process = {rank: self._effort(self._hosted(rank)) for rank in self.ranks}
+        by_process = {rank: self._effort(self._hosted(rank)) for rank in sorted({*self.places})}
         if self.settled or len(by_process) < 2:
             return ""
         factors = {

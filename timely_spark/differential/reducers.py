@@ -128,7 +128,7 @@ def present_records(inputs: pa.Table) -> pa.Table:
 
 
 def first_places(inputs: pa.Table, count: int | None, offset: int = 0) -> pa.Table:
-    """The records of each group in `count` places (None: all) from `offset` on; n equal ones have n."""
+    """The records of each group in `count` places from `offset` on (None means all); n equal ones have n."""
     counts, starts = numbers(inputs, DIFF), _starts(inputs)
 
     def begins(counts: Any) -> Any:

@@ -60,7 +60,7 @@ def blocking(
 
     A rule puts each record into a *block*: its value, as a text. Two records in one block are a pair. A rule
     whose value is an array puts the record into a block for each element: words, cells of a grid, or the
-    bands of a MinHash, made by a function of your own (`function`). Null, NaN and blank texts are no block. A
+    bands of a MinHash, made by a function of your own (`function`). Null, NaN and blank texts make no block. A
     block of more than `max_size` records gives no pairs while it has them: its value tells nothing. The law:
     at every epoch the pairs are those of the present records.
 
@@ -69,7 +69,7 @@ def blocking(
 
     Args:
         records: the records, each with an id of its own.
-        rules: a column, an expression in Spark's SQL, or a list of these, in all of which records agree.
+        rules: a column, an expression in Spark's SQL, or a list of these, which must all agree.
         max_size: the most records of a block that gives pairs. A block of n records gives n (n - 1) / 2.
         id: the column of ids.
         columns: columns that the pairs have of both records.

@@ -73,7 +73,7 @@ class Combines:
 
 @dataclass(frozen=True, slots=True)
 class Aggregates(Combines):
-    """The aggregates: for each output column its kind and the column it reads (None: a count)."""
+    """The aggregates: for each output column its kind and the column it reads, None for a count."""
 
     keys: tuple[str, ...]
     columns: tuple[tuple[str, str, str | None], ...]

@@ -15,7 +15,7 @@ from timely_spark.graph import caller, names, refuse
 class TableLayout:
     """How a table is laid out and described. What is None or empty stays as the table has it."""
 
-    #: the columns of which each combination of values has a folder
+    #: each combination of the values of these columns has a folder
     partition_by: tuple[str, ...] = ()
     #: the columns by which OPTIMIZE sorts rows into files
     cluster_by: tuple[str, ...] = ()

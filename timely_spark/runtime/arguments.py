@@ -61,7 +61,7 @@ def check_session(session: Any, hint: str) -> None:
 
 
 def trigger_of(trigger: Any) -> dict[str, Any]:
-    """The arguments of Spark's `trigger`; empty: always on. Also accepts Spark's own arguments.
+    """The arguments of Spark's `trigger`; none if the flow is always on. Also accepts Spark's own arguments.
 
     >>> trigger_of("available_now"), trigger_of({"availableNow": True}), trigger_of("5 seconds")
     ({'availableNow': True}, {'availableNow': True}, {'processingTime': '5 seconds'})

@@ -297,7 +297,7 @@ def _labels(metric: _Metric) -> list[str]:
 
 
 def _numbers(metric: _Metric, queries: Iterable[_Running]) -> Iterator[tuple[list[str], float]]:
-    """The numbers of a metric, each with the values of its labels; of the queries of which it can be read."""
+    """The numbers of a metric, each with the values of its labels; without queries that cannot be read."""
     for name, watch, progress in queries:
         numbers: Mapping[str, float] = {}
         with suppress(Exception):  # the query ends at this moment, or a file of its checkpoint is damaged

@@ -128,7 +128,7 @@ def _migrated(
 
 
 def _planned(log: RoundLog, manifest: Manifest) -> list[str]:
-    """The inputs of which a batch that has begun, and has no manifest, has records."""
+    """The inputs whose records are in a batch that has begun and has no manifest."""
     read: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     if (planned := log.planned()) > manifest.micro_batch:
         read += zip(log.read_to(planned - 1), log.read_to(planned), strict=True)

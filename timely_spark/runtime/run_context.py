@@ -95,7 +95,7 @@ class RunContext:
     #: By input the last entry, and the offset, that earlier runs have read.
     read_entries: Mapping[str, int] = field(default_factory=dict)
     read_offsets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Seconds that a micro-batch stays resident; 0: never, and why not.
+    #: Seconds that a micro-batch stays resident; 0 if none does, and why not.
     resident: float = 0.0
     not_resident: str = ""
     #: Whether tasks that stay host the workers then; else the driver does.

@@ -402,7 +402,7 @@ def cores(session: SparkSession) -> int | None:
 
 
 def no_parallel_rounds(session: SparkSession) -> str:
-    """The reason why Spark's tasks cannot exchange directly; empty: they can.
+    """The reason why Spark's tasks cannot exchange directly; empty if they can.
 
     Where Spark encrypts its own traffic, the tasks must not exchange data in the clear.
     """
@@ -420,7 +420,7 @@ def no_parallel_rounds(session: SparkSession) -> str:
 
 
 def slots(session: SparkSession) -> int:
-    """The number of tasks that a barrier stage may have now; 0: unknown.
+    """The number of tasks that a barrier stage may have now; 0 if it is unknown.
 
     A barrier stage with more tasks than slots would wait for ten minutes, and then fail.
     """

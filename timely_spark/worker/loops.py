@@ -41,7 +41,7 @@ class LoopCounts:
     fed: list[list[Any]] = field(default_factory=list)
     #: (loop, epoch, iteration, number, evidence) of an iteration that repeats very many records
     grown: list[tuple[str, int, int, int, str]] = field(default_factory=list)
-    #: (step, epoch, number, time) of notifications of one time, each of which asked for the next one
+    #: (step, epoch, number, time) of notifications of one time that each asked for the next one
     again: list[tuple[str, int, int, str]] = field(default_factory=list)
 
     @classmethod

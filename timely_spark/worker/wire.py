@@ -325,7 +325,7 @@ def _sum_of_changes(parts: Iterable[list[Change]]) -> list[Change]:
 
 
 def _sum_by_name(unit: Sum, parts: Iterable[dict[str, Sum]]) -> dict[str, Sum]:
-    """The sums by name of what has a `+`, of which `unit` is the unit."""
+    """The sums by name of what has a `+`; `unit` is the empty sum."""
     sums: dict[str, Sum] = {}
     for name, one in chain.from_iterable(part.items() for part in parts):
         sums[name] = sums.get(name, unit) + one

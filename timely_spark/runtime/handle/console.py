@@ -16,12 +16,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from timely_spark.errors import TimelyError
+from timely_spark.errors import TimelyError, with_hint
 from timely_spark.runtime.handle.assets import SCRIPT, STYLE
 from timely_spark.runtime.handle.charts import seconds_text
 from timely_spark.runtime.handle.history import LAST, History
 from timely_spark.runtime.handle.page import Asked, Page
-from timely_spark.runtime.handle.row_reasons import RowReasons, unplaced
+from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.together import capture_links, connected_flows, together_svg
 from timely_spark.runtime.handle.usage import Usage
@@ -111,7 +111,7 @@ class Server(ThreadingHTTPServer):
         """A flow as it is now."""
         with self._looking[asked.flow]:
             status = Status.of(self.checkpoints[asked.flow])
-            clocked = all(epochs == "clock" for epochs, _ in status.after.summary.inputs.values())
+            clocked = status.after.summary.clocked
             history = self._histories.get(asked.flow)
             if history is None or history.clocked != clocked:
                 history = self._histories[asked.flow] = History(status.after.log, clocked)
@@ -122,15 +122,16 @@ class Server(ThreadingHTTPServer):
 
     def sections(self, asked: Asked) -> dict[str, str]:
         """The sections of a page, and the list of flows."""
-        empty = dict.fromkeys(_IDS, "")
+        sections, damage = dict.fromkeys(_IDS, ""), ""
         try:
             page = self._with_usages(self.look(asked))
             sections = page.sections(self._together(page))
         except TimelyError as error:
-            sections = empty | {"say": f'<div class="say bad"><pre>{escaped(unplaced(error))}</pre></div>'}
+            damage = with_hint(error.message, error.hint)  # its line is one of the server
         except Exception as error:  # noqa: BLE001 - whatever half a file leads to; the next look may find it whole
-            text = f"{self.checkpoints[asked.flow]} is damaged: {type(error).__name__}: {error}"
-            sections = empty | {"say": f'<div class="say bad"><pre>{escaped(text)}</pre></div>'}
+            damage = f"{self.checkpoints[asked.flow]} is damaged: {type(error).__name__}: {error}"
+        if damage:
+            sections["say"] = f'<div class="say bad"><pre>{escaped(damage)}</pre></div>'
         flows = "".join(self._card(asked, number) for number in range(len(self.checkpoints)))
         return {"flows": flows, **sections}
 

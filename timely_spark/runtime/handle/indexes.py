@@ -131,7 +131,7 @@ class Indexes:
 
     #: The captured outputs.
     schemas: Mapping[str, pa.Schema]
-    #: The newest epoch that is complete at all of some outputs; -1: none is. It does not fall.
+    #: The newest epoch that is complete at all of some outputs; -1 if none is. It does not fall.
     complete: Callable[[Sequence[str]], int]
     released: Released
     _indexes: dict[tuple[str, tuple[str, ...], str], _Index] = field(default_factory=dict)

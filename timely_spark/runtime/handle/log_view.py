@@ -48,7 +48,7 @@ class Progress:
     epoch: int
     #: Rounds run since the checkpoint was made; a batch may have several.
     rounds: int
-    #: The frontier of each output and probe; empty: complete.
+    #: The frontier of each output and probe; empty if it is complete.
     frontier: Mapping[str, list[Any]]
     #: Records that the batch delivered to steps.
     records: int
@@ -316,7 +316,7 @@ class LogView:
         return {node.name: node.template.schema for node in nodes if node.stage.parameters.get("to") in kinds}
 
     def complete(self, names: Sequence[str]) -> int:
-        """The newest epoch that is complete at all of some outputs; -1: none is.
+        """The newest epoch that is complete at all of some outputs; -1 if none is.
 
         Once no epoch can follow, and with clock epochs, it is at most the last one that has begun.
         """

@@ -28,7 +28,7 @@ class Overview:
     name: str
     #: "running", "ended", or "failed: " and the error
     state: str
-    #: the newest batch that is done; -1: none
+    #: the newest batch that is done; -1 before the first
     batch: int
     rounds: int
     #: records that the recent batches delivered to steps, per second; None means unknown

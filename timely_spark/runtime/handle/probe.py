@@ -17,7 +17,7 @@ class QueryProbe:
         self.query, self.name = query, name
 
     def frontier(self) -> Antichain[Any]:
-        """The least times that may still appear; empty: complete.
+        """The least times that may still appear; none if it is complete.
 
         Example:
             >>> query.probe("log").frontier()

@@ -30,11 +30,6 @@ class RowReason:
     text: str | None = None
 
 
-def unplaced(error: TimelyError) -> str:
-    """The message and the hint of an error: its place is a line of the server."""
-    return error.message if error.hint is None else with_hint(error.message, error.hint)
-
-
 class RowReasons:
     """Answers one question at a time, in a thread: an answer runs the flow's functions many times.
 
@@ -78,7 +73,7 @@ class RowReasons:
         try:
             text = str(self._query.explain_row(output, self._row(output, row)))
         except TimelyError as error:
-            text = unplaced(error)
+            text = with_hint(error.message, error.hint)  # its line is one of the server
         except Exception as error:  # noqa: BLE001 - whatever a function of the flow raises
             text = f"{type(error).__name__}: {error}"
         self._answers[output, row] = replace(self._answers[output, row], text=text)
@@ -103,7 +98,7 @@ def _as_text(row: dict[str, Any], schema: pa.Schema) -> str:
 
 
 def _values(row: dict[str, Any], schema: pa.Schema) -> Iterator[tuple[str, Any]]:
-    """The values of JSON, of which texts are dates and decimals where the columns are."""
+    """The values of JSON; texts become dates and decimals where the columns have these types."""
     for name, value in row.items():
         kind = schema.field(name).type if name in schema.names else pa.string()
         if isinstance(value, str) and not pa.types.is_string(kind):

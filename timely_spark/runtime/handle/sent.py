@@ -68,7 +68,7 @@ class Sent:
         return lambda: read(self.watch.newest())
 
     def records(self, names: Sequence[str], seconds: float = 0.0) -> int:
-        """The last epoch to which handles have sent records, if they say what an epoch is; -1: none."""
+        """The last epoch to which handles have sent records, if they say what an epoch is; -1 if none has."""
         return max((journal.as_of(seconds).last for journal in self._journals(names)), default=-1)
 
     def open(self, names: Sequence[str], seconds: float = 0.0) -> Open | None:

@@ -22,7 +22,7 @@ class Verdict:
 
     #: "good", "warn", "bad" or "rest"
     kind: str
-    #: for how many seconds the oldest that has arrived waits for its answer; 0: everything is answered
+    #: for how many seconds the oldest that has arrived waits for its answer; 0 if everything is answered
     late: float
     says: str = ""
     do: str = ""

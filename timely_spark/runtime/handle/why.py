@@ -56,7 +56,6 @@ class Why:
     def of(cls, flow: Round, epoch: int, *, running: BatchProgress | None = None) -> Why:
         """The reasons in a flow's state; `running` is the batch after it."""
         manifest, snapshot, summary = flow.manifest, flow.manifest.coordinator, flow.summary
-        clocked = all(epochs == "clock" for epochs, _ in summary.inputs.values())
         inputs = {
             name: (at, summary.inputs[name][1])
             for name, at in snapshot["inputs"].items()
@@ -69,7 +68,7 @@ class Why:
         return cls(
             epoch=epoch,
             batch=manifest.batch,
-            begun=epoch <= max(snapshot["begun"], manifest.batch if clocked else -1),
+            begun=epoch <= max(snapshot["begun"], manifest.batch if summary.clocked else -1),
             inputs=inputs,
             pointstamps=[
                 Moving(**asdict(each), records=records[_key(each)], since=since[_key(each)])

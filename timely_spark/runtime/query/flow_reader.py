@@ -176,7 +176,7 @@ class FlowReader:
         return {name: max(entries.get(name, -1) for entries in read) for name in self.context.inputs}
 
     def _new(self, start: Mapping[str, Offset], *, unlimited: bool) -> dict[str, Offset]:
-        """By source that has something new, or of which nothing was ever looked at, its end."""
+        """The ends of the sources that have something new, or that were never looked at."""
         ends, present = {}, {*start, *(self._manifest.sources if self._manifest is not None else ())}
         for name, reader in self.readers.items():
             before = start.get(name) or reader.initial_offset()

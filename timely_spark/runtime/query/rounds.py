@@ -70,7 +70,7 @@ class Rounds:
     context: RunContext
     #: whether parallel tasks run large rounds
     parallel: bool
-    #: why this process can no longer let micro-batches stay; empty: it can
+    #: why this process can no longer let micro-batches stay; empty if it can
     not_resident: str = ""
 
     def __post_init__(self) -> None:
@@ -226,7 +226,7 @@ class Rounds:
         raise AssertionError
 
     def no_longer(self, states: States) -> str:
-        """Why no micro-batch can stay after a batch with these states; empty: one can."""
+        """Why no micro-batch can stay after a batch with these states; empty if one can."""
         tasks = 1 if self._tasks is None else max(1, self._tasks.tasks)
         if (read := self._read(states)) > SMALL.states * tasks:
             limit = f"{SMALL.states >> 20} MB" + f" for each of {tasks} tasks" * (tasks > 1)

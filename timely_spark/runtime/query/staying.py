@@ -156,11 +156,12 @@ class StayingTasks:
         """
         assert self._peers is not None
         states = wire.table((worker, State(reference)) for worker, reference in references.items())
-        work, ranks = replace(work, places=self.placement.places), self.placement.ranks
-        for rank in ranks:
-            own = Share(rank, self.tasks, places=work.places).own(pa.concat_tables([rows, states]))
+        share = Share(0, self.tasks, places=self.placement.places)
+        work, all_rows = replace(work, places=share.places), pa.concat_tables([rows, states])
+        for rank in share.ranks:
+            own = replace(share, rank=rank).own(all_rows)
             self._peers.send(rank, pa.concat_tables([wire.table([(rank, work)]), own]))
-        return pa.concat_tables([self._peers.receive(rank) for rank in ranks])
+        return pa.concat_tables([self._peers.receive(rank) for rank in share.ranks])
 
     def place(self, efforts: Mapping[int, Effort], batch: int) -> None:
         """Choose the tasks of the workers for the next batch.

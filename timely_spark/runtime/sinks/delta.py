@@ -39,7 +39,7 @@ _ODD = re.compile(r"[ ,;{}()\n\t=]")
 _INTERRUPTED = ("Concurrent", "MetadataChanged", "ProtocolChanged", "DeltaConcurrent")
 _CHANGED = "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS"
 _BY_NAME = {"delta.columnMapping.mode": "name"}
-#: Folders here of which a session on Databricks has other URIs.
+#: Folders here that have other URIs in a session on Databricks.
 _MOUNTS = ("/Volumes/", "/dbfs/")
 #: What Spark says of keys that do not tell records apart; ours before and after it.
 _MANY, _TELL_APART = "are the keys of more than one record", "give keys that tell the records apart."
@@ -63,7 +63,7 @@ class DeltaSink(Sink):
     diff: str | None = None
     #: whether a table of another checkpoint is replaced; or of which checkpoints, by their ids
     overwrite: bool | frozenset[str] = False
-    #: whether there is a column of epochs; None: if the table has it
+    #: whether there is a column of epochs; None means as in the table that is there
     epoch: bool | None = None
     layout: TableLayout = field(default_factory=TableLayout)
     confs: ClassVar[Mapping[str, str]] = DELTA

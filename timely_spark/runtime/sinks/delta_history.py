@@ -38,7 +38,7 @@ class DeltaHistory:
     _complete: dict[int, bool] = field(default_factory=dict)
     #: whether there are epochs that a version may lack
     _delivered: bool = False
-    #: the last transaction of the output that `begin` has found; -1: none
+    #: the last transaction of the output that `begin` has found; -1 if there is none
     last: int = -1
 
     def begin(self, *, own: bool, delivered: bool) -> None:

@@ -28,7 +28,7 @@ class MergeClause:
     """What is done if the condition holds."""
 
     condition: str
-    #: the columns that are written; None: the row is deleted
+    #: the columns that are written; None if the row is deleted
     values: Mapping[str, str] | None
     #: whether it is for keys that the table has; else for those that it has not
     matched: bool = True

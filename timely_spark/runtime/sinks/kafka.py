@@ -122,7 +122,7 @@ class KafkaSink(Sink):
             raise KafkaException(errors[0])
 
     def _producer(self) -> Producer | None:
-        """The client of this process; None: Spark's writer is to be used."""
+        """The client of this process; None if Spark's writer is to be used."""
         options = {name.removeprefix("kafka."): text for name, text in self.options.items()}
         if not {*options} <= _SHARED:
             return None

@@ -131,7 +131,7 @@ def _counted(files: Files, manifest: Manifest, name: str, offset: Any) -> dict[s
 
 
 def _waiting(log: RoundLog, name: str, last: int | None) -> int:
-    """A handle's entries after the last one that was read; None: what another input had at its last look."""
+    """A handle's entries after the `last` one that was read; of other inputs (None) what was seen last."""
     if last is None:
         return int((_shown(log.files, _file("waiting", name)) or {"count": 0})["count"])
     later = range(last + 1, last + 1 + _WAITING)

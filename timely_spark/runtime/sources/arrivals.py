@@ -60,7 +60,7 @@ class Part(NamedTuple):
     start: int
     end: int
     values: Values | None = None
-    #: the size of the file when it was listed, which it must have when it is read; None: it may have any
+    #: the size of the file when it was listed, which it must have when it is read; None if it may have any
     size: int | None = None
 
 

@@ -94,7 +94,7 @@ class FileJournal:
         self._durable: Future[None] | None = None
         #: The merged files in order, and the numbers of their paths.
         self._merged: list[tuple[Span, int]] = []
-        #: The first batch that is not merged; the newest batch, -1: none.
+        #: The first batch that is not merged; the newest batch, -1 before the first.
         self.first, self.last = 0, -1
         present = self._folder.present()
         for span in current(present):

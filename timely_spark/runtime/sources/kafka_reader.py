@@ -54,7 +54,7 @@ class KafkaReader(Reader):
     #: By topic its id and the number of its partitions, and when the brokers are asked again.
     _topics: Mapping[str, tuple[str, int]] = {}
     _next_description = 0.0
-    #: Since when the brokers do not answer; 0: they do.
+    #: Since when the brokers do not answer; 0 if they do.
     _silent = 0.0
 
     def initial_offset(self) -> Offset:

@@ -47,7 +47,7 @@ class Position:
     closed: bool = False
     #: The number of durable entries, which is the number of the next one.
     sent: int = 0
-    #: The last epoch that has records (manual epochs); -1: none has.
+    #: The last epoch that has records (manual epochs); -1 if none has.
     last: int = -1
 
     def after(self, entry: Entry) -> Position:

@@ -197,8 +197,8 @@ class RoundLog:
     def _earlier(self) -> dict[int, int]:
         """The manifests of earlier terms: for each batch the last term that wrote one.
 
-        What an older term wrote after a batch of a newer one is of a run that had lost the checkpoint, unless
-        Spark has committed a micro-batch of that run, of which no newer one has a batch.
+        A run that had lost the checkpoint may have written batches after those of a newer term. They do not
+        count, unless Spark has committed their micro-batch and no newer term has a batch of it.
         """
         latest = {batch: term for term, batches in self._by_term().items() for batch in batches}
         newest: dict[int, int] = {}
@@ -438,7 +438,7 @@ class RoundLog:
         return ({}, {}) if offset is None else (offset["inputs"], offset["sources"])
 
     def taken(self, name: str) -> int:
-        """The last entry of an input that the flow has read; -1: none."""
+        """The last entry of an input that the flow has read; -1 if it has read none."""
         offsets = self.spark.offsets
         offset = self.spark.flow_offset(offsets[-1]) if offsets else None
         newest = self.newest()
@@ -475,7 +475,7 @@ class RoundLog:
         return "asked" in new and new == old | {"asked": new["asked"]} != old
 
     def committed(self) -> int:
-        """The last batch that Spark has committed; -1: none."""
+        """The last batch that Spark has committed; -1 if it has committed none."""
         return max(self.spark.commits, default=FIRST)
 
     def used_by_spark(self) -> bool:

@@ -36,7 +36,7 @@ class Delivered(NamedTuple):
 
     #: records that it was given, those of epochs in flight included; of a collection changes
     records: int = 0
-    #: the last epoch that was delivered, and when, in seconds since 1970; None: there is none yet
+    #: the last epoch that was delivered, and when, in seconds since 1970; None before the first one
     epoch: int | None = None
     when: float | None = None
 
@@ -58,7 +58,7 @@ class Manifest:
     resident: bool = False
     #: Whether a batch ran since the last micro-batch began without one.
     worked: bool = True
-    #: Why no micro-batch stays any more; empty: they may.
+    #: Why no micro-batch stays any more; empty if they may.
     not_resident: str = ""
     #: By input the last entry that was read; of other inputs the offset up to which they were read.
     entries: dict[str, int] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Manifest:
 
     @property
     def slow(self) -> str:
-        """Which workers have left a task because it is slow, in words; empty: none."""
+        """Which workers have left a task because it is slow, in words; empty if none has."""
         return str(self.stats.get("slow", ""))
 
     @property

@@ -96,7 +96,7 @@ class Published:
         """Hold all that comes after an epoch, and a snapshot at it; also a sign of life.
 
         Args:
-            base: the epoch of the snapshot that the reader has mapped; -1: none.
+            base: the epoch of the snapshot that the reader has mapped; -1 if it maps none.
         """
         content = {"epoch": epoch, "base": base, "renewed": time.time()}
         # half of one, after a loss of power, would stop the publisher
@@ -233,7 +233,7 @@ def _opened(
 
 
 def epoch_of(path: str) -> int:
-    """The epoch of a file of a capture, or the one up to which it has all; -1: it is another file.
+    """The epoch of a file of a capture, or the one up to which it has all; -1 if it is another file.
 
     >>> epoch_of("/shared/epoch-00000000000000000007.arrow"), epoch_of("/shared/_schema.arrow")
     (7, -1)
