@@ -12,6 +12,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 import timely_spark as ts
+from tests.support.hops import hop
 from timely_spark.testing import Simulation
 
 
@@ -209,11 +210,7 @@ def test_a_loop_of_many_iterations_keeps_no_iteration_in_its_progress() -> None:
     flow = ts.Dataflow("path")
     edges = flow.input("edges", "src long, dst long")
 
-    def hop(near: ts.Stream) -> ts.Stream:
-        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return targets.concat(near).distinct()
-
-    edges.where(pc.field("src") == 0).select(node="src").loop(hop).capture("out")
+    edges.where(pc.field("src") == 0).select(node="src").loop(hop(edges)).capture("out")
     simulation = Simulation(flow, workers=3)
     simulation.send("edges", [(i, i + 1) for i in range(150)])
     headers = []

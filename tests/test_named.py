@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,8 +16,8 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.rescaling import continued
 from tests.support.turns import in_turn
-from timely_spark.coordinator.migrate import Migrator
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.differential import CollectionVariable
 from timely_spark.operators.finalise import finalise_graph
@@ -369,10 +368,6 @@ def built(case: Case, *, more: bool = False) -> ts.Dataflow:
     return flow
 
 
-def plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
-
-
 def send(simulation: Simulation, epoch: int) -> None:
     """Things come; and, to collections of which `v` says how many, some go."""
     rows = {"x": [(1, 2), (2, 3), (3, 1), (4, 0), (3, 1)], "y": [(1, 1), (2, 4)]}
@@ -387,23 +382,6 @@ def in_mid_epoch(case: Case) -> Simulation:
     old = Simulation(built(case), workers=2, seed=7)
     send(old, 0)
     return old
-
-
-def gone_on(old: Simulation, flow: ts.Dataflow, workers: int) -> Simulation:
-    made = Migrator(
-        plain(old.plan.described()),
-        flow.compile(workers),
-        plain(old.coordinator.encode()),
-        old.states,
-        pa.concat_tables(old.waiting),
-        empty=True,
-    ).migration()
-    new = Simulation(flow, workers=workers)
-    new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
-    new.states = [worker.checkpoint("moved") for worker in made.workers]
-    new.waiting, new._input_epochs = [made.result.rows], dict(made.coordinator.inputs)
-    new._parts.update({key: [*parts] for key, parts in old._parts.items() if key[0] in new.captured})
-    return new
 
 
 ALL = {
@@ -443,7 +421,7 @@ def test_a_flow_whose_steps_are_named_goes_on_with_more_steps_and_outputs(case: 
     send(kept, 0)
     kept.run()
     before = set(kept.captured["out"].rows())
-    new = gone_on(kept, built(case, more=True), workers=2)
+    new, _ = continued(kept, built(case, more=True), 2, empty=True)
     for simulation in (new, kept):
         send(simulation, 1)
         simulation.run()
@@ -474,7 +452,7 @@ def test_an_epoch_that_had_begun_ends_alike_with_other_workers_and_with_more_ste
     kept, old = Simulation(built(case), workers=2), in_mid_epoch(case)
     assert old.waiting
     try:
-        new = gone_on(old, built(case, more=more), workers=workers)
+        new, _ = continued(old, built(case, more=more), workers, empty=True)
     except FlowChanged as refused:
         if more and re.search("over a new channel|has changed: partitioned was", str(refused)):
             return

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.hops import hop_from
 from timely_spark.errors import BadArgument, InvalidTime, SchemaError, UnknownName
 from timely_spark.testing import explain_row
 
@@ -24,10 +25,7 @@ def reach() -> ts.Dataflow:
     edges = flow.input("edges", EDGES).collection(diff="diff")
     roots = flow.input("roots", "node long").collection()
 
-    def hop(near: ts.Collection) -> ts.Collection:
-        return near.join(edges, left="node", right="src").select(node="dst").concat(roots).distinct()
-
-    roots.iterate(hop, name="hops").capture("near")
+    roots.iterate(hop_from(roots, edges), name="hops").capture("near")
     return flow
 
 

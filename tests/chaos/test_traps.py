@@ -15,6 +15,7 @@ import pytest
 import timely_spark as ts
 from tests.support import engine
 from tests.support.engine import CALM, Killed, Process, World, difference, files
+from tests.support.hops import hop
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
@@ -25,11 +26,7 @@ def looping(folder: Path, *, sends: int, keep: int) -> World:
     flow = ts.Dataflow("paths")
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
 
-    def hop(near: ts.Stream) -> ts.Stream:
-        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return targets.concat(near).distinct(name="near")
-
-    roots.loop(hop, name="hops").capture("out")
+    roots.loop(hop(edges), name="hops").capture("out")
     draw = random.Random(sends)
     calls: dict[str, list[Any]] = {"edges": [], "roots": [("send", ([(0,)],))]}
     for _ in range(sends):

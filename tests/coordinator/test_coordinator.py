@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from tests.support.hops import hop
 from timely_spark.coordinator import Coordinator
 from timely_spark.testing import Simulation
 
@@ -184,11 +185,7 @@ def test_a_snapshot_is_plain_json_and_goes_on_like_the_original() -> None:
     flow = ts.Dataflow("snapshot")
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
 
-    def hop(near: ts.Stream) -> ts.Stream:
-        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return targets.concat(near).distinct()
-
-    roots.loop(hop).group_by("node").count().capture("out")
+    roots.loop(hop(edges)).group_by("node").count().capture("out")
     plan = flow.compile(3)
     straight, resumed = (Simulation(plan, rounds_per_batch=1) for _ in range(2))
     for simulation in (straight, resumed):

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.rescaling import continued, migrated
 from tests.support.turns import in_turn
 from tests.worker.test_loops import answers
 from timely_spark.coordinator.differences import compare
-from timely_spark.coordinator.migrate import Migrator
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.testing import Simulation
 
@@ -44,15 +44,8 @@ def begun(flow: ts.Dataflow, batches: int) -> Simulation:
 
 def moved(old: Simulation, flow: ts.Dataflow, workers: int = 2) -> Simulation:
     """The flow, going on from where another one stood."""
-    plan = flow.compile(workers)
-    made = Migrator(
-        old.plan.described(), plan, old.coordinator.encode(), old.states, old.result.rows
-    ).migration()
+    new, made = continued(old, flow, workers)
     assert set(made.bounded) == {"loop"}
-    new = Simulation(plan)
-    new.coordinator, new.result, new.waiting = made.coordinator, made.result, [made.result.rows]
-    new.states, new.batch = [worker.checkpoint() for worker in made.workers], old.batch
-    new._parts = old._parts
     return new
 
 
@@ -129,10 +122,9 @@ def named(**options: Any) -> ts.Dataflow:
     ids=["larger", "gone"],
 )
 def test_a_higher_bound_is_accepted_with_named_steps_and_nothing_in_flight(wider: Any) -> None:
-    old, plan = begun(named(max_iterations=50, on_limit="return"), 3), named(**wider).compile(2)
-    rest = lambda: (old.coordinator.encode(), old.states, old.result.rows)  # noqa: E731
+    old, flow = begun(named(max_iterations=50, on_limit="return"), 3), named(**wider)
     with pytest.raises(FlowChanged, match=r"step 'grow\S*' \(.*test_differences\.py:\d+\).*\nHint: "):
-        Migrator(old.plan.described(), plan, *rest()).migration()
+        migrated(old, flow, 2)
     old.run()
-    made = Migrator(old.plan.described(), plan, *rest()).migration()
+    made = migrated(old, flow, 2)
     assert (made.added, made.removed) == ((), {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +13,23 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.rescaling import continued, migrated, plain
 from timely_spark.coordinator.differences import compare
 from timely_spark.coordinator.lacking import lacking_by_output
-from timely_spark.coordinator.migrate import Migrator
-from timely_spark.coordinator.migration import FlowChanged, Migration
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.errors import VertexError
 from timely_spark.testing import Simulation
 from timely_spark.times import LEXICOGRAPHIC, Descending
 from timely_spark.worker import Budget
 
 
-def plain(value: Any) -> Any:
-    """As a checkpoint has it."""
-    return json.loads(json.dumps(value))
-
-
-def moved(old: Simulation, flow: ts.Dataflow, workers: int, *, empty: bool = False) -> Migration:
-    return Migrator(
-        plain(old.plan.described()),
-        flow.compile(workers),
-        plain(old.coordinator.encode()),
-        old.states,
-        pa.concat_tables(old.waiting),
-        empty=empty,
-    ).migration()
-
-
-def go_on(
-    old: Simulation, flow: ts.Dataflow, workers: int = 2, *, empty: bool = False
-) -> tuple[Simulation, Migration]:
-    made = moved(old, flow, workers, empty=empty)
-    new = Simulation(flow, workers=workers, rounds_per_batch=1)
-    new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
-    new.states = [worker.checkpoint("moved") for worker in made.workers]
-    new.waiting, new._input_epochs = [made.result.rows], dict(made.coordinator.inputs)
-    new._parts.update({key: parts for key, parts in old._parts.items() if key[0] in new.captured})
-    return new, made
+#: rounds are batches, so a batch ends in the middle of a loop
+go_on = partial(continued, rounds_per_batch=1)
 
 
 def refused(old: Simulation, flow: ts.Dataflow, workers: int = 2, *, empty: bool = False) -> str:
     with pytest.raises(FlowChanged) as raised:
-        moved(old, flow, workers, empty=empty)
+        migrated(old, flow, workers, empty=empty)
     text = str(raised.value)
     assert "\nHint: " in text
     return text
@@ -631,7 +608,7 @@ def test_an_error_in_repartition_names_the_step() -> None:
             return [{"keys": set()}]
 
     with pytest.raises(VertexError, match="step 'seen'"):
-        moved(started(seen(Wrong)), built(seen(Wrong)), 3)
+        migrated(started(seen(Wrong)), built(seen(Wrong)), 3)
 
 
 def test_without_a_repartition_method_all_workers_must_have_the_same_notifications() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from timely_spark.coordinator.migrate import Migrator
+from tests.support.rescaling import move
 from timely_spark.errors import SchemaError
 from timely_spark.testing import Simulation, run
 
@@ -76,16 +74,7 @@ def test_every_new_worker_gets_a_copy(workers: int) -> None:
         one.send("x", [(n, n % 3, 1) for n in range(6)])
         one.send("y", [(1, 1, 1), (2, 2, 1)])
         one.run()
-    plan = flow.compile(workers)
-    snapshot, before = (
-        json.loads(json.dumps(one)) for one in (simulation.coordinator.encode(), simulation.plan.described())
-    )
-    made = Migrator(
-        before, plan, snapshot, simulation.states, pa.concat_tables(simulation.waiting)
-    ).migration()
-    simulation.plan, simulation.coordinator, simulation.result = plan, made.coordinator, made.result
-    simulation.states = [worker.checkpoint(f"moved-{n}") for n, worker in enumerate(made.workers)]
-    simulation.waiting = [made.result.rows]
+    move(simulation, flow, workers)
     for one in (simulation, kept):
         one.send("x", [(n, 7, 1) for n in range(3, 9)] + [(0, 0, -1)])
         one.send("y", [(1, 1, -1), (5, 5, 1)])

@@ -13,6 +13,7 @@ import pytest
 
 import timely_spark as ts
 from tests.support.memory import Memory
+from tests.support.hops import hop_from
 from tests.support.turns import in_turn
 from timely_spark.differential import DIFF
 from timely_spark.differential.joins import JoinChanges
@@ -260,10 +261,7 @@ def reach(x: ts.Collection) -> ts.Collection:
     roots = x.where(pc.field("src") < 3).select(node="src").distinct()
     links = x.arrange("src")
 
-    def hop(near: ts.Collection) -> ts.Collection:
-        return near.join(links, left="node", right="src").select(node="dst").concat(roots).distinct()
-
-    return roots.iterate(hop)
+    return roots.iterate(hop_from(roots, links))
 
 
 FLOWS: list[Callable[[ts.Collection], ts.Collection]] = [

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from tests.support.memory import Memory
-from tests.support.rescaling import answers, ways
+from tests.support.hops import hop_from
 from tests.support.turns import in_turn
+from tests.support.rescaling import answers, ways
 from timely_spark.differential.arranged import Arrange
 from timely_spark.differential.broadcasts import BroadcastJoin
 from timely_spark.differential.imported import Imported
@@ -42,10 +43,7 @@ def reach(edges: ts.Collection) -> None:
     index = edges.arrange("src")
     roots = edges.where(pc.field("src") < 2).select(node="src").distinct()
 
-    def hop(near: ts.Collection) -> ts.Collection:
-        return near.join(index, left="node", right="src").select(node="dst").concat(roots).distinct()
-
-    near = roots.iterate(hop)
+    near = roots.iterate(hop_from(roots, index))
     near.changes().capture("out")
     index.semijoin(near, left="src", right="node").changes().capture("kept")
     index.count().changes().capture("degrees")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.graphs.test_forest import rescaled
+from tests.support.rescaling import move
 from tests.support.turns import in_turn
 from timely_spark.errors import GraphError, SchemaError, VertexError
 from timely_spark.graphs import pagerank
@@ -145,7 +145,7 @@ def test_a_flow_with_ranks_can_be_rescaled_again_and_again(changing) -> None:
         for a, b, diff in changes:
             present[a, b] += diff
         assert near(present, ts.snapshot(simulation.captured["out"]), 3000)
-        rescaled(simulation, workers, flow_of(3000))
+        move(simulation, flow_of(3000), workers)
 
 
 @pytest.mark.slow

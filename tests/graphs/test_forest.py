@@ -18,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.rescaling import move
 from tests.support.turns import in_turn
 from timely_spark.coordinator.migrate import Migrator
 from timely_spark.coordinator.migration import FlowChanged
@@ -375,19 +376,6 @@ def test_long_paths_take_no_more_rounds_than_short_ones(shape: str) -> None:
     assert len(left[1]) == (shape == "path"), "a removed leaf has no component"
 
 
-def rescaled(simulation: Simulation, workers: int, flow: ts.Dataflow | None = None) -> None:
-    """Continue a simulation with another number of workers."""
-    plan = (flow or graph_flow()).compile(workers)
-    plain = [
-        json.loads(json.dumps(x)) for x in (simulation.plan.described(), simulation.coordinator.encode())
-    ]
-    messages = pa.concat_tables(simulation.waiting)
-    made = Migrator(plain[0], plan, plain[1], simulation.states, messages, simulation.blobs).migration()
-    simulation.states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(made.workers)]
-    simulation.plan, simulation.coordinator, simulation.result = plan, made.coordinator, made.result
-    simulation.waiting = [made.result.rows]
-
-
 def test_nodes_that_need_more_bits_than_those_before_join_them() -> None:
     narrow = [(a, (7 * a + 3) % 40, 1) for a in range(40)]
     wide = [(a, 2**40 + a % 5, 1) for a in range(0, 40, 3)]
@@ -396,7 +384,7 @@ def test_nodes_that_need_more_bits_than_those_before_join_them() -> None:
     epochs = [narrow, wide, [(b, a, -1) for a, b, _ in narrow[::2]], [(a, b, -1) for a, b, _ in wide]]
     for epoch, rows in enumerate(epochs):
         if epoch == 2:
-            rescaled(simulation, 3)
+            move(simulation, graph_flow(), 3)
         before = {name: set(simulation.captured[name].epochs) for name in sent}
         simulation.send("edges", rows)
         simulation.run()
@@ -420,7 +408,7 @@ def test_rescaling_continues_from_the_forests_that_were_sent(steps: list[int], s
     seen = dict.fromkeys(("forest", "components"), 0)
     for part, workers in enumerate(steps):
         if part:
-            rescaled(simulation, workers)
+            move(simulation, graph_flow(), workers)
         for rows in churn(10 * seed + part, nodes=25, epochs=4, size=20):
             simulation.send("edges", rows)
             simulation.run()
@@ -442,7 +430,7 @@ def test_after_rescaling_workers_without_edges_send_their_changes_too(seed: int,
     simulation, there, components = Simulation(graph_flow(), workers=2), nx.Graph(edges), Counter[Edge]()
     simulation.send("edges", [(*edge, 1) for edge in edges])
     simulation.step() if in_flight else simulation.run()
-    rescaled(simulation, 5)
+    move(simulation, graph_flow(), 5)
     for edge in draw.sample(edges, len(edges)):
         simulation.send("edges", [(*edge, -1)])
         simulation.run()
@@ -469,7 +457,7 @@ def test_edges_that_are_partitioned_by_one_end_are_exchanged(workers: int) -> No
     simulation.run()
     simulation.send("edges", [(node, 100 + node, -1) for node in range(10)])
     simulation.run()
-    rescaled(simulation, workers + 1, flow)
+    move(simulation, flow, workers + 1)
     simulation.send("edges", [(100 + node, node, -1) for node in range(10, 20)])
     simulation.run()
     assert ts.snapshot(simulation.captured["components"]).num_rows == 0

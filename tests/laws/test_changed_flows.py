@@ -10,14 +10,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from tests.support.rescaling import plain
-from timely_spark.coordinator.migrate import Migrator
-from timely_spark.coordinator.migration import FlowChanged, Migration
+from tests.support.rescaling import continued
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.testing import Simulation
 
 K, V = pc.field("k"), pc.field("v")
@@ -53,20 +51,6 @@ def flow_of(pieces: dict[str, Piece], inputs: str = "xy") -> ts.Dataflow:
     for output, (kind, n, name) in pieces.items():
         COLLECTIONS[kind](x, y, n, name).capture(output)
     return flow
-
-
-def moved(
-    old: Simulation, flow: ts.Dataflow, workers: int, *, empty: bool = False
-) -> tuple[Simulation, Migration]:
-    waiting = pa.concat_tables(old.waiting)
-    before, snapshot = plain(old.plan.described()), plain(old.coordinator.encode())
-    made = Migrator(before, flow.compile(workers), snapshot, old.states, waiting).migration()
-    new = Simulation(flow, workers=workers)
-    new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
-    new.states = [worker.checkpoint("moved") for worker in made.workers]
-    new.waiting, new._input_epochs = [made.result.rows], dict(made.coordinator.inputs)
-    new._parts.update({key: parts for key, parts in old._parts.items() if key[0] in new.captured})
-    return new, made
 
 
 def send(simulation: Simulation, of: dict[str, list[Any]], epoch: int, *, run: bool) -> None:
@@ -140,7 +124,7 @@ def check(seed: int) -> str:
         send(old, given[epoch], epoch, run=epoch + 1 < before or draw.random() < 0.7)
     flow = flow_of(later)
     try:
-        new, made = moved(old, flow, draw.choice([workers, workers, 1, 3]))
+        new, made = continued(old, flow, draw.choice([workers, workers, 1, 3]))
     except FlowChanged:
         return "refused"
     new.run()

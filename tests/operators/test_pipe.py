@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import re
 import shutil
 import sys
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from timely_spark.coordinator.migrate import Migrator
+from tests.support.rescaling import move
 from timely_spark.errors import CapabilityError, GraphError, StateError, VertexError
 from timely_spark.graph import Partition
 from timely_spark.operators import pipe
@@ -110,20 +109,6 @@ def test_a_program_of_python_keeps_state_by_key_and_is_rescaled(totals: Sequence
     first.send("x", [("c", 1), ("b", 1), ("a", 1)])
     first.run()
     assert first.captured["out"].rows()[2] == [("a", 12), ("b", 3), ("c", 6)]
-
-
-def move(simulation: Simulation, made: ts.Dataflow, workers: int) -> None:
-    """Let the simulation go on with another number of workers."""
-    plan, old = made.compile(workers), simulation
-    described, snapshot = (
-        json.loads(json.dumps(x)) for x in (old.plan.described(), old.coordinator.encode())
-    )
-    migration = Migrator(
-        described, plan, snapshot, old.states, pa.concat_tables(old.waiting), old.blobs
-    ).migration()
-    old.plan, old.coordinator, old.result = plan, migration.coordinator, migration.result
-    old.states = [worker.checkpoint() for worker in migration.workers]
-    old.waiting = [migration.result.rows]
 
 
 def test_state_that_only_the_program_reads_is_not_rescaled() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import timely_spark as ts
+from tests.support.hops import hop_from
 from timely_spark.errors import BadArgument, UnknownName
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.handle.pointstamps import pointstamps
@@ -23,19 +25,32 @@ def reach() -> ts.Dataflow:
     flow = ts.Dataflow("reach")
     edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
     roots = flow.input("roots", "node long").collection()
-
-    def hop(near: ts.Collection) -> ts.Collection:
-        return (
-            near.join(edges, left="node", right="src").select(node="dst").concat(roots).distinct(name="near")
-        )
-
-    roots.iterate(hop, name="hops").capture("out")
+    roots.iterate(hop_from(roots, edges), name="hops").capture("out")
     return flow
 
 
 def edges(epoch: int) -> list[tuple[int, int, int]]:
     draw = random.Random(epoch)
     return [(draw.randrange(9), draw.randrange(9), 1) for _ in range(6)]
+
+
+@pytest.fixture
+def logged(begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
+    """Begins the flow, with the log of its system in the folder `log`."""
+    compile_ = ts.Dataflow.compile
+    monkeypatch.setattr(
+        ts.Dataflow,
+        "compile",
+        lambda self, workers=1: dataclasses.replace(compile_(self, workers), measured=True),
+    )
+
+    def begun(rounds: int) -> Any:
+        process = begin(reach(), workers=2, rounds=rounds, keep=50)
+        process.driver.system_log = SystemLog(str(tmp_path / "log"), process.context.plan.places)
+        process.driver.system_log.prepare("checkpoint", "one")
+        return process
+
+    return begun
 
 
 @pytest.mark.slow
@@ -54,18 +69,8 @@ def test_measuring_changes_no_result() -> None:
     assert rounds(plan) == rounds(dataclasses.replace(plan, measured=True))
 
 
-def test_each_call_and_each_message_is_counted_at_its_step_and_epoch(
-    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compile_ = ts.Dataflow.compile
-    monkeypatch.setattr(
-        ts.Dataflow,
-        "compile",
-        lambda self, workers=1: dataclasses.replace(compile_(self, workers), measured=True),
-    )
-    process = begin(reach(), workers=2, rounds=100, keep=50)
-    process.driver.system_log = SystemLog(str(tmp_path / "log"), process.driver.context.plan.places)
-    process.driver.system_log.prepare("checkpoint", "one")
+def test_each_call_and_each_message_is_counted_at_its_step_and_epoch(logged: Any, tmp_path: Path) -> None:
+    process = logged(100)
     stats: Counter[str] = Counter()
     for epoch in range(3):
         process.handles["edges"].send(edges(epoch))
@@ -116,19 +121,9 @@ def test_a_batch_is_logged_before_it_cannot_run_again(
 
 
 @pytest.mark.slow
-def test_changes_of_counts_lead_from_what_was_active_to_what_is(
-    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compile_ = ts.Dataflow.compile
-    monkeypatch.setattr(
-        ts.Dataflow,
-        "compile",
-        lambda self, workers=1: dataclasses.replace(compile_(self, workers), measured=True),
-    )
-    process = begin(reach(), workers=2, rounds=2, keep=50)
+def test_changes_of_counts_lead_from_what_was_active_to_what_is(logged: Any, tmp_path: Path) -> None:
+    process = logged(2)
     plan = process.context.plan
-    process.driver.system_log = SystemLog(str(tmp_path / "log"), plan.places)
-    process.driver.system_log.prepare("checkpoint", "one")
     for epoch in range(3):
         process.handles["edges"].send(edges(epoch))
         process.handles["roots"].send([epoch])

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.hops import hop
 from timely_spark.__main__ import main
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.errors import TimelyError
@@ -45,12 +46,7 @@ def reach(spark: SparkSession | None, folder: Path) -> ts.Dataflow:
         edges = flow.source("edges", frame)
     roots = flow.input("roots", "node long")
 
-    def hop(reached: Any) -> Any:
-        links = reached.scope.enter(edges)
-        targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
-        return targets.concat(reached).distinct(name="near")
-
-    roots.loop(hop).capture("near")
+    roots.loop(hop(edges)).capture("near")
     roots.send([1])
     return flow
 

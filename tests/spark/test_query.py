@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.hops import hop
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.runtime.errors import NoSession, SourceMismatch
 from timely_spark.runtime.start import default_workers
@@ -26,12 +27,7 @@ def reachability() -> ts.Dataflow:
     flow = ts.Dataflow("reachability")
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
 
-    def hop(reached: Any) -> Any:
-        links = reached.scope.enter(edges)
-        targets = reached.join(links, left=["node"], right=["src"]).select(node="dst")
-        return targets.concat(reached).distinct(name="near")
-
-    near = roots.loop(hop, name="hops")
+    near = roots.loop(hop(edges), name="hops")
     near.capture("out")
     near.probe("seen")
     return flow

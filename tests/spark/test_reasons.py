@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import timely_spark as ts
+from tests.support.hops import hop_from
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,10 +21,7 @@ def test_a_query_explains_a_row_and_what_changed_last(spark: SparkSession, check
     sent.capture("log")
     edges, roots = sent.collection(diff="diff"), flow.input("roots", "node long").collection()
 
-    def hop(near: ts.Collection) -> ts.Collection:
-        return near.join(edges, left="node", right="src").select(node="dst").concat(roots).distinct()
-
-    roots.iterate(hop, name="hops").capture("near")
+    roots.iterate(hop_from(roots, edges), name="hops").capture("near")
     with flow.start(spark, workers=2, checkpoint=checkpoint) as query:
         sent.send([(1, 2, 1), (2, 3, 1), (9, 3, 1)])
         flow.handle("roots").send([1])

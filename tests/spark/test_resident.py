@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from tests.support.tables import operations, rows_of
+from tests.support.hops import hop
 from timely_spark.errors import VertexError
 from timely_spark.runtime.query.hosted import Hosted
 from timely_spark.runtime.storage.log import RoundLog
@@ -30,11 +31,7 @@ def counts(heard: list[Any] | None = None, fails_at: tuple[int, ...] = ()) -> tu
     flow = ts.Dataflow("counts")
     edges = flow.input("edges", "src long, dst long")
 
-    def hop(near: ts.Stream) -> ts.Stream:
-        links = near.join(near.scope.enter(edges), left=["node"], right=["src"])
-        return links.select(node="dst").concat(near).distinct(name="near")
-
-    edges.where(pc.field("src") == 0).select(node="src").distinct(name="root").loop(hop, name="hops").capture(
+    edges.where(pc.field("src") == 0).select(node="src").distinct(name="root").loop(hop(edges), name="hops").capture(
         "near"
     )
     edges.group_by("src").count(name="counted").capture("out")

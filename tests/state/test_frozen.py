@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from dataclasses import dataclass, field
 from datetime import date
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.coordinator.migrate import Migrator
+from tests.support.rescaling import move
 from timely_spark.errors import StateError, VertexError
 from timely_spark.state.codec import Codec, pack_parts
 from timely_spark.state.frozen import reachable
@@ -190,26 +189,11 @@ def test_after_crashes_and_restores_a_vertex_has_what_it_had(
         assert out == by_definition()
 
 
-def rescaled(simulation: Simulation, workers: int) -> None:
-    """Let a simulation go on with another number of workers."""
-    plan = flow().compile(workers)
-    description, coordinator = (
-        json.loads(json.dumps(x)) for x in (simulation.plan.described(), simulation.coordinator.encode())
-    )
-    messages = pa.concat_tables(simulation.waiting)
-    moved = Migrator(
-        description, plan, coordinator, simulation.states, messages, simulation.blobs
-    ).migration()
-    simulation.states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(moved.workers)]
-    simulation.plan, simulation.coordinator, simulation.result = plan, moved.coordinator, moved.result
-    simulation.waiting = [moved.result.rows]
-
-
 def test_on_other_numbers_of_workers_a_vertex_has_what_it_had() -> None:
     simulation = Simulation(flow(), workers=1)
     for epoch, rows in enumerate(EPOCHS):
         if epoch:
-            rescaled(simulation, (3, 2, 1, 4, 2)[epoch - 1])
+            move(simulation, flow(), (3, 2, 1, 4, 2)[epoch - 1])
         simulation.send("x", rows, epoch=epoch)
         simulation.advance_to("x", epoch + 1)
         simulation.run()

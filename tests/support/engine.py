@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 
 import timely_spark as ts
 from tests.support.feeds import Counts, Feed, FolderFeed, TableFeed
-from tests.support.rescaling import hop
+from tests.support.hops import hop
 from tests.support.simulate import Pairs
 from timely_spark.captured import sorted_rows
 from timely_spark.compiler.pushdown import needed

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+import tempfile
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import timely_spark as ts
+from timely_spark.runtime.storage.files import Files
 
 
 def drawn_changes(
@@ -21,3 +25,15 @@ def drawn_changes(
 
 def rows_at(captured: Any, at: int | None = None) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in ts.snapshot(captured, at=at).to_pylist())
+
+
+def bare_context() -> Any:
+    """As much of a run's context as the reader of a folder asks for."""
+    return SimpleNamespace(
+        log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
+        resident=0.0,
+        read_offsets={},
+        continued=-1,
+        reporting=nullcontext,
+        checkpoint="/c",
+    )

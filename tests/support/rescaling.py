@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import timely_spark as ts
+from tests.support.hops import hop
 from tests.support.turns import in_turn
 from timely_spark.coordinator.migrate import Migrator
 from timely_spark.coordinator.migration import Migration
@@ -32,19 +33,38 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
+def migrated(old: Simulation, flow: ts.Dataflow, workers: int, *, empty: bool = False) -> Migration:
+    """What a simulation is for another flow, or number of workers, by what a checkpoint has of it."""
+    before, snapshot = plain(old.plan.described()), plain(old.coordinator.encode())
+    messages = pa.concat_tables(old.waiting)
+    plan = flow.compile(workers)
+    return Migrator(before, plan, snapshot, old.states, messages, old.blobs, empty=empty).migration()
+
+
+def continued(
+    old: Simulation, flow: ts.Dataflow, workers: int = 2, *, empty: bool = False, **options: Any
+) -> tuple[Simulation, Migration]:
+    """A simulation of a flow that goes on where another one stands."""
+    made = migrated(old, flow, workers, empty=empty)
+    new = Simulation(flow, workers=workers, **options)
+    new.coordinator, new.result, new.batch = made.coordinator, made.result, old.batch
+    new.states = [worker.checkpoint("moved") for worker in made.workers]
+    new.waiting, new._input_epochs = [made.result.rows], dict(made.coordinator.inputs)
+    new._parts.update({key: [*parts] for key, parts in old._parts.items() if key[0] in new.captured})
+    return new, made
+
+
 def move(simulation: Simulation, flow: ts.Dataflow, workers: int) -> Migration:
     """Let the simulation go on with another number of workers."""
-    plan = flow.compile(workers)
-    before, messages = plain(simulation.plan.described()), pa.concat_tables(simulation.waiting)
-    snapshot = plain(simulation.coordinator.encode())
-    made = Migrator(before, plan, snapshot, simulation.states, messages, simulation.blobs).migration()
+    made = migrated(simulation, flow, workers)
     states = [worker.checkpoint(f"moved-{i}") for i, worker in enumerate(made.workers)]
     counted = {key: n for key, n in made.coordinator.tracker.active.items() if n}
     assert counted == recount(made, states)
     assert min(counted.values(), default=1) > 0
     assert made.result.frontier == simulation.result.frontier
     assert (made.result.released, made.result.outputs.num_rows) == ([], 0)
-    simulation.plan, simulation.coordinator, simulation.result = plan, made.coordinator, made.result
+    simulation.plan, simulation.coordinator = made.coordinator.plan, made.coordinator
+    simulation.result = made.result
     simulation.states, simulation.waiting = list(states), [made.result.rows]
     return made
 
@@ -151,16 +171,6 @@ def answers(
 
 
 # -- flows ---------------------------------------------------------------------------------------------------
-
-
-def hop(edges: ts.Stream) -> Callable[[ts.Stream], ts.Stream]:
-    """The step of a loop that adds the nodes that edges lead to."""
-
-    def step(near: ts.Stream) -> ts.Stream:
-        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
-        return targets.concat(near).distinct(name="near")
-
-    return step
 
 
 def reachability(epochs: Any = "manual") -> ts.Dataflow:

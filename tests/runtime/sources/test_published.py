@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from tests.support.published import drawn_changes, rows_at
+from tests.support.published import bare_context, drawn_changes, rows_at
 from timely_spark.errors import BadArgument
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.file_readers import ReplayReader
@@ -200,14 +198,7 @@ def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tm
         first.advance_to("x", epoch + 1)
         first.run()
     published: Any = Published.of(Files(tmp_path))
-    context: Any = SimpleNamespace(
-        log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
-        resident=0.0,
-        read_offsets={},
-        continued=-1,
-        reporting=nullcontext,
-        checkpoint="/c",
-    )
+    context = bare_context()
     source: Any = importing(tmp_path).frames["given"]
     newest = published.newest()
 
@@ -249,14 +240,7 @@ def test_with_available_now_a_snapshot_that_has_all_epochs_is_read(tmp_path: Pat
     published: Any = Published.of(Files(tmp_path))
     published.compact()
     assert [name for name in published.files.names(".") if name[0] != "_"] == [f"snapshot-{0:020d}.arrow"]
-    context: Any = SimpleNamespace(
-        log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
-        resident=0.0,
-        read_offsets={},
-        continued=-1,
-        reporting=nullcontext,
-        checkpoint="/c",
-    )
+    context = bare_context()
     reader = ReplayReader(context, importing(tmp_path).frames["given"], lambda _: 0)  # type: ignore[arg-type]
     reader.end_here()
     first.send("x", [(2, 2, 1)], epoch=1)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
-import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +14,7 @@ import pytest
 
 import timely_spark as ts
 from tests.support import engine
+from tests.support.published import bare_context
 from timely_spark.errors import BadArgument, GraphError, TimelyError
 from timely_spark.runtime.errors import BadFile, OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
@@ -194,13 +192,7 @@ def polls(tmp_path: Path) -> Callable[..., Any]:
     written(tmp_path, 3)
     flow = ts.Dataflow("replays")
     flow.replay("n", tmp_path).capture("out")
-    context: Any = SimpleNamespace(
-        log=SimpleNamespace(files=Files(tempfile.mkdtemp())),
-        resident=0.0,
-        read_offsets={},
-        continued=-1,
-        reporting=nullcontext,
-    )
+    context = bare_context()
 
     def poll(start: dict[str, Any] | None = None, *, now: bool = False) -> tuple[ReplayReader, Any]:
         found = ReplayReader(context, flow.frames["n"], lambda _: 0)
