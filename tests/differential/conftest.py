@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from timely_spark.testing import Simulation
 
 Records = Counter[tuple[Any, ...]]
@@ -40,13 +41,7 @@ def _play(
 
 def _came_to(epochs: Iterable[Sequence[Any]]) -> list[Records]:
     """The accumulated records at the end of each epoch; each change has its difference last."""
-    total: Records = Counter()
-    found = []
-    for changes in epochs:
-        for *record, diff in changes:
-            total[tuple(record)] += diff
-        found.append(Counter({record: n for record, n in total.items() if n}))
-    return found
+    return list(after_each(list(epochs)))
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from tests.support.rescaling import move
 from timely_spark.errors import SchemaError
 from timely_spark.testing import Simulation, run
@@ -37,13 +38,7 @@ def test_every_pair_at_every_epoch(xs, ys, workers, seed, on) -> None:
 
     rows = run(flow, {"x": xs, "y": ys}, workers=workers, seed=seed)["out"].rows()
 
-    found, left, right = Counter[Any](), Counter[Any](), Counter[Any]()
-    for epoch in range(3):
-        for total, epochs in ((left, xs), (right, ys)):
-            for *record, diff in epochs[epoch]:
-                total[tuple(record)] += diff
-        for *record, diff in rows.get(epoch, ()):
-            found[tuple(record)] += diff
+    for found, left, right in zip(*(after_each(of, 3) for of in (rows, xs, ys)), strict=True):
         expected = Counter[Any]()
         for (a, k), m in left.items():
             for (b, j), n in right.items():

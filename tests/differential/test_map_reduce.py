@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.testing import run
 
@@ -33,11 +34,8 @@ def test_digits_are_counted(epochs, workers, seed) -> None:
 
     out = run(flow, {"x": [*epochs, gone]}, workers=workers, seed=seed)["out"]
 
-    there = Counter[int]()
-    for epoch, changes in enumerate([*epochs, gone]):
-        for n, diff in changes:
-            there[n] += diff
-        expected = Counter(digit for n in there.elements() for digit in str(n))
+    for epoch, there in enumerate(after_each([*epochs, gone])):
+        expected = Counter(digit for (n,) in there.elements() for digit in str(n))
         assert {row["digit"]: row["times"] for row in ts.snapshot(out, at=epoch).to_pylist()} == expected
 
 
@@ -67,11 +65,8 @@ def test_a_loop_ends_when_its_predicate_holds(epochs, least, most, workers, seed
 
     out = run(flow, {"x": [*epochs, gone]}, workers=workers, seed=seed)["out"]
 
-    there = Counter[int]()
-    for epoch, changes in enumerate([*epochs, gone]):
-        for n, diff in changes:
-            there[n] += diff
-        expected = list(there.elements())
+    for epoch, there in enumerate(after_each([*epochs, gone])):
+        expected = [n for (n,) in there.elements()]
         for _ in range(most or 10):
             expected = [n >> 1 for n in expected]
             if sum(expected) <= least:

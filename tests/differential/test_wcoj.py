@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from tests.support.turns import in_turn
 from timely_spark.differential.prefixes import Match
 from timely_spark.errors import GraphError, SchemaError
@@ -101,16 +102,11 @@ def check(algorithm: Any, result: Any, inputs: Mapping[str, tuple[str, list[Rows
     ]
     algorithm(*given).changes().capture("out")
     changes = run(flow, {name: epochs for name, (_, epochs) in inputs.items()}, **how)["out"].rows()
-    found: Counter[Any] = Counter()
-    accumulated: list[Counter[Any]] = [Counter() for _ in inputs]
-    for epoch in range(max(len(epochs) for _, epochs in inputs.values())):
-        for rows, (_, epochs) in zip(accumulated, inputs.values(), strict=True):
-            for *record, diff in epochs[epoch] if epoch < len(epochs) else ():
-                rows[tuple(record)] += diff
-        for *record, diff in changes.get(epoch, ()):
-            found[tuple(record)] += diff
+    number = max(len(epochs) for _, epochs in inputs.values())
+    totals = (after_each(of, number) for of in (changes, *(epochs for _, epochs in inputs.values())))
+    for epoch, (found, *accumulated) in enumerate(zip(*totals, strict=True)):
         expected = Counter(tuple(one) for one in result(*(list(rows.elements()) for rows in accumulated)))
-        assert {record: n for record, n in found.items() if n} == expected, f"epoch {epoch}"
+        assert found == expected, f"epoch {epoch}"
     return sum(map(len, changes.values()))
 
 

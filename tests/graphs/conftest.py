@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from timely_spark.testing import run
 
 Epochs = list[list[tuple[Any, ...]]]
@@ -35,20 +36,13 @@ def follows() -> Callable[..., dict[int, list[tuple[Any, ...]]]]:
         epochs = {name: of for name, (_, of) in inputs.items()}
         rows = run(flow, epochs, **how)["out"].rows()
 
-        results, accumulated = (
-            Counter[tuple[Any, ...]](),
-            {name: Counter[tuple[Any, ...]]() for name in epochs},
-        )
-        for epoch in range(max(map(len, epochs.values()))):
-            for name, of in epochs.items():
-                for *record, diff in of[epoch] if epoch < len(of) else ():
-                    accumulated[name][tuple(record)] += diff
-            for *record, diff in rows.get(epoch, ()):
-                assert diff != 0
-                results[tuple(record)] += diff
-            records = oracle(*(list(one.elements()) for one in accumulated.values()))
+        assert all(diff for changes in rows.values() for *_, diff in changes)
+        number = max(map(len, epochs.values()))
+        totals = (after_each(changes, number) for changes in (rows, *epochs.values()))
+        for epoch, (results, *accumulated) in enumerate(zip(*totals, strict=True)):
+            records = oracle(*(list(one.elements()) for one in accumulated))
             expected = Counter(tuple(record) for record in records)
-            assert {record: n for record, n in results.items() if n} == expected, f"epoch {epoch}"
+            assert results == expected, f"epoch {epoch}"
         return rows
 
     return check

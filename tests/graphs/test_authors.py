@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 
 PAGE = Path(__file__).parents[2] / "docs" / "authors.md"
 EDGES = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=16)
@@ -55,12 +55,8 @@ def test_peeling_finds_a_set_that_is_dense_enough(
     ]
     rows = ts.testing.run(flow, {"edges": changes}, workers=workers)["out"].rows()
 
-    now: Counter[tuple[int, float]] = Counter()
-    for epoch, present in enumerate(epochs):
-        for node, dense, diff in rows.get(epoch, []):
-            now[node, dense] += diff
-        found = {record for record, count in now.items() if count}
-        assert found == page["plainly"](present, epsilon)
+    for counts, present in zip(after_each(rows, len(epochs)), epochs, strict=True):
+        assert (found := {*counts}) == page["plainly"](present, epsilon)
         nodes, densities = {node for node, _ in found}, {dense for _, dense in found}
         if nodes:
             assert densities == {density(present, nodes)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import betweenness
 from timely_spark.graphs.centrality import _nearest
@@ -32,17 +32,13 @@ def agrees(edges: Epochs, samples: Epochs | None = None, *, directed: bool, **ho
     betweenness(given, directed, samples=sources).changes().capture("out")
     out = run(flow, inputs, **how)["out"]
 
-    present, chosen = Counter[Any](), Counter[Any]()
-    for epoch, changes in enumerate(edges):
-        for a, b, diff in changes:
-            present[a, b] += diff
+    totals = after_each(edges), after_each(samples or [], len(edges))
+    for epoch, (present, chosen) in enumerate(zip(*totals, strict=True)):
         graph = (nx.DiGraph if directed else nx.Graph)(list(present.elements()))
         if samples is None:
             expected = nx.betweenness_centrality(graph, normalized=False)
         else:
-            for node, diff in samples[epoch]:
-                chosen[node] += diff
-            some = [node for node in (+chosen) if node in graph]
+            some = [node for (node,) in chosen if node in graph]
             expected = nx.betweenness_centrality_subset(graph, some, list(graph))
         rows = ts.snapshot(out, at=epoch).to_pylist()
         assert {row["node"]: row["betweenness"] for row in rows} == pytest.approx(expected, abs=1e-9)

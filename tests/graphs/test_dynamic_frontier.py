@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from tests.support.rescaling import move
 from tests.support.turns import in_turn
 from timely_spark.errors import GraphError, SchemaError, VertexError
@@ -54,10 +55,7 @@ def near(present: Counter[Any], changes: Any, tolerance: int, damping: float = 0
 
 
 def keeps_its_bound(epochs: Epochs, out: Any, tolerance: int, damping: float = 0.85) -> None:
-    present = Counter[Any]()
-    for epoch, changes in enumerate(epochs):
-        for a, b, diff in changes:
-            present[a, b] += diff
+    for epoch, present in enumerate(after_each(epochs)):
         assert near(present, ts.snapshot(out, at=epoch), tolerance, damping)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import io
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from tests.support.rescaling import answers
 from tests.support.turns import in_turn
 from timely_spark import graphs
@@ -78,26 +78,16 @@ def flow_of(build: Build) -> ts.Dataflow:
     return flow
 
 
-def accumulated(rows: dict[int, list[Any]], epochs: int) -> list[Counter[Any]]:
-    """What there is after each epoch."""
-    now, found = Counter[Any](), []
-    for epoch in range(epochs):
-        for *record, diff in rows.get(epoch, ()):
-            now[tuple(record)] += diff
-        found.append(Counter({record: n for record, n in now.items() if n}))
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "name", "what"), in_turn(enumerate(EVERY), ["crashes", "other workers"]))
 def test_each_epoch_is_that_of_a_run_from_the_start(number: int, name: str, what: str, changing: Any) -> None:
     inputs = {"edges": changing(6, 10, 3, changes=4, seed=3, weights=(1, 2, 3)), "some": NODES}
-    before = {input_: accumulated(dict(enumerate(of)), 3) for input_, of in inputs.items()}
+    before = {input_: list(after_each(of, 3)) for input_, of in inputs.items()}
     flow = flow_of(EVERY[name])
     expected = []
     for epoch in range(3):
         whole = {input_: [[(*row, n) for row, n in of[epoch].items()]] for input_, of in before.items()}
-        expected += accumulated(ts.testing.run(flow, whole)["out"].rows(), 1)
+        expected += after_each(ts.testing.run(flow, whole)["out"].rows(), 1)
     assert any(expected)
 
     if what == "crashes":
@@ -106,7 +96,7 @@ def test_each_epoch_is_that_of_a_run_from_the_start(number: int, name: str, what
     else:  # repartitioned at every third batch
         workers = [1, 3, 2] if number % 4 == 1 else [3, 2, 1]
         made = answers(flow, inputs, workers, seed=4, stops=lambda batch: batch % 3 == 1)[0]["out"]
-    assert accumulated(made, 3) == expected
+    assert list(after_each(made, 3)) == expected
 
 
 def test_every_algorithm_is_here() -> None:

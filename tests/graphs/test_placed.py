@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from tests.graphs.test_components import LONGS
 from tests.support.rescaling import answers, move
 from timely_spark.authors import DIFF, computed
@@ -101,13 +102,9 @@ def check_given_places(epochs: list[list[tuple[int, int, int, int]]], workers: i
 
     made = ts.testing.run(flow, {"edges": epochs}, workers=workers)["out"].rows()
 
-    counts, found = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-    for epoch, rows in enumerate(epochs):
-        for a, b, _, diff in rows:
-            counts[a, b] += diff
-        for node, component, diff in made.get(epoch, []):
-            found[node, component] += diff
-        assert {pair: n for pair, n in found.items() if n} == Counter(connected(list(+counts)))
+    edges = [[(a, b, diff) for a, b, _, diff in rows] for rows in epochs]
+    for found, counts in zip(after_each(made, len(edges)), after_each(edges), strict=True):
+        assert found == Counter(connected([*counts]))
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import pagerank
 from timely_spark.graphs.ranks import _weights
@@ -148,11 +149,8 @@ def test_shares_of_a_changing_graph(dangling, workers) -> None:
 
     made = run(flow, SINKS, workers=workers)
 
-    there, more = Counter[Any](), Counter[Any]()
-    for epoch in range(5):
-        for total, name in ((there, "edges"), (more, "nodes")):
-            for *record, diff in SINKS[name][epoch]:
-                total[tuple(record)] += diff
+    totals = (after_each(SINKS[name], 5) for name in ("edges", "nodes"))
+    for epoch, (there, more) in enumerate(zip(*totals, strict=True)):
         present = list(there.elements()), [node for (node,) in more.elements()]
         found = {row["node"]: row["rank"] for row in ts.snapshot(made["shares"], at=epoch).to_pylist()}
         assert found == pytest.approx(shares(*present, 4, dangling), rel=1e-9)

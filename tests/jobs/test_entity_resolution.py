@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from tests.support.rescaling import move
 from tests.support.tables import rows_of
 from timely_spark.testing import Simulation, run
@@ -115,12 +116,9 @@ def check(out: Mapping[str, ts.testing.Captured], epochs: list[list[Row]]) -> No
     """Compare each epoch with the model, and with what ids promise."""
     import entity_resolution as job
 
-    model, rows = Model(), Counter[Row]()
-    before: dict[int, str] = {}
-    for epoch, changes in enumerate(epochs):
-        for *row, diff in changes:
-            rows[tuple(row)] += diff
-        parts, common = groups([row for row, count in rows.items() if count], 4)
+    model, before = Model(), dict[int, str]()
+    for epoch, rows in enumerate(after_each(epochs)):
+        parts, common = groups([*rows], 4)
         expected = model.step(epoch, parts)
         assert entities_at(out["of"], epoch) == expected
         assert len({*expected.values()}) == len(parts)

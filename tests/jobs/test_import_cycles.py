@@ -6,7 +6,7 @@ import argparse
 import os
 import random
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from tests.support.tables import rows_of
 
 ROOT = Path(__file__).parents[2]
@@ -170,11 +171,8 @@ def test_cycles_follow_the_files(tmp_path: Path) -> None:
     flow = ts.Dataflow("cycles")
     import_cycles(flow.input("files", f"{READ}, diff long").collection(diff="diff")).changes().capture("out")
     found = ts.testing.run(flow, {"files": epochs}, workers=2, seed=3)["out"].rows()
-    now: Counter[tuple[str, str]] = Counter()
-    for epoch, cycles in enumerate(wanted):
-        for module, cycle, diff in found[epoch]:
-            now[module, cycle] += diff
-        assert {pair: n for pair, n in now.items() if n} == dict.fromkeys(cycles.items(), 1)
+    for now, cycles in zip(after_each(found, len(wanted)), wanted, strict=True):
+        assert now == dict.fromkeys(cycles.items(), 1)
     assert max(map(len, wanted)) > 3
     by_cycle = {cycle: [m for m, of in wanted[-1].items() if of == cycle] for cycle in wanted[-1].values()}
     assert sum(line.endswith(("modules", "1 module")) for line in told(by_cycle, before)) == len(by_cycle)

@@ -27,6 +27,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from tests.support.tables import rows_of
 
 ROOT = Path(__file__).parents[2]
@@ -163,11 +164,8 @@ def test_components_of_a_graph_that_grows_and_shrinks(
         ("epoch", "bigint"), ("node", "bigint"), ("component", "bigint"), ("diff", "int")
     ]  # fmt: skip
     changes = [row.asDict() for row in table.collect()]
-    so_far: Counter[tuple[int, int]] = Counter()
-    for epoch, rows in enumerate(epochs):
-        for src, dst, diff in rows:
-            so_far[src, dst] += diff
-        there = [edge for edge, count in so_far.items() if count]
+    for epoch, edges in enumerate(after_each(epochs)):
+        there = [*edges]
         total: Counter[tuple[int, int]] = Counter()
         for row in changes:
             if row["epoch"] <= epoch:
@@ -247,11 +245,7 @@ def test_shortest_paths_go_on_after_a_stop(
 
 def changed(epochs: list[list[tuple[int, int, int]]]) -> Iterator[nx.MultiDiGraph]:
     """The graph after each epoch of (src, dst, diff)."""
-    so_far: Counter[tuple[int, int]] = Counter()
-    for rows in epochs:
-        for src, dst, diff in rows:
-            so_far[src, dst] += diff
-        yield nx.MultiDiGraph([edge for edge, count in so_far.items() for _ in range(count)])
+    return (nx.MultiDiGraph([*edges.elements()]) for edges in after_each(epochs))
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from timely_spark.testing import run
 
 NAME = r"(?<![\w@#])[{}](\w+)"
@@ -63,15 +64,13 @@ def drawn(seed: int, epochs: int) -> list[list[tuple[str, str, int]]]:
 def test_components_and_their_top_hashtags_while_posts_come_and_go(workers: int, seed: int) -> None:
     import mentions
 
-    epochs, posts = drawn(seed, 10), Counter[tuple[str, str]]()
+    epochs = drawn(seed, 10)
     flow = ts.Dataflow("mentions")
     component, top = mentions.mentions(flow.input("posts", "user string, text string, diff long"))
     component.capture("component")
     top.capture("top")
     out = run(flow, {"posts": epochs}, workers=workers, seed=seed)
-    for epoch, changes in enumerate(epochs):
-        for *post, diff in changes:
-            posts[tuple(post)] += diff
+    for epoch, posts in enumerate(after_each(epochs)):
         parts, tags = answers(list(posts.elements()))
         assert dict(rows(out["component"], epoch, "user", "component")) == parts
         found = rows(out["top"], epoch, "component", "tag", "occurrences")

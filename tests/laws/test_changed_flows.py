@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.accumulated import after
 from tests.support.rescaling import continued
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.testing import Simulation
@@ -79,11 +80,7 @@ def history(draw: random.Random, epochs: int, inputs: str = "xy") -> list[dict[s
 
 
 def now_at(rows: dict[int, list[Any]], epoch: int) -> Counter[Any]:
-    total = Counter[Any]()
-    for at, changes in rows.items():
-        for *record, diff in changes if at <= epoch else ():
-            total[tuple(record)] += diff
-    return Counter({record: n for record, n in total.items() if n})
+    return after(change for at, changes in rows.items() if at <= epoch for change in changes)
 
 
 def piece(draw: random.Random, output: str) -> Piece:

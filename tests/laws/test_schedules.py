@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.accumulated import after, after_each
 from tests.support.rescaling import halved, reachability, spread
 from timely_spark.testing import Simulation, run
 
@@ -147,13 +148,8 @@ def test_an_earlier_epoch_is_not_hidden_by_a_later_one() -> None:
     for workers in WORKERS:
         for seed in (None, 1):
             result = run(labels("diff"), {"edges": edges}, workers=workers, seed=seed, together=True)["out"]
-            total: dict[Any, int] = defaultdict(int)
-            for epoch, rows in sorted(result.rows().items()):
-                for node, label, diff in rows:
-                    total[node, label] += diff
-                got = {pair for pair, n in total.items() if n}
-                assert got == set(components(upto(edges, epoch)).items())
-                assert set(total.values()) <= {0, 1}
+            for epoch, total in enumerate(after_each(result.rows(), len(edges))):
+                assert total == dict.fromkeys(components(upto(edges, epoch)).items(), 1)
 
 
 def walked(starts: list[Any]) -> set[tuple[int]]:
@@ -321,15 +317,11 @@ def test_batching_changes_the_time_of_outputs_not_their_contents(
 ) -> None:
     bounds = [0, *sorted(min(cut, len(edges)) for cut in cuts), len(edges)]
     epochs = [edges[a:b] for a, b in itertools.pairwise(bounds)]
-    total: dict[Any, int] = defaultdict(int)
     result = run(
         labels("diff"), {"edges": epochs}, workers=data.draw(st.sampled_from(WORKERS)), together=True
     )
-    for rows in result["out"].rows().values():
-        for node, label, diff in rows:
-            total[node, label] += diff
-
-    assert {pair for pair, n in total.items() if n} == set(components(edges).items())
+    changes = itertools.chain.from_iterable(result["out"].rows().values())
+    assert {*after(changes)} == set(components(edges).items())
 
 
 @settings(max_examples=settings().max_examples // 8)

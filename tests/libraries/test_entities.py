@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
+from tests.support.accumulated import after, after_each
 from timely_spark.errors import SchemaError, VertexError
 from timely_spark.libraries.entities import CHANGE, _regrouped
 from timely_spark.testing import run
@@ -99,11 +100,8 @@ def allowed(links: dict[tuple[int, int, float], int], cannot: set[Pair]) -> set[
 
 def at(captured: ts.testing.Captured, epoch: int) -> list[tuple[Any, ...]]:
     """The rows of a log of changes up to and with an epoch."""
-    rows: Counter[tuple[Any, ...]] = Counter()
-    for number, changes in captured.rows().items():
-        if number <= epoch:
-            for *row, diff in changes:
-                rows[tuple(row)] += diff
+    changes = captured.rows().items()
+    rows = after(change for number, some in changes if number <= epoch for change in some)
     assert min(rows.values(), default=0) >= 0
     return sorted(rows.elements(), key=str)
 
@@ -116,13 +114,10 @@ def test_parts_held_links_and_figures_are_those_of_the_rule(seed: int) -> None:
     changes = drawn(draw, EPOCHS)
     out = run(flow_of(), changes, workers=draw.choice([1, 3]), seed=seed, crashes=0.2 * (seed == 3))
 
-    rows: dict[str, Counter[Any]] = {name: Counter() for name in changes}
     before: dict[int, str] = {}
-    for epoch in range(EPOCHS):
-        for name, epochs in changes.items():
-            for *row, diff in epochs[epoch]:
-                rows[name][tuple(row)] += diff
-        present = {name: {row for row, n in counts.items() if n} for name, counts in rows.items()}
+    totals = (after_each(epochs, EPOCHS) for epochs in changes.values())
+    for epoch, rows in enumerate(zip(*totals, strict=True)):
+        present = {name: {*counts} for name, counts in zip(changes, rows, strict=True)}
         links = {row for row in present["pairs"] if row[2] is not None and row[2] >= THRESHOLD}
         links |= {(*pair, math.inf) for pair in present["must_link"]}
         used = allowed(dict.fromkeys(links, 1), present["cannot_link"])

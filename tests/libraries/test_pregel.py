@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from tests.support.turns import in_turn
 from timely_spark.errors import GraphError, NoSuchMethod, SchemaError, TimelyError
 from timely_spark.testing import Simulation, run
@@ -57,16 +58,11 @@ def check(
     edges = flow.input("edges", "src long, dst long, w long, diff long").collection(diff="diff")
     program(nodes, edges).changes().capture("out")
     rows = run(flow, inputs, **how)["out"].rows()
-    found, accumulated = Counter[Any](), {name: Counter[Any]() for name in inputs}
-    for epoch in range(len(inputs["nodes"])):
-        for name, epochs in inputs.items():
-            for *record, diff in epochs[epoch]:
-                accumulated[name][tuple(record)] += diff
-        for *record, diff in rows.get(epoch, ()):
-            found[tuple(record)] += diff
-        there = {node for (node,) in accumulated["nodes"].elements()}
-        expected = oracle(there, [edge for edge in accumulated["edges"].elements() if {*edge[:2]} <= there])
-        assert {one: n for one, n in found.items() if n} == Counter(expected), f"epoch {epoch}"
+    totals = (after_each(of, len(inputs["nodes"])) for of in (rows, inputs["nodes"], inputs["edges"]))
+    for epoch, (found, present, links) in enumerate(zip(*totals, strict=True)):
+        there = {node for (node,) in present.elements()}
+        expected = oracle(there, [edge for edge in links.elements() if {*edge[:2]} <= there])
+        assert found == Counter(expected), f"epoch {epoch}"
 
 
 SCHEDULES = [

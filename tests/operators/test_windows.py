@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from tests.support.rescaling import move
 from timely_spark.errors import GraphError, SchemaError, VertexError
 from timely_spark.testing import Simulation, run
@@ -209,19 +210,8 @@ def test_a_collection_has_the_windows_of_its_records_at_each_epoch(
 
     rows = run(flow, {"x": epochs}, **how)["out"].rows()
 
-    total: Counter[Any] = Counter()
-    for epoch, changes in enumerate(epochs):
-        for *record, diff in changes:
-            total[tuple(record)] += diff
-        assert accumulated(rows, epoch) == windowed(total, by)
-
-
-def accumulated(rows: Any, epoch: int) -> Counter[Any]:
-    total: Counter[Any] = Counter()
-    for at in range(epoch + 1):
-        for *record, diff in rows.get(at, []):
-            total[tuple(record)] += diff
-    return Counter({record: n for record, n in total.items() if n})
+    for found, total in zip(after_each(rows, len(epochs)), after_each(epochs), strict=True):
+        assert found == windowed(total, by)
 
 
 def windowed(total: Counter[Any], by: Any) -> Counter[Any]:
