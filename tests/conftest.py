@@ -71,17 +71,13 @@ settings.register_profile("campaign", deadline=None, max_examples=5_000, derando
 def component_sizes() -> Callable[[], Dataflow]:
     """Makes a flow with a loop of exchanges: the nodes by the least node that leads to them, and how many."""
     import timely_spark as ts
+    from tests.support.hops import spread
 
     def make() -> Dataflow:
         flow = ts.Dataflow("components")
         edges = flow.input("edges", "src long, dst long")
 
-        def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-            labels = proposed.min("label", keys=["node"], name="least")
-            links = labels.join(proposed.scope.enter(edges), left=["node"], right=["src"])
-            return links.select(node="dst", label="label"), labels
-
-        labels = edges.select(node="src", label="src").loop(spread)
+        labels = edges.select(node="src", label="src").loop(spread(edges))
         labels.capture("labels")
         labels.group_by("label").aggregate(nodes="count").capture("sizes")
         return flow

@@ -12,7 +12,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 import timely_spark as ts
-from tests.support.hops import hop
+from tests.support.hops import hop, spread
 from timely_spark.testing import Simulation
 
 
@@ -35,13 +35,8 @@ def components_flow(diff: str | None = None) -> ts.Dataflow:
     edges = flow.input("edges", "src long, dst long")
     both = edges.concat(edges.select(src="dst", dst="src"))
 
-    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        least = proposed.min("component", keys=["node"], name="least")
-        targets = least.join(proposed.scope.enter(both), left=["node"], right=["src"])
-        return targets.select(node="dst", component="component"), least
-
     first = both.select(node="src", component=pc.min_element_wise(pc.field("src"), pc.field("dst")))
-    first.loop(spread).to_delta("nowhere", diff=diff, name="out")
+    first.loop(spread(both, "component")).to_delta("nowhere", diff=diff, name="out")
     return flow
 
 

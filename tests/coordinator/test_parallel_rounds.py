@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.hops import spread
 from timely_spark.coordinator import (
     Bound,
     Coordinator,
@@ -34,17 +35,15 @@ def labels(fail_at: int | None = None) -> ts.Dataflow:
     flow = ts.Dataflow("labels")
     edges = flow.input("edges", "src long, dst long")
 
-    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        least = proposed.min("label", keys=["node"], name="least")
-        links = least.join(proposed.scope.enter(edges), left=["node"], right=["src"])
-        sent = links.select(node="dst", label="label")
+    def step(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        sent, least = spread(edges)(proposed)
         return (sent.map(check, "node long, label long") if fail_at is not None else sent), least
 
     def check(row: Any) -> tuple[int, int]:
         assert (row.node, row.label) != (fail_at, 0), "the failing node"
         return row.node, row.label
 
-    least = edges.select(node="src", label="src").loop(spread)
+    least = edges.select(node="src", label="src").loop(step)
     least.group_by("label").aggregate(nodes="count").capture("sizes")
     least.probe("reached")
     return flow

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from tests.support.accumulated import after, after_each
-from tests.support.rescaling import halved, reachability, spread
+from tests.support.hops import spread
+from tests.support.rescaling import halved, reachability
 from timely_spark.testing import Simulation, run
 
 WORKERS = (1, 2, 3, 8)

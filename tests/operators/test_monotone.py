@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.hops import spread
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import Monotone
 from timely_spark.operators.monotone import keep_best
@@ -179,12 +180,7 @@ def test_readers_outside_a_loop_get_final_records() -> None:
     flow = ts.Dataflow("derived")
     edges, roots = flow.input("edges", "src long, dst long, w long"), flow.input("roots", "node long, d long")
 
-    def relax(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        best = proposed.min("d", keys=["node"])
-        links = best.join(proposed.scope.enter(edges), left=["node"], right=["src"])
-        return links.select(node="dst", d=pc.field("d") + pc.field("w")), best
-
-    best = roots.loop(relax)
+    best = roots.loop(spread(edges, "d", pc.field("d") + pc.field("w")))
     best.select("d").group_by("d").count().capture("counts")
     best.map(lambda row: row.d * 10, "ten long").capture("mapped")
     best.max("d", keys=["node"], name="most").capture("worst")

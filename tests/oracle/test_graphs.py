@@ -11,8 +11,12 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import shortest_path
 
 import timely_spark as ts
+from tests.support.hops import spread
 from tests.support.turns import in_turn
 from timely_spark.testing import run
+
+#: the distance by an edge of a weight
+FURTHER = pc.field("d") + pc.field("w")
 
 
 def growing(nodes: int, edges: int, epochs: int, seed: int) -> list[pa.Table]:
@@ -38,12 +42,7 @@ def hops_flow() -> ts.Dataflow:
     flow = ts.Dataflow("hops")
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long, hops long")
 
-    def hop(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        best = proposed.min("hops", keys=["node"], name="best")
-        targets = best.join(proposed.scope.enter(edges), left=["node"], right=["src"])
-        return targets.select(node="dst", hops=pc.field("hops") + 1), best
-
-    roots.loop(hop).capture("out")
+    roots.loop(spread(edges, "hops", pc.field("hops") + 1)).capture("out")
     return flow
 
 
@@ -75,14 +74,8 @@ def test_components(nodes: int, edges: int, epochs: int, seed: int | None) -> No
     x = flow.input("edges", "src long, dst long")
     both = x.concat(x.select(src="dst", dst="src"))
 
-    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        least = proposed.min("label", keys=["node"])
-        targets = least.join(proposed.scope.enter(both), left=["node"], right=["src"])
-        return targets.select(node="dst", label="label"), least
-
-    both.select(node="src", label="src").concat(both.select(node="dst", label="src")).loop(spread).capture(
-        "out"
-    )
+    labels = both.select(node="src", label="src").concat(both.select(node="dst", label="src"))
+    labels.loop(spread(both)).capture("out")
     tables = growing(nodes, edges, epochs, seed=edges)
     out = run(flow, {"edges": tables}, workers=3, seed=seed, together=seed is not None)["out"].rows()
 
@@ -131,12 +124,7 @@ def test_shortest_paths_with_weights_are_scipys(workers: int) -> None:
         flow.input("roots", "node long, d double"),
     )
 
-    def relax(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        best = proposed.min("d", keys=["node"])
-        targets = best.join(proposed.scope.enter(edges), left=["node"], right=["src"])
-        return targets.select(node="dst", d=pc.field("d") + pc.field("w")), best
-
-    roots.loop(relax).capture("out")
+    roots.loop(spread(edges, "d", FURTHER)).capture("out")
     rows = [(a, b, w) for (a, b), w in pairs.items()]
     out = run(flow, {"edges": [rows], "roots": [[(0, 0.0)]]}, workers=workers, seed=workers)["out"].rows()[0]
 
@@ -161,12 +149,7 @@ def test_paths_of_at_most_k_edges_with_a_limit_on_the_iterations() -> None:
             flow.input("roots", "node long, d long"),
         )
 
-        def relax(proposed: ts.Stream, links: ts.Stream = links) -> tuple[ts.Stream, ts.Stream]:
-            best = proposed.min("d", keys=["node"])
-            targets = best.join(proposed.scope.enter(links), left=["node"], right=["src"])
-            return targets.select(node="dst", d=pc.field("d") + pc.field("w")), best
-
-        roots.loop(relax, max_iterations=k, on_limit="return").capture("out")
+        roots.loop(spread(links, "d", FURTHER), max_iterations=k, on_limit="return").capture("out")
         for workers in (1, 3):
             out = run(flow, {"edges": [edges], "roots": [[(0, 0)]]}, workers=workers)["out"].rows()
             assert dict(out[0]) == expected, (k, workers)

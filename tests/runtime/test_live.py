@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import timely_spark as ts
+from tests.support.hops import hop
 from tests.support.stepper import Begin
 from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.query import live
@@ -57,11 +58,7 @@ def path(length: int) -> ts.Dataflow:
     flow = ts.Dataflow("path")
     edges = flow.input("edges", "src long, dst long")
 
-    def hop(near: ts.Stream) -> ts.Stream:
-        links = near.join(near.scope.enter(edges), left=["n"], right=["src"])
-        return links.select(n="dst").concat(near).distinct(name="near")
-
-    edges.select(n="src").where(lambda row: row.n == 0).loop(hop, name="hops").capture("out")
+    edges.select(n="src").where(lambda row: row.n == 0).loop(hop(edges, "n"), name="hops").capture("out")
     flow.handle("edges").send([(i, i + 1) for i in range(length)])
     return flow
 

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.hops import hop
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.start import default_workers
@@ -23,11 +24,7 @@ def paths(*, parity: bool = False, node: str = "node") -> ts.Dataflow:
     flow = ts.Dataflow("paths")
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", f"{node} long")
 
-    def hop(reached: Any) -> Any:
-        targets = reached.join(reached.scope.enter(edges), left=[node], right=["src"], name="links")
-        return targets.select(**{node: "dst"}).concat(reached).distinct(name="near")
-
-    near = roots.loop(hop, name="hops")
+    near = roots.loop(hop(edges, node), name="hops")
     near.capture("out")
     if parity:
         odd = near.map(lambda row: row[0] % 2, "odd long")

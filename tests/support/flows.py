@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import timely_spark as ts
+from tests.support.hops import hop, spread
 
 Files = Mapping[str, Sequence[pa.Table]]
 #: (input, verb, argument): each is one durable entry.
@@ -129,18 +130,10 @@ def _graph() -> Files:
     return {"edges": edges, "roots": roots}
 
 
-def _hops(edges: ts.Stream, roots: ts.Stream) -> ts.Stream:
-    def hop(reached: ts.Stream) -> ts.Stream:
-        links = reached.scope.enter(edges)
-        targets = reached.join(links, left=["node"], right=["src"], name="links").select(node="dst")
-        return targets.concat(reached).distinct(name="near")
-
-    return roots.loop(hop, name="hops")
-
-
 def _looping(home: Path) -> ts.Dataflow:
     flow = ts.Dataflow("looping")
-    near = _hops(flow.source("edges", "src long, dst long"), flow.source("roots", "node long"))
+    edges, roots = flow.source("edges", "src long, dst long"), flow.source("roots", "node long")
+    near = roots.loop(hop(edges), name="hops")
     near.capture("near")
     near.group_by().aggregate(count="count", name="count").subscribe(delivered(home), name="told")
     near.probe("seen")
@@ -198,7 +191,7 @@ def _manual(home: Path) -> ts.Dataflow:
     flow = ts.Dataflow("manual")
     edges = flow.input("edges", "src long, dst long", epochs="manual")
     roots = flow.input("roots", "node long", epochs="manual")
-    near = _hops(edges, roots)
+    near = roots.loop(hop(edges), name="hops")
     near.capture("near")
     near.group_by().aggregate(count="count", name="count").capture("number")
     edges.unary_notify(
@@ -226,7 +219,8 @@ def _staying(home: Path) -> ts.Dataflow:
     """To outputs that have each epoch at once, and to some that wait for a common commit."""
     flow = ts.Dataflow("staying")
     edges = flow.input("edges", "src long, dst long", epochs="manual")
-    near = _hops(edges, edges.where(pc.field("src") == 0).select(node="src").distinct(name="roots"))
+    roots = edges.where(pc.field("src") == 0).select(node="src").distinct(name="roots")
+    near = roots.loop(hop(edges), name="hops")
     near.capture("near")
     near.to_files(str(home / "files"), name="files")
     near.to_delta(str(home / "table"), name="log")
@@ -268,14 +262,8 @@ def _keyed(home: Path) -> ts.Dataflow:
     edges = flow.source("edges", "src long, dst long")
     both = edges.concat(edges.select(src="dst", dst="src"))
 
-    def spread(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        least = proposed.min("label", keys=["node"], name="least")
-        links = proposed.scope.enter(both)
-        targets = least.join(links, left=["node"], right=["src"], name="links")
-        return targets.select(node="dst", label="label"), least
-
     labels = both.select(node="src", label=pc.min_element_wise(pc.field("src"), pc.field("dst")))
-    labels = labels.loop(spread, name="spread")
+    labels = labels.loop(spread(both), name="spread")
     labels.to_delta(str(home / "current"), keys=["node"], epoch=True, name="current")
     labels.to_delta(str(home / "table"), diff="diff", name="log")
     labels.capture("labels")

@@ -8,12 +8,32 @@ from typing import Any
 import timely_spark as ts
 
 
-def hop(edges: ts.Stream) -> Callable[[ts.Stream], ts.Stream]:
+def hop(edges: ts.Stream, node: str = "node") -> Callable[[ts.Stream], ts.Stream]:
     """The step of a loop that adds the nodes that edges lead to."""
 
     def step(near: ts.Stream) -> ts.Stream:
-        targets = near.join(near.scope.enter(edges), left=["node"], right=["src"]).select(node="dst")
+        targets = near.join(near.scope.enter(edges), left=[node], right=["src"]).select(**{node: "dst"})
         return targets.concat(near).distinct(name="near")
+
+    return step
+
+
+def spread(
+    edges: ts.Stream, value: str = "label", further: Any = None, *, exact: bool = False
+) -> Callable[[ts.Stream], tuple[ts.Stream, ts.Stream]]:
+    """The step of a loop that spreads the least values along edges.
+
+    Args:
+        value: the column of the values.
+        further: what goes on; by default the value itself.
+        exact: iterations are kept in step.
+    """
+
+    def step(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
+        least = proposed.min(value, keys=["node"], name="least")
+        links = proposed.scope.enter(edges)
+        targets = (least.settle() if exact else least).join(links, left=["node"], right=["src"])
+        return targets.select(node="dst", **{value: value if further is None else further}), least
 
     return step
 

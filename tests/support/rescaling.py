@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import timely_spark as ts
-from tests.support.hops import hop
+from tests.support.hops import hop, spread
 from tests.support.turns import in_turn
 from timely_spark.coordinator.migrate import Migrator
 from timely_spark.coordinator.migration import Migration
@@ -180,18 +180,6 @@ def reachability(epochs: Any = "manual") -> ts.Dataflow:
 
     roots.loop(hop(edges)).capture("out")
     return flow
-
-
-def spread(edges: ts.Stream, *, exact: bool = False) -> Callable[[ts.Stream], tuple[ts.Stream, ts.Stream]]:
-    """The step of a loop that spreads the least labels along edges; `exact`: iterations are kept in step."""
-
-    def step(proposed: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
-        least = proposed.min("label", keys=["node"], name="least")
-        links = proposed.scope.enter(edges)
-        targets = (least.settle() if exact else least).join(links, left=["node"], right=["src"])
-        return targets.select(node="dst", label="label"), least
-
-    return step
 
 
 def components() -> ts.Dataflow:

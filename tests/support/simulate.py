@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 import timely_spark as ts
 from tests.support import rescaling
+from tests.support.hops import hop, spread
 from tests.support.memory import Memory
 from tests.support.random_flows import WORLD, Checked, random_flow
 from timely_spark.state import Arrangement, codec
@@ -38,7 +39,7 @@ from timely_spark.worker import Budget, Worker, vertex_snapshot
 def reachability(draw: random.Random) -> ts.Dataflow:
     flow = ts.Dataflow("reachability")
     edges, roots = flow.input("edges", "src long, dst long"), flow.input("roots", "node long")
-    near = roots.loop(rescaling.hop(edges), max_iterations=draw.choice([None, None, 3]), on_limit="return")
+    near = roots.loop(hop(edges), max_iterations=draw.choice([None, None, 3]), on_limit="return")
     near.inspect("seen")
     near.capture("out")
     return flow
@@ -51,7 +52,7 @@ def components(draw: random.Random) -> ts.Dataflow:
     exact = draw.random() < 0.5
 
     labels = both.select(node="src", label=pc.min_element_wise(pc.field("src"), pc.field("dst")))
-    labels = labels.loop(rescaling.spread(both, exact=exact))
+    labels = labels.loop(spread(both, exact=exact))
     labels.to_delta("nowhere", diff="diff", name="changes")
     labels.group_by("label").aggregate(nodes="count").capture("sizes")
     return flow
