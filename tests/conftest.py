@@ -85,6 +85,14 @@ def component_sizes() -> Callable[[], Dataflow]:
     return make
 
 
+@pytest.fixture
+def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is published has snapshots of small epochs, too."""
+    from timely_spark.runtime.storage.published import Published
+
+    monkeypatch.setattr(Published.compact, "__defaults__", (0,))
+
+
 @pytest.fixture(scope="session")
 def paths() -> Callable[..., Dataflow]:
     """Makes a flow that hops along paths and keeps all nodes; a hop may pass through a function."""

@@ -65,6 +65,18 @@ CASES += [("collection", name) for name in operators(ts.Collection)]
 MAKE = {"stream": stream, "collection": collection}
 
 
+@contextlib.contextmanager
+def bare_errors(bare: list[str], case: str, file: str) -> Iterator[None]:
+    """Write down what is no typed error, or has no hint, or names no line of the file."""
+    try:
+        yield
+    except TimelyError as error:
+        if "Hint: " not in str(error) or f"{Path(file).name}:" not in str(error):
+            bare.append(f"{case}: no line or hint: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - every exception is checked
+        bare.append(f"{case}: {type(error).__name__}: {error}")
+
+
 @pytest.mark.slow
 @pytest.mark.share(6)
 @pytest.mark.parametrize(("kind", "operator"), CASES)
@@ -87,13 +99,8 @@ def test_operators_accept_junk_or_raise_a_typed_error(kind: str, operator: str) 
                     named[each.name] = value
                 else:
                     positional.append(value)
-            try:
+            with bare_errors(bare, f"{parameter.name}={what}", __file__):
                 getattr(of, operator)(*positional, **named)
-            except TimelyError as error:
-                if "Hint: " not in str(error) or "test_junk.py:" not in str(error):
-                    bare.append(f"{parameter.name}={what}: no line or hint: {type(error).__name__}: {error}")
-            except Exception as error:  # noqa: BLE001 - every exception is checked
-                bare.append(f"{parameter.name}={what}: {type(error).__name__}: {error}")
     assert not bare, "\n".join(bare)
 
 
@@ -313,13 +320,7 @@ def test_other_functions_accept_junk_or_raise_a_typed_error(called: str) -> None
                 continue
             flow = ts.Dataflow("junk")
             function, fitting = CALLS[called](flow)
-            case = f"{parameter.name}={what}"
-            try:
-                with contextlib.redirect_stdout(io.StringIO()):
-                    function(**{**fitting, parameter.name: make(flow)})
-            except TimelyError as error:
-                if "Hint: " not in str(error) or "test_junk.py:" not in str(error):
-                    bare.append(f"{case}: no line or hint: {type(error).__name__}: {error}")
-            except Exception as error:  # noqa: BLE001 - every exception is checked
-                bare.append(f"{case}: {type(error).__name__}: {error}")
+            case = bare_errors(bare, f"{parameter.name}={what}", __file__)
+            with case, contextlib.redirect_stdout(io.StringIO()):
+                function(**{**fitting, parameter.name: make(flow)})
     assert not bare, "\n".join(bare)

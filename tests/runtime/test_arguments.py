@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql.types import LongType, NullType, StructField, StructType
 
 import timely_spark as ts
-from tests.operators.test_junk import JUNK
+from tests.operators.test_junk import JUNK, bare_errors
 from tests.support.stepper import Begin
-from timely_spark.errors import BadArgument, SchemaError, TimelyError, UnknownName
+from timely_spark.errors import BadArgument, SchemaError, UnknownName
 from timely_spark.runtime.arguments import trigger_of
 from timely_spark.runtime.errors import Unpicklable
 from timely_spark.runtime.handle.query import Query
@@ -185,16 +185,8 @@ def test_methods_of_a_query_accept_junk_or_raise_a_typed_error(
         for what, junk in JUNK.items():
             if what == "an expression":  # which has no truth value, and no comparison that has
                 continue
-            try:
-                with suppress(StopIteration):
-                    getattr(query, method)(
-                        **{**FITTING.get(method, {}), parameter: junk(ts.Dataflow("junk"))}
-                    )
-            except TimelyError as error:
-                if "Hint: " not in str(error) or "test_arguments.py:" not in str(error):
-                    bare.append(f"{parameter}={what}: no line or hint: {type(error).__name__}: {error}")
-            except Exception as error:  # noqa: BLE001 - every exception is checked
-                bare.append(f"{parameter}={what}: {type(error).__name__}: {error}")
+            with bare_errors(bare, f"{parameter}={what}", __file__), suppress(StopIteration):
+                getattr(query, method)(**{**FITTING.get(method, {}), parameter: junk(ts.Dataflow("junk"))})
     capsys.readouterr()
     assert not bare, "\n".join(bare)
 

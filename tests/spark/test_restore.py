@@ -97,7 +97,7 @@ def test_what_is_no_longer_the_same_is_refused_and_nothing_is_touched(
 ) -> None:
     begun(spark, checkpoint)
     before = {file: file.stat().st_mtime_ns for file in Path(checkpoint).rglob("*.arrow")}
-    with pytest.raises(FlowChanged, match=r"(?s)'hops.near' .*test_restore.py:\d+.*Hint") as error:
+    with pytest.raises(FlowChanged, match=r"(?s)'hops.near' .*/hops.py:\d+.*Hint") as error:
         paths(node="vertex").start(spark, checkpoint=checkpoint, workers=2)
     assert "node int64" in str(error.value)
     assert "vertex int64" in str(error.value)

@@ -10,12 +10,11 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.runtime.errors import EpochClosed
-from timely_spark.runtime.storage.published import Published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("small_snapshots")]
 
 
 def test_a_query_replays_what_another_one_captures(spark: SparkSession, tmp_path: Path) -> None:
@@ -39,10 +38,7 @@ def test_a_query_replays_what_another_one_captures(spark: SparkSession, tmp_path
             assert replays.captured("out").rows() == {0: [(0,), (1,)], 1: [], 2: [(0,)]}
 
 
-def test_a_query_attaches_to_one_that_has_long_been_running(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Published.compact, "__defaults__", (0,))  # snapshots of small epochs, too
+def test_a_query_attaches_to_one_that_has_long_been_running(spark: SparkSession, tmp_path: Path) -> None:
     first = ts.Dataflow("first")
     x = first.input("x", "n long, diff long", epochs="manual")
     x.collection(diff="diff").publish(tmp_path, name="published")
@@ -63,10 +59,7 @@ def test_a_query_attaches_to_one_that_has_long_been_running(
     assert any(path.name.startswith("snapshot-") for path in tmp_path.iterdir())
 
 
-def test_a_query_maps_the_arrangement_of_another_one(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Published.compact, "__defaults__", (0,))  # snapshots of small epochs, too
+def test_a_query_maps_the_arrangement_of_another_one(spark: SparkSession, tmp_path: Path) -> None:
     first = ts.Dataflow("first")
     x = first.input("x", "k long, v long, diff long", epochs="manual")
     x.collection(diff="diff").arrange("k").publish(tmp_path / "published", name="by_key")

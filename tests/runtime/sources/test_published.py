@@ -20,11 +20,7 @@ from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.published import Published
 from timely_spark.testing import Simulation, run
 
-
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snapshots of small epochs, too."""
-    monkeypatch.setattr(Published.compact, "__defaults__", (0,))
+pytestmark = pytest.mark.usefixtures("small_snapshots")
 
 
 def publishing(path: Path, **options: Any) -> ts.Dataflow:
