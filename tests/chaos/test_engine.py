@@ -16,6 +16,7 @@ import pytest
 import timely_spark as ts
 from tests.support import changing, engine
 from tests.support.engine import World, check_seed, difference, files
+from tests.support.hops import to_next_key
 from timely_spark.runtime.storage import entries
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
@@ -60,11 +61,7 @@ def endless(checkpoint: Path, batches: int) -> World:
     """A loop over few keys, its state bounded; every round is a micro-batch."""
     flow = ts.Dataflow("endless")
 
-    def body(each: ts.Stream) -> ts.Stream:
-        counted = each.group_by("k").aggregate(v=("sum", "v"), per="time")
-        return counted.map(lambda row: ((row.k + 1) % 5, row.v + 1), "k long, v long")
-
-    iterated = flow.input("x", "k long, v long").loop(body, max_iterations=3, on_limit="return")
+    iterated = flow.input("x", "k long, v long").loop(to_next_key, max_iterations=3, on_limit="return")
     iterated.group_by("k").aggregate(v=("max", "v")).capture("out")
     draw = random.Random(0)
     calls = [

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from tests.support.accumulated import after, after_each
-from tests.support.hops import spread
+from tests.support.hops import spread, to_next_key
 from tests.support.rescaling import halved, reachability
 from timely_spark.testing import Simulation, run
 
@@ -284,11 +284,7 @@ def test_an_aggregate_in_a_loop_waits_for_each_iteration(rows: Epochs, schedule:
     """Five iterations, each of which moves a key's count to the next key; by brute force, per epoch."""
     flow = ts.Dataflow("iterations")
 
-    def body(x: ts.Stream) -> ts.Stream:
-        counted = x.group_by("k").aggregate(v=("sum", "v"), per="time")
-        return counted.map(lambda row: ((row.k + 1) % 4, row.v + 1), "k long, v long")
-
-    flow.input("x", "k long, v long").loop(body, max_iterations=5, on_limit="return").capture("out")
+    flow.input("x", "k long, v long").loop(to_next_key, max_iterations=5, on_limit="return").capture("out")
     expected = {}
     for epoch, variable in enumerate(rows):
         left: list[Any] = []

@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 
 import timely_spark as ts
 from tests.support.feeds import Counts, Feed, FolderFeed, TableFeed
-from tests.support.hops import hop
+from tests.support.hops import hop, to_next_key
 from tests.support.simulate import Pairs
 from timely_spark.captured import sorted_rows
 from timely_spark.compiler.pushdown import needed
@@ -756,11 +756,7 @@ def manual(
     flow = ts.Dataflow("manual")
     x = flow.input("x", "k long, v long", epochs="manual")
 
-    def body(each: ts.Stream) -> ts.Stream:
-        counted = each.group_by("k").aggregate(v=("sum", "v"), per="time")
-        return counted.map(lambda row: ((row.k + 1) % 5, row.v + 1), "k long, v long")
-
-    x.loop(body, max_iterations=draw.randint(1, 6), on_limit="return").capture("out")
+    x.loop(to_next_key, max_iterations=draw.randint(1, 6), on_limit="return").capture("out")
     for name in ("first", "second"):
         x = flow.vertex(Pairs(logged=draw.random() < 0.7), x, "k long, v long", by="k", name=name)
     x.capture("pairs")

@@ -46,3 +46,9 @@ def hop_from(roots: ts.Collection, edges: Any) -> Callable[[ts.Collection], ts.C
         return links.concat(roots).distinct(name="near")
 
     return step
+
+
+def to_next_key(sums: ts.Stream) -> ts.Stream:
+    """The step of a loop in which the sum of a key, and one more, becomes that of the next of four keys."""
+    one = sums.group_by("k").aggregate(v=("sum", "v"), per="time")
+    return one.map(lambda row: ((row.k + 1) % 4, row.v + 1), "k long, v long")

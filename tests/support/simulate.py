@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 import timely_spark as ts
 from tests.support import rescaling
-from tests.support.hops import hop, spread
+from tests.support.hops import hop, spread, to_next_key
 from tests.support.memory import Memory
 from tests.support.random_flows import WORLD, Checked, random_flow
 from timely_spark.state import Arrangement, codec
@@ -107,13 +107,8 @@ def iterations(draw: random.Random) -> ts.Dataflow:
     """Each iteration a key's count goes to the next key."""
     flow = ts.Dataflow("iterations")
 
-    def body(x: ts.Stream) -> ts.Stream:
-        counted = x.group_by("k").aggregate(v=("sum", "v"), per="time")
-        return counted.map(lambda row: ((row.k + 1) % 4, row.v + 1), "k long, v long")
-
-    flow.input("x", "k long, v long").loop(
-        body, max_iterations=draw.randint(1, 5), on_limit="return"
-    ).capture("out")
+    x = flow.input("x", "k long, v long")
+    x.loop(to_next_key, max_iterations=draw.randint(1, 5), on_limit="return").capture("out")
     return flow
 
 
