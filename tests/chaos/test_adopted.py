@@ -10,7 +10,6 @@ import pytest
 import timely_spark as ts
 from tests.support import engine
 from tests.support.engine import Process, World
-from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.states import States
 
@@ -43,7 +42,7 @@ def run(
 
 
 def rows(process: Process, name: str) -> list[Any]:
-    delivered = LogView(process.context).captured(name).rows()
+    delivered = process.captured(name)
     return [row for epoch in sorted(delivered) for row in delivered[epoch]]
 
 

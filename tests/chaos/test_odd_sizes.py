@@ -13,7 +13,6 @@ import pytest
 import timely_spark as ts
 from tests.support.engine import Process, World
 from tests.support.feeds import FolderFeed
-from timely_spark.runtime.handle.log_view import LogView
 
 pytestmark = pytest.mark.campaign
 MB = 10**6
@@ -32,7 +31,7 @@ def rows(flow: ts.Dataflow, tmp_path: Path, sends: dict[str, Any], feeds: Any = 
     world.live()
     process = Process(world)
     process.start()
-    return LogView(process.context).captured("out").rows()
+    return process.captured()
 
 
 def of_folder(tmp_path: Path) -> dict[int, list[Any]]:

@@ -11,7 +11,6 @@ import pytest
 
 import timely_spark as ts
 from tests.support.engine import Odds, Process, World, expected
-from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.testing import Simulation
 
 
@@ -73,7 +72,7 @@ def check(seed: int, folder: Path) -> None:
         epoch: set(records) for epoch, records in told.items()
     }, f"seed {seed}"
     for name, epochs in wanted.items():
-        found = LogView(process.context).captured(name).rows()
+        found = process.captured(name)
         assert {epoch: records for epoch, records in found.items() if records} == epochs, (
             f"seed {seed}: {name}"
         )
@@ -82,7 +81,7 @@ def check(seed: int, folder: Path) -> None:
         for verb, args in calls:
             getattr(simulation, verb)(name, *args)
     simulation.run()
-    counts = process.context.log.read(process.context.log.newest()).expectations
+    counts = process.newest().expectations
     assert {name: (each.checked, each.failed) for name, each in counts.items()} == {
         name: (each.checked, each.failed) for name, each in simulation.coordinator.expectations.items()
     }, f"seed {seed}"

@@ -16,7 +16,6 @@ import timely_spark as ts
 from tests.support.engine import CALM, Killed, Process, World, _points
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import OtherFlow
-from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
@@ -84,7 +83,7 @@ def go_on(checkpoint: Path) -> dict[int, list[Any]]:
     """Restart, without the batches of Spark, and look at what is there."""
     process = Process(World(flow(), str(checkpoint), {}, rounds=1, workers=1))
     process.start()
-    return LogView(process.context).captured("out").rows()
+    return process.captured()
 
 
 def newest(checkpoint: Path, folder: str = "offsets") -> list[Path]:

@@ -176,8 +176,7 @@ def test_methods_of_a_query_accept_junk_or_raise_a_typed_error(
     x.collection(diff="diff").capture("all")
     x.loop(lambda n: n.where("n < 0"), name="hops").capture("left")
     process = begin(flow)
-    process.handles["x"].send([(1, 1), (2, 1)])
-    process.batches()
+    process.feed("x", [(1, 1), (2, 1)])
     ended = mock.Mock(isActive=False, status={}, recentProgress=[], exception=lambda: None)
     query = Query(ended, process.context, inputs=[])
     bare = []

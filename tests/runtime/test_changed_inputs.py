@@ -172,7 +172,7 @@ def test_a_source_of_another_kind_is_told_before_a_planned_batch_is_read(
 
 def captured(process: Stepper, name: str) -> dict[int, list[Any]]:
     """The epochs of an output that have records."""
-    epochs = LogView(process.context).captured(name).rows()
+    epochs = process.captured(name)
     return {epoch: rows for epoch, rows in epochs.items() if rows}
 
 
@@ -283,8 +283,7 @@ def test_a_stored_output_keeps_its_columns(
         return made
 
     process = begin(flow("k"))
-    process.handles["x"].send([(1, 2)])
-    process.batches()
+    process.feed("x", [(1, 2)])
     if removed:
         begin(flow()).batches()
     with pytest.raises(OutputMismatch, match=r"'out' has stored epochs with the columns k int64.*k int64, v"):

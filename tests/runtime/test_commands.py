@@ -93,8 +93,7 @@ def test_cancel_ends_a_round_that_never_ends(begin: Begin) -> None:
     process = begin(endless(), workers=2, rounds=100, keep=1)
     log = process.context.log
     for _ in range(3):
-        process.handles["x"].send([-1])
-        process.batches()
+        process.feed("x", [-1])
     record(log, 0, 0, 0, 1)  # of a batch that cannot run again
     process.handles["x"].send([0])
     with batch_running(process):
@@ -133,7 +132,7 @@ def test_a_stop_rests_between_two_batches_and_the_next_start_goes_on(begin: Begi
         process.context.log.files.write(stop_file(process.context.term), b"")
         started = time.monotonic()
     assert time.monotonic() - started < SOON
-    newest = process.context.log.read(process.context.log.newest())
+    newest = process.newest()
     assert (newest.batch, newest.open_epochs, newest.stats["cut"]) == (0, [0], 1)
     reached = newest.coordinator["loops"]["reached"]["up"]
     assert reached > 0
@@ -143,7 +142,7 @@ def test_a_stop_rests_between_two_batches_and_the_next_start_goes_on(begin: Begi
         until(lambda: live.running_batch(again.context.log, 0))
         request(again.context.log, 0)
     again.batches()
-    newest = again.context.log.read(again.context.log.newest())
+    newest = again.newest()
     assert newest.cut_off == {"up": 1}
     assert newest.coordinator["loops"]["reached"]["up"] > reached, "no work was lost"
 
@@ -173,7 +172,7 @@ def test_a_batch_that_was_cut_off_takes_the_same_path_when_it_runs_again(begin: 
     assert path(manifest) == path(again)
     assert rows.column("meta").to_pylist().sort() == rows_again.column("meta").to_pylist().sort()
     process.batches()
-    assert process.context.log.read(process.context.log.newest()).cut_off == {"up": 1}
+    assert process.newest().cut_off == {"up": 1}
 
 
 def test_no_new_cut_where_an_earlier_run_may_have_delivered_on_arrival(begin: Begin) -> None:
@@ -305,8 +304,7 @@ def test_all_commands_answer_at_once_idle_in_a_slow_step_and_after_a_failure(
     GO_ON.set()
     FAILS.clear()
     process = begin(collected())
-    process.handles["x"].send([7])
-    process.batches()
+    process.feed("x", [7])
     assert "epoch 1 has not begun" in commands(process, None, capsys)
 
     GO_ON.clear()
@@ -424,8 +422,7 @@ def test_a_function_inside_a_micro_batch_does_not_wait_for_its_end(
     x.capture("out")
     x.subscribe(call, name="told")
     process = begin(flow)
-    process.handles["x"].send([7])
-    process.batches()
+    process.feed("x", [7])
     process.handles["x"].send([8])
     told = (
         r"(?s) waits for the micro-batch of flow 'inside' that calls it \(.*test_commands.*Hint: return from"

@@ -86,8 +86,7 @@ def test_the_page_shows_the_flow_as_it_is_at_each_look(begin: Any, serve: Any, t
     _, empty = get(server.url)
     assert "nothing waits" in empty
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    process.handles["words"].send([("a",)])
-    process.batches()
+    process.feed("words", [("a",)])
     code, shown = get(server.url)
 
     assert code == 200
@@ -109,8 +108,7 @@ def test_the_page_shows_the_flow_as_it_is_at_each_look(begin: Any, serve: Any, t
 @pytest.mark.slow
 def test_a_click_opens_a_box_and_tells_of_a_step(begin: Any, serve: Any, tmp_path: Path) -> None:
     process = begin(components(), workers=2, rounds=100)
-    process.handles["edges"].send([(1, 2), (2, 1), (2, 3)])
-    process.batches()
+    process.feed("edges", [(1, 2), (2, 1), (2, 3)])
     server = serve(str(tmp_path))
 
     closed = server.sections(Asked(0))
@@ -138,8 +136,7 @@ def test_status_has_a_row_for_a_call_and_opens_it(
     begin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     process = begin(components(), workers=2, rounds=100)
-    process.handles["edges"].send([(1, 2), (2, 1)])
-    process.batches()
+    process.feed("edges", [(1, 2), (2, 1)])
 
     shown = []
     for more in ([], ["--expand", "parts"], ["--expand"]):
@@ -155,8 +152,7 @@ def test_status_has_a_row_for_a_call_and_opens_it(
 
 def test_a_late_flow_is_red_with_the_reason_and_what_to_do(begin: Any, serve: Any, tmp_path: Path) -> None:
     process = begin(held_back(), workers=2)
-    process.handles["words"].send([("a",)])
-    process.batches()
+    process.feed("words", [("a",)])
     lock = Lock(RoundLog(str(tmp_path)).files)
     assert lock.acquire()
     try:
@@ -272,8 +268,7 @@ def answered(reasons: RowReasons, row: str) -> str:
 def test_the_program_says_why_a_row_is_there(begin: Any, tmp_path: Path) -> None:
     process = begin(reached(), workers=2)
     day = date(2026, 11, 27)
-    process.handles["edges"].send([(1, 2, 1, day), (1, 3, 1, day), (4, 3, 1, day), (4, 5, 1, None)])
-    process.batches()
+    process.feed("edges", [(1, 2, 1, day), (1, 3, 1, day), (4, 3, 1, day), (4, 5, 1, None)])
     query = of(process)
     reasons = RowReasons(query)
 
@@ -322,8 +317,7 @@ def test_one_question_is_answered_at_a_time(begin: Any, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_the_page_has_a_link_for_each_row_and_its_answer(begin: Any, serve: Any, tmp_path: Path) -> None:
     process = begin(reached(), workers=1)
-    process.handles["edges"].send([(1, 2, 1, None)])
-    process.batches()
+    process.feed("edges", [(1, 2, 1, None)])
     query = of(process)
     server = serve(str(tmp_path), reasons=(reasons := RowReasons(query)))
     row = '{"dst": 2, "seen": null}'
@@ -383,8 +377,7 @@ def test_what_changes_is_sent_to_the_page(begin: Any, serve: Any, tmp_path: Path
     with urllib.request.urlopen(server.url.replace("/?", "/events?")) as events:
         first = json.loads(events.readline().removeprefix(b"data: "))
         assert set(first) >= {"first", "flow", "io"}
-        process.handles["words"].send([("a",)])
-        process.batches()
+        process.feed("words", [("a",)])
         assert events.readline() == b"\n"
         while "say" not in (then := json.loads(events.readline().removeprefix(b"data: "))):
             assert events.readline() == b"\n"
@@ -416,8 +409,7 @@ def test_the_history_is_that_of_the_checkpoint(begin: Any, tmp_path: Path) -> No
     for _ in range(2):
         process = begin(components(), workers=2, rounds=100, keep=50)
         for _ in range(2):
-            process.handles["edges"].send([(1, 2), (2, 1)])
-            process.batches()
+            process.feed("edges", [(1, 2), (2, 1)])
     log = RoundLog(str(tmp_path))
     newest = log.newest()
     assert newest is not None
@@ -576,8 +568,7 @@ def test_a_browser_shows_each_change_under_the_rules_that_the_page_sets(
     browser.until("document.querySelector('#io')?.innerText.includes('1 entry, 2 records')")
 
     browser.ask("[...document.querySelectorAll('#flow a')].find(a => a.ariaLabel === 'parts').focus()")
-    process.handles["edges"].send([(2, 3)])
-    process.batches()
+    process.feed("edges", [(2, 3)])
     browser.until("document.querySelector('#io')?.innerText.includes('2 entries, 3 records')")
     assert browser.ask("document.activeElement.ariaLabel") == "parts"  # it keeps the place of the keyboard
     browser.ask("document.activeElement.dispatchEvent(new MouseEvent('click', {bubbles: true}))")
@@ -612,8 +603,7 @@ def test_no_page_is_wider_than_its_window(
     begin: Any, serve: Any, browser: Browser, tmp_path: Path, width: int
 ) -> None:
     process = begin(components(), workers=2, rounds=100)
-    process.handles["edges"].send([(1, 2), (2, 1)])
-    process.batches()
+    process.feed("edges", [(1, 2), (2, 1)])
     grows = begin(endless(), path=tmp_path / "grows", workers=2, rounds=40)
     grows.handles["x"].send([(i,) for i in range(20)])
     for _ in range(3):

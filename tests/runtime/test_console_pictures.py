@@ -76,19 +76,17 @@ def places(begin: Any, tmp_path: Path) -> Iterator[dict[str, str]]:
     hops = begin(NAMES["hops"](), workers=2, rounds=8, keep=100, path=Path(at["hops"]))
     hops.handles["roots"].send([(0,)])
     for epoch in range(6):
-        hops.handles["links"].send(
+        hops.feed(
+            "links",
             [(draw.randrange(n + 1), n + 1) for n in range(30 * epoch, 30 * epoch + 30)]
         )
-        hops.batches()
     hops.handles["links"].send([(180 + n, 181 + n) for n in range(40)] + [(0, 180)])
     hops.batch()
     rings = begin(NAMES["rings"](), workers=2, rounds=100, keep=100, path=Path(at["rings"]))
     for _ in range(5):
-        rings.handles["payments"].send([(draw.randrange(9), draw.randrange(9)) for _ in range(4)])
-        rings.batches()
+        rings.feed("payments", [(draw.randrange(9), draw.randrange(9)) for _ in range(4)])
     orders = begin(NAMES["orders"](), workers=2, keep=100, path=Path(at["orders"]))
-    orders.handles["orders"].send([("ann", 30), ("bob", 12)])
-    orders.batches()
+    orders.feed("orders", [("ann", 30), ("bob", 12)])
     interest = begin(NAMES["interest"](), workers=2, rounds=40, keep=100, path=Path(at["interest"]))
     interest.handles["accounts"].send([(n,) for n in range(20)])
     for _ in range(3):
@@ -114,8 +112,7 @@ def test_each_state_is_seen_in_a_browser(begin: Any, places: dict[str, str], tmp
     if CHROMIUM is None:
         pytest.skip(NONE)
     access = begin(NAMES["access"](), workers=2, path=tmp_path / "access")
-    access.handles["groups"].send([("ann", "ops"), ("bob", "dev"), ("ops", "staff"), ("dev", "staff")])
-    access.batches()
+    access.feed("groups", [("ann", "ops"), ("bob", "dev"), ("ops", "staff"), ("dev", "staff")])
     ended = mock.Mock(isActive=False, status={}, recentProgress=[], exception=lambda: None)
     query = Query(ended, access.context, inputs=[])
     every = Server([*places.values()], address="127.0.0.1", port=0, slo=2.0)

@@ -107,8 +107,7 @@ def test_an_overview_reads_only_the_batches_that_it_shows(
     flow.input("x", "n long").capture("out")
     process = begin(flow, keep=50)
     for n in range(20):
-        process.handles["x"].send([n])
-        process.batches()
+        process.feed("x", [n])
     reads, read = list[int](), RoundLog.read
     monkeypatch.setattr(RoundLog, "read", lambda log, batch: (reads.append(batch), read(log, batch))[1])
     assert [each.epoch for each in Overview.of(Shown(process)).recent] == list(range(14, 20))

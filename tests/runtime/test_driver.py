@@ -22,7 +22,6 @@ from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.errors import LogDamaged, VertexError
 from timely_spark.runtime.errors import LostOwnership, OtherFlow, OutputMismatch, QueryFailed
-from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import driver as driver_module
 from timely_spark.runtime.query.driver import Driver
@@ -111,10 +110,9 @@ def raw(process: Stepper, batch: int) -> tuple[Any, pa.Table]:
 
 def test_a_batch_delivers_the_outputs_of_the_flow(begin: Begin) -> None:
     process = begin(loop())
-    process.handles["x"].send([0, 4])
 
-    assert process.batches() > 3  # every round a batch
-    assert LogView(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert process.feed("x", [0, 4]) > 3  # every round a batch
+    assert process.captured()[0] == [(k,) for k in range(7)]
 
 
 @pytest.mark.slow
@@ -176,8 +174,7 @@ def test_a_hot_key_is_logged_once_and_stays_in_the_status(
     for inputs in ("xxy", "xy"):
         process = begin(exchanged())
         for name in inputs:
-            process.handles[name].send([(7, i) for i in range(200)])
-            process.batches()
+            process.feed(name, [(7, i) for i in range(200)])
 
     logged, other = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert logged.startswith("hot: step 'by key of x' (")
@@ -201,8 +198,7 @@ def test_negative_records_are_logged_once_and_counted_in_the_status(
 
     for rows in ([(1, 1), (2, -1)], [(1, -2), (2, -1)]):
         process = begin(counted())
-        process.handles["x"].send(rows)
-        process.batches()
+        process.feed("x", rows)
 
     (logged,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     text = logged.removeprefix("negatives: ")
@@ -224,8 +220,7 @@ def test_an_expectation_is_warned_of_once_and_counted_across_restarts(
 
     for rows in ([1, 2], [3, 0], [0, 9]):
         process = begin(checked())
-        process.handles["x"].send(rows)
-        process.batches()
+        process.feed("x", rows)
 
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [text.partition(" (")[0] for text in warned] == [
@@ -241,7 +236,7 @@ def test_an_expectation_is_warned_of_once_and_counted_across_restarts(
         "small": (6, 1),
         "positive": (5, 2),
     }
-    assert sorted(row for of in LogView(process.context).captured("out").rows().values() for row in of) == [
+    assert sorted(row for of in process.captured().values() for row in of) == [
         (0,), (0,), (1,), (2,), (3,)
     ]  # fmt: skip
 
@@ -257,8 +252,7 @@ def test_a_copy_of_a_checkpoint_is_refused_once_the_other_has_written_later_epoc
 
     process = begin(flow(), path=tmp_path / "first")
     for number in range(3):
-        process.handles["x"].send([number])
-        process.batches()
+        process.feed("x", [number])
         shutil.copytree(tmp_path / "first", tmp_path / f"copy {number}")
 
     with pytest.raises(OutputMismatch, match=r"has epoch 2 of .*begun none after 1(?s:.*)Hint: start on the"):
@@ -280,7 +274,7 @@ def test_a_restart_with_other_hot_keys_goes_on(begin: Begin, caplog: pytest.LogC
             process.handles[name].send([(k, i) for k in range(3)])
         process.batches()
 
-    rows = [row for of in LogView(process.context).captured("out").rows().values() for row in of]
+    rows = [row for of in process.captured().values() for row in of]
     assert sorted(rows) == [(k, i, j, 1) for k in range(3) for i in range(4) for j in range(4)]
     assert caplog.text.count("continues with other hot keys") == 3
 
@@ -293,8 +287,7 @@ def test_a_minimum_whose_records_other_hot_keys_would_move_is_refused(begin: Beg
         return flow
 
     process = begin(least([0, 1]))
-    process.handles["x"].send([(0, 7)])
-    process.batches()
+    process.feed("x", [(0, 7)])
     with pytest.raises(FlowChanged, match="'skew': '"):
         begin(least([2]))
     begin(least([1, 0])).batches()
@@ -309,7 +302,7 @@ def test_after_a_restart_the_flow_goes_on_in_the_middle_of_a_loop(begin: Begin) 
 
     assert after.next == 2
     after.batches()
-    assert LogView(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert after.captured()[0] == [(k,) for k in range(7)]
 
 
 def test_a_batch_that_was_not_committed_runs_again_after_a_restart(begin: Begin) -> None:
@@ -323,7 +316,7 @@ def test_a_batch_that_was_not_committed_runs_again_after_a_restart(begin: Begin)
     assert after.next == 1
     after.finish(after.run())
     after.batches()
-    assert LogView(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert after.captured()[0] == [(k,) for k in range(7)]
 
 
 def test_ids_that_spark_uses_up_by_itself_are_no_gap(begin: Begin) -> None:
@@ -337,24 +330,22 @@ def test_ids_that_spark_uses_up_by_itself_are_no_gap(begin: Begin) -> None:
 
     assert after.next == 2
     after.batches()
-    assert LogView(after.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert after.captured()[0] == [(k,) for k in range(7)]
 
 
 def test_rounds_of_one_batch_lead_to_the_same(begin: Begin) -> None:
     process = begin(loop(), rounds=100)
-    process.handles["x"].send([0, 4])
 
-    assert process.batches() == 1
+    assert process.feed("x", [0, 4]) == 1
     manifest = process.context.log.read(0)
     assert manifest is not None
     assert manifest.rounds == manifest.stats["rounds"] > 3
     assert manifest.bound["rounds"] == 100
     assert not manifest.runnable
     assert manifest.released == [("out", 0)]
-    assert LogView(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
-    process.handles["x"].send([0, 3, 9])
-    process.batches()
-    assert LogView(process.context).captured("out").rows()[1] == [
+    assert process.captured()[0] == [(k,) for k in range(7)]
+    process.feed("x", [0, 3, 9])
+    assert process.captured()[1] == [
         (9,)
     ]  # from the states that those rounds left
 
@@ -374,8 +365,7 @@ def test_a_manifest_has_the_progress_of_the_flow(begin: Begin) -> None:
     assert first.frontier["out"] == [[0]]
     assert list(first.unreleased) == ["out"]
     process.batches()
-    last = process.context.log.read(process.next - 1)
-    assert last is not None
+    last = process.newest()
     assert (last.rounds, last.released, last.unreleased) == (process.next, [("out", 0)], {})
     assert not last.complete
 
@@ -440,8 +430,7 @@ def test_epochs_are_delivered_in_order_and_when_they_are_complete(begin: Begin) 
     handle.advance_to(3)
     process.batches()
     assert [(epoch, rows) for epoch, rows in delivered if rows] == [(0, [0]), (1, [1, 2])]
-    manifest = process.context.log.read(process.next - 1)
-    assert manifest is not None
+    manifest = process.newest()
     assert [epoch for _, epoch in manifest.released] == [1, 2]
     assert manifest.delivered["told"][:2] == [3, 2], "three records; the last epoch without any"
 
@@ -450,10 +439,8 @@ def test_parts_of_an_open_epoch_are_in_few_files_which_go_with_its_delivery(begi
     delivered: Delivered = []
     process = begin(passing(delivered), keep=2)
     for n in range(9):
-        process.handles["x"].send([n])
-        process.batches()
-    manifest = process.context.log.read(process.next - 1)
-    assert manifest is not None
+        process.feed("x", [n])
+    manifest = process.newest()
     ((name, epochs),) = manifest.unreleased.items()
     assert (name, list(epochs)) == ("told", ["0"])
     assert len(epochs["0"]) <= 4  # merged as they come: nine parts are not nine files
@@ -462,10 +449,8 @@ def test_parts_of_an_open_epoch_are_in_few_files_which_go_with_its_delivery(begi
 
     assert delivered == [(0, list(range(9)))]
     for _ in range(6):
-        process.handles["x"].send([0])
-        process.batches()
-    manifest = process.context.log.read(process.next - 1)
-    assert manifest is not None
+        process.feed("x", [0])
+    manifest = process.newest()
     needed = {name.rpartition("/")[2] for files in manifest.unreleased["told"].values() for name in files}
     assert needed <= set(_names(process, "outputs"))
     assert len(_names(process, "outputs")) <= len(needed) + 2 * 4  # of batches that may run again
@@ -475,30 +460,26 @@ def test_by_arrival_each_batch_is_delivered(begin: Begin) -> None:
     delivered: Delivered = []
     process = begin(passing(delivered, release="arrival"))
     for n in (5, 6):
-        process.handles["x"].send([n])
-        process.batches()
+        process.feed("x", [n])
 
     process.handles["x"].advance_to(1)
     process.batches()
 
     assert delivered == [(0, [5]), (0, [6])], "and nothing again when the epoch is complete"
-    manifest = process.context.log.read(process.next - 1)
-    assert manifest is not None
+    manifest = process.newest()
     assert manifest.unreleased == {}
 
 
 def test_when_all_inputs_are_closed_it_is_complete(begin: Begin) -> None:
     done: list[str] = []
     process = begin(manual(on_complete=lambda: done.append("done")))
-    process.handles["x"].send([1])
-    process.batches()
+    process.feed("x", [1])
     assert done == []
     process.handles["x"].close()
     process.batches()
 
     assert done == ["done"]
-    manifest = process.context.log.read(process.next - 1)
-    assert manifest is not None
+    manifest = process.newest()
     assert manifest.complete
 
 
@@ -572,7 +553,7 @@ def test_a_batch_that_failed_runs_again_from_the_one_before(
     process.finish(frame)
     process.batches()
 
-    assert LogView(process.context).captured("out").rows()[0] == [(k,) for k in range(7)]
+    assert process.captured()[0] == [(k,) for k in range(7)]
     assert process.driver._last is not None
     assert process.driver._last.coordinator.tracker.active == {}, "no progress was applied twice"
 
@@ -605,8 +586,7 @@ def test_files_go_when_no_batch_that_may_run_again_needs_them(
     live: list[int] = []
     of_messages = set[str]()
     for n in range(12):
-        process.handles["x"].send([n % 3, 100 + n])
-        process.batches()
+        process.feed("x", [n % 3, 100 + n])
         live.append(len(_names(process, "blobs")))
         of_messages |= sent_and_kept(process)
 
@@ -633,7 +613,7 @@ def test_files_stay_for_the_copy_of_a_manifest_as_long_as_for_the_manifest(
     while process.batch():
         kept |= sent_and_kept(process)
     assert len(kept) >= 3
-    assert LogView(process.context).captured("out").rows()[0] == [*((k,) for k in range(7)), (100,), (101,)]
+    assert process.captured()[0] == [*((k,) for k in range(7)), (100,), (101,)]
 
 
 # -- takeovers ---------------------------------------------------------------------------------------------
@@ -678,8 +658,7 @@ def test_a_resident_micro_batch_without_rows_of_a_taken_checkpoint_does_not_comm
     flow = ts.Dataflow("taken")
     flow.input("x", "k long").capture("out")
     process = begin(flow)
-    process.handles["x"].send([7])
-    process.batches()
+    process.feed("x", [7])
     process.driver.context = dataclasses.replace(process.context, resident=1e-9)
     process.world.plan_batch(process.next, process.world.offset(process.next - 1))
     RoundLog(process.context.log.checkpoint).claim({"run": "another"})
@@ -707,8 +686,7 @@ def test_a_command_that_ends_the_wait_of_a_resident_micro_batch_is_seen_before_t
 
     monkeypatch.setattr(ResidentInputs, "wait", wait)
     monkeypatch.setattr(driver_module, "LONGEST_LOOK", 1e9)  # it looked but a moment ago
-    process.poll()
-    process.finish(process.run())
+    process.batch()
     assert len(waits) == 2
 
 
@@ -929,8 +907,7 @@ def test_what_was_read_is_let_go_of_when_a_manifest_says_so(
     monkeypatch.setattr(ResidentInputs, "forget", forget)
     monkeypatch.setattr(ResidentInputs, "wait", wait)
     process.handles["x"].send([0])
-    process.poll()
-    process.finish(process.run())
+    process.batch()
     assert forgotten[:3] == [0, 1, 2]
 
 
@@ -940,15 +917,14 @@ def test_what_was_captured_after_a_roll_back_is_gone(begin: Begin) -> None:
     flow.input("x", "k long").capture("out")
     process = begin(flow)
     for n in range(4):
-        process.handles["x"].send([n])
-        process.batches()
+        process.feed("x", [n])
     for batch in (2, 3):
         process.world.files.remove(f"offsets/{batch}")
         process.world.files.remove(f"commits/{batch}")
     again = begin(flow)
 
     def rows() -> dict[int, list[tuple[Any, ...]]]:
-        return {epoch: rows for epoch, rows in LogView(again.context).captured("out").rows().items() if rows}
+        return {epoch: rows for epoch, rows in again.captured().items() if rows}
 
     assert rows() == {0: [(0,)], 1: [(1,)]}
     again.batches()
@@ -967,11 +943,10 @@ def test_a_driver_spreads_the_keys_that_its_batches_find(
     process = begin(flow, workers=3, rounds=100)
     least = []
     for first in (30, 20, 10):
-        process.handles["x"].send([(7, first + n) for n in range(9)])
-        process.batches()
-        least.append(LogView(process.context).captured("out").rows())
+        process.feed("x", [(7, first + n) for n in range(9)])
+        least.append(process.captured())
 
-    newest = process.context.log.read(process.context.log.newest())
+    newest = process.newest()
     assert newest.spread
     changes = [rows for rows in least[-1].values() if rows]
     assert changes == [[(7, 30, 1)], [(7, 20, 1), (7, 30, -1)], [(7, 10, 1), (7, 20, -1)]]

@@ -130,8 +130,7 @@ def test_what_a_round_left_is_read_by_the_next_and_nothing_of_states(begin: Begi
 
 def test_after_a_manifest_without_rows_what_is_sent_is_read_alone(begin: Begin) -> None:
     process = begin(two_inputs())
-    process.handles["x"].send([1])
-    process.batches()
+    process.feed("x", [1])
     at = process.world.offset(process.next - 1)
     assert at is not None
     process.reader.latest_offset(at)
@@ -312,8 +311,7 @@ def test_after_a_batch_without_messages_there_is_no_pause(begin: Begin, clock: C
     reader, start = fresh(process), process.reader.initial_offset()
     for _ in range(8):
         reader.latest_offset(start)
-    process.handles["x"].send([1])
-    process.batches()
+    process.feed("x", [1])
     at = process.world.offset(process.next - 1)
     assert at is not None
     clock.slept = 0.0
@@ -392,8 +390,7 @@ def test_folders_that_are_made_to_be_watched_are_not_for_everybody(begin: Begin)
 
 def test_the_newest_manifest_removed_while_the_query_runs_is_an_error(begin: Begin) -> None:
     process = begin(two_inputs())
-    process.handles["x"].send([1])
-    process.batches()
+    process.feed("x", [1])
     newest = process.next - 1
     process.context.log.files.remove(f"rounds/{process.context.term}/{newest}.arrow")
     with pytest.raises(LogDamaged, match=f"manifest of batch {newest}"):

@@ -72,8 +72,7 @@ def test_the_bytes_of_state_after_a_changed_start_are_those_of_the_steps_that_th
         return flow
 
     process = begin(flow("counted", "other"))
-    process.handles["numbers"].send([1, 2, 3])
-    process.batches()
+    process.feed("numbers", [1, 2, 3])
     assert set(ts.inspect(str(tmp_path)).at().manifest.state_bytes) == {"counted", "other"}
     begin(flow("other"))
 
@@ -174,8 +173,7 @@ def test_the_state_of_a_users_vertex(begin: Any, tmp_path: Path) -> None:
     flow.vertex(Keeps(), numbers, "n long", name="kept").capture("out")
     flow.vertex(Logs(), numbers, "n long", name="logged").capture("logs")
     process = begin(flow, workers=1, rounds=100)
-    process.handles["numbers"].send([(4,), (5,)])
-    process.batches()
+    process.feed("numbers", [(4,), (5,)])
 
     now = ts.inspect(str(tmp_path)).at()
 
@@ -193,8 +191,7 @@ def test_what_is_not_there(begin: Any, tmp_path: Path, capsys: pytest.CaptureFix
         ts.inspect(str(tmp_path / "nowhere"))
     flow = counting()
     process = begin(flow)
-    process.handles["words"].send([("a", 1)])
-    process.batches()
+    process.feed("words", [("a", 1)])
     look = ts.inspect(str(tmp_path))
     assert "rounds -1 to 0" in repr(look)
     with pytest.raises(UnknownName, match="no retained round 7"):

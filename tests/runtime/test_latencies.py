@@ -32,10 +32,8 @@ def test_each_run_counts_its_own_batches(begin: Begin) -> None:
     flow.input("x", "k long").group_by("k").count().capture("out")
     process = begin(flow)
     for n in range(3):
-        process.handles["x"].send([n])
-        process.batches()
-    first = process.context.log.read(process.context.log.newest() or 0)
-    assert first is not None
+        process.feed("x", [n])
+    first = process.newest()
     assert first.took.count == first.batch + 1 >= 3
 
     again = begin(flow)

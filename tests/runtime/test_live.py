@@ -261,6 +261,5 @@ def test_no_thread_stays_behind_the_rounds_of_a_micro_batch(
     monkeypatch.setattr(live, "IDLE", 60.0)
     before = {*threading.enumerate()}
     process = begin(path(3), rounds=100)
-    process.handles["edges"].send([(0, 1), (1, 2)])
-    process.batches()
+    process.feed("edges", [(0, 1), (1, 2)])
     wait_until(lambda: {*threading.enumerate()} <= before)

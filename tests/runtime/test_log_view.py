@@ -20,8 +20,7 @@ def test_what_a_view_tells_stays_when_the_log_goes(begin: Begin) -> None:
     flow.input("x", "n long").capture("out")
     process = begin(flow)
     for n in range(3):
-        process.handles["x"].send([n])
-        process.batches()
+        process.feed("x", [n])
     view = LogView(process.context)
 
     def told() -> tuple[object, ...]:
@@ -43,8 +42,7 @@ def test_who_waits_in_the_process_that_writes_the_log_is_woken_by_a_manifest(
     flow = ts.Dataflow("told")
     flow.input("x", "n long").capture("out")
     process = begin(flow)
-    process.handles["x"].send([1])
-    process.batches()
+    process.feed("x", [1])
     view, looks = LogView(process.context), list[int]()
 
     def reached() -> bool:
@@ -80,8 +78,7 @@ def test_epochs_go_on_if_spark_has_forgotten_the_durations_of_old_batches(begin:
     query = Query(SimpleNamespace(), process.context)  # type: ignore[arg-type]
     query._query = running = Running()  # type: ignore[assignment]
     for n in range(3):
-        process.handles["x"].send([n])
-        process.batches()
+        process.feed("x", [n])
     found = query.epochs()
     first = [next(found) for _ in range(3)]
     assert running.looks == 2, "while the query runs"

@@ -16,7 +16,6 @@ import pytest
 import timely_spark as ts
 from tests.support import engine
 from tests.support.stepper import Begin, Stepper
-from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.query.resident import ResidentInputs
 from timely_spark.runtime.storage.files import Files
@@ -52,8 +51,7 @@ def stay(process: Stepper, sends: list[list[int]], monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(ResidentInputs, "wait", wait)
     process.handles["x"].send(left.popleft())
-    process.poll()
-    process.finish(process.run())
+    process.batch()
     found = [context.log.read(batch) for batch in range(len(sends))]
     return [manifest for manifest in found if manifest is not None]
 
@@ -64,8 +62,7 @@ def test_an_epoch_has_the_rounds_of_a_micro_batch_two_writes_and_no_job_of_spark
     sends = [[6], [3], [9], [0], [0]]
     batch = begin(hops(), workers=2, rounds=100, path=tmp_path / "batches", keep=9)
     for records in sends:
-        batch.handles["x"].send(records)
-        assert batch.batches() == 1
+        assert batch.feed("x", records) == 1
     rounds = [batch.context.log.read(n).stats["rounds"] for n in range(len(sends))]  # type: ignore[union-attr]
     assert max(rounds) > min(rounds) == 1
 
@@ -112,6 +109,6 @@ def test_a_store_that_is_slow_changes_no_epoch(
         if name == "slow":
             monkeypatch.setattr(Files, "write", slowly)
         stay(process, sends, monkeypatch)
-        rows.append(LogView(process.context).captured("out").rows())
+        rows.append(process.captured())
         assert heard == [*range(len(sends))]
     assert rows[0] == rows[1]

@@ -26,8 +26,7 @@ def test_batches_are_kept_for_so_long_and_at_least_so_many(
     object.__setattr__(process.driver.context, "keep_seconds", keep)
     for n in range(6):
         now[0] += 1.0
-        process.handles["x"].send([n])
-        process.batches()
+        process.feed("x", [n])
     look = ts.inspect(str(tmp_path))
     assert len(look.retained) == kept
     for number in look.retained:

@@ -359,8 +359,7 @@ def test_answers_keep_the_ids_of_records_beside_a_missing_one(begin: Begin) -> N
     flow.input("x", "k long, id long, ok boolean, diff long").collection(diff="diff").capture("out")
     process = begin(flow)
     big = 2**53 + 1
-    process.handles["x"].send([(1, big, True, 1)])
-    process.batches()
+    process.feed("x", [(1, big, True, 1)])
     frame = query_of(process).ask("out", [1, 2], keys="k").to_pandas()
     assert json.loads(frame.to_json(orient="values")) == [[1, big, True], [2, None, None]]
     assert frame["id"].dtype == "Int64"

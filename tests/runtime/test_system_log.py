@@ -74,9 +74,8 @@ def test_each_call_and_each_message_is_counted_at_its_step_and_epoch(logged: Any
     stats: Counter[str] = Counter()
     for epoch in range(3):
         process.handles["edges"].send(edges(epoch))
-        process.handles["roots"].send([epoch])
-        process.batches()
-        newest = process.context.log.read(process.context.log.newest())
+        process.feed("roots", [epoch])
+        newest = process.newest()
         stats.update({name: n for name, n in newest.stats.items() if name in {"steps", "records", "sent"}})
 
     flow = ts.Dataflow("analysis")
@@ -114,8 +113,7 @@ def test_a_batch_is_logged_before_it_cannot_run_again(
 
     monkeypatch.setattr(SystemLog, "write", write)
     process.driver.system_log = SystemLog(str(tmp_path / "log"), process.driver.context.plan.places)
-    process.handles["edges"].send(edges(0))
-    process.batches()
+    process.feed("edges", edges(0))
     assert logged
     assert not any(logged.values())
 
@@ -126,8 +124,7 @@ def test_changes_of_counts_lead_from_what_was_active_to_what_is(logged: Any, tmp
     plan = process.context.plan
     for epoch in range(3):
         process.handles["edges"].send(edges(epoch))
-        process.handles["roots"].send([epoch])
-        process.batches()
+        process.feed("roots", [epoch])
     flow = ts.Dataflow("analysis")
     flow.replay("log", tmp_path / "log").capture("rows")
     query: Any = SimpleNamespace(_context=process.context, checkpoint=process.context.checkpoint)

@@ -158,8 +158,7 @@ def test_status_has_the_processes_of_a_flow_that_runs_here(begin: Begin, tmp_pat
     flow = ts.Dataflow("used")
     flow.input("x", "n long").capture("out")
     process = begin(flow)
-    process.handles["x"].send([1])
-    process.batches()
+    process.feed("x", [1])
     lock = Lock(RoundLog(str(tmp_path)).files)
     assert lock.acquire()
 

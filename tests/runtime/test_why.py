@@ -64,8 +64,7 @@ def test_an_input_that_is_not_advanced(begin: Any) -> None:
     flow = ts.Dataflow("held")
     flow.input("edges", "n long", epochs="manual").distinct().capture("out")
     process = begin(flow)
-    process.handles["edges"].send([1])
-    process.batches()
+    process.feed("edges", [1])
     why = ask(process, 0)
     assert list(why.inputs) == ["edges"]
     assert "at epoch 0: advance or close it" in str(why)

@@ -59,6 +59,7 @@ from timely_spark.runtime.storage import blobs, deliveries
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
 from timely_spark.state import codec
 from timely_spark.testing import Captured, Simulation, run
@@ -288,6 +289,16 @@ class Process:
 
     def tell(self, what: str) -> None:
         self.world.story.append(f"{self.name[:4]} {what}")
+
+    def captured(self, name: str = "out") -> dict[int, list[Any]]:
+        """The epochs of an output, and the rows of each."""
+        return LogView(self.context).captured(name).rows()
+
+    def newest(self) -> Manifest:
+        """The manifest that was written last."""
+        manifest = self.context.log.read(self.context.log.newest() or 0)
+        assert manifest is not None
+        return manifest
 
     def _live(self) -> None:
         self._may.acquire()

@@ -57,5 +57,10 @@ class Stepper(engine.Process):
             assert done < 200, "it does not come to rest"
         return done
 
+    def feed(self, name: str, *records: Any, **epoch: Any) -> int:
+        """Send records by a handle, and do all that there is to do."""
+        self.handles[name].send(*records, **epoch)
+        return self.batches()
+
 
 Begin = Callable[..., Stepper]
