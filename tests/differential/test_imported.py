@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import timely_spark as ts
-from tests.support.published import drawn_changes, rows_at
+from tests.support.published import complete_epoch, drawn_changes, rows_at
 from tests.support.rescaling import move
 from timely_spark.errors import GraphError, VertexError
 from timely_spark.runtime.errors import BadFile
@@ -51,9 +51,7 @@ def test_joins_and_reductions_are_those_of_the_records_at_each_epoch(seed: int, 
     truth: dict[int, set[tuple[int, int]]] = {}
     mapped = False
     for epoch in range(12):
-        first.send("x", drawn_changes(draw, there, keys=6, values=30, most=9), epoch=epoch)
-        first.advance_to("x", epoch + 1)
-        first.run()
+        complete_epoch(first, epoch, drawn_changes(draw, there, keys=6, values=30, most=9))
         truth[epoch] = set(there)
         if epoch in {2, 7}:
             reader = Simulation(
@@ -93,9 +91,7 @@ def published(path: Path, rows: int, **options: Any) -> Simulation:
     """A flow that has published some rows, and a snapshot of them."""
     first = Simulation(publishing(path, **options))
     for epoch, batch in enumerate(([(n, n, 1) for n in range(rows)], [])):
-        first.send("x", batch, epoch=epoch)
-        first.advance_to("x", epoch + 1)
-        first.run()
+        complete_epoch(first, epoch, batch)
     return first
 
 
@@ -112,9 +108,7 @@ def test_nothing_of_the_file_is_copied_until_the_changes_outweigh_it(tmp_path: P
     assert rows_at(reader.captured["found"], 1) == [(7, 7), (4999, 4999)]
     assert sum(len(state or b"") for state in reader.states) < 20_000, "5,000 rows of three longs are 120 kB"
 
-    first.send("x", [(n, n, 1) for n in range(5_000, 11_000)], epoch=2)
-    first.advance_to("x", 3)
-    first.run()
+    complete_epoch(first, 2, [(n, n, 1) for n in range(5_000, 11_000)])
     reader.run()
     assert rows_at(reader.captured["found"], 2) == [(7, 7), (4999, 4999), (9000, 9000)]
     assert not any(b"snapshot-" in (state or b"") for state in reader.states)
@@ -159,9 +153,7 @@ def test_a_snapshot_that_is_mapped_stays_until_the_lease_runs_out(
 ) -> None:
     def epochs(start: int, end: int) -> None:
         for epoch in range(start, end):
-            first.send("x", [(n, epoch, 1) for n in range(40 + epoch)], epoch=epoch)
-            first.advance_to("x", epoch + 1)
-            first.run()
+            complete_epoch(first, epoch, [(n, epoch, 1) for n in range(40 + epoch)])
 
     first = published(tmp_path, 40, lease="1 minute")
     reader = Simulation(importing(tmp_path))

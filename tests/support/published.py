@@ -10,6 +10,7 @@ from typing import Any
 
 import timely_spark as ts
 from timely_spark.runtime.storage.files import Files
+from timely_spark.testing import Simulation
 
 
 def drawn_changes(
@@ -21,6 +22,13 @@ def drawn_changes(
     present.difference_update(removed)
     present.update(added)
     return [*((*row, 1) for row in added), *((*row, -1) for row in removed)]
+
+
+def complete_epoch(flow: Simulation, epoch: int, rows: list[Any], name: str = "x") -> None:
+    """Send the rows of an epoch, which ends, and do all that there is to do."""
+    flow.send(name, rows, epoch=epoch)
+    flow.advance_to(name, epoch + 1)
+    flow.run()
 
 
 def rows_at(captured: Any, at: int | None = None) -> list[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from tests.support.published import bare_context, drawn_changes, rows_at
+from tests.support.published import bare_context, complete_epoch, drawn_changes, rows_at
 from timely_spark.errors import BadArgument
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.file_readers import ReplayReader
@@ -49,9 +49,7 @@ def test_who_attaches_late_has_the_records_of_each_epoch_from_then_on(seed: int,
     there: set[tuple[int, int]] = set()
     truth: dict[int, list[tuple[Any, ...]]] = {}
     for epoch in range(16):
-        first.send("x", drawn_changes(draw, there, keys=4, values=9, most=3), epoch=epoch)
-        first.advance_to("x", epoch + 1)
-        first.run()
+        complete_epoch(first, epoch, drawn_changes(draw, there, keys=4, values=9, most=3))
         truth[epoch] = sorted(there)
         if draw.random() < 0.2:
             readers.append(
@@ -79,9 +77,7 @@ def test_who_attaches_late_has_the_records_of_each_epoch_from_then_on(seed: int,
 def test_the_folder_stays_short_unless_somebody_holds_it(tmp_path: Path) -> None:
     def epochs(number: int, start: int) -> None:
         for epoch in range(start, start + number):
-            first.send("x", [(1, 1, 1 if epoch % 2 == 0 else -1)], epoch=epoch)
-            first.advance_to("x", epoch + 1)
-            first.run()
+            complete_epoch(first, epoch, [(1, 1, 1 if epoch % 2 == 0 else -1)])
 
     def files() -> list[str]:
         return [path.name for path in tmp_path.iterdir() if path.name.startswith(("epoch", "snapshot"))]
@@ -104,9 +100,7 @@ def test_the_folder_stays_short_unless_somebody_holds_it(tmp_path: Path) -> None
 def test_a_reader_that_is_gone_loses_its_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Simulation(publishing(tmp_path, lease="1 minute"))
     for epoch in range(8):
-        first.send("x", [(epoch, 1, 1)], epoch=epoch)
-        first.advance_to("x", epoch + 1)
-        first.run()
+        complete_epoch(first, epoch, [(epoch, 1, 1)])
         if epoch == 0:
             reader = Simulation(importing(tmp_path))
             reader.run()
@@ -116,9 +110,7 @@ def test_a_reader_that_is_gone_loses_its_hold(tmp_path: Path, monkeypatch: pytes
     assert list(published.holds().values()) == [0]
     now = module.time.time()
     monkeypatch.setattr(module.time, "time", lambda: now + 61)
-    first.send("x", [(9, 1, 1)], epoch=8)
-    first.advance_to("x", 9)
-    first.run()
+    complete_epoch(first, 8, [(9, 1, 1)])
     assert published.holds() == {}
     with pytest.raises(BadFile, match=r"as a sum only, 0 was read last[\s\S]*Hint: .*lease"):
         reader.run()
@@ -145,9 +137,7 @@ def test_a_hold_is_on_the_disk(tmp_path: Path, synced: list[str]) -> None:
 def test_epochs_that_became_a_sum_are_missed_by_who_began_before_any_sum(tmp_path: Path) -> None:
     first = Simulation(publishing(tmp_path))
     for epoch in range(8):
-        first.send("x", [(epoch, 1, 1)], epoch=epoch)
-        first.advance_to("x", epoch + 1)
-        first.run()
+        complete_epoch(first, epoch, [(epoch, 1, 1)])
     source: Any = importing(tmp_path).frames["given"]
 
     for since in (-1, 0):
@@ -190,9 +180,7 @@ def test_a_snapshot_that_is_chosen_while_another_one_is_written_is_not_removed(t
 def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tmp_path: Path) -> None:
     first = Simulation(publishing(tmp_path))
     for epoch in range(4):
-        first.send("x", [(epoch, 1, 1)], epoch=epoch)
-        first.advance_to("x", epoch + 1)
-        first.run()
+        complete_epoch(first, epoch, [(epoch, 1, 1)])
     published: Any = Published.of(Files(tmp_path))
     context = bare_context()
     source: Any = importing(tmp_path).frames["given"]
@@ -210,9 +198,7 @@ def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tm
     planned = read(reader.initial_offset(), end)
     assert (end["epoch"], end["since"]) == (3, newest)
     assert f"snapshot-{newest:020d}.arrow" in planned
-    first.send("x", [(9, 9, 1)], epoch=4)
-    first.advance_to("x", 5)
-    first.run()
+    complete_epoch(first, 4, [(9, 9, 1)])
     assert read(reader.initial_offset(), end) == planned, "a batch that runs again reads the same files"
     assert list(published.holds().values()) == [newest]
     reader.commit(end)
@@ -230,18 +216,14 @@ def test_a_query_begins_with_the_snapshot_and_holds_what_it_has_not_committed(tm
 
 def test_with_available_now_a_snapshot_that_has_all_epochs_is_read(tmp_path: Path) -> None:
     first = Simulation(publishing(tmp_path))
-    first.send("x", [(1, 1, 1)])
-    first.advance_to("x", 1)
-    first.run()
+    complete_epoch(first, 0, [(1, 1, 1)])
     published: Any = Published.of(Files(tmp_path))
     published.compact()
     assert [name for name in published.files.names(".") if name[0] != "_"] == [f"snapshot-{0:020d}.arrow"]
     context = bare_context()
     reader = ReplayReader(context, importing(tmp_path).frames["given"], lambda _: 0)  # type: ignore[arg-type]
     reader.end_here()
-    first.send("x", [(2, 2, 1)], epoch=1)
-    first.advance_to("x", 2)
-    first.run()
+    complete_epoch(first, 1, [(2, 2, 1)])
 
     end = reader.latest_offset(reader.initial_offset())
 

@@ -14,7 +14,7 @@ import pytest
 
 import timely_spark as ts
 from tests.support import engine
-from tests.support.published import bare_context
+from tests.support.published import bare_context, complete_epoch
 from timely_spark.errors import BadArgument, GraphError, TimelyError
 from timely_spark.runtime.errors import BadFile, OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
@@ -113,9 +113,7 @@ def test_the_frontier_of_a_replay_is_that_of_the_capture(tmp_path: Path) -> None
 def test_epochs_that_the_capture_skips_are_empty(tmp_path: Path) -> None:
     first, flow = Simulation(capturing(tmp_path)), ts.Dataflow("replays")
     flow.replay("edges", tmp_path).capture("out")
-    first.send("edges", [(1, 2, 1)], epoch=1000)
-    first.advance_to("edges", 1001)
-    first.run()
+    complete_epoch(first, 1000, [(1, 2, 1)], "edges")
 
     rows = run(flow, {})["out"].rows()
     assert {epoch: found for epoch, found in rows.items() if found} == {1000: [(1, 2, 1)]}
