@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -115,11 +116,8 @@ def together(
         assert all(share.hosts(index) for index in workers)
         found[rank] = own, last, {index: worker.checkpoint() for index, worker in workers.items()}
 
-    threads = [threading.Thread(target=process, args=(rank,)) for rank in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        list(pool.map(process, ranks))
     return [found[rank] for rank in ranks]
 
 

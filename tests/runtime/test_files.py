@@ -12,6 +12,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -323,11 +324,8 @@ def test_of_many_who_create_a_local_file_one_succeeds(tmp_path: Path) -> None:
         except FileExistsError:
             pass
 
-    threads = [threading.Thread(target=create, args=(who,)) for who in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(create, range(8)))
     assert [str(who).encode() for who in won] == [files.read("terms/0.json")]
 
 

@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -57,11 +58,8 @@ def at_once(work: Callable[[Peers], Any], all_of_them: list[Peers]) -> list[Any]
         except OSError as error:
             found[each.rank] = error
 
-    threads = [threading.Thread(target=run, args=(each,)) for each in all_of_them]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(len(all_of_them)) as pool:
+        list(pool.map(run, all_of_them))
     return found
 
 
