@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from timely_spark.worker import Budget, wire
 from timely_spark.worker.round import Worker
 from timely_spark.worker.wire import Message, Report, SinkRows
 
-TESTS = Path(__file__).parents[1]
 
 EPOCHS = {"epochs": "manual"}
 

@@ -15,8 +15,6 @@ import timely_spark as ts
 from tests.support.turns import in_turn
 from timely_spark.testing import run
 
-JOBS = Path(__file__).parents[2] / "jobs"
-
 
 def lloyd(points: np.ndarray[Any, Any], centres: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Lloyd's algorithm in numpy."""

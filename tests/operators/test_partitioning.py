@@ -10,19 +10,13 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.operators.test_route import Where
 from tests.support.rescaling import move
 from timely_spark.errors import BadArgument, GraphError, SchemaError, VertexError
 from timely_spark.testing import Simulation, run
 
 N = pc.field("n")
 VALUES = [0, 1, 5, 8, -1, -7, 2**62, None]
-
-
-class Where(ts.Vertex):
-    """On which worker a record is."""
-
-    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
-        self.send_by(0, time, pa.table({"n": batch["n"], "at": [self.worker] * batch.num_rows}))
 
 
 def exchanges(flow: ts.Dataflow, workers: int = 3) -> int:
