@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import timely_spark as ts
-from tests.support.engine import Odds, Process, World, expected
-from timely_spark.testing import Simulation
+from tests.support.engine import Odds, Process, World, expected, simulated
 
 
 def flow_of(delivered: list[Any]) -> ts.Dataflow:
@@ -76,14 +75,10 @@ def check(seed: int, folder: Path) -> None:
         assert {epoch: records for epoch, records in found.items() if records} == epochs, (
             f"seed {seed}: {name}"
         )
-    simulation = Simulation(world.flow)
-    for name, calls in world.sends.items():
-        for verb, args in calls:
-            getattr(simulation, verb)(name, *args)
-    simulation.run()
+    checked = simulated(world).coordinator.expectations
     counts = process.newest().expectations
     assert {name: (each.checked, each.failed) for name, each in counts.items()} == {
-        name: (each.checked, each.failed) for name, each in simulation.coordinator.expectations.items()
+        name: (each.checked, each.failed) for name, each in checked.items()
     }, f"seed {seed}"
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.turns import HOW
 from timely_spark.errors import SchemaError
 
 TIMES = st.integers(0, 9)
@@ -53,9 +54,7 @@ def by_pandas(left: Any, right: Any, direction: Any, tolerance: int | None, by: 
     direction=st.sampled_from(["backward", "forward", "nearest"]),
     tolerance=st.none() | st.integers(0, 3),
     by=st.sampled_from(["k", None]),
-    workers=st.sampled_from([1, 2, 3, 8]),
-    seed=st.none() | st.integers(0, 10_000),
-    together=st.booleans(),
+    **HOW,
 )
 def test_at_every_epoch_it_is_that_of_pandas(
     *,

@@ -7,6 +7,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,11 +85,36 @@ def different(table: pa.Table) -> pa.Table:
     return pa.table({"a": counted["a"], "b": pc.bit_wise_and(counted["count_all"], 3)})
 
 
+class Program:
+    """What computes a program of its inputs x and y, with a method for each operator."""
+
+    x: Any
+    y: Any
+    #: by loop around, innermost last: its scope or iteration, and its variables
+    loops: list[tuple[Any, list[Any]]]
+
+    def __call__(self, program: Any) -> Any:
+        if isinstance(program, str):
+            return getattr(self, program)
+        name, *parts = program
+        return getattr(self, name)(*parts)
+
+    @property
+    def variable(self) -> Any:
+        return self.loops[-1][1][0] if self.loops else self.x
+
+    @property
+    def other(self) -> Any:
+        if self.loops and len(self.loops[-1][1]) > 1:
+            return self.loops[-1][1][1]
+        return self.loops[-2][1][0] if len(self.loops) > 1 else self.y
+
+
 # -- as collections ------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Build:
+class Build(Program):
     """A program as collections."""
 
     x: ts.Collection
@@ -105,12 +131,6 @@ class Build:
     def here(self, collection: ts.Collection) -> ts.Collection:
         return collection if collection.scope == self.scope else collection.enter(self.scope)
 
-    def __call__(self, program: Any) -> ts.Collection:
-        if isinstance(program, str):
-            return getattr(self, program)
-        name, *parts = program
-        return getattr(self, name)(*parts)
-
     def arranged(self, program: Any, *, shared: bool) -> ts.Collection:
         made = self(program)
         if not shared:
@@ -119,16 +139,6 @@ class Build:
         if key not in self.indexed:
             self.indexed[key] = made.arrange("a")
         return self.indexed[key]
-
-    @property
-    def variable(self) -> ts.Collection:
-        return self.loops[-1][1][0] if self.loops else self.x
-
-    @property
-    def other(self) -> ts.Collection:
-        if self.loops and len(self.loops[-1][1]) > 1:
-            return self.loops[-1][1][1]
-        return self.loops[-2][1][0] if len(self.loops) > 1 else self.y
 
     @property
     def late(self) -> ts.Collection:
@@ -247,26 +257,21 @@ class Build:
     def subtract(self, all_: Any, left: Any, right: Any) -> Any:
         return self(left).subtract(self(right), all=all_)
 
-    def iterate(self, iterations: Any, consolidate: Any, initial: Any, step: Any) -> Any:
-        def iteration(variable: Any) -> Any:
-            self.loops.append((variable.scope, [variable]))
-            made = self(step)
-            self.loops.pop()
-            return made
+    def iteration(self, step: Any, variable: Any) -> Any:
+        self.loops.append((variable.scope, [variable]))
+        made = self(step)
+        self.loops.pop()
+        return made
 
+    def iterate(self, iterations: Any, consolidate: Any, initial: Any, step: Any) -> Any:
+        iteration = partial(self.iteration, step)
         return self.here(self(initial)).iterate(iteration, consolidate=consolidate, **at_most(iterations))
 
     def until(self, iterations: Any, initial: Any, step: Any) -> Any:
-        def iteration(variable: Any) -> Any:
-            self.loops.append((variable.scope, [variable]))
-            made = self(step)
-            self.loops.pop()
-            return made
-
         def enough(before: Any, after: Any) -> Any:
             return before.concat(after).where(pc.field("a") == 3).count().where(pc.field("count") >= 2)
 
-        return self.here(self(initial)).iterate_until(iteration, enough, **at_most(iterations))
+        return self.here(self(initial)).iterate_until(partial(self.iteration, step), enough, **at_most(iterations))
 
     def mutual(self, iterations: Any, one: Any, two: Any, step_one: Any, step_two: Any) -> Any:
         initial = [self.here(self(one)), self.here(self(two))]
@@ -345,29 +350,13 @@ def last(value: int | None) -> tuple[bool, int]:
 
 
 @dataclass
-class Batch:
+class Batch(Program):
     """A program, computed of what its inputs have come to."""
 
     x: Records
     y: Records
     #: by loop around, innermost last: the iteration and the variables
     loops: list[tuple[int, list[Records]]] = field(default_factory=list)
-
-    def __call__(self, program: Any) -> Records:
-        if isinstance(program, str):
-            return getattr(self, program)
-        name, *parts = program
-        return getattr(self, name)(*parts)
-
-    @property
-    def variable(self) -> Records:
-        return self.loops[-1][1][0] if self.loops else self.x
-
-    @property
-    def other(self) -> Records:
-        if self.loops and len(self.loops[-1][1]) > 1:
-            return self.loops[-1][1][1]
-        return self.loops[-2][1][0] if len(self.loops) > 1 else self.y
 
     @property
     def late(self) -> Records:
@@ -728,6 +717,15 @@ def acc(changes: list[Any], time: tuple[int, ...]) -> Records:
     )
 
 
+def late_inputs(flow: ts.Dataflow) -> list[ts.Collection]:
+    """Inputs in a loop in a loop, where they change at times of which none is before the other."""
+    outer = flow.scope.inner(name="outer")
+    inner = outer.inner(name="inner")
+    inputs = (flow.input(name, "a long, b long, i long, j long, d long", epochs="manual") for name in "xy")
+    late = [each.collection(diff="d").enter_at(outer, "i").enter_at(inner, "j") for each in inputs]
+    return [each.select("a", "b") for each in late]
+
+
 LAPS = st.integers(0, 2)
 LATE = st.lists(
     st.lists(st.tuples(VALUES, VALUES, LAPS, LAPS, st.integers(-2, 2)), max_size=6), min_size=1, max_size=3
@@ -736,15 +734,10 @@ LATE = st.lists(
 
 def check_times(program: Any, x: Any, y: Any, *, play: Any, **how: Any) -> None:
     flow = ts.Dataflow("late")
-    outer = flow.scope.inner(name="outer")
-    inner = outer.inner(name="inner")
-    given_ = []
-    for name in ("x", "y"):
-        source = flow.input(name, "a long, b long, i long, j long, d long", epochs="manual")
-        entered = source.collection(diff="d").enter_at(outer, "i").enter_at(inner, "j").select("a", "b")
-        tap(entered, f"{name} late")
-        given_.append(entered)
-    tap(Build(*given_)(program), "out")
+    inputs = late_inputs(flow)
+    for name, late in zip("xy", inputs, strict=True):
+        tap(late, f"{name} late")
+    tap(Build(*inputs)(program), "out")
 
     rows_out = play(flow, {"x": x, "y": y}, **how)
 

@@ -26,8 +26,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.differential.test_law import LATE, Build, tap
+from tests.differential.test_law import LATE, Build, late_inputs, tap
 from tests.differential.test_law import Batch as BatchProgram
+from tests.support.turns import HOW
 from timely_spark.differential import trace
 from timely_spark.state import row_times
 from timely_spark.state.arrangement import Arrangement
@@ -161,14 +162,7 @@ PROGRAMS = st.recursive(LEAVES, extended, max_leaves=6).filter(lambda program: n
 def flow_of(program: Any) -> ts.Dataflow:
     """The program in a loop in a loop, where its inputs change at times of which none is before the other."""
     flow = ts.Dataflow("definitions")
-    outer = flow.scope.inner(name="outer")
-    inner = outer.inner(name="inner")
-    entered = []
-    for name in ("x", "y"):
-        source = flow.input(name, "a long, b long, i long, j long, d long", epochs="manual")
-        collection = source.collection(diff="d").enter_at(outer, "i").enter_at(inner, "j")
-        entered.append(collection.select("a", "b"))
-    tap(Build(*entered)(program), "out")
+    tap(Build(*late_inputs(flow))(program), "out")
     return flow
 
 
@@ -191,18 +185,11 @@ def check(program: Any, x: Any, y: Any, **how: Any) -> None:
     assert {key: n for key, n in found.items() if n} == {key: n for key, n in expected.items() if n}
 
 
-HOW: dict[str, Any] = {
-    "program": PROGRAMS,
-    "x": LATE,
-    "y": LATE,
-    "workers": st.sampled_from([1, 2, 3, 8]),
-    "seed": st.none() | st.integers(0, 10**6),
-    "together": st.booleans(),
-}
+DRAWN: dict[str, Any] = {"program": PROGRAMS, "x": LATE, "y": LATE, **HOW}
 
 
 @pytest.mark.slow
-@given(**HOW)
+@given(**DRAWN)
 def test_changes_are_those_of_the_definitions_at_every_time(**drawn: Any) -> None:
     check(**drawn)
 
@@ -210,7 +197,7 @@ def test_changes_are_those_of_the_definitions_at_every_time(**drawn: Any) -> Non
 @pytest.mark.campaign
 @pytest.mark.timeout(3600)
 @settings(max_examples=1000)
-@given(**HOW)
+@given(**DRAWN)
 def test_they_are_in_many_programs(**drawn: Any) -> None:
     check(**drawn)
 
@@ -278,7 +265,7 @@ def adversary(draw: random.Random, beyond: int = 0) -> Iterator[Counter[str]]:
 
 
 @pytest.mark.slow
-@given(adverse=st.integers(0, 10**6), **HOW)
+@given(adverse=st.integers(0, 10**6), **DRAWN)
 def test_histories_may_be_represented_in_any_way_up_to_the_frontier(adverse: int, **drawn: Any) -> None:
     with adversary(random.Random(adverse)):
         check(**drawn)
@@ -287,7 +274,7 @@ def test_histories_may_be_represented_in_any_way_up_to_the_frontier(adverse: int
 @pytest.mark.campaign
 @pytest.mark.timeout(3600)
 @settings(max_examples=1000)
-@given(adverse=st.integers(0, 10**6), **HOW)
+@given(adverse=st.integers(0, 10**6), **DRAWN)
 def test_they_may_in_many_programs(adverse: int, **drawn: Any) -> None:
     with adversary(random.Random(adverse)):
         check(**drawn)

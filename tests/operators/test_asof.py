@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from tests.support.rescaling import moved_at_each_epoch
+from tests.support.turns import HOW
 from timely_spark.errors import GraphError, SchemaError
 
 TRIED = {
@@ -97,9 +98,7 @@ def in_order(rows: dict[int, list[Any]], epochs: Any) -> dict[int, list[Any]]:
 @given(
     **ANY_WAY,
     n=st.integers(1, 3),
-    workers=st.sampled_from([1, 2, 3, 8]),
-    seed=st.none() | st.integers(0, 10_000),
-    together=st.booleans(),
+    **HOW,
 )
 def test_each_record_has_the_nearest_that_its_epoch_knows(
     *, epochs: Any, n: int, direction: Any, tolerance: Any, by: Any, **how: Any

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.turns import HOW
 from timely_spark.errors import GraphError, SchemaError, VertexError
 from timely_spark.testing import Simulation, run
 
@@ -39,11 +40,6 @@ TRIED = {
 }
 
 ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(-2, 4)), max_size=5)
-HOW: dict[str, Any] = {
-    "workers": st.sampled_from([1, 2, 3, 8]),
-    "seed": st.none() | st.integers(0, 10_000),
-    "together": st.booleans(),
-}
 
 
 def by_key(rows: Any) -> dict[Any, list[int]]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from tests.support.rescaling import moved_at_each_epoch
+from tests.support.turns import HOW
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.testing import Simulation, run
 
@@ -158,9 +159,7 @@ def by_definition(how: str, left: Any, right: Any) -> list[Any]:
 @pytest.mark.slow
 @given(
     epochs=EPOCHS,
-    workers=st.sampled_from([1, 2, 3, 8]),
-    seed=st.none() | st.integers(0, 10_000),
-    together=st.booleans(),
+    **HOW,
 )
 def test_the_other_kinds_are_those_of_sql_at_each_time(*, epochs: Any, **how: Any) -> None:
     flow = ts.Dataflow("kinds")
@@ -207,9 +206,7 @@ def within(how: str, n: int, epochs: list[Any]) -> dict[int, list[Any]]:
 @given(
     epochs=st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=8),
     n=st.integers(1, 3),
-    workers=st.sampled_from([1, 2, 3, 8]),
-    seed=st.none() | st.integers(0, 10_000),
-    together=st.booleans(),
+    **HOW,
 )
 def test_the_other_kinds_with_expire(*, epochs: Any, n: int, **how: Any) -> None:
     flow = ts.Dataflow("kinds")

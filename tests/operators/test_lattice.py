@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.turns import HOW
 from timely_spark.errors import BadArgument, GraphError, SchemaError, TimelyError, VertexError
 from timely_spark.testing import BrokenLaw, check_lattice, run
 
@@ -26,13 +27,6 @@ TRIED = {
 RECORDS = st.lists(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 15)), max_size=6), min_size=3, max_size=3
 )
-HOW = st.fixed_dictionaries(
-    {
-        "workers": st.sampled_from([1, 2, 3, 8]),
-        "seed": st.sampled_from([None, 1, 2]),
-        "together": st.booleans(),
-    }
-)
 
 
 def gcd(left: pa.Array, right: pa.Array) -> Any:
@@ -43,7 +37,7 @@ def gcd(left: pa.Array, right: pa.Array) -> Any:
 
 
 @pytest.mark.slow
-@given(epochs=RECORDS, how=HOW, kind=st.sampled_from(["or", "gcd"]))
+@given(epochs=RECORDS, how=st.fixed_dictionaries(HOW), kind=st.sampled_from(["or", "gcd"]))
 def test_a_key_has_the_merge_of_its_values_at_each_epoch(epochs, how, kind) -> None:
     flow = ts.Dataflow("merged")
     x = flow.input("x", "k long, v long", epochs="manual")
@@ -65,7 +59,7 @@ def test_a_key_has_the_merge_of_its_values_at_each_epoch(epochs, how, kind) -> N
 
 
 @pytest.mark.slow
-@given(epochs=RECORDS, how=HOW, up_to=st.sampled_from([None, 1, 2, 3]))
+@given(epochs=RECORDS, how=st.fixed_dictionaries(HOW), up_to=st.sampled_from([None, 1, 2, 3]))
 def test_counts_and_thresholds_at_each_epoch(epochs, how, up_to) -> None:
     flow = ts.Dataflow("counted")
     counts = flow.input("x", "k long, v long", epochs="manual").count_distinct("n", keys="k", up_to=up_to)
@@ -104,7 +98,7 @@ READ = st.sampled_from(
 
 
 @pytest.mark.slow
-@given(epochs=EDGES, how=HOW, read=READ)
+@given(epochs=EDGES, how=st.fixed_dictionaries(HOW), read=READ)
 def test_a_loop_of_merges_ends_exactly(epochs, how, read) -> None:
     """Each node gets the set of the nodes that reach it, as bits: once, when it is final, for any reader."""
     flow = ts.Dataflow("ancestors")
@@ -153,7 +147,7 @@ def test_what_is_derived_from_a_merge_does_not_leave_its_loop() -> None:
 
 
 @pytest.mark.slow
-@given(epochs=EDGES, how=HOW)
+@given(epochs=EDGES, how=st.fixed_dictionaries(HOW))
 def test_thresholds_in_a_loop(epochs, how) -> None:
     """Bloom's quorums: a node is on when two of its neighbours are, which may turn on others."""
     flow = ts.Dataflow("quorum")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.turns import HOW
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.testing import run
 
@@ -39,10 +40,8 @@ def by_definition(operation: str, multiset: bool, left: Any, right: Any) -> Coun
 @given(
     x=EPOCHS,
     y=EPOCHS,
-    workers=st.sampled_from([1, 2, 3, 8]),
-    seed=st.none() | st.integers(0, 10_000),
     crashes=st.sampled_from([0.0, 0.2]),
-    together=st.booleans(),
+    **HOW,
 )
 def test_each_time_has_what_the_definition_says(*, x: Any, y: Any, crashes: float, **how: Any) -> None:
     flow = ts.Dataflow("sets")

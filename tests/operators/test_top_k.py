@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.turns import HOW
 from timely_spark.errors import SchemaError
 from timely_spark.testing import run
 
@@ -37,9 +38,7 @@ def first(rows: list[Any], k: int, *, descending: bool) -> list[Any]:
     epochs=st.lists(ROWS, min_size=1, max_size=5),
     k=st.integers(1, 3),
     descending=st.booleans(),
-    workers=st.sampled_from([1, 2, 3, 8]),
-    seed=st.none() | st.integers(0, 10_000),
-    together=st.booleans(),
+    **HOW,
 )
 def test_each_touched_key_has_its_first_records(*, epochs: Any, k: int, descending: bool, **how: Any) -> None:
     flow = ts.Dataflow("top")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import timely_spark as ts
 from tests.support.accumulated import after_each
 from tests.support.rescaling import move
+from tests.support.turns import HOW
 from timely_spark.errors import GraphError, SchemaError, VertexError
 from timely_spark.testing import Simulation, run
 
@@ -40,11 +41,6 @@ ROWS = st.lists(
     max_size=6,
 )
 EPOCHS = st.lists(ROWS, min_size=1, max_size=6)
-HOW: dict[str, Any] = {
-    "workers": st.sampled_from([1, 2, 3, 8]),
-    "seed": st.none() | st.integers(0, 10_000),
-    "together": st.booleans(),
-}
 
 
 def windows_of(time: int, by: Any) -> list[tuple[int, int]]:

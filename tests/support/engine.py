@@ -632,15 +632,20 @@ def _points(world: World) -> Iterator[None]:
 # -- what must hold ------------------------------------------------------------------------------------------
 
 
+def simulated(world: World) -> Simulation:
+    """One simulated worker that has got all that the world sends, and never failed."""
+    simulation = Simulation(world.flow)
+    for name, calls in world.sends.items():
+        for verb, args in calls:
+            getattr(simulation, verb)(name, *args)
+    simulation.run()
+    return simulation
+
+
 def expected(world: World) -> dict[str, dict[int, list[Any]]]:
     """What each output says per epoch, by a run on one simulated worker that never failed."""
     if not world.clocked:
-        simulation = Simulation(world.flow)
-        for name, calls in world.sends.items():
-            for verb, args in calls:
-                getattr(simulation, verb)(name, *args)
-        simulation.run()
-        return _rows(simulation.captured)
+        return _rows(simulated(world).captured)
     before = dict.fromkeys(world.sends, -1)
     batches, inputs = [], defaultdict[str, list[Any]](list)
     for batch, taken in sorted(world.taken.items()):

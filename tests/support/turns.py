@@ -7,6 +7,14 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
+
+#: how a flow runs, drawn
+HOW: dict[str, Any] = {
+    "workers": st.sampled_from([1, 2, 3, 8]),
+    "seed": st.none() | st.integers(0, 10_000),
+    "together": st.booleans(),
+}
 
 
 def in_turn(every: Iterable[Any], ways: Sequence[Any]) -> list[Any]:

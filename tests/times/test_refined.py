@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import timely_spark as ts
 from tests.support.definitions import FEW, ITERATIONS, OPERATORS, Items, looped, shift, with_time
 from tests.support.orders import INNER, Label, Version
-from tests.support.turns import in_turn
+from tests.support.turns import HOW, in_turn
 from timely_spark.errors import GraphError
 from timely_spark.times import PRODUCT, Descending, RefinedTime, RefinedTimes, Time, refined
 
@@ -175,14 +175,7 @@ def agree(places: Places, epochs: Any, schedule: Any) -> None:
 EPOCHS = st.lists(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), max_size=5), min_size=1, max_size=3
 )
-SCHEDULES = st.fixed_dictionaries(
-    {
-        "workers": st.sampled_from([1, 2, 3, 8]),
-        "seed": st.one_of(st.none(), st.integers(0, 10**6)),
-        "together": st.booleans(),
-        "crashes": st.sampled_from([0, 0, 0.2]),
-    }
-)
+SCHEDULES = st.fixed_dictionaries({**HOW, "crashes": st.sampled_from([0, 0, 0.2])})
 SOME = [[(0, 1), (0, 3), (1, 2)], [(0, 2), (0, 0)], [(0, 4)]]
 
 
