@@ -6,7 +6,6 @@ import inspect
 import threading
 from contextlib import suppress
 from typing import Any
-from unittest import mock
 
 import pytest
 from pyspark.sql.types import LongType, NullType, StructField, StructType
@@ -177,8 +176,7 @@ def test_methods_of_a_query_accept_junk_or_raise_a_typed_error(
     x.loop(lambda n: n.where("n < 0"), name="hops").capture("left")
     process = begin(flow)
     process.feed("x", [(1, 1), (2, 1)])
-    ended = mock.Mock(isActive=False, status={}, recentProgress=[], exception=lambda: None)
-    query = Query(ended, process.context, inputs=[])
+    query = process.query()
     bare = []
     for parameter in inspect.signature(getattr(query, method)).parameters:
         for what, junk in JUNK.items():
@@ -194,6 +192,6 @@ def test_methods_of_a_query_accept_junk_or_raise_a_typed_error(
 def test_keys_of_a_question_are_columns_each_once(keys: Any, begin: Begin) -> None:
     flow = ts.Dataflow("asked")
     flow.input("x", "n long").collection().capture("all")
-    query = Query(mock.Mock(isActive=False), begin(flow).context, inputs=[])
+    query = begin(flow).query()
     with pytest.raises(SchemaError, match=r"(?s)ask.*test_arguments\.py:\d+.*Hint: give"):
         query.ask("all", [(1, 1)], keys=keys)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
-from unittest import mock
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -29,7 +28,6 @@ from timely_spark.runtime.handle.charts import line_chart, seconds_text
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.history import History, PastBatch
 from timely_spark.runtime.handle.page import Asked
-from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.verdict import Verdict
 from timely_spark.runtime.storage.lock import Lock
@@ -251,12 +249,6 @@ def reached() -> ts.Dataflow:
     return flow
 
 
-def of(process: Any) -> Query:
-    """The handle of a flow that runs without Spark."""
-    ended = mock.Mock(isActive=False, status={}, recentProgress=[], exception=lambda: None)
-    return Query(ended, process.context, inputs=[])
-
-
 def answered(reasons: RowReasons, row: str) -> str:
     reasons.ask("near", row)
     while (answer := reasons.answer("near", row)) is None or answer.text is None:
@@ -269,7 +261,7 @@ def test_the_program_says_why_a_row_is_there(begin: Any, tmp_path: Path) -> None
     process = begin(reached(), workers=2)
     day = date(2026, 11, 27)
     process.feed("edges", [(1, 2, 1, day), (1, 3, 1, day), (4, 3, 1, day), (4, 5, 1, None)])
-    query = of(process)
+    query = process.query()
     reasons = RowReasons(query)
 
     rows = {values["dst"]: text for text, values in reasons.rows("near")}
@@ -294,7 +286,7 @@ def test_the_program_says_why_a_row_is_there(begin: Any, tmp_path: Path) -> None
 
 
 def test_one_question_is_answered_at_a_time(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    query, asked, goes_on = of(begin(reached(), workers=1)), threading.Event(), threading.Event()
+    query, asked, goes_on = begin(reached(), workers=1).query(), threading.Event(), threading.Event()
 
     def slow(output: str, row: Any) -> str:
         asked.set()
@@ -318,7 +310,7 @@ def test_one_question_is_answered_at_a_time(begin: Any, monkeypatch: pytest.Monk
 def test_the_page_has_a_link_for_each_row_and_its_answer(begin: Any, serve: Any, tmp_path: Path) -> None:
     process = begin(reached(), workers=1)
     process.feed("edges", [(1, 2, 1, None)])
-    query = of(process)
+    query = process.query()
     server = serve(str(tmp_path), reasons=(reasons := RowReasons(query)))
     row = '{"dst": 2, "seen": null}'
 
@@ -343,7 +335,7 @@ def test_an_input_that_is_not_captured_is_told(begin: Any) -> None:
     flow = held_back()
     flow.input("others", "word string", epochs="manual").capture("log")
     process = begin(flow, workers=1)
-    query = of(process)
+    query = process.query()
 
     with pytest.raises(GraphError, match=r"(?s)input 'words' leads to 'out'.*Hint: capture the input's"):
         query.explain_row("out", ("a", 1))
@@ -584,7 +576,7 @@ def test_a_browser_shows_each_change_under_the_rules_that_the_page_sets(
     assert "parts.loop.loop" in browser.ask("document.querySelector('#flow').textContent")
     browser.press("n")
     browser.until("location.search === '?flow=1'")
-    query = of(process)
+    query = process.query()
     browser.open(f"{serve(str(tmp_path), reasons=RowReasons(query)).url}&step=out")
     browser.ask("document.querySelector('input').focus()")
     for letter in "{n}":  # not the key to another flow

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -17,7 +16,6 @@ import timely_spark as ts
 from tests.support.browser import CHROMIUM, NONE, Browser
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.page import Asked
-from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog, failure_file
@@ -113,8 +111,7 @@ def test_each_state_is_seen_in_a_browser(begin: Any, places: dict[str, str], tmp
         pytest.skip(NONE)
     access = begin(NAMES["access"](), workers=2, path=tmp_path / "access")
     access.feed("groups", [("ann", "ops"), ("bob", "dev"), ("ops", "staff"), ("dev", "staff")])
-    ended = mock.Mock(isActive=False, status={}, recentProgress=[], exception=lambda: None)
-    query = Query(ended, access.context, inputs=[])
+    query = access.query()
     every = Server([*places.values()], address="127.0.0.1", port=0, slo=2.0)
     own = Server([str(tmp_path / "access")], address="127.0.0.1", port=0, reasons=RowReasons(query))
     twenty = Server([*places.values()] * 4, address="127.0.0.1", port=0, slo=2.0)

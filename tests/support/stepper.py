@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
 from tests.support import engine
+from timely_spark.runtime.handle.query import Query
 from timely_spark.worker import ROWS
 
 
@@ -61,6 +63,11 @@ class Stepper(engine.Process):
         """Send records by a handle, and do all that there is to do."""
         self.handles[name].send(*records, **epoch)
         return self.batches()
+
+    def query(self) -> Query:
+        """The handle of the flow, which runs without Spark."""
+        ended = mock.Mock(isActive=False, status={}, recentProgress=[], exception=lambda: None)
+        return Query(ended, self.context, inputs=[])
 
 
 Begin = Callable[..., Stepper]
