@@ -94,9 +94,9 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
         query.stop()
 
 
-def small() -> tuple[ts.Dataflow, ts.Input]:
+def small(**options: Any) -> tuple[ts.Dataflow, ts.Input]:
     flow = ts.Dataflow("small")
-    x = flow.input("x", "n long")
+    x = flow.input("x", "n long", **options)
     x.capture("out")
     return flow, x
 
@@ -541,9 +541,7 @@ def test_calls_of_other_threads_wait_for_a_start(
 def test_close_of_an_ended_query_does_not_close_the_next_querys_input(
     session: Session, tmp_path: Path, places: tuple[str | None, str | None]
 ) -> None:
-    flow = ts.Dataflow("small")
-    x = flow.input("x", "n long", epochs="manual")
-    x.capture("out")
+    flow, x = small(epochs="manual")
     old, new = (None if place is None else tmp_path / place for place in places)
     query = started(flow, session, old)
     query.stop()
@@ -558,9 +556,7 @@ def test_close_of_an_ended_query_does_not_close_the_next_querys_input(
 def test_close_of_an_ended_query_without_a_checkpoint_does_nothing(
     session: Session,
 ) -> None:
-    flow = ts.Dataflow("small")
-    x = flow.input("x", "n long", epochs="manual")
-    x.capture("out")
+    flow, x = small(epochs="manual")
     query = started(flow, session, None)
     query.stop()
     for ask in (lambda: query.close("x"), lambda: query.cancel(0)):
@@ -573,9 +569,7 @@ def test_close_of_an_ended_query_without_a_checkpoint_does_nothing(
 def test_an_ended_query_with_a_checkpoint_is_closed_for_its_next_start(
     session: Session, tmp_path: Path
 ) -> None:
-    flow = ts.Dataflow("small")
-    x = flow.input("x", "n long", epochs="manual")
-    x.capture("out")
+    flow, x = small(epochs="manual")
     query = started(flow, session, tmp_path)
     query.stop()
     query.close("x")
