@@ -306,11 +306,11 @@ def test_a_local_file_that_outgrows_the_disk_leaves_what_there_was(tmp_path: Pat
 
 def test_only_unfinished_files_are_tidied_away(tmp_path: Path) -> None:
     files = Files(tmp_path)
-    for name in ("a/1.arrow", "a/step.tmp", "a/.hidden", "a/.2.arrow.tmp-7"):
+    for name in ("a/1.arrow", "a/step.tmp", "a/of.tmp.a", "a/.hidden", "a/.b.tmp", "a/.2.arrow.tmp-7"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"1")
     files.tidy("a")
-    assert _in(tmp_path / "a") == [".hidden", "1.arrow", "step.tmp"]
+    assert _in(tmp_path / "a") == [".hidden", "1.arrow", "of.tmp.a", "step.tmp"]
 
 
 def test_of_many_who_create_a_local_file_one_succeeds(tmp_path: Path) -> None:

@@ -35,6 +35,12 @@ def log(tmp_path: Path) -> RoundLog:
     return RoundLog(str(tmp_path)).claim({"run": "r"})
 
 
+def written(log: RoundLog, end: int, **changed: object) -> None:
+    """Write the manifests of the batches below a number."""
+    for batch in range(-1, end):
+        log.write(manifest(batch, **changed), ROWS)
+
+
 def restarted(log: RoundLog) -> RoundLog:
     """The log of the next run, fitted to Spark's."""
     after = RoundLog(log.checkpoint).claim({"run": "next"})
@@ -72,8 +78,7 @@ def test_a_replayed_batch_does_not_see_its_own_manifest(log: RoundLog) -> None:
 
 def test_the_newest_is_found_from_any_hint(log: RoundLog) -> None:
     assert log.newest() is None
-    for batch in range(-1, 4):
-        log.write(manifest(batch), ROWS)
+    written(log, 4)
 
     for each in (log, RoundLog(log.checkpoint, log.term, log.first), RoundLog(log.checkpoint)):
         assert [each.newest(hint) for hint in (None, -1, 2, 3, 77)] == [3] * 5
@@ -99,8 +104,7 @@ def test_what_a_run_writes_that_has_lost_the_checkpoint_does_not_count(
     log: RoundLog, *, resident: bool
 ) -> None:
     """The run between wrote no batch, and removed what the late manifest refers to."""
-    for batch in range(-1, 3):
-        log.write(manifest(batch, resident=resident), ROWS)
+    written(log, 3, resident=resident)
     spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
     restarted(log)
     log.write(manifest(3, header="late", resident=True), ROWS)
@@ -128,8 +132,7 @@ def test_what_spark_has_committed_of_a_run_that_lost_the_checkpoint_counts(
 
 
 def test_align_forgets_what_spark_has_forgotten(log: RoundLog) -> None:
-    for batch in range(-1, 6):
-        log.write(manifest(batch), ROWS)
+    written(log, 6)
     spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
 
     after = restarted(log)
@@ -139,8 +142,7 @@ def test_align_forgets_what_spark_has_forgotten(log: RoundLog) -> None:
 
 
 def test_a_batch_that_was_committed_a_moment_too_late_counts(log: RoundLog) -> None:
-    for batch in range(-1, 4):
-        log.write(manifest(batch), ROWS)
+    written(log, 4)
     spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
 
     after = restarted(log)
@@ -152,8 +154,7 @@ def test_a_batch_that_was_committed_a_moment_too_late_counts(log: RoundLog) -> N
 
 
 def test_a_run_that_was_given_up_and_wakes_up_disturbs_nobody(log: RoundLog) -> None:
-    for batch in range(-1, 4):
-        log.write(manifest(batch), ROWS)
+    written(log, 4)
     spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
     log.check_owner()
 
@@ -192,8 +193,7 @@ def test_of_two_starts_at_once_where_nothing_is_exclusive_the_lower_one_has_lost
 
 
 def test_align_fills_ids_that_spark_used_without_us(log: RoundLog) -> None:
-    for batch in range(-1, 3):
-        log.write(manifest(batch), ROWS)
+    written(log, 3)
     spark_ran(log, offsets=[0, 1, 2, 3, 4], commits=[0, 1, 2, 3, 4])
 
     after = restarted(log)
@@ -257,16 +257,6 @@ def test_sparks_offsets_tell_what_was_taken(log: RoundLog) -> None:
     assert log.planned() == 4
 
 
-def test_a_new_file_never_replaces_one(tmp_path: Path) -> None:
-    files = Files(str(tmp_path))
-    files.write("a/b", b"1", new=True)
-
-    with pytest.raises(FileExistsError):
-        files.write("a/b", b"2", new=True)
-    assert files.read("a/b") == b"1"
-    assert files.names("a") == ["a/b"], "no temporary file is left"
-
-
 def test_a_run_knows_that_it_has_lost_however_many_came_after_it(log: RoundLog) -> None:
     for run in "abcd":
         RoundLog(log.checkpoint).claim({"run": run})
@@ -309,18 +299,8 @@ def test_a_start_removes_what_killed_processes_had_begun_to_write(log: RoundLog)
     assert [name for name in begun if Path(log.checkpoint, name).exists()] == []
 
 
-def test_only_what_was_begun_is_removed(log: RoundLog) -> None:
-    for name in ("blobs/of.tmp.a", "blobs/.b.tmp", "blobs/.c"):
-        log.files.write(name, b"1")
-
-    log.files.tidy("blobs")
-
-    assert sorted(file.name for file in Path(log.files.path("blobs")).iterdir()) == [".c", "of.tmp.a"]
-
-
 def test_a_manifest_that_was_lost_is_not_taken_for_an_id_that_spark_used_up(log: RoundLog) -> None:
-    for batch in range(-1, 2):
-        log.write(manifest(batch), ROWS)
+    written(log, 2)
     spark_ran(log, offsets=[0, 1, 2], commits=[0, 1, 2])
     for batch in (1, 2):
         line = b'{"round":%d,"inputs":{"x":7},"sources":{}}' % (batch - 1)
@@ -332,8 +312,7 @@ def test_a_manifest_that_was_lost_is_not_taken_for_an_id_that_spark_used_up(log:
 
 
 def test_a_manifest_that_was_lost_between_others_is_named(log: RoundLog) -> None:
-    for batch in range(-1, 5):
-        log.write(manifest(batch), ROWS)
+    written(log, 5)
     spark_ran(log, offsets=[0, 1, 2, 3, 4], commits=[0, 1, 2, 3, 4])
     Path(log.files.path("rounds/0/2.arrow")).unlink()
 
