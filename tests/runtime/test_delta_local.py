@@ -13,8 +13,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from tests.support.tables import operations, rows_of
-from timely_spark.operators.output_vertex import OutputVertex as Vertex
+from tests.support.tables import operations, part, rows_of
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks import delta_local
 from timely_spark.runtime.sinks.delivery import Delivery
@@ -23,9 +22,6 @@ from timely_spark.runtime.sinks.delta_history import DeltaHistory
 from timely_spark.runtime.sinks.delta_local import appended, local_folder, properties, upserted
 from timely_spark.runtime.sinks.delta_upsert import Upsert
 from timely_spark.runtime.sinks.sink import STAMP
-from timely_spark.runtime.storage.blobs import Blobs
-from timely_spark.runtime.storage.files import Files
-from timely_spark.state.arrow import to_bytes
 
 deltalake = pytest.importorskip(
     "deltalake", reason="an environment without Delta, as that of `make test-spark`"
@@ -50,11 +46,6 @@ def records(*words: str) -> pa.Table:
         for word in words
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
-
-
-def part(epoch: int, word: str) -> Delivery:
-    table = records(word).drop_columns(["epoch"])
-    return Delivery(epoch, [to_bytes(table)], Blobs(Files("/nowhere")), Vertex(table.schema))
 
 
 @pytest.fixture
@@ -137,17 +128,17 @@ def test_nothing_is_appended_to_a_table_that_lost_epochs(folder: str) -> None:
     columns = [name for name in SCHEMA.names if name != "epoch"]
     sink = DeltaSink(folder, _app="app", _own=OWN, _columns=columns, _folder=folder, _history=history)
     for epoch, word in enumerate("ab"):
-        sink.deliver(None, epoch, [part(epoch, word)])  # type: ignore[arg-type]
+        sink.deliver(None, epoch, [part(epoch, records(word).drop_columns(["epoch"]))])  # type: ignore[arg-type]
     deltalake.DeltaTable(folder).restore(1)
 
     with pytest.raises(OutputMismatch, match="another writer restored"):
-        sink.deliver(None, 2, [part(2, "c")])  # type: ignore[arg-type]
+        sink.deliver(None, 2, [part(2, records("c").drop_columns(["epoch"]))])  # type: ignore[arg-type]
     assert words(folder) == ["a"]
     deltalake.DeltaTable(folder).alter.set_table_properties(
         {"its.owner": "another"}, raise_if_not_exists=False
     )
     with pytest.raises(OutputMismatch, match="overwritten by another flow"):
-        sink.deliver(None, 2, [part(2, "c")])  # type: ignore[arg-type]
+        sink.deliver(None, 2, [part(2, records("c").drop_columns(["epoch"]))])  # type: ignore[arg-type]
 
 
 def test_properties_are_those_of_the_table(folder: str) -> None:
@@ -258,8 +249,7 @@ def upserting(folder: Path, keys: tuple[str, ...], *, diff: bool, epoch: bool) -
 def parts(delivery: list[tuple[int, list[dict[str, Any]]]], *, diff: bool) -> list[Delivery]:
     fields = [(name, kind) for name, (kind, _) in VALUES.items()] + [("diff", pa.int64())] * diff
     tables = [(epoch, pa.Table.from_pylist(records, pa.schema(fields))) for epoch, records in delivery]
-    blobs = Blobs(Files("/nowhere"))
-    return [Delivery(epoch, [to_bytes(table)], blobs, Vertex(table.schema)) for epoch, table in tables]
+    return [part(epoch, table) for epoch, table in tables]
 
 
 #: keys, and whether there are a diff and a column of epochs

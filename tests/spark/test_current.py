@@ -13,30 +13,24 @@ from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from tests.runtime.test_delta_local import CASES, changing, parts, upserting
-from tests.support.tables import rows_of
+from tests.support import tables
+from tests.support.tables import prepared, records, rows_of
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.runtime.sinks.delivery import Delivery, to_frame
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.delta_upsert import PLACE, RANK, Upsert
-from timely_spark.runtime.sinks.sink import STAMP, Output
-from timely_spark.runtime.storage.blobs import Blobs
-from timely_spark.runtime.storage.files import Files
-from timely_spark.state.arrow import to_bytes
+from timely_spark.runtime.sinks.sink import STAMP
 from timely_spark.testing import Simulation
 
 CHANGES = pa.schema([("k", pa.int64()), ("v", pa.string()), ("diff", pa.int64())])
 
 
-def prepared(spark: SparkSession, path: Path, *, epoch: bool | None = None) -> DeltaSink:
-    sink = DeltaSink(str(path), keys=("k",), diff="diff", epoch=epoch)
-    sink.prepare(spark, Output(name="out", vertex=Vertex(CHANGES), sink=sink), "/nowhere", "one")
-    return sink
+def current(spark: SparkSession, path: Path, *, epoch: bool | None = None) -> DeltaSink:
+    return prepared(spark, DeltaSink(str(path), keys=("k",), diff="diff", epoch=epoch), CHANGES)
 
 
 def part(epoch: int, *rows: tuple[Any, ...]) -> Delivery:
-    table = pa.Table.from_pylist([dict(zip(CHANGES.names, row, strict=True)) for row in rows], CHANGES)
-    return Delivery(epoch, [to_bytes(table)], Blobs(Files("/nowhere")), Vertex(CHANGES))
+    return tables.part(epoch, records(CHANGES, *rows))
 
 
 def deliver(spark: SparkSession, sink: DeltaSink, epoch: int, *rows: tuple[Any, ...]) -> None:
@@ -50,11 +44,11 @@ def test_an_epoch_of_changes_is_taken_in_once(
     tmp_path: Path,
 ) -> None:
     second = [(1, "a", -1), (1, "z", 1), (2, "b", -1), (3, "c", 1)]
-    sink = prepared(spark, tmp_path, epoch=stamped or None)
+    sink = current(spark, tmp_path, epoch=stamped or None)
     deliver(spark, sink, 0, (1, "a", 1), (2, "b", 1))
     deliver(spark, sink, 1, *second)
-    deliver(spark, prepared(spark, tmp_path), 1, *second)  # a restart that asks for no epochs
-    deliver(spark, prepared(spark, tmp_path), 2, (4, "d", 1))
+    deliver(spark, current(spark, tmp_path), 1, *second)  # a restart that asks for no epochs
+    deliver(spark, current(spark, tmp_path), 2, (4, "d", 1))
 
     rows = [(1, 1, "z"), (1, 3, "c"), (2, 4, "d")]
     assert rows_of(tmp_path) == (rows if stamped else [row[1:] for row in rows])
@@ -75,7 +69,7 @@ def test_a_table_may_be_made_before_with_partitions_and_properties(
     )
     sinks = [DeltaSink(str(now), keys=("k",), diff="diff"), DeltaSink(str(log))]
     for sink in sinks:
-        sink.prepare(spark, Output(name="out", vertex=Vertex(CHANGES), sink=sink), "/nowhere", "one")
+        prepared(spark, sink, CHANGES)
         deliver(spark, sink, 0, (1, "a", 1), (2, "b", 1))
         deliver(spark, sink, 1, (2, "b", -1), (3, "c", 1))
 
@@ -90,12 +84,12 @@ def test_a_table_may_be_made_before_with_partitions_and_properties(
 def test_a_table_that_a_dying_run_makes_while_the_next_one_starts_is_its_own(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared(spark, tmp_path)
+    current(spark, tmp_path)
     looks = iter([None])
     properties = DeltaSink._properties
     monkeypatch.setattr(DeltaSink, "_properties", lambda *args: next(looks, ...) and properties(*args))
 
-    deliver(spark, prepared(spark, tmp_path), 0, (1, "a", 1))
+    deliver(spark, current(spark, tmp_path), 0, (1, "a", 1))
 
     assert rows_of(tmp_path, "k", "v") == [(1, "a")]
 
@@ -104,14 +98,14 @@ def test_a_table_that_a_killed_run_has_begun_to_make_is_made(spark: SparkSession
     table = tmp_path / "begun"
     (table / "_delta_log").mkdir(parents=True)
 
-    deliver(spark, prepared(spark, table), 0, (1, "a", 1))
+    deliver(spark, current(spark, table), 0, (1, "a", 1))
 
     assert rows_of(table, "k", "v") == [(1, "a")]
 
 
 @pytest.mark.campaign  # the commit of several epochs below has it, too
 def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
-    sink = prepared(spark, tmp_path / "now", epoch=True)
+    sink = current(spark, tmp_path / "now", epoch=True)
     deliver(spark, sink, 0, (1, "a", 1))
 
     for second in ([(1, "b", 1)], [(2, "b", 1), (2, "c", 1)]):
@@ -124,7 +118,7 @@ def test_keys_that_do_not_tell_records_apart_are_an_error(spark: SparkSession, t
 
 def test_keys_are_checked_at_each_epoch_of_a_commit_of_several(spark: SparkSession, tmp_path: Path) -> None:
     """The later epoch removes one of two records: its row alone says nothing of the other one."""
-    sink = prepared(spark, tmp_path / "now")
+    sink = current(spark, tmp_path / "now")
     deliver(spark, sink, 0, (1, "a", 1))
 
     for first, second in (([(1, "b", 1)], (1, "a", -1)), ([(2, "b", 1), (2, "c", 1)], (2, "b", -1))):
@@ -144,8 +138,7 @@ def test_an_epoch_that_comes_again_in_another_group_is_written_once(
 
     def started() -> DeltaSink:
         sink = DeltaSink(str(tmp_path), keys=keys, diff="diff" if keys else None)
-        sink.prepare(spark, Output(name="out", vertex=Vertex(CHANGES), sink=sink), "/nowhere", "one")
-        return sink
+        return prepared(spark, sink, CHANGES)
 
     first, second, third, fourth = (part(epoch, (epoch, "a", 1)) for epoch in range(4))
     started().deliver(spark, 2, [first, second, third])
@@ -218,17 +211,14 @@ def test_odd_names_are_names(spark: SparkSession, tmp_path: Path) -> None:
     inner = pa.struct([("x", pa.string())])
     columns = [*((key, pa.int64()) for key in keys), *((value, inner) for value in values)]
     schema = pa.schema([*columns, ("d d", pa.int64())])
-    sink = DeltaSink(str(tmp_path / "now"), keys=keys, diff="d d")
-    vertex = Vertex(schema)
-    sink.prepare(spark, Output(name="out", vertex=vertex, sink=sink), "/nowhere", "one")
+    sink = prepared(spark, DeltaSink(str(tmp_path / "now"), keys=keys, diff="d d"), schema)
     for epoch, given in enumerate(
         [[(1, "a", 1), (2, "b", 1), (3, "c", 1)], [(1, "a", -1), (1, "z", 1), (2, "b", -1), (4, "n", 1)]]
     ):
-        records = [
+        rows = [
             dict.fromkeys(keys, k) | {value: {"x": v} for value in values} | {"d d": d} for k, v, d in given
         ]
-        content = to_bytes(pa.Table.from_pylist(records, schema))
-        sink.deliver(spark, epoch, [Delivery(epoch, [content], Blobs(Files("/nowhere")), vertex)])
+        sink.deliver(spark, epoch, [tables.part(epoch, pa.Table.from_pylist(rows, schema))])
     now = sorted(map(tuple, spark.read.format("delta").load(str(tmp_path / "now")).collect()))
     assert [(set(row[:5]), {value.x for value in row[5:]}) for row in now] == [
         ({1}, {"z"}),

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 import timely_spark as ts
-from tests.support.tables import operations, rows_of
+from tests.support.tables import operations, part, prepared, rows_of
 from timely_spark.coordinator import OUTPUTS
 from timely_spark.errors import VertexError
 from timely_spark.graph import Monotone
@@ -26,7 +26,6 @@ from timely_spark.runtime.sinks.folder import FolderSink
 from timely_spark.runtime.sinks.pending_outputs import PendingOutputs
 from timely_spark.runtime.sinks.sink import CaptureSink, Output
 from timely_spark.runtime.storage.blobs import EMBEDDED, Blobs, file_of
-from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.state.arrow import to_bytes
@@ -53,11 +52,6 @@ def test_a_column_for_which_spark_has_no_type_is_named() -> None:
         pa.schema([("k", pa.int64()), ("n", pa.timestamp("us")), ("d", pa.duration("us"))])
     )
     assert made.simpleString() == "struct<k:bigint,n:timestamp_ntz,d:interval day to second>"
-
-
-def part(epoch: int, *tables: pa.Table, vertex: Vertex | None = None, blobs: Blobs | None = None) -> Delivery:
-    payloads = [to_bytes(one) for one in tables]
-    return Delivery(epoch, payloads, blobs or Blobs(Files("/nowhere")), vertex or Vertex(tables[0].schema))
 
 
 def refined(*tables: pa.Table) -> Delivery:
@@ -174,10 +168,8 @@ def test_a_large_epoch_is_what_a_small_one_is(
     ordered = plain.frame(spark, order="o").orderBy("o").collect()
     assert [row["v"] for row in ordered] == ["a", "b", "c", "d"]
 
-    sink = DeltaSink(
-        str(tmp_path / "t"), keys=("k",), epoch=True
-    )  # the user's key, too, comes from several workers
-    sink.prepare(spark, Output(name="out", vertex=Vertex(SCHEMA), sink=sink), "/nowhere", "one")
+    # the user's key, too, comes from several workers
+    sink = prepared(spark, DeltaSink(str(tmp_path / "t"), keys=("k",), epoch=True), SCHEMA)
     sink.deliver(spark, 0, [part(3, table((2, "old"))), part(4, table((1, "a"), (2, "b")), table((1, "c")))])
     assert rows_of(tmp_path / "t", "epoch", "k", "v") == [(4, 1, "c"), (4, 2, "b")]
 
@@ -225,9 +217,7 @@ def test_a_large_epoch_reaches_its_sinks_past_the_driver(
 def folder(
     path: Path, format: Any = "parquet", identity: str = "one", output: str = "out", **options: Any
 ) -> FolderSink:
-    sink = FolderSink(str(path), format, **options)
-    sink.prepare(None, Output(name=output, vertex=Vertex(SCHEMA), sink=sink), "/nowhere", identity)  # type: ignore[arg-type]
-    return sink
+    return prepared(None, FolderSink(str(path), format, **options), SCHEMA, identity, output)
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -287,10 +277,8 @@ def test_a_folder_that_is_not_the_outputs_own_is_refused(tmp_path: Path) -> None
     (tmp_path / "others" / "data.parquet").touch()
     with pytest.raises(OutputMismatch, match=r"'data\.parquet'"):
         folder(tmp_path / "others", overwrite=True)
-    sink = FolderSink(str(tmp_path / "csv"), "csv")
-    nested = Vertex(pa.schema([("l", pa.list_(pa.int64()))]))
     with pytest.raises(OutputMismatch, match="nested"):
-        sink.prepare(None, Output(name="o", vertex=nested, sink=sink), "/nowhere", "one")  # type: ignore[arg-type]
+        prepared(None, FolderSink(str(tmp_path / "csv"), "csv"), pa.schema([("l", pa.list_(pa.int64()))]))
 
 
 # -- exactly once --------------------------------------------------------------------------------------------
@@ -301,9 +289,7 @@ def test_two_outputs_of_a_flow_in_one_table_both_arrive_and_the_users_own_rows_s
     spark: SparkSession, tmp_path: Path
 ) -> None:
     schema = pa.schema([("n", pa.int64())])
-    sinks = [DeltaSink(str(tmp_path / "t")) for _ in range(2)]
-    for name, sink in zip("ab", sinks, strict=True):
-        sink.prepare(spark, Output(name=name, vertex=Vertex(schema), sink=sink), "/nowhere", "one")
+    sinks = [prepared(spark, DeltaSink(str(tmp_path / "t")), schema, output=name) for name in "ab"]
     for _ in range(2):  # and again
         for n, sink in enumerate(sinks):
             sink.deliver(spark, 0, [part(0, pa.table({"n": [n]}))])
@@ -312,10 +298,9 @@ def test_two_outputs_of_a_flow_in_one_table_both_arrive_and_the_users_own_rows_s
     assert rows_of(tmp_path / "t", "epoch", "n") == [(-1, 7), (0, 0), (0, 1), (1, 2)]
     assert Counter(operations(tmp_path / "t"))["WRITE"] == 4
 
-    other = DeltaSink(str(tmp_path / "t"))  # a third with other columns is told so at the start
-    vertex = Vertex(pa.schema([("m", pa.int64())]))
+    third = DeltaSink(str(tmp_path / "t"))  # with other columns is told so at the start
     with pytest.raises(OutputMismatch, match="the stream writes"):
-        other.prepare(spark, Output(name="c", vertex=vertex, sink=other), "/nowhere", "one")
+        prepared(spark, third, pa.schema([("m", pa.int64())]), output="c")
 
 
 def test_a_sink_that_fails_stops_the_query_and_a_restart_delivers_what_it_missed(

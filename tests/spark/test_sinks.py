@@ -13,34 +13,26 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from tests.support.tables import rows_of
+from tests.support import tables
+from tests.support.tables import part, records, rows_of
 from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.operators.table_layout import TableLayout
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
-from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.sink import Output
-from timely_spark.runtime.storage.blobs import Blobs
-from timely_spark.runtime.storage.files import Files
-from timely_spark.state.arrow import to_bytes
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 CHANGES = SCHEMA.append(pa.field("diff", pa.int32()))
 
 
 def table(*rows: tuple[Any, ...], schema: pa.Schema = SCHEMA) -> pa.Table:
-    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+    return records(schema, *rows)
 
 
 def prepared(
     spark: SparkSession, sink: DeltaSink, schema: pa.Schema = SCHEMA, identity: str = "one"
 ) -> DeltaSink:
-    sink.prepare(spark, Output(name="out", vertex=Vertex(schema), sink=sink), "/nowhere", identity)
-    return sink
-
-
-def part(epoch: int, *tables: pa.Table) -> Delivery:
-    return Delivery(epoch, [*map(to_bytes, tables)], Blobs(Files("/nowhere")), Vertex(tables[0].schema))
+    return tables.prepared(spark, sink, schema, identity)
 
 
 def test_a_stream_without_data_leaves_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
