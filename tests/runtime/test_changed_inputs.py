@@ -22,7 +22,6 @@ from timely_spark.runtime.errors import BadFile, OutputMismatch
 from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.sent import Sent
 from timely_spark.runtime.storage.entries import close_source
-from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker import ROWS
 
 
@@ -51,13 +50,6 @@ def put(folder: Path, *rows: str) -> None:
     (folder / f"{len(list(folder.iterdir()))}.csv").write_text("\n".join(["k,day", *rows, ""]))
 
 
-def manifest(process: Stepper) -> Manifest:
-    log = process.context.log
-    newest = log.read(log.newest() or 0)
-    assert newest is not None
-    return newest
-
-
 def test_a_wait_ends_also_if_what_was_added_has_nothing_yet(begin: Begin, reads: Any) -> None:
     begin(reads("a")).batches()
     flow = reads("a", "empty")
@@ -84,14 +76,14 @@ def test_an_input_with_records_in_a_batch_that_runs_again_is_not_removed(
     begin(reads("b")).batches()
     process = begin(reads("a", "b"))
     process.batches()
-    assert manifest(process).sources == {"a": {"files": 1}, "b": {"files": 0}}
-    assert manifest(process).read["b"] == 1, "it goes on where it was"
+    assert process.newest().sources == {"a": {"files": 1}, "b": {"files": 0}}
+    assert process.newest().read["b"] == 1, "it goes on where it was"
 
 
 def test_so_is_one_with_records_in_a_resident_batch_that_has_begun(begin: Begin, reads: Any) -> None:
     process = begin(reads("a", "b"))
     process.batches()
-    stand = manifest(process)
+    stand = process.newest()
     ends = {"entries": stand.entries, "sources": stand.sources | {"a": {"files": 1}}}
     process.context.log.begin(stand.batch + 1, ends)
     with pytest.raises(FlowChanged, match="input 'a' is removed"):
@@ -103,13 +95,13 @@ def test_a_source_that_was_closed_comes_back_closed(begin: Begin, reads: Any, tm
     process.batches()
     close_source(process.context.log, "a")
     process.batches()
-    assert manifest(process).coordinator["inputs"]["a"] is None
+    assert process.newest().coordinator["inputs"]["a"] is None
     begin(reads("b", epoch="day")).batches()
     process = begin(reads("a", "b", epoch="day"))
     put(tmp_path / "in" / "a", "7,9")
     process.batches()
-    assert manifest(process).coordinator["inputs"]["a"] is None
-    assert manifest(process).frontier["a-out"] == []
+    assert process.newest().coordinator["inputs"]["a"] is None
+    assert process.newest().frontier["a-out"] == []
 
 
 def test_the_first_epoch_of_an_added_source_may_be_far_above_those_of_others(
@@ -120,7 +112,7 @@ def test_the_first_epoch_of_an_added_source_may_be_far_above_those_of_others(
     put(tmp_path / "in" / "a", f"7,{1 << 50}")
     process = begin(reads("b", "a", epoch="day"))
     process.batches()
-    assert not manifest(process).late
+    assert not process.newest().late
 
 
 @pytest.mark.parametrize("epochs", [(None, "day"), ("day", "k"), ("day", None)])
@@ -205,7 +197,7 @@ def test_row_groups_that_no_step_needed_have_passed_too(begin: Begin, tmp_path: 
     pq.write_table(pa.table({"k": [1, 2]}), tmp_path / "a" / "0.parquet")
     process = begin(flow(counts=False))
     process.batches()
-    assert not manifest(process).read["a"]
+    assert not process.newest().read["a"]
     with pytest.raises(FlowChanged, match="new: step 'count'"):
         begin(flow(counts=True))
 
@@ -246,7 +238,7 @@ def test_a_handle_comes_back_where_it_was(begin: Begin) -> None:
     process.batches()
     process = begin(manual("x", "y"))
     assert (
-        manifest(process).coordinator["inputs"]
+        process.newest().coordinator["inputs"]
         == {"x": 3, "y": process.handles["y"].epoch}
         == {"x": 3, "y": 9}
     )
@@ -360,12 +352,12 @@ def test_a_flow_that_stays_after_a_run_that_did_not_can_be_killed(begin: Begin, 
     process = begin(reads("a", "b"))
     process.context = process.driver.context = replace(process.context, resident=1e9)
     process.driver.__post_init__()
-    newest = manifest(process)
+    newest = process.newest()
     rows = engine.Frame(ROWS.empty_table(), process)
     process.world.plan_batch(process.next, process.world.offset(process.next - 1) | {"wake": newest.batch})
     last = process.driver._restored(process.context.log, process.next)
     process.driver._first(rows, last, rows.rows, process.next, 0.0)
-    assert manifest(begin(reads("a", "b"))).micro_batch == process.next, "it is there, and may run again"
+    assert begin(reads("a", "b")).newest().micro_batch == process.next, "it is there, and may run again"
 
 
 def test_what_resident_batches_read_of_an_added_source_is_not_read_again(begin: Begin, reads: Any) -> None:
@@ -374,6 +366,6 @@ def test_what_resident_batches_read_of_an_added_source_is_not_read_again(begin: 
     start = process.world.offset(process.next - 1)
     process.reader._look(-1)
     assert process.reader._new(start["sources"], unlimited=False) == {"empty": {"files": -1}}
-    stand = manifest(process)
+    stand = process.newest()
     process.reader._manifest = replace(stand, sources=stand.sources | {"empty": {"files": 0}})
     assert process.reader._new(start["sources"], unlimited=False) == {}

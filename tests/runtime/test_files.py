@@ -334,11 +334,7 @@ def test_whether_creating_is_exclusive_is_known(tmp_path: Path, s3: Files, monke
     assert (linked.local, linked.exclusive) == (True, True)
     assert _in(tmp_path / "a") == []
     assert (s3.local, s3.exclusive) == (False, False)
-
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
     mounted = Files(tmp_path / "b")
     assert (mounted.local, mounted.exclusive) == (True, False)
     mounted.write("c", b"1", new=True)

@@ -489,11 +489,7 @@ def test_files_of_views_in_a_temporary_checkpoint_stay(
 def test_a_start_that_fails_leaves_no_temporary_checkpoint(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **_named: object) -> None:
-        msg = "no"
-        raise OSError(msg)
-
-    monkeypatch.setattr(start, "_run", refuse)
+    monkeypatch.setattr(start, "_run", Mock(side_effect=OSError("no")))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(OSError, match="no"):
         started(small()[0], session, None)
