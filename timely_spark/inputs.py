@@ -319,8 +319,8 @@ class Inputs:
         Args:
             topics: the names of one or more topics.
             servers: the brokers, such as ``"host1:9092,host2:9092"``.
-            format: "bytes": the column `value`; "json": an object in each message, whose members are the
-                columns of `schema` (others are ignored, missing ones are null); "avro": a record in each
+            format: "bytes": the column `value`; "json": an object in each message. Its members are
+                the columns of `schema` (others are ignored, missing ones are null); "avro": a record in each
                 message, in Avro's binary encoding without a header, by `schema`. By default "json" with a
                 schema, else "bytes".
             schema: of JSON, the columns; of Avro, the schema of Avro as JSON or as a dict.

@@ -440,8 +440,8 @@ def read_pipeline(path: str | os.PathLike[str], parameters: Mapping[str, str]) -
       ``path`` among the options, or ``LOCATION``. A column ``diff`` is the change of a row's multiplicity. Of
       Kafka each message is one JSON object with the columns.
     - ``CREATE VIEW name AS query``.
-    - ``CREATE MATERIALIZED VIEW name LOCATION '...' AS query``: a Delta table, whose keys are seen from the
-      query, or are ``TBLPROPERTIES ('keys' = 'a, b')``.
+    - ``CREATE MATERIALIZED VIEW name LOCATION '...' AS query``: a Delta table. Its keys are seen from
+      the query, or are ``TBLPROPERTIES ('keys' = 'a, b')``.
 
     Files in folders of the folder belong to it; those whose names begin with ``.`` or ``_`` do not.
 

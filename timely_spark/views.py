@@ -65,7 +65,8 @@ def view(function: Any = None, /, *, table: str | None = None, keys: str | Itera
     NAME=VALUE`` gives. The function itself does not change, so that a test calls it with collections.
 
     Args:
-        function: returns a collection; or a stream, whose rows count by ``diff`` if it has that column.
+        function: returns a collection or a stream. The rows of a stream count by ``diff`` if it has that
+            column.
         table: the Delta table that keeps the view, as for `Stream.to_delta`; without it nothing is kept, and
             others read the view.
         keys: the columns that tell the rows of a kept view apart.

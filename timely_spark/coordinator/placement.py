@@ -6,7 +6,7 @@ process with twice the calls and three times the records of another one takes at
 an equal machine. So a hot key makes no process slow: its process has more records.
 
 The results of a batch do not depend on the placement, and states are files. So a move is another placement of
-the next batch, whose processes read the states of the workers that they get.
+the next batch: its processes read the states of the workers that they get.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Collection(CollectionMethods):
     times) is what a batch program computes from the accumulated inputs. So operators work in loops, and
     inputs may insert and delete records at any time.
 
-    Made by `Stream.collection` and by operators on collections, whose argument `name` is that of `Stream`'s
+    Made by `Stream.collection` and by operators on collections. Their argument `name` is that of `Stream`'s
     operators. `index`, `keys`, `skew`, `once`, `like` and `together` are for writing operators.
 
     **Columns:** `schema` has the records' columns; `stream` these, then `DIFF`, a long: the change of the

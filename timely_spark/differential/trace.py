@@ -44,7 +44,7 @@ def consolidate(table: pa.Table, keys: Sequence[str] = ()) -> pa.Table:
         table: changes.
         keys: the columns by which the rows are found next: if this is one of integers, sort by H of it first.
 
-    **Columns:** in and out: any flat ones, and `DIFF`; or several weights, whose names begin with it.
+    **Columns:** in and out: any flat ones, and `DIFF`; or several weights with names that begin so.
 
     Example:
         >>> consolidate(pa.table({"k": [1, 2, 1, 3], DIFF: [1, 1, 1, 0]})).sort_by("k").to_pydict()

@@ -336,7 +336,7 @@ def check_columns(
 
     Args:
         columns: the columns; or by argument the column that it names.
-        keys: whether the columns are keys, whose values must have equality.
+        keys: whether the columns are keys: their values must have equality.
         nested: whether keys may be nested, as they need no order.
         of: whose schema it is, for the error.
 

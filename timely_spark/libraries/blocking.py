@@ -74,8 +74,8 @@ def blocking(
         id: the column of ids.
         columns: columns that the pairs have of both records.
 
-    **Columns:** in: `id`, whose values have an order, and others; values of rules are flat and not binary, or
-    arrays of such. Out: of `pairs` ``a``, ``b``, the ids, where a < b; ``rule`` int, the number of the rule
+    **Columns:** in: `id` and others. Ids have an order; values of rules are flat and not binary, or arrays of
+    such. Out: of `pairs` ``a``, ``b``, the ids, where a < b; ``rule`` int, the number of the rule
     from 0; for each of `columns` its name with ``_a`` and ``_b``. Of `large` ``rule`` int, ``block`` string,
     ``records`` long. A record without an id is in no pair.
 

@@ -70,7 +70,7 @@ def pregel(
 
     A superstep has one exchange, of messages to nodes. Sums of integers are combined before it;
     for other aggregates equal messages are. It has a second exchange if a message reads columns of both ends,
-    or if there are `aggregators`, whose values go to all workers. State is keyed by node, and a superstep
+    or if there are `aggregators`: their values go to all workers. State is keyed by node, and a superstep
     writes only what changes in it.
 
     Args:

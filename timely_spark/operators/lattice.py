@@ -262,8 +262,8 @@ def merge(
     has grown in it.
 
     The law: ``merge`` is associative, commutative and idempotent, so the result depends neither on the order
-    of arrival nor on repetitions. It is checked on the first 32 records of each worker, whose error names the
-    record that breaks it; `testing.check_lattice` checks samples. A loop ends if its values can grow
+    of arrival nor on repetitions. It is checked on the first 32 records of each worker, and the error names
+    the record that breaks it; `testing.check_lattice` checks samples. A loop ends if its values can grow
     only finitely often. There is one exchange; values of a key are merged before it.
 
     Args:

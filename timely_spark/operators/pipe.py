@@ -38,8 +38,8 @@ class ExternalVertex(Vertex):
     """A vertex in another program, which gets the four primitives as messages over its standard input.
 
     The page "A vertex in another program" has the protocol: `recv` and `notify` in, `send` and `notify_at`
-    out, with records as Arrow IPC; and `checkpoint`, whose answer is the vertex's state, and comes back by
-    `open`. So state, restart and exactly-once are those of every vertex. A worker starts the program when
+    out, with records as Arrow IPC. The program answers `checkpoint` with the vertex's state, and gets it back
+    by `open`. So state, restart and exactly-once are those of every vertex. A worker starts the program when
     its vertex is called first, and uses it again in later micro-batches.
 
     The law (Naiad section 3.4): equal calls, in equal order, lead to equal answers and equal state.

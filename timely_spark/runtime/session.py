@@ -347,8 +347,8 @@ def same_python(session: SparkSession) -> None:
     """Let the workers of a session that was made before `require_spark` run this Python, too.
 
     PySpark reads PYSPARK_PYTHON when it makes the context; without the variable, workers run the first
-    `python3` of the PATH, which may not have this library. A user's own choice does not change, nor do
-    clusters, whose machines may not have this Python.
+    `python3` of the PATH, which may not have this library. A user's own choice does not change. Clusters do
+    not change either: their machines may not have this Python.
     """
     if os.environ.get("PYSPARK_PYTHON") != sys.executable:  # the user's choice
         return

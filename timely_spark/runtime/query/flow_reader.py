@@ -38,8 +38,8 @@ from timely_spark.worker.epoch_columns import by_column
 
 #: One batch reads at most so many entries and bytes of one input.
 MAX_ENTRIES, MAX_BYTES = 1000, 64 << 20
-#: A resident micro-batch reads entries itself up to so many bytes at a time. One process packs entries in a
-#: micro-batch, too, whose way through Spark costs more than its tasks save up to here.
+#: A resident micro-batch reads entries itself up to so many bytes at a time. In another micro-batch one
+#: process packs so many, too: up to here the way through Spark costs more than its tasks save.
 SMALL_ENTRIES = 16 << 20
 #: Seconds between two answers of "nothing new"; the pause doubles while the flow is idle, and becomes longest
 #: where all that arrives ends it.

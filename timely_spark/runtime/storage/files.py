@@ -116,7 +116,7 @@ class Files:
 
     * locally, and on abfss with a hierarchical namespace, by a temporary file and a rename. On hdfs an
       *overwritten* file is missing for a moment, because a rename on hdfs does not replace a file;
-    * on s3 and gs by the upload, whose object appears when all of it has arrived. An interrupted upload is
+    * on s3 and gs by the upload: the object appears when all of it has arrived. An interrupted upload is
       invisible; a lifecycle rule of the bucket removes it.
 
     With `new`, an existing file is never overwritten if `exclusive` is true: locally, on a file system with

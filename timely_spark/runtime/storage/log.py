@@ -25,7 +25,7 @@ The last line of each file is a checksum of its name and content; a blob has its
 
 Spark numbers micro-batches. Each has one batch of the flow, or many if it stays resident, so batches have
 numbers of their own; each manifest says which micro-batch it is of. A micro-batch that runs again runs its
-first batch again, whose manifest is overwritten: no batch has read it then, because its offset is in no
+first batch again. That overwrites the batch's manifest, which no batch has read then: its offset is in no
 offset log entry before the commit. If a resident batch after the first has a manifest, the micro-batch
 continues after the last one that has.
 
