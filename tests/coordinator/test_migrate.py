@@ -22,7 +22,6 @@ from timely_spark.testing import Simulation
 from timely_spark.times import LEXICOGRAPHIC, Descending
 from timely_spark.worker import Budget
 
-
 #: rounds are batches, so a batch ends in the middle of a loop
 go_on = partial(continued, rounds_per_batch=1)
 

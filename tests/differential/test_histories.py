@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from tests.support.memory import Memory
 from tests.support.hops import hop_from
+from tests.support.memory import Memory
 from tests.support.turns import in_turn
 from timely_spark.differential import DIFF
 from timely_spark.differential.joins import JoinChanges

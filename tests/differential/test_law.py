@@ -271,7 +271,9 @@ class Build(Program):
         def enough(before: Any, after: Any) -> Any:
             return before.concat(after).where(pc.field("a") == 3).count().where(pc.field("count") >= 2)
 
-        return self.here(self(initial)).iterate_until(partial(self.iteration, step), enough, **at_most(iterations))
+        return self.here(self(initial)).iterate_until(
+            partial(self.iteration, step), enough, **at_most(iterations)
+        )
 
     def mutual(self, iterations: Any, one: Any, two: Any, step_one: Any, step_two: Any) -> Any:
         initial = [self.here(self(one)), self.here(self(two))]

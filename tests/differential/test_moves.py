@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.support.memory import Memory
 from tests.support.hops import hop_from
-from tests.support.turns import in_turn
+from tests.support.memory import Memory
 from tests.support.rescaling import answers, ways
+from tests.support.turns import in_turn
 from timely_spark.differential.arranged import Arrange
 from timely_spark.differential.broadcasts import BroadcastJoin
 from timely_spark.differential.imported import Imported
@@ -27,7 +27,6 @@ from timely_spark.testing import Simulation
 from timely_spark.worker import Budget, wire
 from timely_spark.worker.round import Worker
 from timely_spark.worker.wire import Message, Report, SinkRows
-
 
 EPOCHS = {"epochs": "manual"}
 

@@ -56,7 +56,8 @@ def test_peeling_finds_a_set_that_is_dense_enough(
     rows = ts.testing.run(flow, {"edges": changes}, workers=workers)["out"].rows()
 
     for counts, present in zip(after_each(rows, len(epochs)), epochs, strict=True):
-        assert (found := {*counts}) == page["plainly"](present, epsilon)
+        found = {*counts}
+        assert found == page["plainly"](present, epsilon)
         nodes, densities = {node for node, _ in found}, {dense for _, dense in found}
         if nodes:
             assert densities == {density(present, nodes)}

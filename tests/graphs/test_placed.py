@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from tests.support.accumulated import after_each
 from tests.graphs.test_components import LONGS
+from tests.support.accumulated import after_each
 from tests.support.rescaling import answers, move
 from timely_spark.authors import DIFF, computed
 from timely_spark.graphs import contraction, places

@@ -74,10 +74,7 @@ def places(begin: Any, tmp_path: Path) -> Iterator[dict[str, str]]:
     hops = begin(NAMES["hops"](), workers=2, rounds=8, keep=100, path=Path(at["hops"]))
     hops.handles["roots"].send([(0,)])
     for epoch in range(6):
-        hops.feed(
-            "links",
-            [(draw.randrange(n + 1), n + 1) for n in range(30 * epoch, 30 * epoch + 30)]
-        )
+        hops.feed("links", [(draw.randrange(n + 1), n + 1) for n in range(30 * epoch, 30 * epoch + 30)])
     hops.handles["links"].send([(180 + n, 181 + n) for n in range(40)] + [(0, 180)])
     hops.batch()
     rings = begin(NAMES["rings"](), workers=2, rounds=100, keep=100, path=Path(at["rings"]))

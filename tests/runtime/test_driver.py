@@ -345,9 +345,7 @@ def test_rounds_of_one_batch_lead_to_the_same(begin: Begin) -> None:
     assert manifest.released == [("out", 0)]
     assert process.captured()[0] == [(k,) for k in range(7)]
     process.feed("x", [0, 3, 9])
-    assert process.captured()[1] == [
-        (9,)
-    ]  # from the states that those rounds left
+    assert process.captured()[1] == [(9,)]  # from the states that those rounds left
 
 
 # -- what a manifest says ----------------------------------------------------------------------------------

@@ -565,7 +565,7 @@ def test_close_of_an_ended_query_without_a_checkpoint_does_nothing(
 def test_an_ended_query_with_a_checkpoint_is_closed_for_its_next_start(
     session: Session, tmp_path: Path
 ) -> None:
-    flow, x = small(epochs="manual")
+    flow, _ = small(epochs="manual")
     query = started(flow, session, tmp_path)
     query.stop()
     query.close("x")

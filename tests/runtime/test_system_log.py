@@ -121,7 +121,6 @@ def test_a_batch_is_logged_before_it_cannot_run_again(
 @pytest.mark.slow
 def test_changes_of_counts_lead_from_what_was_active_to_what_is(logged: Any, tmp_path: Path) -> None:
     process = logged(2)
-    plan = process.context.plan
     for epoch in range(3):
         process.handles["edges"].send(edges(epoch))
         process.feed("roots", [epoch])

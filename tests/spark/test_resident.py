@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from tests.support.tables import operations, rows_of
 from tests.support.hops import hop
+from tests.support.tables import operations, rows_of
 from timely_spark.errors import VertexError
 from timely_spark.runtime.query.hosted import Hosted
 from timely_spark.runtime.storage.log import RoundLog
@@ -31,9 +31,9 @@ def counts(heard: list[Any] | None = None, fails_at: tuple[int, ...] = ()) -> tu
     flow = ts.Dataflow("counts")
     edges = flow.input("edges", "src long, dst long")
 
-    edges.where(pc.field("src") == 0).select(node="src").distinct(name="root").loop(hop(edges), name="hops").capture(
-        "near"
-    )
+    edges.where(pc.field("src") == 0).select(node="src").distinct(name="root").loop(
+        hop(edges), name="hops"
+    ).capture("near")
     edges.group_by("src").count(name="counted").capture("out")
 
     def on_epoch(epoch: int, table: pa.Table) -> None:

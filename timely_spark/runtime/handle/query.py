@@ -458,9 +458,9 @@ class Query:
     def close(self, source: str) -> None:
         """Close an input, which completes its last epoch. Closing again does nothing.
 
-        It is for an input with manual epochs, like `InputHandle.close`, and for a source with an epoch column:
-        rows that the source reads from then on are late. The call is durable when it returns, and takes effect
-        in the next batch.
+        It is for an input with manual epochs, like `InputHandle.close`, and for a source with an epoch
+        column: rows that the source reads from then on are late. The call is durable when it returns, and
+        takes effect in the next batch.
 
         Args:
             source: the input's name.

@@ -37,7 +37,8 @@ class FilesShare:
 
     number: int
     parts: list[Part]
-    #: The epoch to which a replay advances the input; None if the input is closed; 0 if another task advances it.
+    #: The epoch to which a replay advances the input; None if the input is closed; 0 if another task
+    #: advances it.
     progress: int | None = 0
     #: the quarantined files of the batch
     bad: Sequence[File] = ()
