@@ -69,7 +69,7 @@ def blocking(
 
     Args:
         records: the records, each with an id of its own.
-        rules: a column, an expression in Spark's SQL, or a list of these, which must all agree.
+        rules: a column, an expression in Spark's SQL, or a list of these, where the two agree in all.
         max_size: the most records of a block that gives pairs. A block of n records gives n (n - 1) / 2.
         id: the column of ids.
         columns: columns that the pairs have of both records.
