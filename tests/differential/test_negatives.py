@@ -142,6 +142,47 @@ def test_as_many_are_counted_as_become_negative(case: str, seed: int | None) -> 
     assert counts == {"it": expected}
 
 
+def indexed(collection: ts.Collection) -> ts.Collection:
+    """As edges of an algorithm are."""
+    rows = collection.select("k", "v")
+    rows.checks_removals = True
+    return rows.arrange("k", name="it")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_index_of_edges_tells_of_a_record_that_becomes_negative(workers: int) -> None:
+    (text,), counts = told(indexed, ROWS, workers=workers)
+
+    assert "more was removed than inserted: {'k': 2, 'v': 'b'} is there -1 times after epoch 1" in text
+    assert list(counts.values()) == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_an_index_of_edges_counts_as_many_as_become_negative(seed: int) -> None:
+    """Whatever the schedule, also after crashes; epochs are in flight together."""
+    draw, present, expected = random.Random(seed), Counter[tuple[Any, ...]](), 0
+    epochs: Epochs = []
+    for _ in range(20):
+        before = Counter(present)
+        epochs.append(rows := [(draw.randrange(2), draw.choice("abc"), draw.choice([1, -1])) for _ in "1234"])
+        for k, v, diff in rows:
+            present[k, v] += diff
+        expected += sum(n < 0 <= before[row] for row, n in present.items())
+
+    _, counts = told(indexed, epochs, workers=1 + seed % 3, seed=seed, crashes=0.3 if seed % 2 else 0.0)
+
+    assert expected > 3
+    assert sum(counts.values()) == expected
+
+
+def test_an_index_of_edges_looks_up_no_record_of_a_key_with_very_many(monkeypatch: Any) -> None:
+    monkeypatch.setattr("timely_spark.differential.arranged.LOOKED_UP", 2)
+
+    many: Epochs = [[(1, "a", 1), (1, "b", 1)], [(1, "c", -1), (2, "c", -1)]]
+    assert list(told(indexed, many)[1].values()) == [1]
+
+
 def test_nulls_among_whole_numbers_lose_no_negative_record() -> None:
     build = TELLS["max of integers"]
     rows: Epochs = [[(1, "a", 1)], [(None, "a", 1), (2, "a", -1)], [(None, "a", -2)]]

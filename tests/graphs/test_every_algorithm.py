@@ -18,6 +18,7 @@ from tests.support.accumulated import after_each
 from tests.support.rescaling import answers
 from tests.support.turns import in_turn
 from timely_spark import graphs
+from timely_spark.errors import VertexError
 
 TABLE = Path(__file__).parents[2] / "docs" / "graphs.md"
 Build = Callable[[ts.Collection, ts.Collection], ts.Collection]
@@ -97,6 +98,23 @@ def test_each_epoch_is_that_of_a_run_from_the_start(number: int, name: str, what
         workers = [1, 3, 2] if number % 4 == 1 else [3, 2, 1]
         made = answers(flow, inputs, workers, seed=4, stops=lambda batch: batch % 3 == 1)[0]["out"]
     assert list(after_each(made, 3)) == expected
+
+
+#: a join of any relations: multiplicities multiply, as in `join`
+SILENT = {"wcoj"}
+
+
+@pytest.mark.parametrize(
+    "name", [one if one in {"bfs", "motifs"} else pytest.param(one, marks=pytest.mark.slow) for one in EVERY]
+)
+def test_an_edge_that_is_removed_but_never_was_is_told_of(name: str) -> None:
+    edges = [[(1, 2, 1, 1), (2, 3, 1, 1), (3, 4, 1, 1)], [(1, 3, 1, 1), (2, 4, 1, -1)]]
+    inputs = {"edges": edges, "some": [[(1, 1)], []]}
+    told = (
+        contextlib.nullcontext() if name in SILENT else pytest.raises(VertexError, match="more was removed")
+    )
+    with told:
+        ts.testing.run(flow_of(EVERY[name]), inputs, workers=2, on_negative="raise")
 
 
 def test_every_algorithm_is_here() -> None:

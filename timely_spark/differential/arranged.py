@@ -10,16 +10,24 @@ import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.skew import named_keys
-from timely_spark.differential.trace import HASH, SEQUENCE, insert
+from timely_spark.differential.trace import DIFF, HASH, SEQUENCE, became_negative, consolidate, insert
 from timely_spark.errors import StateError
 from timely_spark.graph import Context, Partition, Partitioner, States, Vertex, operator
 from timely_spark.operators.rows import key_columns
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, numbers
+from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.grouping import group
+from timely_spark.state.hashing import hashes
 from timely_spark.state.repartition import repartition as repartitioned
+from timely_spark.state.row_times import EPOCH, epochs_of
+from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 
 AnyVertex = TypeVar("AnyVertex", bound=Vertex)
+
+#: Removed records of keys with more records than these are not looked up.
+LOOKED_UP = 1 << 16
 
 
 class Arrange(Vertex):
@@ -71,6 +79,49 @@ class Arrange(Vertex):
         traces = [{"state": state["state"]} for state in states if "state" in state]
         parts = repartitioned(self, traces, workers, partition)
         return [{**part, "sequence": last, "first": dict(first)} for part in parts]
+
+
+class Removals(BufferingVertex):
+    """Tell of records that are removed more often than the index, its input, has had them.
+
+    The index may be ahead of its changes. So the removed records of a time are looked up when it is complete.
+    Batches without removals are dropped: a negative record that is inserted and removed at a time may count
+    again.
+    """
+
+    per_time = True
+
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
+        """Buffer the batch if it removes records."""
+        if (numbers(batch, DIFF) < 0).any():
+            super().on_recv(edge, time, batch)
+
+    def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
+        """Look up the removed records of a time; send nothing."""
+        index: Any = read_by(self._context, 0, Vertex)
+        if not batches[0] or not len(index.state):
+            return
+        labels = [name for name in batches[0][0].schema.names if not name.startswith("__timely_")]
+        changes = pa.concat_tables(batches[0]).select([*labels, DIFF])
+        removed = changes.filter(pa.array(numbers(changes, DIFF) < 0))
+        state: Arrangement = index.state
+        on = [*state.keys, *state.within]
+        keys = removed.take(pa.array(group(removed, on).firsts))
+        keys = keys.filter(pa.array(state.at_most(keys, on) <= LOOKED_UP))
+        _, rows = state.matches(keys, on, columns=[*labels, DIFF, EPOCH])
+        some = (epochs_of(rows) <= time.epoch) & np.isin(hashes(rows, labels), hashes(removed, labels))
+        totals = consolidate(rows.filter(pa.array(some)).select([*labels, DIFF]))
+        negative = totals.filter(pa.array(numbers(totals, DIFF) < 0))
+        if (became := became_negative(negative, changes)).num_rows:
+            self._context.negative(time, became)
+
+
+def check_removals(collection: Collection, index: Stream, by: Partition) -> None:
+    """Let an index of a collection, partitioned by some columns, tell of removals that are a mistake."""
+    outside = collection.scope.graph_scope.parent is None  # iterations of loops may have negative records
+    if collection.checks_removals and not collection.signed and outside:
+        with index.flow.graph.parts_of(index.stage):
+            index.then("removals", [], vertex=Removals(), requires=[by])
 
 
 def read_by(context: Context, edge: int, kind: type[AnyVertex]) -> AnyVertex:
@@ -143,16 +194,17 @@ def arrange(
     """
     listed = key_columns("arrange", collection.schema, keys)
     hot = named_keys("arrange", collection.schema, listed, skew)
-    stream = collection.stream
+    stream, by = collection.stream, Partition(listed, skew=hot)
     arranged = stream.then(
         "arrange",
         [forwarded_schema(stream.schema)],
         name=name,
         own=(SEQUENCE, HASH),
         vertex=Arrange(listed),
-        requires=[Partition(listed, skew=hot)],
+        requires=[by],
         guarantees=listed,
         detail=", ".join(listed),
         parameters={"keys": list(listed)},
     )[0]
+    check_removals(collection, arranged, by)
     return collection.like(arranged, listed, skew=hot)

@@ -61,7 +61,7 @@ class Collection(CollectionMethods):
     Source: McSherry et al., Differential dataflow, CIDR 2013.
     """
 
-    __slots__ = ("_plain", "index", "keys", "lasting", "later", "once", "signed", "skew")
+    __slots__ = ("_plain", "checks_removals", "index", "keys", "lasting", "later", "once", "signed", "skew")
     #: whose methods explain arguments and columns of those of the same name here
     _explained_by = Stream
     #: reductions name their keys themselves
@@ -92,6 +92,8 @@ class Collection(CollectionMethods):
         self.lasting: Callable[[], Collection] | None = None
         #: whether multiplicities may be negative, so that records of two collections may cancel each other
         self.signed = False
+        #: whether arrangements, outside loops, tell of records that are removed and were not inserted
+        self.checks_removals = False
         self._plain = stream if keys is None else None
         if not self.schema.names:
             msg = "collection: its records have no columns"
@@ -160,6 +162,7 @@ class Collection(CollectionMethods):
         """
         collection = Collection(stream, keys, once=once, skew=skew)
         collection.signed = self.signed
+        collection.checks_removals = self.checks_removals
         return collection if once or self.lasting is None else transient(collection)
 
     def enter(self, scope: Scope, *, name: str | None = None) -> Collection:

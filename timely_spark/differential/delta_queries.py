@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.differential.arranged import check_removals
 from timely_spark.differential.collections import Collection, check_collection
 from timely_spark.differential.consolidation import transient
 from timely_spark.differential.prefixes import AT, BEST, FEWEST, Counting, Index, IndexLookup, Locate, Match
@@ -268,17 +269,20 @@ class _Wiring:
         keys, within = (tuple(atom.columns[a] for a in attributes) for attributes in (keys, within))
         key = (id(atom.relation), keys, within)
         if key not in self.indexes:
-            stream = self.located(number, keys)
-            self.indexes[key] = stream.then(
+            stream, by = self.located(number, keys), Partition((AT,))
+            index = stream.then(
                 "index",
                 [stream.schema],
                 own=(AT,),
                 vertex=Index(keys, within),
-                requires=[Partition((AT,))],
+                requires=[by],
                 guarantees=(AT,),
                 detail=", ".join(keys),
                 parameters={"keys": list(keys), "within": list(within)},
             )[0]
+            if all(relation != id(atom.relation) for relation, _, _ in self.indexes):
+                check_removals(atom.relation, index, by)
+            self.indexes[key] = index
         return self.indexes[key]
 
     def delta(self, number: int, steps: Sequence[_Step]) -> Stream:

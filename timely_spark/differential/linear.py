@@ -323,6 +323,7 @@ def concat(collection: Collection, *others: Collection, name: str | None = None)
     first, *rest = every = collection.together("concat", *others)
     union = Collection(first.stream.concat(*(one.stream for one in rest), name=name))
     union.signed = any(one.signed for one in every)
+    union.checks_removals = any(one.checks_removals for one in every)
     if union.signed:  # records of two sides may cancel each other
         return transient(union)
     if all(one.lasting is None for one in every):

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from timely_spark.differential.arranged import index_of
 from timely_spark.differential.reducers import GROUP, Logic
-from timely_spark.differential.trace import DIFF, check_since, consolidate, consolidation
+from timely_spark.differential.trace import became_negative, check_since, consolidate, consolidation
 from timely_spark.differential.working import HasNulls, Side, Values, WorkingSet
 from timely_spark.graph import Skew
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.arrow import FEW, Mask, numbers, replaced
+from timely_spark.state.arrow import FEW, Mask
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.exchange import is_hot
 from timely_spark.state.grouping import group
@@ -24,9 +24,6 @@ from timely_spark.times import Times, Timestamp
 
 #: keys with more records than these are looked at before their records are read
 _MANY = 1 << 8
-
-#: a second weight
-_NOW = f"{DIFF}_now"
 
 
 class Reduce(BufferingVertex):
@@ -195,21 +192,3 @@ class Reduce(BufferingVertex):
         self._leave_context()
         named = ("input", "output", "buffered", "interesting")
         return {name: value for name in named if len(value := getattr(self, name))}
-
-
-def became_negative(negative: pa.Table, changes: pa.Table) -> pa.Table:
-    """The records of `negative` that were not negative before `changes`.
-
-    **Columns:** `negative`: any flat ones, and `DIFF`, the multiplicity; `changes`: these and others.
-
-    >>> negative = pa.table({"n": [1, 2], DIFF: [-1, -2]})
-    >>> became_negative(negative, pa.table({"n": [1, 2, 3], DIFF: [-1, -1, -1]})).to_pylist()
-    [{'n': 1, '__timely_diff': -1}]
-    """
-    changes = changes.select(negative.column_names)
-    before = replaced(changes, DIFF, -numbers(changes, DIFF))
-    zeros = pa.array(np.zeros(changes.num_rows, np.int64))
-    both = [negative.append_column(_NOW, negative[DIFF]), before.append_column(_NOW, zeros)]
-    total = consolidate(pa.concat_tables(both))
-    total = total.filter(pa.array((numbers(total, DIFF) >= 0) & (numbers(total, _NOW) < 0)))
-    return replaced(total, DIFF, numbers(total, _NOW)).drop_columns(_NOW)

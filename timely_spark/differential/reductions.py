@@ -88,6 +88,7 @@ def reduced(
         once=True,
     )
     result.signed = operator == "threshold"  # a function may return negative multiplicities
+    result.checks_removals = False
     return result
 
 

@@ -35,6 +35,8 @@ MOST = 1 << 62
 """A multiplicity that is too large: with what is below it, a sum of two does not wrap around."""
 
 _LOW = (1 << 32) - 1
+#: a second weight
+_NOW = f"{DIFF}_now"
 
 
 def consolidate(table: pa.Table, keys: Sequence[str] = ()) -> pa.Table:
@@ -91,6 +93,24 @@ def check_totals(groups: Groups, weights: Mapping[str, Indices]) -> None:
         most = MOST >> 32
         if ((high >= most) | (high < -most) | ((high == -most) & (low & _LOW == 0))).any():
             raise _too_large(name)
+
+
+def became_negative(negative: pa.Table, changes: pa.Table) -> pa.Table:
+    """The records of `negative` that were not negative before `changes`.
+
+    **Columns:** `negative`: any flat ones, and `DIFF`, the multiplicity; `changes`: these and others.
+
+    >>> negative = pa.table({"n": [1, 2], DIFF: [-1, -2]})
+    >>> became_negative(negative, pa.table({"n": [1, 2, 3], DIFF: [-1, -1, -1]})).to_pylist()
+    [{'n': 1, '__timely_diff': -1}]
+    """
+    changes = changes.select(negative.column_names)
+    before = replaced(changes, DIFF, -numbers(changes, DIFF))
+    zeros = pa.array(np.zeros(changes.num_rows, np.int64))
+    both = [negative.append_column(_NOW, negative[DIFF]), before.append_column(_NOW, zeros)]
+    total = consolidate(pa.concat_tables(both))
+    total = total.filter(pa.array((numbers(total, DIFF) >= 0) & (numbers(total, _NOW) < 0)))
+    return replaced(total, DIFF, numbers(total, _NOW)).drop_columns(_NOW)
 
 
 def products(left: Indices, right: Indices, weight: str = DIFF) -> Indices:

@@ -33,6 +33,7 @@ def edges_of(algorithm: str, edges: Any, src: str, dst: str, weight: str | None 
         raise SchemaError(msg, where=caller(), hint=hint)
     valid = pc.is_valid(pc.field("src")) & pc.is_valid(pc.field("dst"))
     result: Collection = edges.select(columns).where(valid)
+    result.checks_removals = True
     return result
 
 

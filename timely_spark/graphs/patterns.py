@@ -93,6 +93,7 @@ def motifs(
     _check_names(terms, filters, nodes=nodes is not None)
     for end in (src, dst):
         edges = edges.where(pc.is_valid(pc.field(end)))
+    edges.checks_removals = True
     named = [*dict.fromkeys(end for term in terms for end in term.named)]
     parts = [
         _part(edges, {src: term.source, dst: term.target}, term.edge, filters)

@@ -202,6 +202,7 @@ def _graph(nodes: Any, edges: Any, node: str, src: str, dst: str) -> tuple[Colle
     if len(set(kinds)) > 1:
         msg = f"pregel: node={node!r}, src={src!r} and dst={dst!r} are {', '.join(map(str, kinds))}"
         raise SchemaError(msg, where=caller(), hint="cast with select(src=pc.field('src').cast('int64')).")
+    parts[1].checks_removals = True
     return parts[0], parts[1]
 
 
