@@ -260,3 +260,16 @@ def _taken(value: Any, kind: str) -> Any:
     if kind == "binary" and isinstance(value, str):
         return value.encode()
     return value.decode() if kind == "string" and isinstance(value, bytes) else value
+
+
+@pytest.mark.parametrize("form", ["arrow", "batch", "pandas"])
+def test_arrays_to_which_the_user_writes_again_are_copied(form: str) -> None:
+    values = np.array([1, 2])
+    forms = {
+        "arrow": pa.table({"n": values}),
+        "batch": pa.record_batch({"n": values}),
+        "pandas": pd.DataFrame({"n": values}, copy=False),
+    }
+    table = as_table(forms[form], as_schema("n long"))
+    values[:] = 0
+    assert table["n"].to_pylist() == [1, 2]

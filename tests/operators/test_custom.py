@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
 from timely_spark.errors import CapabilityError, GraphError, SchemaError, StateError, VertexError
-from timely_spark.testing import run
+from timely_spark.testing import Simulation, run
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
 
@@ -308,3 +310,64 @@ def test_state_in_a_class_is_found_by_the_simulator() -> None:
         run(flow, {"x": [[1]]})
     OfTheClass.seen.clear()
     assert run(flow, {"x": [[]]})["out"].rows() == {0: []}
+
+
+class Reusing(ts.Vertex):
+    """Doubles numbers, always in the same array."""
+
+    def __init__(self) -> None:
+        self.doubled = _doubling()
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.send_by(0, time, self.doubled(batch))
+
+    def checkpoint(self) -> dict[str, Any]:
+        return {}
+
+
+def _doubling() -> Callable[[pa.Table], pa.Table]:
+    array = np.zeros(1, np.int64)
+
+    def doubled(batch: pa.Table) -> pa.Table:
+        array[:] = 2 * batch["n"].to_numpy()
+        return batch.set_column(batch.schema.get_field_index("n"), "n", pa.array(array))
+
+    return doubled
+
+
+def _of_time() -> Callable[[Any, pa.Table], pa.Table]:
+    doubled = _doubling()
+    return lambda _, batch: doubled(batch)
+
+
+def _of_columns(name: str) -> str:
+    doubled = _doubling()
+    ts.function(name, "long", lambda numbers: doubled(pa.table({"n": numbers}))["n"].chunk(0))
+    return f"{name}(n)"
+
+
+REUSING: dict[str, Callable[[ts.Dataflow, ts.Stream], ts.Stream]] = {
+    "vertex": lambda flow, x: flow.vertex(Reusing(), x, "n long"),
+    "unary": lambda _, x: x.unary(_of_time(), "n long"),
+    "unary_notify": lambda _, x: x.unary_notify(_of_time(), "n long"),
+    "map_batches": lambda _, x: x.map_batches(_doubling(), "n long"),
+    "group": lambda _, x: (
+        x.select("n", k=pc.scalar(1)).group_by("k").reduce_batches(_doubling(), "n long").select("n")
+    ),
+    "call": lambda _, x: x.call(_doubling(), "n long", rows=1),
+    "SQL": lambda _, x: x.select(n=_of_columns("reusing")),
+}
+
+
+@pytest.mark.parametrize("way", REUSING)
+def test_a_function_may_write_to_the_array_again_that_it_has_returned(way: str) -> None:
+    flow = ts.Dataflow("reusing")
+    numbers = flow.input("x", "n long", epochs="manual").distinct()
+    REUSING[way](flow, numbers).capture("out")
+    simulation = Simulation(flow)
+    for n in range(5):
+        simulation.send("x", [n], epoch=n)
+    simulation.advance_to("x", 5)
+    simulation.run()  # all epochs in one round
+
+    assert simulation.captured["out"].rows() == {n: [(2 * n,)] for n in range(5)}

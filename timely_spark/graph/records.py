@@ -24,6 +24,7 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None, projecte
     of one length. Named columns are matched by name: each one of the schema, and no other. A lossy conversion
     raises an error, which names `of`, the receiver of the records; so does a time without a zone for a column
     of times with one.
+    Arrow tables and frames are copied.
 
     Args:
         records: in one of these forms.
@@ -47,9 +48,9 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None, projecte
         if projected:
             records = _projected(records, schema.names)
         if isinstance(records, pa.Table):
-            return _cast(records, schema) if records.schema != schema else records
+            return _copied(_cast(records, schema) if records.schema != schema else records)
         if hasattr(records, "itertuples"):
-            return _from_frame(records, schema)
+            return _copied(_from_frame(records, schema))
         if isinstance(records, str | bytes) or not hasattr(records, "__iter__"):
             msg = f"{records!r} is one value, not rows"
             raise TypeError(msg)  # noqa: TRY301 - one message for all errors
@@ -64,6 +65,14 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None, projecte
         msg = f"{of + ': ' if of else ''}records do not fit the schema ({describe(schema)}): {error}"
         hint = "give every column of the schema and no other, with values of its type."
         raise SchemaError(msg, hint=hint) from error
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    """The table in memory of its own: its arrays may be those of numpy, to which the user writes again."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
 def _projected(records: Any, names: list[str]) -> Any:

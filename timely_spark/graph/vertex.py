@@ -197,6 +197,9 @@ class Vertex:
     """Whether what the vertex sends depends on no record of an earlier epoch. Such a step may be added at a
     restart; another one would start without the past, and is refused."""
 
+    sends_for_user: ClassVar[bool] = False
+    """Whether it sends what a function of the user's returns, as that returns it."""
+
     keeps_signs: ClassVar[bool] = False
     """Whether the signs of retractions, a column of an input, leave with its records, as from a join."""
 

@@ -49,7 +49,7 @@ Paths: TypeAlias = Mapping[tuple[int, int], PathSummary | int | None]
 
 
 class _OnRecv(Vertex):
-    per_time = True
+    per_time = sends_for_user = True
 
     def __init__(self, function: Callable[..., Any], *, sides: bool) -> None:
         self.function, self.sides = function, sides
@@ -63,7 +63,7 @@ class _OnRecv(Vertex):
 class _OnNotify(BufferingVertex):
     """Buffer by time; apply the function when the time is complete (Naiad section 4.1)."""
 
-    per_time = True
+    per_time = sends_for_user = True
 
     def __init__(self, function: Callable[..., Any], schemas: tuple[pa.Schema, ...]) -> None:
         super().__init__(inputs=len(schemas))
