@@ -183,6 +183,7 @@ def test_changes_that_nobody_can_tell_apart_are_merged() -> None:
         (pa.table({"name": ["ann", "zoe"]}), None),
         (pa.record_batch({"name": ["ann", "zoe"]}), None),
         (pd.DataFrame({"name": ["ann", "zoe"]}, index=[7, 8]), None),
+        (pd.DataFrame({"name": ["ann", "zoe"], "why": ["?", "!"]}).set_index("name"), None),
         ([{"name": "ann"}, {"name": "zoe"}], None),
         (["ann", "zoe"], ["name"]),
         ([("ann",), ("zoe",)], ["name"]),
@@ -197,6 +198,7 @@ def test_a_question_may_have_many_forms(question: object, keys: list[str] | None
     assert answer.epoch == 0
     assert [(r["name"], r["age"]) for r in answer.table.to_pylist()] == [("ann", 33), ("zoe", None)]
     assert answer.to_pandas()["name"].tolist() == ["ann", "zoe"]
+    assert {*answer.table.schema.names} <= {"name", "why", "age"}
 
 
 @pytest.mark.parametrize(

@@ -516,3 +516,20 @@ def test_a_missing_batch_and_a_checkpoint_of_another_kind_are_errors() -> None:
     world.start()
     with pytest.raises(LogDamaged, match=r"files/in/1\.arrow"):
         world.poll()
+
+
+def test_a_batch_that_is_not_durable_is_told_of_though_the_next_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = Files.sync, [OSError(errno.EIO, "the disk fails")]
+
+    def sync(files: Files, name: str) -> None:
+        if failures:
+            raise failures.pop()
+        real(files, name)
+
+    monkeypatch.setattr(Files, "sync", sync)
+    batches = FileJournal(Files(tmp_path), "in")
+    batches.append([File(1, "a", 1)])
+    with pytest.raises(OSError, match="the disk fails"):
+        batches.append([File(2, "b", 1)])

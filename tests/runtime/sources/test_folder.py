@@ -171,6 +171,13 @@ def test_folders_are_columns_and_hidden_files_do_not_count(tmp_path: Path) -> No
     assert read == [{"n": 1, "day": 3, "k": "x/y"}, {"n": 2, "day": 4, "k": "z"}]
 
 
+def test_a_folder_has_the_name_of_its_column_as_spark_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "a%3Ab=x%2Fy").mkdir()
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "a%3Ab=x%2Fy" / "a.parquet")
+
+    assert rows(folder_of(tmp_path)) == [{"n": 1, "a:b": "x/y"}]
+
+
 @pytest.mark.parametrize("place", ["n", "=3", "n/=4"])
 def test_a_folder_without_a_name_or_a_value_is_no_column(tmp_path: Path, place: str) -> None:
     (tmp_path / place).mkdir(parents=True)

@@ -211,7 +211,9 @@ def _table_of(question: Any) -> pa.Table:
     elif isinstance(question, (list, tuple)) and question and isinstance(question[0], Mapping):
         table = pa.Table.from_pylist(list(question))
     else:
-        table = pa.Table.from_pandas(question)
+        named = all(name is not None for name in question.index.names)  # else rows are numbered
+        table = pa.Table.from_pandas(question, preserve_index=None if named else False)
+        table = table.replace_schema_metadata(None)  # else the answer has the index again
     if len({*table.column_names}) < table.num_columns:
         msg = f"columns {table.column_names} are not unique"
         raise ValueError(msg)

@@ -300,7 +300,7 @@ class Folder:
     def _keys(self, path: str) -> Values:
         """The columns in the names of the folders above a file: ``day=1/a.parquet``."""
         pairs = (part.partition("=") for part in self._relative(path).split("/")[:-1])
-        texts = {key: unquote(value) for key, mark, value in pairs if mark and key}
+        texts = {unquote(key): unquote(value) for key, mark, value in pairs if mark and key}
         return tuple((key, None if text == _NULL else text) for key, text in texts.items())
 
     def _validated(self, path: str) -> Any:

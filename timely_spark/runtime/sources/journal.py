@@ -131,6 +131,7 @@ class FileJournal:
 
         The disk takes 10 ms and more, in which Spark writes its own log and plans the micro-batch.
         """
+        self.wait()  # the next sync would hide that one has failed
         if self._counts is None:
             self._counts = FileCounts.of(self._folder.files, self._source, self.last)
         counts = self._counts.after(files)

@@ -95,6 +95,7 @@ _FOLDERS = (
     "peers",
     "skipped",
     "terms",
+    "topics",
     *_NESTED,
 )
 
@@ -503,7 +504,7 @@ class RoundLog:
         until = min(max(manifest.batch - keep, manifest.kept_from), manifest.kept_from + 4)
         for batch in range(manifest.kept_from, until):
             if (old := self.read(batch)) is not None:  # else an interrupted removal had removed it
-                if old.written > manifest.written - seconds:
+                if abs(manifest.written - old.written) < seconds:
                     until = batch
                     break
                 for name, last in old.entries.items():
