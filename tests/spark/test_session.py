@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlparse
@@ -12,6 +13,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+import timely_spark as ts
 from timely_spark.runtime.errors import SparkMissing
 from timely_spark.runtime.run_context import labels, murmur3
 from timely_spark.runtime.session import (
@@ -152,3 +154,26 @@ def test_a_second_session_has_data_sources_of_its_own(spark: SparkSession) -> No
         assert [frame.columns for frame in frames] == [["n"], ["n"]]
     finally:
         spark.createDataFrame([], "any int")  # is the active one again
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_twenty_flows_run_in_one_session(spark: SparkSession, tmp_path: Path) -> None:
+    queries, inputs = [], []
+    for number in range(20):
+        flow = ts.Dataflow(f"flow {number}")
+        inputs.append(flow.input("x", "n long"))
+        counts = inputs[-1].collection().count("times", keys="n")
+        counts.select("n", "times", flow=f"{number}").capture("out")
+        queries.append(flow.start(spark, checkpoint=str(tmp_path / str(number)), workers=2))
+    try:
+        for round_ in range(3):
+            for number, x in enumerate(inputs):
+                x.send([number, round_])
+            answers = [query.ask("out", fresh=True, timeout=300) for query in queries]
+        for number, answer in enumerate(answers):
+            expected = Counter([number, 0, number, 1, number, 2])
+            assert answer.rows() == sorted((n, times, number) for n, times in expected.items())
+    finally:
+        for query in queries:
+            query.stop()

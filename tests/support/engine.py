@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import timely_spark as ts
-from tests.support.feeds import Counts, Feed, FolderFeed, TableFeed
+from tests.support.feeds import Counts, Feed, FolderFeed, FrameFeed, TableFeed
 from tests.support.hops import hop, to_next_key
 from tests.support.simulate import Pairs
 from timely_spark.captured import sorted_rows
@@ -254,6 +254,7 @@ class Process:
         self.in_task = False
         #: whether a resident micro-batch ends at the next look; what a batch of Spark's has read
         self.leaves, self.files_read = False, dict[str, list[str]]()
+        self.frames = {name: feed for name, feed in world.feeds.items() if isinstance(feed, FrameFeed)}
         self._may, self._did = threading.Semaphore(0), threading.Semaphore(0)
         self.thread = threading.Thread(target=self._live, daemon=True)
 
@@ -405,11 +406,11 @@ class Process:
         self.reader._pause = 0.0
         for reader in self.reader.readers.values():
             reader.look_again()
-        end = self.reader.latest_offset(start)
-        if end == start:
+        end, frames = self.reader.latest_offset(start), [len(feed.written) for feed in self.frames.values()]
+        if end == start and frames == (self.world.ends(n - 1)[1:] or [0] * len(frames)):
             return False
         self.point(f"batch {n} is planned")
-        self.world.plan_batch(n, end)
+        self.world.plan_batch(n, end, *frames)
         if n:
             self.reader.commit(start)
         return True
@@ -424,8 +425,20 @@ class Process:
             if name is not None:
                 read.setdefault(name, []).extend(part.path for part in own.parts)
             batches += self.task(lambda s=share: list(self.reader.read(s)))
+        before = self.world.ends(n - 1)[1:] or [0] * len(self.frames)
+        for (name, feed), *between in zip(self.frames.items(), before, self.world.ends(n)[1:], strict=True):
+            if between[0] < between[1]:
+                read[name] = feed.between(*between)
+                batches += self.task(partial(self.packed, name, feed.of(read[name])))
         self.files_read = {name: read.get(name, []) for name in world.feeds}
         return pa.Table.from_batches(batches, schema=ROWS)
+
+    def packed(self, name: str, rows: list[Any]) -> list[pa.RecordBatch]:
+        """The rows of a DataFrame, packed by a task."""
+        schema = self.context.plan.source(name).stage.outputs[0]
+        table = pa.table(dict(zip(schema.names, map(list, zip(*rows, strict=True)), strict=True)), schema)
+        with self.context.task(packs=True):
+            return list(self.context.pack(name, iter(table.to_batches()), 0))
 
     def send(self) -> bool:
         """The user's program: goes on behind what is durable; whether there is more to send."""
