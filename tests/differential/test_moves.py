@@ -32,7 +32,9 @@ EPOCHS = {"epochs": "manual"}
 
 
 def edges_of(flow: ts.Dataflow) -> ts.Collection:
-    return flow.input("edges", "src long, dst long, d long", **EPOCHS).collection(diff="d")
+    edges = flow.input("edges", "src long, dst long, d long", **EPOCHS).collection(diff="d")
+    edges.checks_removals = True
+    return edges
 
 
 def reach(edges: ts.Collection) -> None:

@@ -21,7 +21,7 @@ def nearest(edges: ts.Collection) -> ts.Collection:
 
 @pytest.mark.parametrize(
     ("algorithm", "most"),
-    [(counted, 790), (nearest, 9_950), (ts.graphs.connected_components, 720)],
+    [(counted, 790), (nearest, 9_960), (ts.graphs.connected_components, 720)],
 )
 def test_a_change_calls_few_functions(algorithm: Callable[..., ts.Collection], most: int) -> None:
     flow = ts.Dataflow("price")
