@@ -86,21 +86,35 @@ def nothing(*_: Any) -> None:
     return None
 
 
-#: by class and method: what is made of two streams (k long, v long), or collections of (k, v) and (k, w)
-STREAMS: dict[str, Build] = {
+#: what is made of streams and of collections
+BOTH: dict[str, Build] = {
     "map": lambda x, _: x.map(lambda row: (row.k, row.v), "k long, v long", name="it"),
     "select": lambda x, _: x.select("k", w="v", name="it"),
     "where": lambda x, _: x.where(pc.field("v") > 0, name="it"),
     "filter": lambda x, _: x.filter(lambda row: row.v > 0, name="it"),
     "flat_map": lambda x, _: x.flat_map(lambda row: [row, row], "k long, v long", name="it"),
-    "select_many": lambda x, _: x.select_many(lambda row: [row], "k long, v long", name="it"),
     "map_batches": lambda x, _: x.map_batches(lambda batch: batch, "k long, v long", name="it"),
+    "distinct": lambda x, _: x.distinct(name="it"),
+    "leave": lambda x, _: x.enter(scope_of(x), name="in").leave(name="it"),
+    "probe": lambda x, _: (x.probe(name="it"), x)[1],
+    "inspect": lambda x, _: x.inspect(name="it"),
+    "capture": lambda x, _: x.capture(name="it"),
+    "to_memory": lambda x, _: x.to_memory(name="it"),
+    "subscribe": lambda x, _: x.subscribe(nothing, name="it"),
+    "foreach_epoch": lambda x, _: x.foreach_epoch(nothing, name="it"),
+    "to_files": lambda x, _: x.to_files("/nowhere", name="it"),
+    "to_kafka": lambda x, _: x.to_kafka("topic", "nowhere:1", key="k", name="it"),
+    "capture_to": lambda x, _: x.capture_to(tempfile.mkdtemp(), name="it"),
+}
+#: by class and method: what is made of two streams (k long, v long), or collections of (k, v) and (k, w)
+STREAMS: dict[str, Build] = {
+    **BOTH,
+    "select_many": lambda x, _: x.select_many(lambda row: [row], "k long, v long", name="it"),
     "exchange": lambda x, _: x.exchange("v", name="it"),
     "broadcast": lambda x, _: x.broadcast(name="it"),
     "concat": lambda x, y: x.concat(y, name="it"),
     "delay": lambda x, _: x.delay(1, name="it"),
     "expire": lambda x, _: x.expire(after=1, name="it"),
-    "distinct": lambda x, _: x.distinct(name="it"),
     "distinct per time": lambda x, _: x.distinct(per="time", name="it"),
     "min of all": lambda x, _: x.min("v", name="it"),
     "min": lambda x, _: x.select("k", "v", w="v", name="wide").min("v", keys="k", name="it"),
@@ -114,18 +128,8 @@ STREAMS: dict[str, Build] = {
     "unary_notify": lambda x, _: x.unary_notify(same, "k long, v long", name="it"),
     "binary_notify": lambda x, y: x.binary_notify(y, same, "k long, v long", name="it"),
     "enter": lambda x, _: x.enter(scope_of(x).inner(name="inner"), name="it").leave(name="a").leave(name="b"),
-    "leave": lambda x, _: x.enter(scope_of(x), name="in").leave(name="it"),
     "loop": lambda x, _: x.loop(lambda n: (down(n), n), name="it"),
-    "probe": lambda x, _: (x.probe(name="it"), x)[1],
-    "inspect": lambda x, _: x.inspect(name="it"),
-    "capture": lambda x, _: x.capture(name="it"),
-    "to_memory": lambda x, _: x.to_memory(name="it"),
-    "subscribe": lambda x, _: x.subscribe(nothing, name="it"),
-    "foreach_epoch": lambda x, _: x.foreach_epoch(nothing, name="it"),
     "to_delta": lambda x, _: x.to_delta("/nowhere", name="it"),
-    "to_files": lambda x, _: x.to_files("/nowhere", name="it"),
-    "to_kafka": lambda x, _: x.to_kafka("topic", "nowhere:1", key="k", name="it"),
-    "capture_to": lambda x, _: x.capture_to(tempfile.mkdtemp(), name="it"),
     "collection": lambda x, _: x.collection(diff="v", name="it").stream,
     "upserts": lambda x, _: x.upserts("k", "v", name="it").stream,
 }
@@ -133,13 +137,8 @@ for path in sorted((Path(__file__).parent / "operators").glob("test_*.py")):
     if "\nTRIED = " in path.read_text(encoding="utf-8"):  # an operator whose test says how to try it
         STREAMS |= import_module(f"tests.operators.{path.stem}").TRIED
 COLLECTIONS: dict[str, Build] = {
+    **BOTH,
     "expect": lambda x, _: x.expect("it", "v > 1", action="quarantine").quarantined,
-    "select": lambda x, _: x.select("k", w="v", name="it"),
-    "where": lambda x, _: x.where(pc.field("v") > 0, name="it"),
-    "filter": lambda x, _: x.filter(lambda row: row.v > 0, name="it"),
-    "map": lambda x, _: x.map(lambda row: (row.k, row.v), "k long, v long", name="it"),
-    "map_batches": lambda x, _: x.map_batches(lambda batch: batch, "k long, v long", name="it"),
-    "flat_map": lambda x, _: x.flat_map(lambda row: [row, row], "k long, v long", name="it"),
     "concat": lambda x, y: x.concat(y.select("k", v="w", name="same"), name="it"),
     "negate": lambda x, _: x.negate(name="it"),
     "consolidate": lambda x, _: x.consolidate(name="it"),
@@ -180,25 +179,14 @@ COLLECTIONS: dict[str, Build] = {
     "min": lambda x, _: x.min("v", name="it"),
     "max": lambda x, _: x.max("v", keys="k", name="it"),
     "top_k": lambda x, _: x.top_k(2, "v", name="it"),
-    "distinct": lambda x, _: x.distinct(name="it"),
     "threshold": lambda x, _: x.threshold(lambda counts: counts > 1, name="it"),
     "arrange": lambda x, _: x.arrange("k", name="it"),
     "iterate": lambda x, y: x.iterate(hop(x, y), name="it"),
     "enter_at": lambda x, _: x.enter_at(scope_of(x), "v", name="it").leave(name="out-of-it"),
     "enter": lambda x, _: x.arrange("k", name="a").enter(scope_of(x), name="it").leave(name="out-of-it"),
     "variable": lambda x, _: around(x),
-    "leave": lambda x, _: x.enter(scope_of(x), name="in").leave(name="it"),
     "changes": lambda x, _: (x.changes(name="it"), x)[1],
-    "probe": lambda x, _: (x.probe(name="it"), x)[1],
-    "inspect": lambda x, _: x.inspect(name="it"),
-    "capture": lambda x, _: x.capture(name="it"),
-    "to_memory": lambda x, _: x.to_memory(name="it"),
-    "subscribe": lambda x, _: x.subscribe(nothing, name="it"),
-    "foreach_epoch": lambda x, _: x.foreach_epoch(nothing, name="it"),
     "to_delta": lambda x, _: x.to_delta("/nowhere", keys=["k", "v"], name="it"),
-    "to_files": lambda x, _: x.to_files("/nowhere", name="it"),
-    "to_kafka": lambda x, _: x.to_kafka("topic", "nowhere:1", key="k", name="it"),
-    "capture_to": lambda x, _: x.capture_to(tempfile.mkdtemp(), name="it"),
     "publish": lambda x, _: x.publish(tempfile.mkdtemp(), name="it"),
 }
 GRAPHS: dict[str, Build] = {

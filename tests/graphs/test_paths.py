@@ -14,6 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import dijkstra
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from timely_spark.errors import GraphError, SchemaError, TimelyError
 from timely_spark.graphs import bfs, sssp
 from timely_spark.testing import run
@@ -75,11 +76,8 @@ def test_distances_in_a_sliding_window(window, nodes, edges, rounds) -> None:
 
     rows = run(flow, {"edges": slides, "roots": [[1]]}, workers=2)["out"].rows()
 
-    there: Counter[Any] = Counter()
     before: Counter[Any] = Counter()
-    for epoch, changes in enumerate(slides):
-        for a, b, diff in changes:
-            there[a, b] += diff
+    for epoch, there in enumerate(after_each(slides)):
         now = Counter(Counter(distance for _, distance in hops(list(there.elements()), [(1,)])).items())
         expected = {record: now[record] - before[record] for record in now.keys() | before.keys()}
         assert {record: diff for *record_, diff in rows.get(epoch, ()) for record in [tuple(record_)]} == {

@@ -25,14 +25,14 @@ def here(
 ) -> Callable[..., str]:
     """Run a job in this process, in the session that all tests share; gives what it has printed."""
 
-    def run(name: str, *args: Any) -> str:
+    def run(name: str, *args: Any, keeps: bool = True) -> str:
         import cli
         from pyspark import cloudpickle
 
         main = importlib.import_module(name)
         cloudpickle.register_pickle_by_value(main)  # as running it as the main program does
         monkeypatch.setattr(cli, "session", lambda *args, **options: spark)
-        monkeypatch.setattr(sys, "argv", [name, *map(str, args), "--checkpoint", checkpoint])
+        monkeypatch.setattr(sys, "argv", [name, *map(str, args), *["--checkpoint", checkpoint] * keeps])
         main.main()
         return capsys.readouterr().out
 

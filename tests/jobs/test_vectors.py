@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pyspark.sql import SparkSession
 
 import timely_spark as ts
 from tests.support.turns import in_turn
@@ -141,26 +140,12 @@ def test_there_are_no_more_clusters_than_vectors(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", ["kmeans", "logistic_regression"])
-def test_a_job_prints_its_answer(
-    name: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import cli
+def test_a_job_prints_its_answer(name: str, here: Callable[..., str]) -> None:
     import vectors
-    from pyspark import cloudpickle
 
-    main = importlib.import_module(name)
-    cloudpickle.register_pickle_by_value(main)  # as running it as the main program does
-    monkeypatch.setattr(cli, "session", lambda *args, **options: spark)
-    monkeypatch.setattr(sys, "argv", [name])
+    lines = here(name, keeps=False).splitlines()
 
-    main.main()
-
-    printed = [
-        float(word)
-        for line in capsys.readouterr().out.splitlines()
-        for word in line.split()[1:]
-        if "." in word
-    ]
+    printed = [float(word) for line in lines for word in line.split()[1:] if "." in word]
     labels, x = vectors.read(vectors.IRISES)
     if name == "kmeans":
         points = np.rint(x * 1e6)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.accumulated import after_each
 from tests.support.rescaling import moved_at_each_epoch
 from tests.support.turns import HOW
 from timely_spark.errors import GraphError, SchemaError
@@ -360,12 +361,9 @@ def test_collections_of_many_records_join_as_those_of_few(right_side: str, worke
     }
     out = run(flow, epochs, workers=workers)["out"].rows()
 
-    totals: Counter[tuple[int, ...]] = Counter()
-    for epoch, (low, high) in enumerate([(0, 8_000), (4_000, 12_000)]):
-        for *pair, diff in out[epoch]:
-            totals[tuple(pair)] += diff
+    for total, (low, high) in zip(after_each(out), [(0, 8_000), (4_000, 12_000)], strict=True):
         by_key = defaultdict(list)
         for key, value in records["b"][low:high]:
             by_key[key].append(value)
         pairs = ((key, a, b) for key, a in records["a"][low:high] for b in by_key[key])
-        assert {pair: n for pair, n in totals.items() if n} == Counter(pairs), f"epoch {epoch}"
+        assert total == Counter(pairs), f"records {low} to {high}"

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.accumulated import after
 from tests.support.calls import calls
 from timely_spark.errors import BadArgument, SchemaError, TimelyError
 from timely_spark.graph import as_table
@@ -53,12 +54,7 @@ class Outputs:
         return self.asked.answer(names, question, keys, diff="diff")
 
     def at(self, name: str, epoch: int) -> Counter[tuple[object, ...]]:
-        total: Counter[tuple[object, ...]] = Counter()
-        for at, rows in self.changes[name].items():
-            for *record, diff in rows:
-                if at <= epoch:
-                    total[tuple(record)] += diff  # type: ignore[assignment]
-        return +total
+        return +after(change for at, rows in self.changes[name].items() if at <= epoch for change in rows)
 
 
 def histories(first: object, second: object) -> st.SearchStrategy[Changes]:

@@ -7,11 +7,13 @@ import random
 from collections import Counter
 from datetime import datetime
 from decimal import Decimal
+from itertools import chain
 
 import duckdb
 import pytest
 
 import timely_spark as ts
+from tests.support.accumulated import after, after_each
 
 #: by table its columns, in Spark's DDL and as DuckDB names them
 TABLES = {
@@ -58,11 +60,7 @@ def history(seed: int, *, epochs: int = 3, rows: int = 7, tables=TABLES):
 
 def at(changes, epoch: int) -> list:
     """The rows of a table at an epoch."""
-    rows = Counter()
-    for each in changes[: epoch + 1]:
-        for *row, diff in each:
-            rows[tuple(row)] += diff
-    return list(rows.elements())
+    return list(after(chain(*changes[: epoch + 1])).elements())
 
 
 def plain(row) -> tuple:
@@ -117,13 +115,9 @@ def answers(queries, changes, *, workers: int = 2, tables=TABLES, seed: int = 0,
     epochs = len(next(iter(changes.values())))
     every = []
     for number in range(len(queries)):
-        rows, total = made[f"out {number}"].rows(), Counter()
-        each = []
-        for epoch in range(epochs):
-            for *row, diff in rows.get(epoch, []):
-                total[plain(row)] += diff
-            each.append(Counter({row: n for row, n in total.items() if n}))
-        every.append(each)
+        rows = made[f"out {number}"].rows().items()
+        alike = {epoch: [(*plain(row), diff) for *row, diff in of] for epoch, of in rows}
+        every.append(list(after_each(alike, epochs)))
     return every
 
 
