@@ -72,3 +72,4 @@ SELECT array_size(m) FROM t
 SELECT count() FROM t
 SELECT nth_value(a) OVER (ORDER BY a) FROM t
 SELECT l[0, 1] FROM t
+SELECT mode(DISTINCT b) FROM t

@@ -335,6 +335,7 @@ def test_what_is_refused_shows_its_place_and_what_to_write(query, problem, hint)
     assert ", in line 1, column " in text
 
 
+@pytest.mark.slow
 def test_a_union_of_many_queries_is_one_step():
     text = ts.explain_sql(" UNION ALL ".join(["SELECT src FROM edges"] * 300), edges=collection())
     assert text.count("Concat") == 1

@@ -305,11 +305,15 @@ class Aggregating(Joins):
         )
 
     def _check_order(self, one: calls.AggregateCall, shown: str) -> None:
-        """Refuse an order that says nothing, or of which distinct values have several."""
+        """Refuse an order that says nothing, one of which distinct values have several, and their mode."""
         own = [each for tree in one.arguments for each in (tree, tree.this)]  # also before a cast
         if one.order and one.function not in _ORDERED:
             hint = "leave it out, as the order of its values says nothing."
             raise self.binder.refuse(one.order[0], f"ORDER BY in {shown}", hint)
+        if one.distinct and one.function == "mode":
+            raise self.binder.refuse(
+                one.node, "mode of DISTINCT values", "each is there once: write min(...)."
+            )
         if (one.distinct or one.function == "collect_set") and any(by.this not in own for by in one.order):
             hint = "order by the argument, or leave DISTINCT out."
             raise self.binder.refuse(one.order[0], f"{shown} of DISTINCT values in another order", hint)
