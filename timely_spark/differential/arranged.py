@@ -109,7 +109,9 @@ class Removals(BufferingVertex):
         keys = removed.take(pa.array(group(removed, on).firsts))
         keys = keys.filter(pa.array(state.at_most(keys, on) <= LOOKED_UP))
         _, rows = state.matches(keys, on, columns=[*labels, DIFF, EPOCH])
-        some = (epochs_of(rows) <= time.epoch) & np.isin(hashes(rows, labels), hashes(removed, labels))
+        asked, stored = np.sort(hashes(removed, labels)), hashes(rows, labels)
+        some = asked.take(asked.searchsorted(stored), mode="clip") == stored
+        some &= epochs_of(rows) <= time.epoch
         totals = consolidate(rows.filter(pa.array(some)).select([*labels, DIFF]))
         negative = totals.filter(pa.array(numbers(totals, DIFF) < 0))
         if (became := became_negative(negative, changes)).num_rows:
