@@ -14,15 +14,20 @@ import timely_spark as ts
 from tests.support import engine
 from tests.support.engine import Process, World
 from tests.support.hops import to_next_key
+from timely_spark.errors import LogDamaged
 from timely_spark.operators.output_vertex import OutputVertex
+from timely_spark.runtime.errors import OtherFlow
+from timely_spark.runtime.handle.input_handle import InputHandle
+from timely_spark.runtime.query import flow_reader
 from timely_spark.runtime.session import refuse_wheel
 from timely_spark.runtime.sinks import delivery
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.folder import Writer
 from timely_spark.runtime.storage.blobs import Blobs
-from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.files import HEAD, Files
 from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.state.arrow import to_bytes
 
 
@@ -117,3 +122,59 @@ def test_a_wheel_that_spark_does_not_import_from_is_refused_by_name() -> None:
     refuse_wheel(session("hdfs:/y/other-1.whl"), place)
     refuse_wheel(session(given), "/site-packages/timely_spark/__init__.py")
     refuse_wheel(session(given.replace(".whl", ".zip")), place.replace(".whl", ".zip"))
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_an_interrupted_send_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, written: bool
+) -> None:
+    handle, real = InputHandle("x", "n long"), Files.write_table
+    handle.open(RoundLog(str(tmp_path)))
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        if written:
+            real(*args, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "write_table", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            handle.send([1])
+    assert handle.sent == written
+    handle.send([2])
+    assert handle.sent == written + 1
+
+
+def test_a_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
+    files = Files(str(tmp_path))
+    schema = pa.schema([], {HEAD: b'{"format": 8}'})
+    files.write_table("rounds/0/0.arrow", schema.empty_table())
+    with pytest.raises(OtherFlow, match="has format 8"):
+        Manifest.of(files, "rounds/0/0.arrow", files.schema("rounds/0/0.arrow"))
+
+
+def numbers() -> ts.Dataflow:
+    flow = ts.Dataflow("numbers")
+    flow.input("x", "n long").capture("out")
+    return flow
+
+
+def test_a_question_of_spark_answers_a_request_to_rest_first(
+    begin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, asked = begin(numbers()).reader, list[Any]()
+    monkeypatch.setattr(flow_reader, "rest", asked.append)
+    reader.latest_offset(reader.initial_offset())
+    assert asked == [reader.context]
+
+
+def test_a_manifest_that_is_missing_between_others_is_damage(begin: Any, tmp_path: Path) -> None:
+    process = begin(numbers(), keep=9)
+    for n in range(4):
+        process.handles["x"].send([n])
+        process.batches()
+    log = process.context.log
+    RoundLog(str(tmp_path), log.term + 1).chosen()
+    log.files.remove(f"rounds/{log.term}/{log.newest() - 1}.arrow")
+    with pytest.raises(LogDamaged, match=f"{log.newest() - 1}"):
+        RoundLog(str(tmp_path), log.term + 1).chosen()

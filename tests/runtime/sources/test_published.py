@@ -246,3 +246,21 @@ def test_a_new_checkpoint_replaces_what_is_there(tmp_path: Path) -> None:
     found = run(importing(tmp_path), {})["rows"]
 
     assert rows_at(found) == [(7, 1)]
+
+
+def test_a_look_at_the_holds_renews_none_and_ends_at_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "time", lambda: now[0])
+    shared, real = Published(Files(tmp_path), 10.0, "diff"), Files.json
+    for reader, epoch in (("a", 1), ("b", 2)):
+        shared.hold(reader, epoch)
+        now[0] += 6
+    assert shared.holds() == {"b": 2}
+    shared.hold("a", 3)
+    with monkeypatch.context() as patched:  # it is removed when its name has been listed
+        patched.setattr(Files, "json", lambda files, name: None if "-a." in name else real(files, name))
+        assert shared.holds() == {"b": 2}
+    now[0] += 6
+    assert shared.holds() == {"a": 3}

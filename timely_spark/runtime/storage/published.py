@@ -121,7 +121,7 @@ class Published:
         for reader in [match[1] for name in self.files.names(".") if (match := _HOLD.fullmatch(name))]:
             if (hold := self.files.json(f"_hold-{reader}.json")) is None:
                 continue
-            epoch, base, age = int(hold["epoch"]), int(hold.get("base", -1)), time.time() - hold["renewed"]
+            epoch, base, age = int(hold["epoch"]), int(hold["base"]), time.time() - hold["renewed"]
             if age > self.lease:
                 self.release(reader)
                 continue
