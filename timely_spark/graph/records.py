@@ -21,10 +21,9 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None, projecte
     """Convert records to an Arrow table of a declared schema.
 
     Records are Arrow, pandas, an iterable of rows (tuples, dicts, scalars), or a mapping of columns to lists
-    of one length. Named columns are matched by name: each one of the schema, and no other. A lossy conversion
-    raises an error, which names `of`, the receiver of the records; so does a time without a zone for a column
-    of times with one.
-    Arrow tables and frames are copied.
+    of one length. Arrow tables and frames are copied. Named columns are matched by name: each one of the
+    schema, and no other. A lossy conversion raises an error, which names `of`, the receiver of the records;
+    so does a time without a zone for a column of times with one.
 
     Args:
         records: in one of these forms.
