@@ -121,13 +121,9 @@ def test_the_order_of_changes_within_an_epoch_is_no_matter() -> None:
     assert told(TELLS["distinct"], [[(1, "a", -1), (1, "a", 1)], [(1, "a", -1), (1, "a", 2)]]) == ([], {})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "seed"), in_turn(["distinct", "top_k", "max of an arrangement", "reduce"], [None, 1, 2])
-)
-def test_as_many_are_counted_as_become_negative(case: str, seed: int | None) -> None:
-    """Whatever the schedule, also after crashes."""
-    draw, present, expected = random.Random(f"{case} {seed}"), Counter[tuple[Any, ...]](), 0
+def drawn(seed: str | int) -> tuple[Epochs, int]:
+    """Epochs of random changes, and how many records become negative in them."""
+    draw, present, expected = random.Random(seed), Counter[tuple[Any, ...]](), 0
     epochs: Epochs = []
     for _ in range(20):
         before = Counter(present)
@@ -135,6 +131,16 @@ def test_as_many_are_counted_as_become_negative(case: str, seed: int | None) -> 
         for k, v, diff in rows:
             present[k, v] += diff
         expected += sum(n < 0 <= before[row] for row, n in present.items())
+    return epochs, expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "seed"), in_turn(["distinct", "top_k", "max of an arrangement", "reduce"], [None, 1, 2])
+)
+def test_as_many_are_counted_as_become_negative(case: str, seed: int | None) -> None:
+    """Whatever the schedule, also after crashes."""
+    epochs, expected = drawn(f"{case} {seed}")
 
     _, counts = told(TELLS[case], epochs, workers=2, seed=seed, crashes=0.0 if seed is None else 0.3)
 
@@ -161,14 +167,7 @@ def test_an_index_of_edges_tells_of_a_record_that_becomes_negative(workers: int)
 @pytest.mark.parametrize("seed", range(6))
 def test_an_index_of_edges_counts_as_many_as_become_negative(seed: int) -> None:
     """Whatever the schedule, also after crashes; epochs are in flight together."""
-    draw, present, expected = random.Random(seed), Counter[tuple[Any, ...]](), 0
-    epochs: Epochs = []
-    for _ in range(20):
-        before = Counter(present)
-        epochs.append(rows := [(draw.randrange(2), draw.choice("abc"), draw.choice([1, -1])) for _ in "1234"])
-        for k, v, diff in rows:
-            present[k, v] += diff
-        expected += sum(n < 0 <= before[row] for row, n in present.items())
+    epochs, expected = drawn(seed)
 
     _, counts = told(indexed, epochs, workers=1 + seed % 3, seed=seed, crashes=0.3 if seed % 2 else 0.0)
 

@@ -201,8 +201,8 @@ class UserCall(Term):
             values = self.function(*arguments)
             if not isinstance(values, pa.Array | pa.ChunkedArray):
                 values = pa.array(values, self.type)
-            # a copy, because the function may write to its array again
-            values = pa.concat_arrays(values.chunks if isinstance(values, pa.ChunkedArray) else [values])
+            values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+            values = pa.concat_arrays([values])  # a copy: the function may write to its array again
             values = values if values.type == self.type else values.cast(self.type)
         except Exception as error:
             msg = f"{self.sql}: {self.name} failed: {type(error).__name__}: {error}"
