@@ -74,7 +74,6 @@ from timely_spark.graph import (
     projected,
     word,
 )
-from timely_spark.operators.aggregate import large_sums
 from timely_spark.operators.rows import check_function, computed, map_records
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, Indices, Mask, flat, numbers
@@ -82,6 +81,7 @@ from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.codes import adjacent
 from timely_spark.state.grouping import Groups, changes, group, in_order, ranges
 from timely_spark.state.hashing import hashes, same
+from timely_spark.state.sums import large_sums
 
 P = ParamSpec("P")
 R = TypeVar("R")

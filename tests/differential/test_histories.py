@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,29 @@ def test_counting_what_comes_at_very_many_times_at_once_is_linear(times: int, lo
         (times - 1, -1),
         (times, 1),
     ]
+
+
+@pytest.mark.parametrize(("kind", "number"), [("long", int), ("double", float), ("decimal(30, 4)", Decimal)])
+@pytest.mark.parametrize(
+    "text", [None, "SELECT k, sum(v) AS s, avg(v) AS m, count(v) AS n FROM x GROUP BY k"]
+)
+def test_sums_and_means_look_at_no_value_again(
+    kind: str, number: type, text: str | None, looked: Looked
+) -> None:
+    flow = ts.Dataflow("sums")
+    x = flow.input("x", f"k long, v {kind}, diff long").collection(diff="diff")
+    means = x.mean("v", keys="k").select("k", m="v")
+    result = ts.sql(text, x=x) if text else x.sum("v", keys="k").join(means, "k")
+    result.changes().capture("out")
+    simulation = Simulation(flow)
+    simulation.send("x", [(1, number(n % 250), 1) for n in range(1000)])
+    simulation.run()
+    looked.rows = 0
+    simulation.send("x", [(1, number(7), -1)])
+    simulation.run()
+
+    assert looked.rows < 30
+    assert looked.held < 30
 
 
 @pytest.mark.parametrize("algorithm", ["sssp", "pagerank"])

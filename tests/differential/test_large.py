@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
@@ -74,7 +73,6 @@ def test_products_from_it_on(a: int, b: int) -> None:
             lambda x: ts.sql("SELECT n FROM x ORDER BY n LIMIT ALL OFFSET 1", x=x),
             [(0, HALF - 1), *HALVES[1:]],
         ),
-        (lambda x: x.select(n=pc.field("n").cast("double")).mean("n", keys=[]), [(3.5, 1)]),
     ],
 )
 def test_large_ones_of_a_group_may_be_more_than_a_long_together(build: Any, expected: list[Any]) -> None:
@@ -84,7 +82,7 @@ def test_large_ones_of_a_group_may_be_more_than_a_long_together(build: Any, expe
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("SELECT avg(CAST(n AS double)) AS n FROM x", "beyond 64 bits"),
+        ("SELECT avg(CAST(n AS double)) AS n FROM x", r"2 \*\* 62 or more"),
         (
             "SELECT row_number() OVER (ORDER BY n) AS n FROM x",
             "18,446,744,073,709,551,616 records, 8 of them",

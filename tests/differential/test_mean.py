@@ -132,7 +132,7 @@ def test_values_times_large_multiplicities_never_wrap_around(operator: str, epoc
     flow = ts.Dataflow("large")
     x = flow.input("x", "k long, v long, diff long").collection(diff="diff")
     getattr(x, operator)("v", keys="k").changes().capture("out")
-    with pytest.raises(VertexError, match=r"(?s)values times their multiplicities.*Hint: sum doubles"):
+    with pytest.raises(VertexError, match=r"(?s)values times their multiplicities.*Hint: count equal"):
         ts.testing.run(flow, {"x": epochs})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, ClassVar
 
@@ -14,14 +14,20 @@ import pyarrow.compute as pc
 from timely_spark.differential.trace import DIFF, MOST, consolidate, products
 from timely_spark.errors import RAISED, RecordError, SchemaError
 from timely_spark.graph import as_table
-from timely_spark.operators.aggregate import as_sums, halves_of, longs_of_halves
 from timely_spark.operators.group_map import key_numbers
 from timely_spark.operators.rows import records, rows_of, table_of
 from timely_spark.state.arrow import Longs, Mask, flat, numbers, replaced
 from timely_spark.state.grouping import run_starts
+from timely_spark.state.sums import limbs_of, scaled_limbs_of, sums_of_limbs, sums_of_scaled_limbs
 
 GROUP = "__timely_group"
 """The column with a number for each key of a call; rows are sorted by it."""
+
+SCALE = "__timely_scale"
+"""The column with the scales of doubles (`state.sums`)."""
+
+_VALID = f"{DIFF}_valid"
+_LIMBS = [f"{DIFF}_limb {n}" for n in range(4)]
 
 MOST_RECORDS = 1 << 26
 """The most records of a key, equal ones repeated, that a user's function gets."""
@@ -127,6 +133,16 @@ def present_records(inputs: pa.Table) -> pa.Table:
     return inputs if (counts > 0).all() else inputs.filter(pa.array(counts > 0))
 
 
+def _of_present_groups(inputs: pa.Table) -> pa.Table:
+    """The records of the groups in which the multiplicities are more than 0 in sum."""
+    counts = numbers(inputs, DIFF)
+    if (counts > 0).all():
+        return inputs
+    starts = _starts(inputs)
+    present = np.add.reduceat(counts, starts) > 0
+    return inputs.filter(pa.array(np.repeat(present, np.diff(starts, append=len(counts)))))
+
+
 def first_places(inputs: pa.Table, count: int | None, offset: int = 0) -> pa.Table:
     """The records of each group in `count` places from `offset` on (None means all); n equal ones have n."""
     counts, starts = numbers(inputs, DIFF), _starts(inputs)
@@ -185,63 +201,50 @@ class Count(Logic):
 
 @dataclass(frozen=True, slots=True)
 class Sum(Logic):
-    """The sum of integers, inputs as weights; values are not stored.
+    """The exact sum of numbers, inputs as weights; values are not stored.
 
-    They are added as high and low halves, so that no sum wraps around unseen. A value times its multiplicity
-    that is 2^62 or more, which takes a multiplicity of 2^31 or more, is an error.
+    They are added in limbs, so that no sum wraps around unseen, and that of doubles is rounded once. A limb
+    times its multiplicity that is 2^62 or more, which takes a multiplicity of 2^31 or more, is an error.
     """
 
     signed: ClassVar[bool] = True
     value: str
+    #: the type of the sum
+    kind: pa.DataType
+    #: how many of a decimal's digits come after the point
+    scale: int = 0
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """The number of valid values, and the sums of their halves."""
-        column, diffs = as_sums(changes.column(self.value), pa.int64()), numbers(changes, DIFF)
-        valid = flat(column).is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
-        high, low = halves_of(flat(pc.fill_null(column, 0)).to_numpy())
+        """The number of valid values, and the sums of their limbs; those of doubles by their scales."""
+        column, diffs = flat(changes.column(self.value)), numbers(changes, DIFF)
         result = changes.select([*self.keys, DIFF])
-        for name, part in (("valid", valid), ("high", high), ("low", low)):
-            weight = f"{DIFF}_{name}"
-            result = result.append_column(weight, pa.array(products(part, diffs, weight)))
+        if pa.types.is_floating(column.type):
+            scales, limbs = scaled_limbs_of(column)
+            result = result.append_column(SCALE, pa.array(scales))
+        else:
+            limbs = limbs_of(column)
+        valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+        for name, part in zip((_VALID, *_LIMBS), (valid, *limbs), strict=False):
+            result = result.append_column(name, pa.array(products(part, diffs, name)))
         return result
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The sums; null without valid values."""
-        inputs = present_records(inputs)
-        low, high, valid = (numbers(inputs, f"{DIFF}_{part}") for part in ("low", "high", "valid"))
-        totals = longs_of_halves(high, low, valid <= 0)
-        return pa.table({GROUP: inputs[GROUP], self.value: totals, DIFF: _ones(inputs.num_rows)})
+        inputs = _of_present_groups(inputs)
+        groups, null = numbers(inputs, GROUP), self.counts(inputs) <= 0
+        limbs = [numbers(inputs, one) for one in _LIMBS if one in inputs.schema.names]
+        present = groups[_starts(inputs)]
+        if SCALE in inputs.schema.names:
+            sums = sums_of_scaled_limbs(groups, keys.num_rows, numbers(inputs, SCALE), limbs)
+            totals = pa.array(sums[present], mask=null)
+        else:
+            totals = sums_of_limbs(limbs, self.scale, self.kind, null)
+        return pa.table({GROUP: present, self.value: totals, DIFF: _ones(len(present))})
 
-
-def multiplied(values: Any, diffs: Any) -> Any:
-    """Numbers times multiplicities: decimals with room for a sum, integers as longs, others as doubles."""
-    if pa.types.is_decimal(values.type):
-        wide = pa.decimal256(38, values.type.scale)
-        return pc.multiply(values.cast(wide), diffs.cast(pa.decimal256(19, 0)))
-    if pa.types.is_integer(values.type):
-        return pa.array(products(as_sums(values, pa.int64()).to_numpy(), diffs.to_numpy()))
-    return pc.multiply(values.cast(pa.float64()), diffs.cast(pa.float64(), safe=False))
-
-
-@dataclass(frozen=True, slots=True)
-class SumOfFractions(Logic):
-    """The sum of doubles or decimals, from the present values, so that no rounding error accumulates."""
-
-    signed: ClassVar[bool] = True
-    value: str
-    kind: pa.DataType
-
-    def partial(self, changes: pa.Table) -> pa.Table:
-        return changes.select([*self.keys, self.value, DIFF])
-
-    def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The sums, added in the order of the values, so that they are deterministic; null without values."""
-        inputs = present_records(inputs)
-        inputs = inputs.take(pc.sort_indices(inputs, [(GROUP, "ascending"), (self.value, "ascending")]))
-        table = pa.table({GROUP: inputs[GROUP], "value": multiplied(inputs[self.value], inputs[DIFF])})
-        table = table.group_by(GROUP, use_threads=False).aggregate([("value", "sum")])
-        totals = as_sums(table.column("value_sum"), self.kind)
-        return pa.table({GROUP: table[GROUP], self.value: totals, DIFF: _ones(table.num_rows)})
+    def counts(self, inputs: pa.Table) -> Longs:
+        """The number of valid values of each group that has records."""
+        valid = numbers(inputs, _VALID)
+        return np.add.reduceat(valid, _starts(inputs)) if len(valid) else valid
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,26 +252,17 @@ class Mean(Logic):
     """The mean of the valid values, as double: their sum divided by their number."""
 
     signed: ClassVar[bool] = True
-    total: Sum | SumOfFractions
+    total: Sum
 
     def partial(self, changes: pa.Table) -> pa.Table:
         return self.total.partial(changes)
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The means; null without valid values."""
-        inputs = present_records(inputs)
-        if isinstance(self.total, Sum):
-            groups, counts = inputs[GROUP], numbers(inputs, f"{DIFF}_valid")
-            high, low = (numbers(inputs, f"{DIFF}_{half}").astype(np.float64) for half in ("high", "low"))
-            sums = pa.array(high * 2.0**32 + low, mask=counts <= 0)
-        else:
-            valid = flat(pc.is_valid(inputs.column(self.total.value))).to_numpy(zero_copy_only=False)
-            weights = numbers(inputs, DIFF) * valid.astype(np.float64)
-            counts = np.add.reduceat(weights, _starts(inputs)) if len(valid) else weights
-            totals = replace(self.total, kind=pa.float64()).results(keys, inputs)
-            groups, sums = totals[GROUP], totals[self.total.value]
-        means = pc.divide(sums, pa.array(counts, pa.float64()))
-        return pa.table({GROUP: groups, self.total.value: means, DIFF: _ones(len(means))})
+        inputs = _of_present_groups(inputs)
+        totals, counts = self.total.results(keys, inputs), self.total.counts(inputs)
+        means = pc.divide(totals[self.total.value], pa.array(counts, pa.float64()))
+        return pa.table({GROUP: totals[GROUP], self.total.value: means, DIFF: _ones(len(means))})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from timely_spark.differential.reducers import (
     Mean,
     PerKey,
     Sum,
-    SumOfFractions,
     Threshold,
     TopK,
     presence,
@@ -191,10 +190,10 @@ def count(
 def sum(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The sum of a column per key: integers as long, others as double or decimal. Nulls are ignored.
 
-    Doubles are summed in the order of the present values, so a sum does not depend on past changes or on the
-    number of workers. A sum of longs beyond 64 bits is an error when it runs, and so are values times their
-    multiplicities from 2^62 on, where a multiplicity is 2^31 or more. Records of negative multiplicity count
-    negatively in sums of integers, and are ignored in others.
+    Sums are exact; one of doubles is rounded once, at its end. So a sum does not depend on past changes, on
+    an order or on the number of workers, and values are not stored. A sum of longs beyond 64 bits, or of
+    decimals beyond 38 digits, is an error when it runs, and so are values times their multiplicities from
+    2^62 on, where a multiplicity is 2^31 or more. Records of negative multiplicity count negatively.
 
     **Columns:** out: `keys` (as for `count`), then `value`; null where all values are.
 
@@ -210,22 +209,27 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
         SchemaError: a key is missing, or named twice; `value` is missing, a key, or not a number.
     """
     collection, listed = _grouped("sum", collection, keys, value)
-    logic, kind = _total("sum", collection, listed, value)
-    result = reduced("sum", collection, logic, [pa.field(value, kind)], name=name, detail=value, value=value)
-    return _plain(result)
+    logic = _total("sum", collection, listed, value)
+    fields = [pa.field(value, logic.kind)]
+    return _plain(reduced("sum", collection, logic, fields, name=name, detail=value, value=value))
 
 
 def _total(
-    operator: str, collection: Collection, keys: tuple[str, ...], value: str
-) -> tuple[Sum | SumOfFractions, pa.DataType]:
-    """The logic of a sum, and the type of its result."""
-    kind = collection.schema.field(value).type
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return Sum(keys, value), pa.int64()
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        kind = pa.decimal128(38, kind.scale) if pa.types.is_decimal(kind) else pa.float64()
-        return SumOfFractions(keys, value, kind), kind
-    msg = f"{operator}: column {value!r} is {kind}"
+    operator: str,
+    collection: Collection,
+    keys: tuple[str, ...],
+    value: str,
+    kind: pa.DataType | None = None,
+) -> Sum:
+    """The logic of a sum, which is of a type: by default long, or the widest decimal, or double."""
+    of = collection.schema.field(value).type
+    if pa.types.is_floating(of):
+        return Sum(keys, value, pa.float64())
+    if pa.types.is_integer(of) or pa.types.is_boolean(of):
+        return Sum(keys, value, kind or pa.int64())
+    if pa.types.is_decimal(of):
+        return Sum(keys, value, kind or pa.decimal128(38, of.scale), of.scale)
+    msg = f"{operator}: column {value!r} is {of}"
     raise SchemaError(msg, where=caller(), hint="give a column of numbers.")
 
 
@@ -234,7 +238,7 @@ def _total(
 def mean(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The mean of a column per key, as double. Nulls are ignored.
 
-    It is the sum divided by the number of valid values, so it does not depend on past changes or on the
+    It is the exact sum divided by the number of valid values, so it does not depend on past changes or on the
     number of workers. The sum of longs may be larger than a long; a value times a multiplicity of 2^31 or
     more is an error from 2^62 on.
 
@@ -252,7 +256,7 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
         SchemaError: a key is missing, or named twice; `value` is missing, a key, or not a number.
     """
     collection, listed = _grouped("mean", collection, keys, value)
-    logic = Mean(listed, _total("mean", collection, listed, value)[0])
+    logic = Mean(listed, _total("mean", collection, listed, value, pa.float64()))
     fields = [pa.field(value, pa.float64())]
     return _plain(reduced("mean", collection, logic, fields, name=name, detail=value, value=value))
 

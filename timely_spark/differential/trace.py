@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.errors import SchemaError, StateError
-from timely_spark.operators.aggregate import OTHER_SUMS
 from timely_spark.state import row_times
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, Indices, abs_bound, numbers, replaced, rows_at
@@ -124,8 +123,9 @@ def products(left: Indices, right: Indices, weight: str = DIFF) -> Indices:
 
 def _too_large(weight: str) -> SchemaError:
     if weight != DIFF:
-        msg = "values times their multiplicities are 2 ** 62 or more, which no sum of longs can add up"
-        return SchemaError(msg, hint=OTHER_SUMS)
+        msg = "values times their multiplicities are 2 ** 62 or more, which no sum can add up"
+        hint = "count equal records first, and sum the values times these counts, as doubles."
+        return SchemaError(msg, hint=hint)
     msg = "a record occurs 2 ** 62 times or more, which no multiplicity can hold"
     hint = (
         "in a loop whose records add up from iteration to iteration, add distinct(), or give max_iterations."

@@ -23,10 +23,11 @@ from timely_spark.operators.expire import Per, Sessions, check_per, checked_expi
 from timely_spark.operators.retractions import with_signs
 from timely_spark.operators.rows import all_named, check_name, computed
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.arrow import Indices, Longs, Mask, abs_bound, flat
+from timely_spark.state.arrow import Indices, flat
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.grouping import Groups, group
 from timely_spark.state.row_times import RowTimes, compaction, time_columns, with_time
+from timely_spark.state.sums import as_sums, large_sums, too_large_sum
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp, only_epochs
 
@@ -39,9 +40,6 @@ _PART = "__timely_part"
 #: Types whose equal values have equal bytes; and how many keys tell whether keys repeat.
 _HASHED = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary)
 _SAMPLE = 1 << 14
-_LOW = (1 << 32) - 1
-OTHER_SUMS = 'sum doubles, or longs as decimals: select(..., amount=pc.field("amount").cast("float64")).'
-"""The hint of errors of sums that are too large."""
 
 ALL = "__timely_all"
 """A constant column that makes all records one group, on one worker."""
@@ -170,64 +168,6 @@ def _fold(values: pa.ChunkedArray, groups: Groups, function: str) -> pa.Array:
     table = pa.table({"id": groups.ids, "value": values})
     table = table.group_by("id", use_threads=False).aggregate([("value", function)])
     return as_sums(table.sort_by("id").column(f"value_{function}"), kind)
-
-
-def large_sums(values: Longs, starts: Indices) -> Mask:
-    """Whether the sum of each group, which begins at one of `starts`, is beyond 64 bits.
-
-    >>> large_sums(np.array([1, 2, (1 << 63) - 1, 1]), np.array([0, 2])).tolist()
-    [False, True]
-    """
-    if abs_bound(values) * len(values) < 1 << 63:
-        return np.zeros(len(starts), np.bool_)
-    low = np.add.reduceat(values & _LOW, starts)
-    return _beyond_longs(np.add.reduceat(values >> 32, starts) + (low >> 32))
-
-
-def _beyond_longs(high: Longs) -> Mask:
-    """Whether numbers are beyond 64 bits, by what is above their lowest 32 bits."""
-    return (high < -(1 << 31)) | (high >= 1 << 31)
-
-
-def halves_of(values: Longs) -> tuple[Longs, Longs]:
-    """The high and low 32 bits of longs; the low ones have a sign, so that -1 is a small number.
-
-    >>> [half.tolist() for half in halves_of(np.array([-1, 1 << 32]))]
-    [[0, 1], [-1, 0]]
-    """
-    low = values.astype(np.int32).astype(np.int64)
-    return (values >> 32) + (low < 0), low
-
-
-def longs_of_halves(high: Longs, low: Longs, null: Mask) -> pa.Array:
-    """Longs from the sums of their high and low 32 bits.
-
-    Raises:
-        SchemaError: one is beyond 64 bits.
-    """
-    high = high + (low >> 32)
-    if _beyond_longs(high).any():
-        raise too_large_sum()
-    return pa.array((high << 32) | (low & _LOW), mask=null)
-
-
-def as_sums(values: Any, kind: pa.DataType) -> Any:
-    """Values, or sums of them, as the type of their sums.
-
-    Raises:
-        SchemaError: one does not fit.
-    """
-    try:
-        return values.cast(kind)
-    except pa.ArrowInvalid:
-        raise too_large_sum(kind) from None
-
-
-def too_large_sum(kind: pa.DataType | None = None) -> SchemaError:
-    """The error of a sum that its type, by default long, cannot hold."""
-    decimals = kind is not None and pa.types.is_decimal(kind)
-    msg = "a sum of decimals is beyond 38 digits" if decimals else "a sum of longs is beyond 64 bits"
-    return SchemaError(msg, hint=OTHER_SUMS)
 
 
 def _collect(lists: pa.ChunkedArray, groups: Groups, _: str) -> pa.Array:

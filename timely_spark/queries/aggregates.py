@@ -1,6 +1,6 @@
 """Aggregates of SQL: one reduction computes all of a query block.
 
-Counts, and sums of integers and of short decimals, are weights: their values are not stored. Other
+Counts and sums are weights: their values are not stored. Other
 aggregates store the distinct arguments of each group.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,18 +15,18 @@ import pyarrow.compute as pc
 
 from timely_spark.authors import DIFF, GROUP, Logic, computed, flat, numbers, reduced
 from timely_spark.differential.collections import Collection
-from timely_spark.differential.reducers import Extreme, multiplied, present_records
+from timely_spark.differential.reducers import SCALE, Extreme, present_records
 from timely_spark.differential.reductions import with_one_key
 from timely_spark.differential.trace import products
 from timely_spark.errors import SchemaError
-from timely_spark.operators.aggregate import ALL, halves_of, longs_of_halves
-from timely_spark.queries.groups import AggregateFunction, GroupRecords, as_doubles
-from timely_spark.queries.sorting import Order, ranks
+from timely_spark.operators.aggregate import ALL
+from timely_spark.queries.groups import AggregateFunction, GroupRecords
+from timely_spark.queries.sorting import Order
 from timely_spark.queries.statistics import MOMENTS, PAIRS, lists_or_null, mode, moments, pairs, percentile
 from timely_spark.sql.lists import lists_of
-from timely_spark.sql.plain import checked_decimals, rounded_quotient, too_many_digits, unscaled, wide
+from timely_spark.sql.plain import checked_decimals, rounded_quotient, unscaled, wide
 from timely_spark.sql.types import array_of, has_map
-from timely_spark.state.arrow import Longs
+from timely_spark.state.sums import limbs_of, scaled_limbs_of, sums_of_limbs, sums_of_scaled_limbs
 
 _ALWAYS = f"{DIFF}_always"
 _BITS = {"bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor}
@@ -93,37 +92,23 @@ def is_weight(call: AggregateFunction, schema: pa.Schema) -> bool:
     if call.distinct or call.function not in _WEIGHTS:
         return False
     kind = schema.field(call.columns[0]).type if call.columns else pa.int64()
-    return call.function in {"count", "count_if"} or pa.types.is_integer(kind) or _is_short(kind)
-
-
-def _is_short(kind: pa.DataType) -> bool:
-    """Whether the digits of a decimal fit into a long."""
-    return bool(pa.types.is_decimal128(kind)) and kind.precision <= 18
-
-
-def digits_of(column: Any) -> Longs:
-    """The digits of a column of integers or short decimals as longs; 0 for null."""
-    values = flat(column)
-    if pa.types.is_decimal(values.type):
-        valid = values.is_valid().to_numpy(zero_copy_only=False)
-        return np.where(valid, unscaled(values), 0)
-    return values.cast(pa.int64()).fill_null(0).to_numpy()  # type: ignore[no-any-return]
+    if call.function in {"count", "count_if"} or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return True
+    return bool(pa.types.is_decimal(kind)) and kind.scale + 4 <= 38  # so that of a mean tells the sum's
 
 
 def _valid_weight(column: str) -> str:
     return f"{DIFF}_valid {column}"
 
 
-def _half(column: str, half: str) -> str:
-    return f"{DIFF}_{half} {column}"
+def _scale(column: str) -> str:
+    """The column of the scales of a column of doubles (`state.sums`)."""
+    return f"{SCALE} {column}"
 
 
-def as_decimal(high: Longs, low: Longs, kind: pa.DataType, missing: Any) -> pa.Array:
-    """Sums in halves as decimals of a type: ``high * 2**32 + low`` are its unscaled digits."""
-    high, low = high + (low >> 32), low & ((1 << 32) - 1)
-    pairs = np.column_stack([(high << 32) | low, high >> 32])
-    decimals = pa.Array.from_buffers(pa.decimal128(38, kind.scale), len(high), [None, pa.py_buffer(pairs)])
-    return pc.if_else(pa.array(missing), pa.scalar(None, kind), decimals.cast(kind))
+def _limb_weights(column: str, schema: pa.Schema) -> list[str]:
+    """The weights that are the limbs of a column's values, if it has some."""
+    return [name for n in range(4) if (name := f"{DIFF}_limb {n} {column}") in schema.names]
 
 
 # -- each function -------------------------------------------------------------------------------------------
@@ -140,73 +125,39 @@ def _count(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
 
 def _sum(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
-    if _half(column, "low") in groups.table.schema.names and not call.distinct:
-        low = groups.total(numbers(groups.table, _half(column, "low")))
-        high = groups.total(numbers(groups.table, _half(column, "high")))
+    if weights := [] if call.distinct else _limb_weights(column, groups.table.schema):
+        limbs = [numbers(groups.table, one) for one in weights]
         missing = groups.total(numbers(groups.table, _valid_weight(column))) <= 0
-        if pa.types.is_decimal(call.type):
-            return as_decimal(high, low, call.type, missing)
-        return longs_of_halves(high, low, missing)
-    records = groups.with_values(call)
-    values = records.table.column(column)
-    if pa.types.is_integer(values.type):
-        counts, longs = (numbers(records.table, one).astype(np.int64) for one in (DIFF, column))
-        high, low = (records.total(products(half, counts)) for half in halves_of(longs))
-        return longs_of_halves(high, low, records.total(counts) <= 0)
-    return _sum_of(records, values, call.type)
-
-
-def _sum_of(members: GroupRecords, values: Any, kind: pa.DataType) -> pa.Array:
-    """The sums of values times multiplicities, in the order of the values: a sum has no history."""
-    counts = members.table.column(DIFF)
-    order = pa.array(np.lexsort([ranks(values), members.of]))
-    groups = members.table.column(GROUP).take(order)
-    values, counts = flat(values).take(order), flat(counts).take(order)
-    table = pa.table({"group": groups, "value": multiplied(values, counts)})
-    sums = table.group_by("group", use_threads=False).aggregate([("value", "sum")])
-    at = np.full(members.count, -1, np.int64)
-    at[numbers(sums, "group")] = np.arange(sums.num_rows)
-    totals = flat(sums.column("value_sum")).take(pa.array(at, mask=at < 0))
-    try:
-        return totals.cast(kind)
-    except pa.ArrowInvalid as error:  # decimals
-        raise too_many_digits(kind) from error
+        scale = _scale(column)
+        scales = numbers(groups.table, scale) if scale in groups.table.schema.names else None
+    else:
+        groups = groups.with_values(call)
+        values, counts = groups.table.column(column), numbers(groups.table, DIFF)
+        missing = groups.total(counts) <= 0
+        floating = pa.types.is_floating(values.type)
+        scales, limbs = scaled_limbs_of(values) if floating else (None, limbs_of(values))
+        limbs = [products(limb, counts) for limb in limbs]
+    if scales is not None:
+        return pa.array(sums_of_scaled_limbs(groups.of, groups.count, scales, limbs), mask=missing)
+    digits = call.type.scale if pa.types.is_decimal(call.type) else 0
+    return sums_of_limbs([groups.total(limb) for limb in limbs], digits, call.type, missing)
 
 
 def _average(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
     kind = groups.table.schema.field(column).type if column in groups.table.schema.names else None
-    if call.distinct:
-        once = groups.once(column)
-        counts = once.total(numbers(once.table, DIFF))
+    weight = _valid_weight(column)
+    if weight in groups.table.schema.names and not call.distinct:
+        counts = groups.total(numbers(groups.table, weight))
     else:
-        weight = _valid_weight(column)
-        counts = groups.total(
-            numbers(groups.table, weight) if weight in groups.table.schema.names else _valid(groups, column)
-        )
+        records = groups.with_values(call)
+        counts = records.total(numbers(records.table, DIFF))
     some = pa.array(np.where(counts > 0, counts, 0), mask=counts <= 0)
     if pa.types.is_decimal(call.type):
         scale = call.type.scale - 4 if kind is None else kind.scale
         total = _sum(replace(call, type=pa.decimal128(38, scale)), groups)
         return quotient(total, some, call.type)
-    if kind is None or pa.types.is_integer(kind):
-        return _mean_of_longs(call, groups, some)
     return pc.divide(_sum(replace(call, type=pa.float64()), groups), some.cast(pa.float64()))
-
-
-def _valid(groups: GroupRecords, column: str) -> Longs:
-    return numbers(groups.table, DIFF) * groups.valid(column)
-
-
-def _mean_of_longs(call: AggregateFunction, groups: GroupRecords, counts: pa.Array) -> pa.Array:
-    (column,) = call.columns
-    if not call.distinct and _half(column, "low") in groups.table.schema.names:
-        high, low = (groups.total(numbers(groups.table, _half(column, half))) for half in ("high", "low"))
-        sums = high.astype(np.float64) * 2.0**32 + low
-        return pc.divide(pa.array(sums), counts.cast(pa.float64()))
-    records = groups.with_values(call)
-    total = _sum_of(records, as_doubles(records.table.column(column)), pa.float64())
-    return pc.divide(total, counts.cast(pa.float64()))
 
 
 def quotient(total: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -378,10 +329,15 @@ class SqlAggregates(Logic):
             valid = values.is_valid().to_numpy(zero_copy_only=False)
             result = result.append_column(_valid_weight(column), pa.array(valid * diffs))
         for column in self.summed:
-            halves = halves_of(digits_of(changes.column(column)))
-            for half, part in zip(("high", "low"), halves, strict=True):
-                weight = _half(column, half)
-                result = result.append_column(weight, pa.array(products(part, diffs, weight)))
+            values = changes.column(column)
+            if pa.types.is_floating(values.type):
+                scales, limbs = scaled_limbs_of(values)
+                result = result.append_column(_scale(column), pa.array(scales))
+            else:
+                limbs = limbs_of(values)
+            for n, limb in enumerate(limbs):
+                weight = f"{DIFF}_limb {n} {column}"
+                result = result.append_column(weight, pa.array(products(limb, diffs, weight)))
         return result
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:

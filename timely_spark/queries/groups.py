@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from timely_spark.authors import DIFF, GROUP, changes, flat, numbers
-from timely_spark.operators.aggregate import large_sums, too_large_sum
 from timely_spark.queries.sorting import Order, ranks, rows_in_order
 from timely_spark.state.arrow import Longs, Mask, replaced
 from timely_spark.state.grouping import run_starts
+from timely_spark.state.sums import large_sums, too_large_sum
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,15 @@ from timely_spark.authors import DIFF, GROUP, Logic, consolidate, flat, numbers
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import MOST_RECORDS, present_records
 from timely_spark.errors import SchemaError
-from timely_spark.operators.aggregate import longs_of_halves
 from timely_spark.queries.aggregates import FUNCTIONS as AGGREGATES
-from timely_spark.queries.aggregates import digits_of, quotient
+from timely_spark.queries.aggregates import quotient
 from timely_spark.queries.groups import GroupRecords, as_doubles
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
 from timely_spark.sql.calendar import DAY, later, plus_months
-from timely_spark.sql.plain import checked_decimals, unscaled, wide
+from timely_spark.sql.plain import unscaled
 from timely_spark.state.arrow import Longs, Mask
 from timely_spark.state.grouping import changes
+from timely_spark.state.sums import limbs_of, sums_of_limbs
 
 #: an end of a frame: a number of rows, or a distance (negative: before the row); None for the partition's end
 Bound = int | float | None
@@ -181,7 +181,7 @@ def as_number(column: pa.Array) -> npt.NDArray[Any]:
     if pa.types.is_floating(column.type):
         return column.cast(pa.float64()).fill_null(0.0).to_numpy()  # type: ignore[no-any-return]
     if pa.types.is_decimal(column.type):
-        return digits_of(column)
+        return unscaled(column.fill_null(pa.scalar(Decimal(0), column.type)))  # type: ignore[no-any-return]
     if pa.types.is_temporal(column.type):
         column = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
     return column.cast(pa.int64()).fill_null(0).to_numpy()  # type: ignore[no-any-return]
@@ -329,14 +329,10 @@ def _least(
 def _summed(
     values: pa.Array, low: Longs, high: Longs, counts: Longs, kind: pa.DataType, *, exact: bool = True
 ) -> pa.Array:
-    if exact and pa.types.is_integer(kind):
-        each = values.cast(pa.int64()).fill_null(0).to_numpy()
-        halves = [fold(part, low, high, np.add, 0) for part in (each & ((1 << 32) - 1), each >> 32)]
-        return longs_of_halves(halves[1], halves[0], counts == 0)
-    if exact and pa.types.is_decimal(kind):
-        digits = wide(unscaled(values.fill_null(pa.scalar(Decimal(0), values.type))))
-        whole = checked_decimals(fold(digits, low, high, np.add, 0), pa.decimal128(38, values.type.scale))
-        return pc.if_else(pa.array(counts == 0), pa.scalar(None, kind), whole.cast(kind))
+    if exact and not pa.types.is_floating(kind):
+        limbs = [fold(limb, low, high, np.add, 0) for limb in limbs_of(values)]
+        scale = kind.scale if pa.types.is_decimal(kind) else 0
+        return sums_of_limbs(limbs, scale, kind, counts == 0)
     doubles = as_doubles(values).fill_null(0.0).to_numpy()
     return pa.array(fold(doubles, low, high, np.add, 0.0), mask=counts == 0)
 

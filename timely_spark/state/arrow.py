@@ -18,6 +18,7 @@ Hashes = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Doubles = npt.NDArray[np.float64]
 #: tables with fewer rows are sorted with numpy's own sort, and not narrowed
 FEW = 1 << 11
 #: shifts all bits of an integer but its sign away

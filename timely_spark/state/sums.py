@@ -1,0 +1,207 @@
+"""Sums that are exact, or an error: none wraps around, and none depends on an order.
+
+Numbers are added in limbs of 32 bits, each a long. Integers and the digits of decimals are whole numbers. A
+double is a whole number times a power of two; those whose powers are near each other are added together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timely_spark.errors import SchemaError
+from timely_spark.state.arrow import Doubles, Indices, Longs, Mask, abs_bound, flat
+
+_LOW = (1 << 32) - 1
+
+#: the scales of doubles that are no numbers, beyond those of numbers
+_NAN, _INFINITE, _MINUS_INFINITE = 100, 101, 102
+#: how many groups are added up at once
+_AT_ONCE = 1 << 18
+
+
+# -- limbs ---------------------------------------------------------------------------------------------------
+
+
+def limbs_of(values: Any) -> list[Longs]:
+    """Integers, or the digits of decimals, in limbs: two, or four of more than 18 digits.
+
+    The least limb comes first. Each has a sign, so that those of -1 are small. Null is 0.
+
+    >>> [limb.tolist() for limb in limbs_of(pa.array([-1, 1 << 32, None]))]
+    [[-1, 0, 0], [0, 1, 0]]
+    """
+    values = flat(values)
+    if not pa.types.is_decimal(values.type):
+        return _halves_of(as_sums(values, pa.int64()).fill_null(0).to_numpy())
+    raw = np.frombuffer(values.buffers()[1], np.int64)
+    words = raw[2 * values.offset : 2 * (values.offset + len(values))].reshape(-1, 2)
+    if values.null_count:
+        words = np.where(values.is_valid().to_numpy(zero_copy_only=False)[:, None], words, 0)
+    low, high = words.T
+    return _limbs_of_words(low, high) if values.type.precision > 18 else _halves_of(low)
+
+
+def _limbs_of_words(low: Longs, high: Longs) -> list[Longs]:
+    """The limbs of ``high * 2**64 + low``, where `low` has no sign."""
+    return _halves_of(low) + _halves_of(high + (low < 0))
+
+
+def _halves_of(values: Longs) -> list[Longs]:
+    low = values.astype(np.int32).astype(np.int64)
+    return [low, (values >> 32) + (low < 0)]
+
+
+def scaled_limbs_of(values: Any) -> tuple[Longs, list[Longs]]:
+    """Doubles as whole numbers, of four limbs, times ``2**(64 * scale)``: the scales and the limbs.
+
+    Null is 0, and so is the whole number of what is no number: its scale says what it is.
+
+    >>> scales, limbs = scaled_limbs_of(pa.array([0.5, -3.0, None]))
+    >>> scales.tolist(), [limb.tolist() for limb in limbs]
+    ([-1, -1, 0], [[0, 0, 0], [-2147483648, 0, 0], [0, -3, 0], [0, 0, 0]])
+    """
+    doubles = flat(values).cast(pa.float64()).fill_null(0.0).to_numpy()
+    fractions, exponents = np.frexp(doubles)
+    with np.errstate(invalid="ignore"):
+        digits = np.ldexp(fractions, 53).astype(np.int64)
+    exponents = np.where(digits == 0, 53, exponents).astype(np.int64) - 53
+    scales, by = exponents >> 6, exponents & 63
+    high = np.where(by == 0, digits >> 63, digits >> (64 - np.maximum(by, 1)))
+    limbs = _limbs_of_words(digits << by, high)
+    odd = ~np.isfinite(doubles)
+    if odd.any():
+        signs = np.where(doubles > 0, _INFINITE, _MINUS_INFINITE)
+        scales = np.where(odd, np.where(np.isnan(doubles), _NAN, signs), scales)
+        limbs = [np.where(odd, 0, limb) for limb in limbs]
+    return scales, limbs
+
+
+# -- sums of limbs -------------------------------------------------------------------------------------------
+
+
+def sums_of_limbs(limbs: Sequence[Longs], scale: int, kind: pa.DataType, null: Mask) -> pa.Array:
+    """The sums of numbers from those of their limbs; null where `null` is.
+
+    Args:
+        limbs: the sum of each limb.
+        scale: how many of the decimal digits come after the point: 0 for integers.
+        kind: the type of the sums.
+
+    Raises:
+        SchemaError: one does not fit.
+    """
+    digits, carry = _carried(np.column_stack(limbs))
+    words = [low | (high << 32) for low, high in zip(digits[::2], digits[1::2], strict=True)]
+    words += [carry, *[carry >> 63] * (3 - len(words))]
+    sums = pa.Array.from_buffers(
+        pa.decimal256(76, scale), len(carry), [None, pa.py_buffer(np.column_stack(words))]
+    )
+    return as_sums(pc.if_else(pa.array(null), pa.scalar(None, sums.type), sums), kind)
+
+
+def _carried(limbs: Longs) -> tuple[list[Longs], Longs]:
+    """Limbs from 0 to 2^32, and what is carried beyond the last one. A row is a number."""
+    digits, carry = list[Longs](), np.zeros(len(limbs), np.int64)
+    for limb in limbs.T:
+        carry = carry + limb
+        digits.append(carry & _LOW)
+        carry = carry >> 32
+    return digits, carry
+
+
+def sums_of_scaled_limbs(of: Indices, count: int, scales: Longs, limbs: Sequence[Longs]) -> Doubles:
+    """The sums of groups of doubles, each rounded once; 0 for a group without rows.
+
+    Args:
+        of: the group of each row, ascending.
+        count: the number of groups.
+        scales: the scale of each row, as by `scaled_limbs_of`.
+        limbs: the sum of each limb.
+
+    Example:
+        >>> scales, limbs = scaled_limbs_of(pa.array([1e100, 0.1, -1e100, 0.2]))
+        >>> sums_of_scaled_limbs(np.array([0, 0, 0, 1]), 2, scales, limbs).tolist()
+        [0.1, 0.2]
+    """
+    if count > _AT_ONCE:
+        ends = np.searchsorted(of, half := count // 2)
+        parts = ((slice(0, ends), 0, half), (slice(ends, None), half, count - half))
+        return np.concatenate(
+            [
+                sums_of_scaled_limbs(of[rows] - first, some, scales[rows], [limb[rows] for limb in limbs])
+                for rows, first, some in parts
+            ]
+        )
+    finite = scales < _NAN
+    least = int(scales.min(initial=_NAN, where=finite))
+    places = 2 * (int(scales.max(initial=least, where=finite)) - least) + 6
+    table = np.zeros((count, places), np.int64)
+    for n, limb in enumerate(limbs):
+        np.add.at(table, (of[finite], 2 * (scales[finite] - least) + n), limb[finite])
+    _, carry = _carried(table)
+    table[carry < 0] *= -1
+    sums = np.where(carry < 0, -1.0, 1.0) * _rounded(np.column_stack(_carried(table)[0]), 64 * least)
+    if not finite.all():
+        with np.errstate(invalid="ignore"):
+            odd = np.select([scales == _INFINITE, scales == _MINUS_INFINITE], [np.inf, -np.inf], np.nan)
+            np.add.at(sums, of[~finite], odd[~finite])
+    return sums
+
+
+def _rounded(digits: Longs, exponent: int) -> Doubles:
+    """The doubles next to positive whole numbers of 32 bits a column, times a power of two; ties to even."""
+    rows, width = np.arange(len(digits)), digits.shape[1]
+    top = np.maximum(width - 1 - np.argmax(digits[:, ::-1] != 0, axis=1), 2)
+    first, second, third = (digits[rows, top - n].astype(np.uint64) for n in range(3))
+    below = (np.arange(width) < (top - 2)[:, None]) & (digits != 0)
+    left = 32 - np.frexp(first.astype(np.float64))[1].astype(np.uint64)  # the zeros before the highest bit
+    bits = (((first << np.uint64(32)) | second) << left) | (third >> (np.uint64(32) - left))
+    rest = ((third << left) & np.uint64(_LOW) != 0) | below.any(axis=1)
+    with np.errstate(over="ignore"):  # infinite
+        doubles: Doubles = np.ldexp(
+            (bits | rest).astype(np.float64), 32 * (top - 1) - left.astype(np.int64) + exponent
+        )
+    return doubles
+
+
+# -- sums that are too large ---------------------------------------------------------------------------------
+
+
+def large_sums(values: Longs, starts: Indices) -> Mask:
+    """Whether the sum of each group, which begins at one of `starts`, is beyond 64 bits.
+
+    >>> large_sums(np.array([1, 2, (1 << 63) - 1, 1]), np.array([0, 2])).tolist()
+    [False, True]
+    """
+    if abs_bound(values) * len(values) < 1 << 63:
+        return np.zeros(len(starts), np.bool_)
+    low = np.add.reduceat(values & _LOW, starts)
+    high: Longs = np.add.reduceat(values >> 32, starts) + (low >> 32)
+    return (high < -(1 << 31)) | (high >= 1 << 31)
+
+
+def as_sums(values: Any, kind: pa.DataType) -> Any:
+    """Values, or sums of them, as the type of their sums.
+
+    Raises:
+        SchemaError: one does not fit.
+    """
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid:
+        raise too_large_sum(kind) from None
+
+
+def too_large_sum(kind: pa.DataType | None = None) -> SchemaError:
+    """The error of a sum that its type, by default long, cannot hold."""
+    if kind is not None and pa.types.is_decimal(kind):
+        msg = f"a sum of decimals is beyond {kind.precision} digits"
+    else:
+        msg = "a sum of longs is beyond 64 bits"
+    hint = 'sum doubles, or longs as decimals: select(..., amount=pc.field("amount").cast("float64")).'
+    return SchemaError(msg, hint=hint)
