@@ -108,6 +108,19 @@ def test_the_lock_has_a_version_with_hashes_of_all_that_is_asked_for() -> None:
     assert "://" not in LOCK, "a place, where only names and checksums belong"
 
 
+def test_the_description_has_no_link_into_the_repository() -> None:
+    """A page of a registry has none of the repository's other files beside it."""
+    standalone = run_path(str(ROOT / "conf" / "description.py"))["standalone"]
+    shown = standalone((ROOT / "README.md").read_text(encoding="utf-8"))
+
+    links = re.findall(r"\]\(([^)]*)\)", shown)
+    assert links
+    assert all(link.startswith("https://") for link in links)
+    paths = re.findall(r" \(`([\w/.-]+)`\)", shown)
+    assert "docs/start.md" in paths
+    assert all((ROOT / path).exists() for path in paths)
+
+
 def test_the_workflows_run_here_too_and_ask_make_for_what_there_is() -> None:
     jobs = [job for workflow in ("check", "release") for job in jobs_of(workflow)]
     targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -152,6 +165,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
     assert "timely_spark/py.typed" in names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"timely_spark"}
+    (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+    described = zipfile.ZipFile(wheel).read(metadata).decode()
+    assert "Paths are those of the source archive." in described
+    assert "](docs/" not in described
     jobs = {Path(name).name for name in names if "/share/timely_spark/jobs/" in name}
     assert jobs == {path.name for path in ROOT.glob("jobs/*.py")}
 

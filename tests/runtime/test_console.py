@@ -96,6 +96,7 @@ def test_the_page_shows_the_flow_as_it_is_at_each_look(begin: Any, serve: Any, t
         "counted",
         "<svg",
         "1 entry, 1 record",
+        "<dt>started</dt>",
         "<td>none</td><td>0</td>",  # the output: nothing is delivered
         "&lt;b&gt;held",
     ):
@@ -119,9 +120,12 @@ def test_a_click_opens_a_box_and_tells_of_a_step(begin: Any, serve: Any, tmp_pat
     box = server.sections(Asked(0, (), "parts"))["step"]
     assert f"show its {count} steps" in box
     assert "State by worker" in box
+    assert "vertices, " in box
+    assert " exchanges between them" in box
     assert "open=parts" in box
     step = server.sections(Asked(0, ("parts",), "parts.distinct"))["step"]
-    for text in ("distinct", "test_console.py:", "parts.where (by src, dst)", "state: ", "<td>1</td>"):
+    plan = "from edges: partitioned by src, dst at the source, free; runs in the source"
+    for text in ("distinct", "test_console.py:", "parts.where (by src, dst)", plan, "state: ", "<td>1</td>"):
         assert text in step
     assert re.search(r"epoch 0: begun .*, complete .* in batch \d+, .* rounds", closed["epochs"])
     edges = [re.findall(r"(\d+) records in the last", closed["flow"])]

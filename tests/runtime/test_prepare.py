@@ -27,8 +27,9 @@ OPTIONS = "spark.driver.extraJavaOptions"
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder, and an environment in which configure may set SPARK_HOME."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setenv("SPARK_HOME", "to be restored")
-    del os.environ["SPARK_HOME"]
+    for name in ("SPARK_HOME", *prepare._ELSEWHERE):
+        monkeypatch.setenv(name, "to be restored")
+        del os.environ[name]
     return tmp_path
 
 
@@ -71,6 +72,8 @@ def ready(monkeypatch: pytest.MonkeyPatch, fetched: list[Path]) -> Prepared:
         if option := env["SPARK_SUBMIT_OPTS"].partition("ArchiveClassesAtExit=")[2]:
             Path(option.partition('"')[0]).write_text("classes")
         else:
+            for jar in fetched:
+                jar.touch()
             Path(command[3]).write_text(",".join(f"file:{jar}" for jar in fetched))
         return type("Ended", (), {"returncode": 0})
 
@@ -88,8 +91,8 @@ def options_of(master: str | None = "local[2]", **more: str) -> dict[str, str]:
     return dict(configure(builder)._options)
 
 
-@pytest.mark.parametrize("master", ["local", "local[2]"])
-def test_a_session_on_this_machine_uses_it(master: str, ready: Prepared) -> None:
+@pytest.mark.parametrize("master", ["local", "local[2]", None])
+def test_a_session_on_this_machine_uses_it(master: str | None, ready: Prepared) -> None:
     options = options_of(master)
 
     assert f"-XX:SharedArchiveFile={ready.archive}" in options[OPTIONS]
@@ -98,10 +101,21 @@ def test_a_session_on_this_machine_uses_it(master: str, ready: Prepared) -> None
     assert options_of(master) == options, "nor does a second session differ"
 
 
-@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,1024]", None])
-def test_a_cluster_does_not(master: str | None, ready: Prepared) -> None:
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,1024]"])
+def test_a_cluster_does_not(master: str, ready: Prepared) -> None:
     assert "SharedArchiveFile" not in options_of(master)[OPTIONS]
     assert "SPARK_HOME" not in os.environ
+
+
+@pytest.mark.parametrize("name", ["MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR"])
+def test_nor_a_session_whose_master_may_be_elsewhere(
+    name: str, ready: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spark-defaults.conf").touch()
+    monkeypatch.setenv(name, str(tmp_path))
+
+    assert "SharedArchiveFile" not in options_of(None)[OPTIONS]
+    assert "SharedArchiveFile" in options_of()[OPTIONS]
 
 
 def test_a_spark_home_or_archive_of_the_users_stays(ready: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +171,7 @@ def test_a_session_fetches_no_jar_that_its_spark_has(
         builder = SparkSession.Builder().master(master)
         for key, value in settings.items():
             builder.config(key, value)
-        builder = configure(builder, delta=True, kafka=True, extra_packages=["a:b:1"])
+        builder = configure(builder, delta=True, kafka=True, extra_packages=["a:b:1"], quiet=False)
         return str(builder._options[PACKAGES]).split(",")
 
     delta = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"
@@ -177,6 +191,44 @@ def test_a_session_fetches_no_jar_that_its_spark_has(
     assert prepared() is None
     del os.environ["SPARK_HOME"]
     assert packages() == [delta, kafka, "a:b:1"]
+
+
+def test_packages_are_fetched_once_and_not_by_each_session(
+    ready: Prepared, fetched: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ivy prints 80 lines at the start of a session that has packages; one that has jars resolves nothing."""
+
+    def options(master: str = "local[2]", **settings: str) -> dict[str, str]:
+        builder = SparkSession.Builder().master(master)
+        for key, value in settings.items():
+            builder.config(key, value)
+        return dict(configure(builder, delta=True, extra_packages=["a:b:1"])._options)
+
+    def lines() -> int:
+        return capsys.readouterr().err.count("from Maven, once on this machine")
+
+    jars = [str(jar) for jar in fetched]
+    assert options()["spark.jars"].split(",") == jars
+    assert PACKAGES not in options()
+    assert lines() == 1
+    assert options(**{"spark.jars": "own.jar"})["spark.jars"].split(",") == ["own.jar", *jars]
+    assert lines() == 0
+    assert options(**{"spark.jars.repositories": "https://other"})["spark.jars"].split(",") == jars
+    assert lines() == 1, "another place may have other jars"
+    fetched[0].unlink()  # somebody has cleared Ivy's cache
+    assert options()["spark.jars"].split(",") == jars
+    assert lines() == 1
+
+    for master, more in (("yarn", {}), ("local[2]", {PACKAGES: "c:d:2"})):
+        assert PACKAGES in options(master, **more), "Spark fetches what is not for this machine, or not ours"
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dhttps.proxyHost=proxy")
+    assert PACKAGES in options()
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS")
+    fetched[0].unlink()
+    failed = type("Ended", (), {"returncode": 1, "stdout": "", "stderr": "no network"})
+    monkeypatch.setattr(prepare.subprocess, "run", lambda *_, **__: failed)
+    assert PACKAGES in options(), "Spark says why"
+    assert lines() == 1
 
 
 def test_a_java_without_archives_is_named(

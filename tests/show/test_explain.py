@@ -14,6 +14,7 @@ import pytest
 import timely_spark as ts
 from timely_spark.errors import GraphError
 from timely_spark.show import explain
+from timely_spark.show.explain import step_plans
 
 
 def word_count() -> ts.Dataflow:
@@ -299,3 +300,24 @@ def test_the_text_is_the_same_in_every_process() -> None:
 
     assert len(printed) == 1
     assert " at 0x" not in printed.pop()
+
+
+def test_each_step_and_box_has_its_part_of_the_plan() -> None:
+    assert step_plans(word_count().compile(2)) == {
+        "step:words": "runs in the source's tasks, before counts",
+        "step:counts": "waits until a time is complete\n"
+        "from lines: partitioned by word at the source, free; runs in the source's tasks: words",
+        "step:totals": "from counts: stays on its worker",
+    }
+    plans = step_plans(reachability().compile(2))
+    assert plans["step:hops.select"] == "runs with hops.join, before hops.near"
+    assert "from hops.join: EXCHANGE by node, combined before it is sent; runs" in plans["step:hops.near"]
+    assert "step:edges" not in plans
+    flow = ts.Dataflow("parts")
+    edges = flow.input("edges", "src long, dst long").collection()
+    ts.graphs.strongly_connected_components(edges, name="parts").changes().capture("out")
+    plans = step_plans(flow.compile(2))
+    first, second = plans["call:parts"].splitlines()
+    assert re.fullmatch(r"\d+ vertices, \d+ exchanges between them, \d+ wait until a time is complete", first)
+    assert second == "from edges: partitioned by src, dst at the source, free"
+    assert "runs in the source's tasks: select, parts.select, parts.where" in plans["step:parts.distinct"]

@@ -7,7 +7,8 @@
 - Jars of Delta and of the Kafka connector among those of that SPARK_HOME. A session with packages resolves
   and copies three dozen jars at its start, and classes of such jars come from no archive.
 
-Nothing depends on either: without them, or with an archive of another Java, Spark runs as ever.
+Nothing depends on either: without them, or with an archive of another Java, Spark runs as ever. Where they
+are missing, `fetched` has the jars of packages, so that no later session resolves them.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 from timely_spark.errors import TimelyError
+from timely_spark.runtime.errors import SparkMissing
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 
@@ -36,22 +39,31 @@ from timely_spark.runtime.storage.lock import Lock
 _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 #: A JVM that runs once, for seconds: optimised code would take longer to make than it saves.
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Variables that may say where a session is, and with which settings.
+_PLACES = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
 #: What would send the run below elsewhere.
-_ELSEWHERE = ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE", "SPARK_SUBMIT_OPTS")
+_ELSEWHERE = (*_PLACES, "SPARK_SUBMIT_OPTS")
 
 #: What a SPARK_HOME has besides its libraries; there may be settings in `conf` one day.
 _LIBRARIES = "python/lib"
 _PARTS = ("bin", "conf", "data", "examples", "licenses", "sbin", "python/pyspark")
 
+#: What Delta and the Kafka connector need and Spark has: 50 MB, which would be sent to every executor.
+IN_SPARK = {
+    "spark.jars.excludes": (
+        "org.apache.hadoop:hadoop-client-runtime,org.apache.hadoop:hadoop-client-api,"
+        "org.scala-lang:scala-library"
+    )
+}
 #: Names the jars of a session with packages, and loads no class of them.
 _NAME_JARS = """
-import pathlib, sys
-import timely_spark as ts
+import json, pathlib, sys
 from pyspark.sql import SparkSession
 
-builder = SparkSession.builder.master("local[1]")
-builder = ts.configure(builder, delta="delta" in sys.argv, kafka="kafka" in sys.argv)
-spark = builder.config("spark.sql.extensions", "").getOrCreate()
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+for key, value in json.loads(sys.argv[2]).items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
 pathlib.Path(sys.argv[1]).write_text(spark.conf.get("spark.jars", ""))
 spark.stop()
 """
@@ -165,6 +177,71 @@ def _pyspark() -> Path:
     return Path(spec.origin).resolve().parent
 
 
+def packages_of(names: Iterable[str]) -> list[tuple[str, str, str]]:
+    """The group, name and version of Delta ("delta") and of the Kafka connector ("kafka") for this PySpark.
+
+    Raises:
+        SparkMissing: delta-spark is not installed.
+    """
+    from pyspark import __version__ as spark
+
+    packages = []
+    if "delta" in names:
+        try:
+            version = metadata.version("delta-spark")
+        except metadata.PackageNotFoundError as error:
+            msg = "configure(delta=True) needs delta-spark, and it is not installed."
+            raise SparkMissing(msg, hint="pip install 'timely-spark[delta]'.") from error
+        packages.append(("io.delta", f"delta-spark_{'.'.join(spark.split('.')[:2])}_2.13", version))
+    if "kafka" in names:
+        packages.append(("org.apache.spark", "spark-sql-kafka-0-10_2.13", spark))
+    return packages
+
+
+def has_settings() -> bool:
+    """Whether the environment, or a file of Spark's, has settings for new sessions, such as a master."""
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or _home() / "conf") / "spark-defaults.conf"
+    return defaults.exists() or any(name in os.environ for name in _PLACES)
+
+
+def _home() -> Path:
+    """The SPARK_HOME of new sessions."""
+    return Path(os.environ.get("SPARK_HOME") or _pyspark())
+
+
+def fetched(packages: Sequence[str], settings: Mapping[str, str]) -> list[str]:
+    """The jars of packages and of all that they need, fetched once on this machine.
+
+    A session with packages prints what Ivy does, some 80 lines at each start, and no setting of Spark's turns
+    that off. A session with these jars has nothing to fetch, and needs no network.
+
+    Args:
+        packages: coordinates in Maven.
+        settings: those of the session whose names begin with ``spark.jars.``, and Java's options.
+
+    Returns:
+        Their paths. Empty if the session has to fetch them itself: one of them is a snapshot, which changes,
+        or Spark has settings that are not in `settings`, or the packages cannot be had.
+    """
+    changing = any(package.endswith("-SNAPSHOT") for package in packages)
+    if changing or has_settings() or "SPARK_SUBMIT_OPTS" in os.environ:
+        return []
+    own = {key: value for key, value in settings.items() if key.startswith("spark.jars.")}
+    digest = hashlib.sha256(json.dumps([*packages, own], sort_keys=True).encode()).hexdigest()[:8]
+    try:
+        index = place().folder / f"jars-{digest}.json"
+        with suppress(OSError, ValueError):
+            if all(map(os.path.exists, jars := json.loads(index.read_bytes()))):
+                return list(jars)
+        index.parent.mkdir(parents=True, exist_ok=True)
+        sys.stderr.write(f"fetching {', '.join(packages)} from Maven, once on this machine\n")
+        jars = list(map(str, _fetch(_home(), packages, {**IN_SPARK, **settings}, dict(os.environ))))
+        index.write_text(json.dumps(jars))
+    except (OSError, RuntimeError, TimelyError):  # RuntimeError: there is no home directory
+        return []
+    return jars if all(map(os.path.exists, jars)) else []
+
+
 def prepare(
     home: Path,
     classes: Path,
@@ -209,7 +286,8 @@ def _make(
     _link(home)
     _link_jars(home, ())
     if packages:
-        jars = _fetch(home, packages, environment)
+        names = [":".join(package) for package in packages_of(packages)]
+        jars = _fetch(home, names, IN_SPARK, environment)
         check(jars)
         _link_jars(home, jars)
     new = classes.with_suffix(".new")
@@ -266,16 +344,19 @@ def _unpack(source: Path, target: Path) -> None:
         new.rename(target)
 
 
-def _fetch(home: Path, packages: Sequence[str], environment: Mapping[str, str]) -> list[Path]:
-    """Have the Spark of `home` fetch the jars of packages ("delta", "kafka") from Maven, or Ivy's cache.
+def _fetch(
+    home: Path, packages: Sequence[str], settings: Mapping[str, str], environment: Mapping[str, str]
+) -> list[Path]:
+    """Have the Spark of `home` fetch packages and what they need from Maven, or Ivy's cache.
 
     Raises:
         TimelyError: it cannot.
     """
     with tempfile.TemporaryDirectory() as folder:
         jars = Path(folder) / "jars"
-        _run(_NAME_JARS, [str(jars), *packages], home, environment, "")
-        return [Path(jar.removeprefix("file:")) for jar in jars.read_text().split(",")]
+        settings = {**settings, "spark.jars.packages": ",".join(packages)}
+        _run(_NAME_JARS, [str(jars), json.dumps(settings)], home, environment, "")
+        return [Path(jar.removeprefix("file:")) for jar in jars.read_text().split(",") if jar]
 
 
 def _archive(path: Path, home: Path, packages: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,7 +21,14 @@ from weakref import WeakKeyDictionary
 from timely_spark.graph import refuse, truth, with_checked_arguments
 from timely_spark.runtime.arguments import check_session
 from timely_spark.runtime.errors import NoSession, SparkMissing
-from timely_spark.runtime.prepare import Prepared, prepared
+from timely_spark.runtime.prepare import (
+    IN_SPARK,
+    Prepared,
+    fetched,
+    has_settings,
+    packages_of,
+    prepared,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,14 +71,10 @@ _RAW_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSys
 #: traceback when a query is stopped in a batch.
 _JAVA = {"launchMechanism": "-Djdk.lang.Process.launchMechanism=VFORK", "-Xss": "-Xss16m"}
 _PROGRESS = "spark.ui.showConsoleProgress"
+_PACKAGES = "spark.jars.packages"
 #: Warnings and errors, without those that say nothing new of a healthy query.
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
-
-#: What Delta and the Kafka connector need and Spark has: 50 MB, which would be sent to every executor.
-_IN_SPARK = (
-    "org.apache.hadoop:hadoop-client-runtime,org.apache.hadoop:hadoop-client-api,org.scala-lang:scala-library"
-)
 
 
 def require_spark() -> None:
@@ -104,18 +106,20 @@ def configure(
 ) -> SparkSession.Builder:
     """A builder with tuned settings; settings that the builder has already do not change.
 
-    What `python -m timely_spark prepare` has made is used if the builder's master is `local[...]`, unless the
-    environment has a SPARK_HOME: it is set then, in this process and those that it starts. Jars of Delta and
-    Kafka that such a session's SPARK_HOME has are not fetched. A Spark Connect server has its settings and
-    packages from its own start: its sessions stay as they are.
+    What `python -m timely_spark prepare` has made is used if the session is on this machine (the builder's
+    master is `local[...]`, or nothing names one), unless the environment has a SPARK_HOME: it is set then, in
+    this process and those that it starts. Jars of Delta and Kafka that such a session's SPARK_HOME has are
+    not fetched. Others are fetched by this call, once on a machine, in a Spark of their own. A Spark Connect
+    server has its settings and packages from its own start: its sessions stay as they are.
 
     Args:
         builder: `SparkSession.builder`, with your own settings.
         delta: also set up Delta Lake (needs the extra `delta`; its jars come from Maven).
         kafka: also set up Spark's Kafka connector (its jars come from Maven).
         extra_packages: Maven coordinates beside those that the builder has, for example of a JDBC driver.
-        quiet: leave out progress bars, and the warnings that Spark repeats at each start and stop of a
-            healthy query. Logging settings of your own (a `log4j2` file of Spark's, or a Java option) stay.
+        quiet: leave out progress bars, the lines of Ivy about packages, and the warnings that Spark repeats
+            at each start and stop of a healthy query. Logging settings of your own (a `log4j2` file of
+            Spark's, or a Java option) stay.
 
     Example:
         >>> from pyspark.sql import SparkSession
@@ -141,15 +145,25 @@ def configure(
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             **DELTA,
         }
-    packages = list(filter(None, str(options.get("spark.jars.packages", "")).split(",")))
+    packages = _listed(options, _PACKAGES)
     if delta or kafka:
         packages += _packages(options, delta=delta, kafka=kafka)
-        confs |= {"spark.jars.excludes": _IN_SPARK}
+        confs |= IN_SPARK
     packages = list(dict.fromkeys([*packages, *extra_packages]))  # the builder may have been here before
     for key, value in confs.items():
         if key not in options:
             builder = builder.config(key, value)
-    return builder.config("spark.jars.packages", ",".join(packages)) if packages else builder
+    if packages and quiet and _PACKAGES not in options and _on_this_machine(options):
+        about = {key: str(options[key]) for key in options if key.startswith("spark.jars.")}
+        if jars := fetched(packages, {**about, _JAVA_OPTIONS[0]: str(options[_JAVA_OPTIONS[0]])}):
+            jars = list(dict.fromkeys([*_listed(options, "spark.jars"), *jars]))
+            return builder.config("spark.jars", ",".join(jars))
+    return builder.config(_PACKAGES, ",".join(packages)) if packages else builder
+
+
+def _listed(options: Mapping[str, object], key: str) -> list[str]:
+    """The values of a setting that is a list."""
+    return [value for value in str(options.get(key, "")).split(",") if value]
 
 
 def _check_arguments(builder: Any, packages: Any, **flags: Any) -> None:
@@ -166,32 +180,22 @@ def _check_arguments(builder: Any, packages: Any, **flags: Any) -> None:
 
 def _packages(options: Mapping[str, object], *, delta: bool, kafka: bool) -> list[str]:
     """The Maven coordinates of what a session needs and its SPARK_HOME, if it is on this machine, lacks."""
-    from pyspark import __version__ as spark
-
-    artifacts = []
-    if delta:
-        try:
-            version = metadata.version("delta-spark")
-        except metadata.PackageNotFoundError as error:
-            msg = "configure(delta=True) needs delta-spark, and it is not installed."
-            raise SparkMissing(msg, hint="pip install 'timely-spark[delta]'.") from error
-        artifacts.append(("io.delta", f"delta-spark_{'.'.join(spark.split('.')[:2])}_2.13", version))
-    if kafka:
-        artifacts.append(("org.apache.spark", "spark-sql-kafka-0-10_2.13", spark))
+    packages = packages_of([name for name, asked in (("delta", delta), ("kafka", kafka)) if asked])
     home = os.environ.get("SPARK_HOME")
     local = bool(home) and _on_this_machine(options)
     jars = [jar.name for jar in Path(home or "", "jars").glob("*.jar")] if local else []
     names = {*jars, *(jar.partition("_")[2] for jar in jars)}  # those of Ivy begin with a group
     return [
         f"{group}:{name}:{version}"
-        for group, name, version in artifacts
+        for group, name, version in packages
         if f"{name}-{version}.jar" not in names
     ]
 
 
 def _on_this_machine(options: Mapping[str, object]) -> bool:
-    """Whether the builder's master is this machine; without one the session may be on a cluster."""
-    return bool(re.match(r"local($|\[)", str(options.get("spark.master"))))
+    """Whether the builder's master is this machine, as Spark's default is where nothing else has settings."""
+    master = options.get("spark.master")
+    return not has_settings() if master is None else bool(re.match(r"local($|\[)", str(master)))
 
 
 def _prepared(options: Mapping[str, object]) -> Prepared | None:

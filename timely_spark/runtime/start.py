@@ -75,6 +75,7 @@ from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT, Manifest
 from timely_spark.runtime.storage.states import States
+from timely_spark.show.explain import step_plans
 from timely_spark.show.sketch import Sketch
 from timely_spark.worker.epoch_columns import by_column
 
@@ -507,8 +508,7 @@ def _claimed(
         The context of the run that owns the checkpoint; and the manifest from which it continues.
     """
     plan = context.plan
-    run = {"run": context.run, "host": platform.node(), "pid": os.getpid()}
-    run |= about or {}
+    run = {"run": context.run, "host": platform.node(), "pid": os.getpid(), **(about or {})}
     try:
         now = datetime.now(timezone.utc).isoformat()
         log = RoundLog(context.checkpoint).claim(run | {"started": now, "residency": context.residency()})
@@ -520,7 +520,7 @@ def _claimed(
     newest = log.align()
     log.sweep()
     shown = {"described": plan.described(), "outline": plan_summary(plan)}
-    shown["sketch"] = Sketch.of(plan).encode()
+    shown |= {"sketch": Sketch.of(plan).encode(), "plans": step_plans(plan)}
     log.files.write_json(f"flows/{plan.fingerprint}.json", shown, durable=True)
     if newest is None:
         coordinator = Coordinator(plan)

@@ -50,10 +50,7 @@ def explain(flow: Dataflow, workers: int = 2, *, expand: Expand = False) -> str:
           micro-batches: each stays for many epochs where start() allows it (query.status["residency"])
     """
     plan = flow.compile(workers)
-    written, sketch = len(flow.graph.stages), Sketch.of(plan).folded(expand)
-    boxes = {name: step for step in sketch.steps for name in step.steps}
-    loops = {scope.name: boxes[stage.name].name for stage in plan.stages for scope in stage.scope.path[1:]}
-    shown = _Shown(sketch, boxes, loops)
+    written, shown = len(flow.graph.stages), _Shown.of(plan, expand)
     return "\n".join(
         [
             f"Flow {plan.name!r} on {counted(workers, 'worker')}",
@@ -62,7 +59,7 @@ def explain(flow: Dataflow, workers: int = 2, *, expand: Expand = False) -> str:
             *_steps(plan, written, shown),
             "",
             "Vertices: each worker hosts one instance; below each, its input channels",
-            *_vertices(plan, shown),
+            *_vertex_lines(plan, shown),
             "",
             "Rounds",
             *(_INDENT + line for line in _rounds(plan, shown)),
@@ -70,6 +67,25 @@ def explain(flow: Dataflow, workers: int = 2, *, expand: Expand = False) -> str:
             *(_INDENT + line for line in _unnamed(plan)),
         ]
     )
+
+
+def step_plans(plan: Plan) -> dict[str, str]:
+    """How each step runs, as `explain` says it, by the keys of the steps and boxes of a `Sketch`.
+
+    Sources, and steps that only move records, have no text.
+    """
+    plans: dict[str, list[str]] = {}
+    for expand in (False, True):
+        for step, facts, below in _vertices(plan, _Shown.of(plan, expand)):
+            plans[step.key] = [", ".join(facts)] * bool(facts) + below
+    for channel in plan.channels:
+        target = plan.nodes[channel.target].name
+        sender = None if channel.source is None else plan.nodes[channel.source].name
+        where = "in the source's tasks" if sender is None else f"with {sender}"
+        for stage, _ in channel.through:
+            if stage.name != target:
+                plans.setdefault(f"step:{stage.name}", []).append(f"runs {where}, before {target}")
+    return {key: "\n".join(dict.fromkeys(lines)) for key, lines in plans.items()}
 
 
 # -- steps ---------------------------------------------------------------------------------------------------
@@ -83,6 +99,16 @@ class _Shown:
     boxes: Mapping[str, Step]
     #: by loop what stands for its steps, if that hides the loop
     loops: Mapping[str, str]
+
+    @classmethod
+    def of(cls, plan: Plan, expand: Expand) -> _Shown:
+        """With the boxes of all calls that are not opened."""
+        sketch = Sketch.of(plan).folded(expand)
+        boxes = {name: step for step in sketch.steps for name in step.steps}
+        loops = {
+            scope.name: boxes[stage.name].name for stage in plan.stages for scope in stage.scope.path[1:]
+        }
+        return cls(sketch, boxes, loops)
 
     def closed(self, stage: Stage) -> Step | None:
         """The box that hides a stage."""
@@ -165,52 +191,55 @@ def _output(edge: Edge) -> str:
 # -- vertices ------------------------------------------------------------------------------------------------
 
 
-def _vertices(plan: Plan, shown: _Shown) -> Iterator[str]:
+def _vertex_lines(plan: Plan, shown: _Shown) -> Iterator[str]:
+    for step, facts, below in _vertices(plan, shown):
+        label = step.label.partition(":")[0] if step.kind == CALL else step.label
+        yield f"{_INDENT}{step.name}  {', '.join([label, *facts])}"
+        yield from (f"{_INDENT * 2}{line}" for line in below)
+
+
+def _vertices(plan: Plan, shown: _Shown) -> Iterator[tuple[Step, list[str], list[str]]]:
+    """The steps and boxes that receive messages: what is said of each, and of each of its channels."""
     into: dict[int, list[Channel]] = defaultdict(list)
     for channel in plan.channels:
         into[channel.target].append(channel)
+    inside: dict[str, list[Node]] = defaultdict(list)
     nodes = {node.stage: node for node in plan.nodes}
-    vertices = [nodes[stage] for stage in plan.stages if stage in nodes]
-    hidden = set[str]()
-    for node in vertices:
-        if (box := shown.closed(node.stage)) is not None:
-            if box.key not in hidden:
-                hidden.add(box.key)
-                inside = [one for one in vertices if shown.boxes[one.name] is box]
-                yield from _box(
-                    plan, box, inside, [channel for one in inside for channel in into[one.index]], shown
-                )
+    for stage in plan.stages:
+        if stage in nodes:
+            inside[shown.boxes[stage.name].key].append(nodes[stage])
+    for first, *others in inside.values():
+        step = shown.boxes[first.name]
+        if step.kind == CALL:
+            yield step, *_box(plan, [first, *others], into, shown)
             continue
-        yield (
-            f"{_INDENT}{node.name}  {label_of(node.stage)}" + ", waits until a time is complete" * node.waits
-        )
-        yield from (f"{_INDENT * 2}{line}" for line in _declared(plan, node.stage))
-        several = len({channel.input for channel in into[node.index]}) > 1
-        for channel in sorted(into[node.index], key=lambda channel: channel.input):
+        several = len({channel.input for channel in into[first.index]}) > 1
+        below = list(_declared(plan, first.stage))
+        for channel in sorted(into[first.index], key=lambda channel: channel.input):
             at = f" at input {channel.input}" * several
-            way = "; ".join(_way(plan, node, channel, shown))
-            yield f"{_INDENT * 2}from {shown.output(channel.edges[0])}{at}: {way}"
+            way = "; ".join(_way(plan, first, channel, shown))
+            below.append(f"from {shown.output(channel.edges[0])}{at}: {way}")
+        yield step, ["waits until a time is complete"] * first.waits, below
 
 
 def _box(
-    plan: Plan, box: Step, inside: Sequence[Node], channels: Sequence[Channel], shown: _Shown
-) -> Iterator[str]:
+    plan: Plan, inside: Sequence[Node], into: Mapping[int, list[Channel]], shown: _Shown
+) -> tuple[list[str], list[str]]:
     """A call's vertices, and the channels that lead to them from outside."""
     within = {node.index for node in inside}
+    channels = [channel for node in inside for channel in into[node.index]]
     from_outside = [channel for channel in channels if channel.source not in within]
     costs = sum(c.exchange is not None and c.source is not None for c in channels if c not in from_outside)
     waits = sum(node.waits for node in inside)
-    parts = [f"{len(inside)} vert{'ices' if len(inside) > 1 else 'ex'}"]
-    parts += [f"{counted(costs, 'exchange')} between them"] * bool(costs)
+    facts = [f"{len(inside)} vert{'ices' if len(inside) > 1 else 'ex'}"]
+    facts += [f"{counted(costs, 'exchange')} between them"] * bool(costs)
     number = "" if len(inside) == 1 else f"{waits} "
-    parts += [f"{number}wait{'s' * (waits == 1)} until a time is complete"] * bool(waits)
-    yield f"{_INDENT}{box.name}  {box.label.partition(':')[0]}, {', '.join(parts)}"
+    facts += [f"{number}wait{'s' * (waits == 1)} until a time is complete"] * bool(waits)
     lines = dict[str, None]()
     for channel in from_outside:
-        node = plan.nodes[channel.target]
-        way = next(iter(_way(plan, node, channel, shown)))
-        lines[f"{_INDENT * 2}from {shown.output(channel.edges[0])}: {way}"] = None
-    yield from lines
+        way = next(iter(_way(plan, plan.nodes[channel.target], channel, shown)))
+        lines[f"from {shown.output(channel.edges[0])}: {way}"] = None
+    return facts, list(lines)
 
 
 def _declared(plan: Plan, stage: Stage) -> Iterator[str]:

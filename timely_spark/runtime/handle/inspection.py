@@ -154,7 +154,10 @@ class Round:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """The flow as described in the checkpoint, with its plan's summary (`outline`) and a `sketch`."""
+        """The flow as described in the checkpoint, with its plan's summary (`outline`) and a `sketch`.
+
+        `plans` has by the key of a step in the sketch, or of a box, how it runs.
+        """
         return self.log.flow(self.manifest)
 
     @cached_property

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -144,6 +145,9 @@ class Page:
         number = "none yet" if manifest.batch < 0 else str(manifest.batch)
         facts["batch"] = f"{number}, {counted(manifest.rounds, 'round')}"
         facts["workers"] = str(status.workers)
+        if started := status.owner.get("started"):
+            ago = self.now - datetime.fromisoformat(started).timestamp()
+            facts["started"] = f"{seconds_text(ago)} ago"
         spark = str(status.owner.get("page"))
         if status.running is not False and spark.startswith(("http://", "https://")):
             facts["Spark's page"] = f'<a href="{escaped(spark)}" rel="noreferrer">open</a>'
@@ -290,6 +294,7 @@ class Page:
         spent, manifest = self.history.spent(), self.status.after.manifest
         took = sum(spent.get(name, 0.0) for name in step.steps)
         names = {one.key: one.name for one in self.sketch.steps}
+        plan = self.status.after.description.get("plans", {}).get(step.key)
         facts = {
             "is": step.label,
             "line": step.where,
@@ -302,6 +307,7 @@ class Page:
                 ]
             )
             or "an input",
+            **({"plan": plan} if plan else {}),
             "state": bytes_text(sum(manifest.state_bytes.get(name, 0) for name in step.steps)),
             "time": f"{seconds_text(took)} in the last batches" if took else "none in the last batches",
         }
