@@ -125,7 +125,7 @@ WHEN_IT_IS_BUILT: dict[str, tuple[Make, str]] = {
         lambda of: of.input(pa.schema([("age", pa.month_day_nano_interval())])).distinct(),
         r"distinct.*compares columns without equality \['age'\]",
     ),
-    "times of another kind": (other_times, "collection.*'paper'.*times of its own kind"),
+    "times of another kind": (other_times, "collection: flow 'paper' has times of its own kind"),
 }  # fmt: skip
 
 
@@ -155,6 +155,7 @@ WHEN_IT_RUNS: dict[str, tuple[Callable[[Of], Of], str]] = {
     "a threshold of one": (lambda x: x.threshold(lambda _: 1), r"shape \(\) for 1 counts"),
     "a threshold of fractions": (lambda x: x.threshold(lambda counts: counts / 2), "float64"),
     "a threshold of text": (lambda x: x.threshold(lambda counts: ["a"] * len(counts)), "<U1"),
+    "a threshold that writes": (lambda x: x.threshold(lambda counts: counts.clip(0, 1, out=counts)), "read-only"),
     "a negative iteration": (lambda x: x.enter_at(x.scope.inner(), pc.field("w")).leave(), "negative"),
     "no iteration": (lambda x: x.enter_at(x.scope.inner(), pc.field("none")).leave(), "iteration is null"),
 }  # fmt: skip

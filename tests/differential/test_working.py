@@ -61,6 +61,7 @@ def test_rows_are_numbered_in_the_order_of_their_first_occurrence_also_if_hashes
 
 def test_the_rows_of_a_key_are_those_that_came_last() -> None:
     stored, last, draw = RowsByKey(), dict[int, list[int]](), np.random.default_rng(0)
+    assert stored.of(np.array([7])) == []
     for n in (40, 0, FEW, 3 * FEW, 40, 3 * FEW, *[FEW] * 9):
         keys = draw.permutation(np.flatnonzero(draw.random(99) < 0.5))
         which, values = np.sort(draw.integers(len(keys), size=n)), draw.integers(1000, size=n)
@@ -68,6 +69,7 @@ def test_the_rows_of_a_key_are_those_that_came_last() -> None:
         last |= {key: values[which == at].tolist() for at, key in enumerate(keys.tolist())}
         at, rows = stored.of(present := np.array(sorted(last)))
         assert [rows[at == key].tolist() for key in range(len(present))] == [last[key] for key in present]
+    assert stored.of(np.zeros(0, np.int64)) == []
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(-5, 5), st.integers(-2, 3)), min_size=1, max_size=40)

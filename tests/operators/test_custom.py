@@ -335,6 +335,32 @@ def _doubling() -> Callable[[pa.Table], pa.Table]:
     return doubled
 
 
+class ReusingBatches(ts.authors.Stateless):
+    """Doubles numbers where they are sent, always in the same array."""
+
+    def __init__(self) -> None:
+        self.doubled = _doubling()
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        return (self.doubled(batch),)
+
+
+class ReusingBefore(ts.Vertex):
+    """Gets numbers that are doubled where they are sent, always in the same array."""
+
+    def __init__(self) -> None:
+        self.doubled = _doubling()
+
+    def before_exchange(self, edge: int, batch: pa.Table) -> pa.Table:
+        return self.doubled(batch)
+
+    def on_recv(self, edge: int, time: Any, batch: pa.Table) -> None:
+        self.send_by(0, time, batch)
+
+    def checkpoint(self) -> dict[str, Any]:
+        return {}
+
+
 def _of_time() -> Callable[[Any, pa.Table], pa.Table]:
     doubled = _doubling()
     return lambda _, batch: doubled(batch)
@@ -348,6 +374,8 @@ def _of_columns(name: str) -> str:
 
 REUSING: dict[str, Callable[[ts.Dataflow, ts.Stream], ts.Stream]] = {
     "vertex": lambda flow, x: flow.vertex(Reusing(), x, "n long"),
+    "per batch": lambda flow, x: flow.vertex(ReusingBatches(), x, "n long"),
+    "before exchange": lambda flow, x: flow.vertex(ReusingBefore(), x, "n long"),
     "unary": lambda _, x: x.unary(_of_time(), "n long"),
     "unary_notify": lambda _, x: x.unary_notify(_of_time(), "n long"),
     "map_batches": lambda _, x: x.map_batches(_doubling(), "n long"),

@@ -153,6 +153,40 @@ def test_a_batch_that_was_committed_a_moment_too_late_counts(log: RoundLog) -> N
     assert after.read(3) == manifest(3)
 
 
+def test_a_manifest_that_was_removed_and_is_written_again_too_late_does_not_count(log: RoundLog) -> None:
+    written(log, 6)
+    spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
+
+    after = restarted(log)
+    log.write(manifest(5, header="late"), ROWS)
+    spark_ran(log, offsets=[4, 5], commits=[3, 4, 5])
+
+    assert after.read(5) is None
+
+
+def test_a_manifest_before_those_that_are_needed_is_removed(log: RoundLog) -> None:
+    """A run that has lost the checkpoint may write one long after; the next one was removed."""
+    for batch in (2, 5, 6, 7):
+        log.write(manifest(batch, kept_from=5), ROWS)
+    spark_ran(log, offsets=[*range(8)], commits=[*range(8)])
+
+    assert restarted(log).newest() == 7
+    assert log.files.numbers("rounds/0") == [5, 6, 7]
+
+
+@pytest.mark.parametrize(("commits", "left"), [([0, 1, 2], [3, 4]), ([0, 1, 2, 3], [3])])
+def test_the_ends_of_batches_that_will_not_run_again_are_removed(
+    log: RoundLog, commits: list[int], left: list[int]
+) -> None:
+    """Only a micro-batch that runs again has begun a batch without a manifest."""
+    written(log, 4, resident=True)
+    for batch in (3, 4, 5):
+        log.begin(batch, {})
+    spark_ran(log, offsets=[0, 1, 2, 3], commits=commits)
+
+    assert restarted(log).files.numbers("epochs") == left
+
+
 def test_a_run_that_was_given_up_and_wakes_up_disturbs_nobody(log: RoundLog) -> None:
     written(log, 4)
     spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
@@ -221,6 +255,10 @@ def test_old_manifests_and_outputs_go(log: RoundLog) -> None:
     assert log.files.numbers("rounds/0") == []
     assert log.files.names("outputs") == [f"outputs/1-{batch}-2.arrow" for batch in kept]
     assert log.files.names("terms") == ["terms/0.json", "terms/1.json"]
+    assert Path(log.files.path("rounds/0")).exists()
+    spark_ran(log, offsets=list(range(15, 30)), commits=list(range(15, 30)))
+    restarted(log)
+    assert not Path(log.files.path("rounds/0")).exists()
 
 
 def test_what_was_written_lately_is_kept(log: RoundLog) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -105,6 +106,18 @@ WRONG: dict[str, tuple[Callable[[pa.Table], Any], str]] = {
     "nothing": (lambda batch: None, "combine's result: records do not fit the schema"),
     "an exception": (fails, r"in combine \(.*test_combining.py:\d+\), with \{'k': .*KeyError: 'gone'"),
 }
+
+
+def test_combine_may_write_to_its_array_again() -> None:
+    array = np.zeros(20, np.int64)
+
+    def summed_in_place(batch: pa.Table) -> pa.Table:
+        sums = summed(batch)
+        array[: len(sums)] = sums["v"].to_numpy()
+        return sums.set_column(1, "v", pa.array(array[: len(sums)]))
+
+    out = run(flow(summed_in_place, from_a_vertex=True), INPUTS, workers=3)["out"].rows()
+    assert out == {0: [(k, sum(range(k, 20, 5))) for k in range(5)], 1: [(7, 1)]}
 
 
 @pytest.mark.parametrize("from_a_vertex", [False, True])

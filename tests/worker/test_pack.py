@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import VertexError
 from timely_spark.state.arrow import from_bytes
 from timely_spark.worker import pack, pack_input, wire
@@ -108,3 +110,46 @@ def test_a_combine_that_fails_names_its_step() -> None:
 
     with pytest.raises(VertexError, match=r"broken.*ValueError: no"):
         exchanged(broken, records(100, KEYS))
+
+
+RESULTS: dict[str, tuple[Callable[[pa.Table], Any], str]] = {
+    "a table": (lambda batch: batch, "apply returns a Table; it has outputs: 1"),
+    "two tables": (lambda batch: (batch, batch), "apply returns a tuple of 2; it has outputs: 1"),
+    "nothing": (lambda batch: None, "apply returns None; it has outputs: 1"),
+    "other columns": (lambda batch: (batch.rename_columns(["m"]),), "apply's result: .*n"),
+    "another type": (
+        lambda batch: (pa.table({"n": ["a"] * len(batch)}),),
+        "apply's result: .*n.*string.*int64",
+    ),
+}
+
+
+@pytest.mark.parametrize("at_the_source", [False, True])
+@pytest.mark.parametrize("case", RESULTS)
+def test_what_a_users_vertex_makes_of_a_batch_is_checked(case: str, *, at_the_source: bool) -> None:
+    result, message = RESULTS[case]
+    wrong = type("Wrong", (ts.authors.Stateless,), {"apply": lambda _, batch: result(batch)})
+    flow = ts.Dataflow("wrong")
+    x: Any = flow.input("x", "n long")
+    x = x if at_the_source else x.distinct()
+    flow.vertex(wrong(), x, "n long", name="wrong").capture("out")
+    with pytest.raises(VertexError, match=rf"(?s)^step 'wrong' \(.*{message}.*\nHint: "):
+        ts.testing.run(flow, {"x": [[1, 2]]})
+
+
+def test_a_users_vertex_may_get_and_return_the_columns_that_are_needed() -> None:
+    class Positive(ts.authors.Stateless):
+        def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+            return (batch.filter(pc.field("n") > 0),)
+
+        def reads(self, columns: Any, schema: pa.Schema) -> set[str]:
+            return {*columns, "n"}
+
+    flow = ts.Dataflow("positive")
+    x = flow.source("x", "n long, m long, note string")
+    flow.vertex(Positive(), x, x.schema).select("m").capture("out")
+    plan = flow.compile(workers=2)
+    assert needed(plan, "x").columns == ("n", "m")
+    table = pa.table({"n": [1, -1], "m": [5, 6]})
+    rows = wire.read(pack(plan, "x", table, shard=0), InputBatch)
+    assert [from_bytes(batch.payload).to_pylist() for _, batch in rows] == [[{"m": 5}]]

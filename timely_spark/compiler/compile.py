@@ -18,9 +18,20 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.compiler.plan import Channel, Node, Plan, PlanInput, Through
-from timely_spark.errors import CycleError, CyclicTime, GraphError
-from timely_spark.graph import Edge, Forward, Kind, LogicalGraph, LoopContext, Partition, Stage, Stateless
+from timely_spark.errors import CycleError, CyclicTime, GraphError, SchemaError
+from timely_spark.graph import (
+    Edge,
+    Forward,
+    Kind,
+    LogicalGraph,
+    LoopContext,
+    Partition,
+    Stage,
+    Stateless,
+    as_table,
+)
 from timely_spark.graph.stage import closure, edges_into
+from timely_spark.graph.suggest import a_type
 from timely_spark.progress import Arc as Path
 from timely_spark.progress import Reachability
 from timely_spark.times import PathSummary
@@ -29,12 +40,18 @@ from timely_spark.times import PathSummary
 class BeforeExchange(Stateless):
     """A vertex's `before_exchange` of one input, as a per-batch stage of the channels to that input."""
 
-    def __init__(self, function: Callable[[int, pa.Table], pa.Table], edge: int) -> None:
-        self.function, self.edge = function, edge
+    def __init__(self, function: Callable[[int, pa.Table], pa.Table], edge: int, *, by_user: bool) -> None:
+        self.function, self.edge, self.by_user = function, edge, by_user
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The batch that the vertex receives."""
-        return (self.function(self.edge, batch),)
+        """The batch that the vertex receives; a user's one is copied, as what he sends is."""
+        result = self.function(self.edge, batch)
+        if not self.by_user:
+            return (result,)
+        if not isinstance(result, pa.Table):
+            msg = f"before_exchange returns {a_type(result)}, not a table"
+            raise SchemaError(msg, hint="return an Arrow table.")
+        return (as_table(result, result.schema),)
 
 
 #: a stage with several readers and more routes to it than this may become a vertex
@@ -318,7 +335,8 @@ class _Compiler:
         if stage.vertex is None or stage.vertex.before_exchange is None:
             return None
         if (stage, edge) not in self.before_exchange:
-            vertex = BeforeExchange(stage.vertex.before_exchange, edge)
+            by_user = stage.vertex.sends_for_user
+            vertex = BeforeExchange(stage.vertex.before_exchange, edge, by_user=by_user)
             self.before_exchange[stage, edge] = replace(stage, vertex=vertex)
         return self.before_exchange[stage, edge]
 

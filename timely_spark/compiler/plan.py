@@ -75,14 +75,9 @@ class Node:
     ports: tuple[tuple[int, int], ...] = ()
     #: the stage's name: to put it together takes a while, and each call of the vertex asks for it
     name: str = field(init=False)
-    #: whether the vertex is the user's, or calls a function of the user's and sends what that returns
-    by_user: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.stage.name)
-        kind = type(self.template)
-        own = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
-        object.__setattr__(self, "by_user", not own or kind.sends_for_user)
 
     @property
     def arrives(self) -> int:

@@ -357,7 +357,9 @@ class Threshold(Logic):
         return [each[counts != 0] for each in (*rows[:-1], counts)], values
 
     def _counts(self, multiplicities: Longs) -> Longs:
-        counts = np.asarray(self.function(multiplicities))
+        read_only = multiplicities.view()
+        read_only.flags.writeable = False  # it may be the array of a trace
+        counts = np.asarray(self.function(read_only))
         if counts.shape != multiplicities.shape or counts.dtype.kind not in "biu":
             msg = f"the function gave {counts.dtype} of shape {counts.shape} for {len(multiplicities)} counts"
             hint = "compute integers with the array, as in lambda counts: counts > 1."

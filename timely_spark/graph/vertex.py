@@ -197,8 +197,10 @@ class Vertex:
     """Whether what the vertex sends depends on no record of an earlier epoch. Such a step may be added at a
     restart; another one would start without the past, and is refused."""
 
-    sends_for_user: ClassVar[bool] = False
-    """Whether it sends what a function of the user's returns, as that returns it."""
+    sends_for_user: bool = False
+    """Whether it is the user's, or sends what a function of the user's returns, as that returns it.
+
+    These records are checked, and copied: the user may write to his arrays again."""
 
     keeps_signs: ClassVar[bool] = False
     """Whether the signs of retractions, a column of an input, leave with its records, as from a join."""
@@ -232,6 +234,7 @@ class Vertex:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        cls.sends_for_user |= cls.__module__.partition(".")[0] != __name__.partition(".")[0]
         reason: object = cls.pickles
         if not isinstance(reason, str):
             msg = f"vertex {cls.__name__}: pickles={reason!r} is not a reason"

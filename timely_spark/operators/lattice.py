@@ -235,7 +235,8 @@ def _merged(monotone: Monotone, left: Any, right: Any) -> pa.Array:
     left, right = flat(left), flat(right)
     assert monotone.merge is not None
     merged = monotone.merge(left, right)
-    merged = flat(merged) if isinstance(merged, pa.ChunkedArray) else pa.array(merged)
+    # a copy, because the function may write to its array again
+    merged = pa.concat_arrays([flat(merged) if isinstance(merged, pa.ChunkedArray) else pa.array(merged)])
     if len(merged) != len(left) or merged.null_count:
         msg = f"merge returned {len(merged)} values, {merged.null_count} of them null, for {len(left)} pairs"
         raise SchemaError(

@@ -33,8 +33,10 @@ def combined(plan: Plan, channel: Channel, table: pa.Table) -> pa.Table:
     if combine is None:
         return table
     try:
-        result = _fitting(combine(channel.input, table), table.schema)
-        if plan.checks_laws and channel.exchange is not None and node.by_user:
+        result, by_user = combine(channel.input, table), node.template.sends_for_user
+        if by_user or not isinstance(result, pa.Table) or result.schema != table.schema:
+            result = _fitting(result, table.schema)
+        if plan.checks_laws and channel.exchange is not None and by_user:
             _check_law(combine, channel.input, table, result, channel.exchange)
     except RAISED as error:
         raise VertexError.from_exception(node.name, node.stage.where, error, rows=excerpt(table)) from error
@@ -42,12 +44,9 @@ def combined(plan: Plan, channel: Channel, table: pa.Table) -> pa.Table:
 
 
 def _fitting(result: Any, schema: pa.Schema) -> pa.Table:
-    if isinstance(result, pa.Table):
-        if result.schema == schema:
-            return result
-        if result.schema.names != schema.names:
-            msg = f"combine returns ({describe(result.schema)}) of records ({describe(schema)})"
-            raise SchemaError(msg, hint="return the columns of the records, in their order.")
+    if isinstance(result, pa.Table) and result.schema.names != schema.names:
+        msg = f"combine returns ({describe(result.schema)}) of records ({describe(schema)})"
+        raise SchemaError(msg, hint="return the columns of the records, in their order.")
     return as_table(result, schema, of="combine's result", projected=True)
 
 

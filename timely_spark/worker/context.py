@@ -125,7 +125,7 @@ class CallContext:
         if node.ports:
             self._check_summaries(edge, time)
         declared = node.stage.outputs[edge]
-        if node.by_user or not isinstance(batch, pa.Table) or batch.schema != declared:
+        if node.template.sends_for_user or not isinstance(batch, pa.Table) or batch.schema != declared:
             batch = _fit(node, batch, declared)
         if not batch.num_rows:
             return

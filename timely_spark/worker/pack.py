@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Channel, Plan, PlanInput
 from timely_spark.errors import RAISED, SchemaError, VertexError, excerpt, row_texts
-from timely_spark.graph import Partition, Stage, Stateless
+from timely_spark.graph import Partition, Stage, Stateless, as_table
+from timely_spark.graph.suggest import a_type
 from timely_spark.state.arrow import to_bytes
 from timely_spark.state.exchange import partitioned
 from timely_spark.worker import wire
@@ -228,17 +229,40 @@ def apply_stage(stage: Stage, batch: pa.Table, *, twice: bool = False) -> tuple[
     vertex = stage.vertex
     assert isinstance(vertex, Stateless)
     try:
-        results = vertex.apply(batch)
+        results = _applied(stage, vertex, batch)
         if twice and DIFF in batch.schema.names and batch.num_rows <= _COMPARED and _calls(vertex):
-            _check_same(results, vertex.apply(batch))
+            _check_same(results, _applied(stage, vertex, batch))
     except RAISED as error:
         raise VertexError.from_exception(stage.name, stage.where, error, rows=excerpt(batch)) from error
     return results
 
 
+def _applied(stage: Stage, vertex: Stateless, batch: pa.Table) -> tuple[pa.Table, ...]:
+    """What the vertex makes of a batch: of a user's vertex checked and copied, as what it sends is."""
+    results: Any = vertex.apply(batch)
+    if not vertex.sends_for_user:
+        return tuple(results)
+    if not isinstance(results, tuple | list) or len(results) != len(stage.outputs):
+        count = f" of {len(results)}" if isinstance(results, tuple | list) else ""
+        msg = f"apply returns {a_type(results)}{count}; it has outputs: {len(stage.outputs)}"
+        raise SchemaError(msg, hint="return a tuple with a table for each output.")
+    return tuple(
+        as_table(one, _declared(vertex, schema, one), of="apply's result", projected=True)
+        for one, schema in zip(results, stage.outputs, strict=True)
+    )
+
+
+def _declared(vertex: Stateless, schema: pa.Schema, result: Any) -> pa.Schema:
+    """The columns of a result: where `reads` says what is needed, a source may have read fewer than all."""
+    if type(vertex).reads is Stateless.reads or not isinstance(result, pa.Table):
+        return schema
+    return pa.schema([field for field in schema if field.name in result.column_names])
+
+
 def _calls(vertex: Stateless) -> bool:
     """Whether a function of Python's is applied, not expressions alone."""
-    return any(callable(value) and not isinstance(value, pc.Expression) for value in vars(vertex).values())
+    functions = (value for value in vars(vertex).values() if not isinstance(value, pc.Expression))
+    return vertex.sends_for_user or any(map(callable, functions))
 
 
 def _check_same(results: tuple[pa.Table, ...], again: tuple[pa.Table, ...]) -> None:

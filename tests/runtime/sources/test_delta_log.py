@@ -112,6 +112,17 @@ def test_changes_are_those_of_the_feed_or_else_of_whole_files(table: Table) -> N
         table.log().files(1)
 
 
+def test_a_removal_that_does_not_say_its_partition_takes_back_the_rows_as_they_were(table: Table) -> None:
+    table.commit(*BEGIN, {"add": table.file("a", [1], "2024-01-02")}, {"add": table.file("b", [2])})
+    table.commit({"remove": {"path": "a", "dataChange": True}}, {"remove": {"path": "b", "partitionValues": None}})
+    table.commit({"remove": {"path": "a"}})
+
+    log = table.log(changes=True)
+    assert days(table.rows(log.files(1), changes=True)) == [(1, "2024-01-02", -1), (2, None, -1)]
+    with pytest.raises(BadFile, match=r"(?s)version 2 of .* removes a, which is not in it.*Hint"):
+        log.files(2)
+
+
 def modified(table: Table, *seconds: float) -> None:
     for version, at in enumerate(seconds):
         os.utime(table.folder / "_delta_log" / f"{version:020}.json", (at, at))

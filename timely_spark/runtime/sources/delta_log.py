@@ -47,6 +47,8 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet"
 
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=timezone.utc), timedelta(milliseconds=1)
 
+#: What an action that removes a file may lack.
+_OPTIONAL = ("size", "partitionValues")
 _VECTORS, _OUTSIDE = "has deletion vectors", "has files outside of its folder"
 
 Action = dict[str, Any]
@@ -129,9 +131,20 @@ class DeltaLog:
             hint = "read its changes: delta(..., changes=True).collection(diff='diff')"
             raise self.folder.error(msg, f"{hint}{self.folder.or_without(self.commit(version))}.")
         return [
-            *(self._file(action, "-1") for action in removed),
+            *(self._file(action, "-1") for action in self._whole(removed, version)),
             *(self._file(action, "1") for action in added),
         ]
+
+    def _whole(self, removed: list[Action], version: int) -> list[Action]:
+        """Removals with the size and the values of their partition, which are optional there."""
+        if all(action.get(name) is not None for action in removed for name in _OPTIONAL):
+            return removed
+        before, _ = self._state(version - 1)
+        unknown = [action["path"] for action in removed if action["path"] not in before]
+        if unknown:
+            msg = f"version {version} of {self.folder.path} removes {unknown[0]}, which is not in it"
+            raise self.folder.error(msg, "start from the newest version, with a new checkpoint.")
+        return [action | {name: before[action["path"]][name] for name in _OPTIONAL} for action in removed]
 
     def _check_columns(self, columns: pa.Schema, expected: pa.Schema, version: int) -> None:
         """Check that columns that are read are neither dropped nor changed; others may be added."""
@@ -242,7 +255,7 @@ class DeltaLog:
     def _file(self, action: Action, diff: str | None = None) -> File:
         if action.get("deletionVector"):
             raise self._unsupported(_VECTORS)
-        system, top = self.folder.place
+        top = self.folder.place[1]
         path = unquote(action["path"])
         if "://" in path or path.startswith("/"):
             raise self._unsupported(_OUTSIDE)
@@ -250,12 +263,7 @@ class DeltaLog:
         values = tuple((name, text or None) for name, text in values)  # an empty text is null
         if self.changes and diff is not None:
             values += ((DIFF, diff),)
-        size = action.get("size")
-        path = f"{top}/{path}"
-        if size is None:  # of a removed file it is optional
-            with self.folder.reading(path):
-                size = system.get_file_info(path).size or 1
-        return File(action.get("modificationTime") or 0, path, size, values)
+        return File(action.get("modificationTime") or 0, f"{top}/{path}", action["size"], values)
 
     def _check(self, actions: list[Action], version: int) -> None:
         """Check that the files alone say what is in the table."""

@@ -362,8 +362,7 @@ class RoundLog:
 
     def _check_gaps(self, first: int, last: int) -> None:
         """Check that no manifest is missing between others: manifests are removed in order."""
-        existing = [batch for batch in self._earlier if first <= batch <= last]
-        for batch in range(min(existing), last):
+        for batch in range(min(batch for batch in self._earlier if first <= batch), last):
             if batch not in self._earlier:
                 raise LogDamaged.no_manifest(self.files.root, batch)
 
@@ -376,7 +375,6 @@ class RoundLog:
         that has lost the checkpoint does not count.
         """
         if (chosen := self.chosen()) is None:
-            self.first = FIRST
             return None
         manifest, rows = chosen
         terms = {
