@@ -155,7 +155,7 @@ WHEN_IT_RUNS: dict[str, tuple[Callable[[Of], Of], str]] = {
     "a threshold of one": (lambda x: x.threshold(lambda _: 1), r"shape \(\) for 1 counts"),
     "a threshold of fractions": (lambda x: x.threshold(lambda counts: counts / 2), "float64"),
     "a threshold of text": (lambda x: x.threshold(lambda counts: ["a"] * len(counts)), "<U1"),
-    "a threshold that writes": (lambda x: x.threshold(lambda counts: counts.clip(0, 1, out=counts)), "read-only"),
+    "a threshold that writes": (lambda x: x.threshold(lambda c: c.clip(0, 1, out=c)), "read-only"),
     "a negative iteration": (lambda x: x.enter_at(x.scope.inner(), pc.field("w")).leave(), "negative"),
     "no iteration": (lambda x: x.enter_at(x.scope.inner(), pc.field("none")).leave(), "iteration is null"),
 }  # fmt: skip

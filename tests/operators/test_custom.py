@@ -375,7 +375,7 @@ def _of_columns(name: str) -> str:
 REUSING: dict[str, Callable[[ts.Dataflow, ts.Stream], ts.Stream]] = {
     "vertex": lambda flow, x: flow.vertex(Reusing(), x, "n long"),
     "per batch": lambda flow, x: flow.vertex(ReusingBatches(), x, "n long"),
-    "before exchange": lambda flow, x: flow.vertex(ReusingBefore(), x, "n long"),
+    "before exchange": lambda flow, x: flow.vertex(ReusingBefore(), x, "n long", by=[]),
     "unary": lambda _, x: x.unary(_of_time(), "n long"),
     "unary_notify": lambda _, x: x.unary_notify(_of_time(), "n long"),
     "map_batches": lambda _, x: x.map_batches(_doubling(), "n long"),
@@ -392,7 +392,7 @@ def test_a_function_may_write_to_the_array_again_that_it_has_returned(way: str) 
     flow = ts.Dataflow("reusing")
     numbers = flow.input("x", "n long", epochs="manual").distinct()
     REUSING[way](flow, numbers).capture("out")
-    simulation = Simulation(flow)
+    simulation = Simulation(flow, workers=2)
     for n in range(5):
         simulation.send("x", [n], epoch=n)
     simulation.advance_to("x", 5)

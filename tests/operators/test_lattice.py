@@ -365,3 +365,16 @@ def test_a_type_without_an_order_is_refused_when_the_graph_is_built() -> None:
     x = ts.Dataflow("x").input("x", "k string, v map<string, long>")
     with pytest.raises(SchemaError, match=r"(?s)merge: column 'v' of type map.*Hint: give merge="):
         x.merge("v", keys="k")
+
+
+def test_a_merge_that_writes_to_its_array_again_is_checked_all_the_same() -> None:
+    array = np.zeros(100, np.int64)
+
+    def first(left: pa.Array, right: pa.Array) -> pa.Array:
+        array[: len(left)] = left.to_numpy()
+        return pa.array(array[: len(left)])
+
+    flow = ts.Dataflow("first")
+    flow.input("x", "k long, n long").merge("n", first, keys="k").capture("out")
+    with pytest.raises(VertexError, match="merge is not commutative"):
+        run(flow, {"x": [[(1, 5), (1, 7)]]})

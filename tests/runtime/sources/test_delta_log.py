@@ -114,7 +114,9 @@ def test_changes_are_those_of_the_feed_or_else_of_whole_files(table: Table) -> N
 
 def test_a_removal_that_does_not_say_its_partition_takes_back_the_rows_as_they_were(table: Table) -> None:
     table.commit(*BEGIN, {"add": table.file("a", [1], "2024-01-02")}, {"add": table.file("b", [2])})
-    table.commit({"remove": {"path": "a", "dataChange": True}}, {"remove": {"path": "b", "partitionValues": None}})
+    table.commit(
+        {"remove": {"path": "a", "dataChange": True}}, {"remove": {"path": "b", "partitionValues": None}}
+    )
     table.commit({"remove": {"path": "a"}})
 
     log = table.log(changes=True)
