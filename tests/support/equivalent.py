@@ -13,6 +13,9 @@ EQUIVALENT = {
     "differential/trace.py::consolidation.compact::change a number::1": (
         "what all readers have counts as one, whatever its number"
     ),
+    "differential/working.py::RowsByKey.of::forget the first condition::1": (
+        "without columns no key has rows, more slowly"
+    ),
     "graphs/components.py::_trimmed.trim::turn a truth::1": "nodes that are distinct are counted once more",
     "graphs/forest.py::Forest._with_edge::forget the first condition::1": (
         "what follows finds nothing for no nodes, more slowly"

@@ -141,7 +141,7 @@ class RowsByKey:
 
     def of(self, keys: Indices) -> Rows:
         """The rows of some keys; the first column is the position of the key in `keys`, ascending."""
-        if not len(keys):
+        if not self._columns or not len(keys):
             return []
         self._grow(int(keys.max()) + 1)
         sizes = self._size[keys]

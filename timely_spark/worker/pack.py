@@ -229,19 +229,19 @@ def apply_stage(stage: Stage, batch: pa.Table, *, twice: bool = False) -> tuple[
     vertex = stage.vertex
     assert isinstance(vertex, Stateless)
     try:
-        results = _applied(stage, vertex, batch)
+        results = vertex.apply(batch)
+        if vertex.sends_for_user:
+            results = _checked(stage, vertex, results)
         if twice and DIFF in batch.schema.names and batch.num_rows <= _COMPARED and _calls(vertex):
-            _check_same(results, _applied(stage, vertex, batch))
+            again = vertex.apply(batch)
+            _check_same(results, _checked(stage, vertex, again) if vertex.sends_for_user else again)
     except RAISED as error:
         raise VertexError.from_exception(stage.name, stage.where, error, rows=excerpt(batch)) from error
     return results
 
 
-def _applied(stage: Stage, vertex: Stateless, batch: pa.Table) -> tuple[pa.Table, ...]:
-    """What the vertex makes of a batch: of a user's vertex checked and copied, as what it sends is."""
-    results: Any = vertex.apply(batch)
-    if not vertex.sends_for_user:
-        return tuple(results)
+def _checked(stage: Stage, vertex: Stateless, results: Any) -> tuple[pa.Table, ...]:
+    """What a user's vertex makes of a batch, checked and copied as what it sends is."""
     if not isinstance(results, tuple | list) or len(results) != len(stage.outputs):
         count = f" of {len(results)}" if isinstance(results, tuple | list) else ""
         msg = f"apply returns {a_type(results)}{count}; it has outputs: {len(stage.outputs)}"
@@ -261,8 +261,9 @@ def _declared(vertex: Stateless, schema: pa.Schema, result: Any) -> pa.Schema:
 
 def _calls(vertex: Stateless) -> bool:
     """Whether a function of Python's is applied, not expressions alone."""
-    functions = (value for value in vars(vertex).values() if not isinstance(value, pc.Expression))
-    return vertex.sends_for_user or any(map(callable, functions))
+    return vertex.sends_for_user or any(
+        callable(value) and not isinstance(value, pc.Expression) for value in vars(vertex).values()
+    )
 
 
 def _check_same(results: tuple[pa.Table, ...], again: tuple[pa.Table, ...]) -> None:
