@@ -969,3 +969,35 @@ SELECT ntile() OVER (ORDER BY a) FROM u
 1
 1
 1
+
+-- of a chain of UNION the first two sides have a common type first, then these and the third
+
+SELECT CAST(0.5 AS decimal(38, 38)) AS x UNION ALL SELECT CAST(1 AS decimal(38, 0)) UNION ALL SELECT CAST(0.25 AS double)
+----
+0.25
+1.0
+1.0
+
+SELECT DATE '2024-01-01' AS x UNION ALL SELECT '2024-01-02 10:00:00' UNION ALL SELECT TIMESTAMP '2024-01-03 11:00:00'
+----
+2024-01-01 00:00:00
+2024-01-02 00:00:00
+2024-01-03 11:00:00
+
+-- texts of intervals, of which sqlglot reads the first number and its unit
+
+SELECT TIMESTAMP '2024-01-02 00:00:00' + INTERVAL '- 1 day' AS x, TIMESTAMP '2024-01-02 00:00:00' + INTERVAL '+2 hours' AS y
+----
+2024-01-01 00:00:00 2024-01-02 02:00:00
+
+-- the filter of an aggregate that PIVOT filters, too
+
+SELECT * FROM (SELECT a, b, c FROM t) PIVOT (sum(b) FILTER (WHERE b > 1) AS s, count(*) FILTER (WHERE b > 1) AS n FOR c IN ('x', 'y'))
+----
+1 NULL 0 2 1
+2 3 1 NULL NULL
+NULL NULL NULL NULL NULL
+
+SELECT first(b, true), last(b, true), mode(b, true), approx_percentile(b, 0.5, 10) FROM t
+----
+1 3 1 2

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+import timely_spark as ts
 from tests.support.duck import SEEDS, compare, history
+from timely_spark.errors import SqlError
 
 PLAIN = [
     "SELECT * FROM t",
@@ -79,6 +83,8 @@ JOINS = [
     "SELECT t.a, u.b FROM t LEFT JOIN (u JOIN edges ON u.a = src AND u.b IN (SELECT b FROM t)) ON t.a = u.a",
     "SELECT x, e FROM ((SELECT c, a, b FROM t) UNPIVOT (x FOR k IN (b, a)) AS q LEFT JOIN u ON q.x = u.a)",
     "SELECT s, d FROM ((SELECT c, a, b FROM u) PIVOT (sum(b) FOR c IN ('a')) AS q(k, s) JOIN t ON s = d)",
+    "SELECT t.a, u.b, w FROM t LEFT JOIN u JOIN edges ON u.a = src ON t.a = u.a",
+    "SELECT t.a, u.b, w FROM t FULL JOIN u LEFT JOIN edges ON u.a = src ON t.b = u.b",
     "SELECT x.a, e, w FROM t x, u, edges WHERE u.a = src AND x.b = u.b + w",
     "SELECT x.a, y.b FROM t x, t y, u, edges WHERE x.b < y.b AND u.a = src AND y.a = u.b - w",
     "SELECT t.a, u.b FROM t JOIN u ON (t.a = u.a AND t.b > 0) OR (t.a = u.a AND u.b > 2)",
@@ -280,3 +286,24 @@ def test_a_query_is_at_each_epoch_what_duckdb_answers(queries, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_semi_and_anti_joins_are_duckdbs(seed):
     _check([ours for ours, _ in SEMI], seed, [theirs or ours for ours, theirs in SEMI])
+
+
+DEEP = {
+    "terms": (" + ".join(["a"] * 400), "an expression is too deep, in line 1, column "),
+    "calls": ("abs(" * 100 + "a" + ")" * 100, "this is nested too deeply, in line 1, column 404"),
+    "queries": ("(SELECT " * 300 + "1" + ")" * 300, "this is nested too deeply, in line 1, column "),
+}
+
+
+@pytest.mark.parametrize("what", DEEP)
+def test_what_is_too_deep_is_told_with_its_place(what):
+    expression, problem = DEEP[what]
+    flow = ts.Dataflow("deep")
+    t = flow.input("t", "a int").collection()
+    for call in (lambda text: ts.sql(text, t=t), lambda text: flow.sql(f"CREATE VIEW v AS {text}")):
+        with pytest.raises(
+            SqlError, match=re.escape(problem).replace("404", r"\d+") + r"(?s:.*)Hint: compute"
+        ):
+            call(f"SELECT {expression} AS x FROM t")
+    with pytest.raises(SqlError, match="too deep"):
+        t.select(x=DEEP["terms"][0])

@@ -165,7 +165,7 @@ MINIMUM = """WITH RECURSIVE dist(node, d) AS (
       UNION ALL SELECT e.dst, dist.d + e.w FROM dist JOIN weighed e ON dist.node = e.src) GROUP BY node),
   weighed AS (SELECT src, dst, w + 2 AS w FROM edges WHERE w IS NOT NULL)
 SELECT * FROM dist"""
-KEYED = """WITH RECURSIVE dist(node, d) USING KEY (node, min(d)) AS (
+KEYED = """WITH RECURSIVE dist(node, d) USING KEY (NODE, min(D)) AS (
     SELECT node, 0L FROM roots
     UNION SELECT e.dst, dist.d + e.w + 2 FROM dist JOIN edges e ON dist.node = e.src WHERE e.w IS NOT NULL)
 SELECT * FROM dist"""
@@ -287,6 +287,11 @@ def test_a_limit_ends_the_recursion_or_is_an_error():
                 "UNION SELECT k, v FROM r) SELECT * FROM r"
             ),
             "USING KEY (k) leaves out v",
+            "min(column)",
+        ),
+        (
+            "WITH RECURSIVE r(k, v) USING KEY (k, v, min(V)) AS (SELECT src, dst FROM edges) SELECT * FROM r",
+            "USING KEY (k, v, min(V)) names other columns, or one twice",
             "min(column)",
         ),
     ],

@@ -108,6 +108,7 @@ OWN = {
         "({text} LIKE '%$_')",
         "({text} LIKE {text})",
         "({text} NOT LIKE '%_b%')",
+        "(named_struct('p', {int}, 'q', {text}) = named_struct('p', {int}, 'q', {text}))",
     ],
 }
 #: types of which one may be compared with another
@@ -120,6 +121,13 @@ PLAIN = dict.fromkeys(name for columns in COLUMNS.values() for name, _ in column
 ENDS = ["", " DESC", " NULLS LAST", " DESC NULLS FIRST"]
 #: queries in one flow
 TOGETHER = 6
+#: what is written in one way here, and in another in DuckDB
+TWO_WAYS = re.compile("«([^«»]*)¦([^«»]*)»")
+
+
+def two_ways(text: str, in_duckdb: str) -> str:
+    """A text, with DuckDB's text of the same."""
+    return f"«{text}¦{in_duckdb}»"
 
 
 def alike(kind: str, other: str) -> bool:
@@ -272,6 +280,8 @@ class Grammar:
         if self.of.random() < 0.05:
             return self.turned(alias)
         if self.of.random() < 0.05:
+            return self.timed(alias)
+        if self.of.random() < 0.05:
             kinds = [self.of.choice(["int", "text", "double"]) for _ in range(2)]
             rows = [", ".join(self.of.choice([*LITERALS[one], "NULL"]) for one in kinds) for _ in range(2)]
             rows = [", ".join(self.of.choice(LITERALS[one]) for one in kinds), *rows]
@@ -306,6 +316,26 @@ class Grammar:
         columns = [(f"x{n}", kind) for n, kind in enumerate(kinds)]
         names = ", ".join(name for name, _ in columns)
         return f"{text} AS {alias}({names})", [(f"{alias}.{name}", kind) for name, kind in columns]
+
+    def timed(self, alias: str) -> tuple[str, Columns]:
+        """The rows of windows of time, or of sessions, counted."""
+        inner = self.beside()
+        inner.scope = [*COLUMNS[table := self.of.choice(["t", "u"])]]
+        rows = f"(SELECT {inner.value('stamp', 1)} AS s, a FROM {table}) q WHERE s IS NOT NULL"
+        if self.of.random() < 0.5:
+            begin = two_ways("window(s, '10 minutes').start", "time_bucket(INTERVAL '10 minutes', s)")
+            text = f"SELECT {begin} AS x0, count(*) AS x1, max(a) AS x2 FROM {rows} GROUP BY 1"
+        else:
+            over = "OVER (ORDER BY s)"
+            first = f"CASE WHEN s <= lag(s) {over} + INTERVAL '20 minutes' THEN 0 ELSE 1 END AS m"
+            sessions = f"SELECT s, a, sum(m) {over} AS g FROM (SELECT s, a, {first} FROM {rows})"
+            text = two_ways(
+                "SELECT session_window.start AS x0, count(*) AS x1, max(a) AS x2 "
+                f"FROM {rows} GROUP BY session_window(s, '20 minutes')",
+                f"SELECT min(s) AS x0, count(*) AS x1, max(a) AS x2 FROM ({sessions}) GROUP BY g",
+            )
+        kinds = (("x0", "stamp"), ("x1", "int"), ("x2", "int"))
+        return f"({text}) AS {alias}", [(f"{alias}.{name}", kind) for name, kind in kinds]
 
     def in_parentheses(self) -> tuple[str, Columns]:
         """Two tables joined in parentheses."""
@@ -344,13 +374,15 @@ class Grammar:
 
     def merged(self) -> str:
         """Two or three tables joined by columns of the same names."""
-        names, kinds = self.of.choice([["a"], ["b", "a"], ["a", "c"]]), dict(COLUMNS["t"])
-        tables = self.of.choice([("t", "u"), ("u", "t"), ("t", "u", "t"), ("u", "t", "u")])
+        names, kinds = self.of.choice([["a"], ["b", "a"], ["a", "c"], ["a", "b", "c"]]), dict(COLUMNS["t"])
+        tables = self.of.choice([("t", "u"), ("u", "t"), ("t", "u", "t"), ("u", "t", "u")][: 6 - len(names)])
         sources = [(table, self.alias()) for table in tables]
         self.scope = [(name, kinds[name]) for name in names]
         self.scope += [(f"{alias}.{n}", kind) for table, alias in sources for n, kind in COLUMNS[table]]
-        using = f"USING ({', '.join(names)})"
-        joins = [f"{self.of.choice(JOINS)} {table} AS {alias} {using}" for table, alias in sources[1:]]
+        natural, using = ("NATURAL ", "") if len(names) > 2 else ("", f" USING ({', '.join(names)})")
+        joins = [
+            f"{natural}{self.of.choice(JOINS)} {table} AS {alias}{using}" for table, alias in sources[1:]
+        ]
         return " ".join([" AS ".join(sources[0]), *joins])
 
     def lateral(self) -> str:
@@ -404,14 +436,17 @@ class Grammar:
             keys, draw = "", self.of.random()
             if draw < 0.4:
                 text, kinds = made.beside().query(depth - 1)
-            elif draw < 0.5:  # the least sum of weights to each node
+            elif draw < 0.48:
+                text, kinds, recursive = self.through_each_other(name), ["int", "int"], True
+            elif draw < 0.56:  # the least sum of weights to each node
                 text = "SELECT src, 0 FROM edges WHERE src < 2 UNION "
                 text += f"SELECT dst, x1 + abs(w) FROM {name} JOIN edges ON src = x0 WHERE w < 4"
                 keys, kinds, recursive = " USING KEY (x0, min(x1))", ["int", "int"], True
             else:
                 text, kinds, recursive = made.recursion(name), ["int", "int"], True
             names = [f"x{n}" for n in range(len(kinds))]
-            parts.append(f"{name}({', '.join(names)}){keys} AS ({text})")
+            text = text if text.startswith("«") else f"{name}({', '.join(names)}){keys} AS ({text})"
+            parts.append(text)
             made = replace(made, tables={**made.tables, name: list(zip(names, kinds, strict=True))}, scope=[])
         body, result = made.query(depth - 1)
         body = f"SELECT * FROM ({body})" if body.startswith("WITH") else body
@@ -431,9 +466,32 @@ class Grammar:
         word, end = ("UNION ALL", f" AND {level} < 2") if levels else ("UNION", "")
         more = step.maybe(0.4, f" AND {step.condition(1)}")
         start = f"SELECT src, {'0' if levels else 'dst'} FROM edges"
+        if self.of.random() < 0.1:
+            inner = f"{name}_inner"
+            start = f"SELECT * FROM (WITH RECURSIVE {inner}(x0, x1) AS ({self.recursion(inner)}) "
+            start += f"SELECT x0, {'0' if levels else 'x1'} FROM {inner}) q"
         return (
             f"{start} {word} SELECT {items} FROM {name} AS {alias} JOIN {other} ON {on} WHERE true{end}{more}"
         )
+
+    def through_each_other(self, name: str) -> str:
+        """Two queries that read each other: of DuckDB one, whose rows say of which query they are."""
+        step = replace(self, outer=[], scope=[("src", "int"), ("dst", "int"), ("x1", "int")])
+        (a, b), (x, y) = ((step.column("int"), step.condition(0)) for _ in range(2))
+        start, join = "SELECT src, dst FROM edges WHERE w > 0", "JOIN edges ON x0 = src"
+        ours = (
+            f"{name}(x0, x1) AS ({start} UNION SELECT dst, {a} FROM {name}_too {join} WHERE {b}), "
+            f"{name}_too(x0, x1) AS (SELECT w, src FROM edges "
+            f"UNION SELECT dst, {x} FROM {name} {join} WHERE {y})"
+        )
+        both = "SELECT 1, src, dst FROM edges WHERE w > 0 UNION ALL SELECT 2, w, src FROM edges"
+        step_of_both = f"SELECT 3 - n, dst, CASE n WHEN 2 THEN {a} ELSE {x} END FROM {name}_too {join}"
+        theirs = (
+            f"{name}_too(n, x0, x1) AS (({both}) UNION {step_of_both} "
+            f"WHERE CASE n WHEN 2 THEN {b} ELSE {y} END), "
+            f"{name}(x0, x1) AS (SELECT x0, x1 FROM {name}_too WHERE n = 1)"
+        )
+        return two_ways(ours, theirs)
 
     def starred(self, depth: int) -> tuple[str, list[str]]:
         """All columns of tables that conditions join, in any order."""
@@ -493,12 +551,16 @@ class Grammar:
             call = self.of.choice([*calls, *(f"{one}#" for one in framed)])
             over = f" OVER ({partition}ORDER BY {order}{frame if '#' in call else ''})"
             return call.replace("#", "").replace("@", number) + over
-        order = f"ORDER BY {self.value('int', 1)}{self.of.choice(ENDS)}"
+        ordered, unit = self.value("int", 1), ""
+        if self.of.random() < 0.2:
+            ordered, unit = self.value("date", 1), "INTERVAL '#' DAY"
+        order = f"ORDER BY {ordered}{self.of.choice(ENDS)}"
         if choice.endswith("()"):
             return f"{choice} OVER ({partition}{order})"
         frames = ["1 PRECEDING AND 1 FOLLOWING", "2 PRECEDING AND CURRENT ROW", "1 FOLLOWING AND 3 FOLLOWING",
                   "3 PRECEDING AND 1 PRECEDING", "CURRENT ROW AND UNBOUNDED FOLLOWING"]  # fmt: skip
         frame = self.maybe(0.7, f" RANGE BETWEEN {self.of.choice(frames)}")
+        frame = re.sub(r"\d", lambda number: unit.replace("#", number[0]) or number[0], frame)
         some = self.maybe(0.2, f" FILTER (WHERE {self.condition(0)})")
         return f"{choice}({number}){some} OVER ({partition}{order}{frame})"
 
@@ -514,9 +576,21 @@ class Grammar:
             number = self.value("int", 1)
             calls = {
                 "int": [*counts, f"sum({x})", f"sum(DISTINCT {x})", f"min({x})", f"max({x})", *placed],
+                "text": [
+                    two_ways(
+                        f"string_agg({x}, '-') WITHIN GROUP (ORDER BY {x})",
+                        f"string_agg({x}, '-' ORDER BY {x})",
+                    )
+                ],
                 "bool": [f"bool_and({x})", f"bool_or({x})"],
                 "decimal": [f"sum({x})", f"max({x})"],
-                "double": [f"avg({number})", f"median({number})", f"avg(DISTINCT {number})", f"min({x})"],
+                "double": [
+                    f"avg({number})",
+                    f"median({number})",
+                    f"avg(DISTINCT {number})",
+                    f"min({x})",
+                    f"var_pop({number})",
+                ],
                 "array": [f"percentile({number}, array(0.25, 0.5))", f"max_by({number}, {number}, 2)"],
             }
             return self.of.choice(calls.get(kind, [f"min({x})", f"max({x})", *placed])) + extra
@@ -564,9 +638,12 @@ class Grammar:
         return f"SELECT {', '.join(items)} FROM {source}{where}", [*keys.values(), *kinds]
 
 
-def draw(seed: int) -> str:
-    """The query of a seed."""
-    return Grammar(random.Random(seed)).query()[0]
+def draw(seed: int) -> tuple[str, str]:
+    """The query of a seed; and in DuckDB's words."""
+    ways = [Grammar(random.Random(seed)).query()[0]] * 2
+    while "«" in ways[0]:  # from the inside
+        ways = [TWO_WAYS.sub(rf"\{n}", one) for n, one in enumerate(ways, 1)]
+    return ways[0], in_duckdb(ways[1])
 
 
 #: functions by their names in DuckDB
@@ -604,21 +681,22 @@ def check(seed: int, many: int = TOGETHER, spark: Any = None) -> Counter[str]:
     refused, accepted, views = Counter[str](), [], []
     with warnings.catch_warnings(), connection(contents) as duck:
         warnings.simplefilter("ignore")
-        for query in map(draw, range(seed, seed + many)):
+        for query, theirs in map(draw, range(seed, seed + many)):
             try:
-                duck.execute(in_duckdb(query))
+                duck.execute(theirs)
                 views.append(ts.sql(query, **tables))
-                accepted.append(query)
+                accepted.append((query, theirs))
             except duckdb.Error as error:  # noqa: PERF203 - of each
                 refused[f"DuckDB: {str(error).partition(chr(10))[0]}"] += 1
             except SqlError as error:
                 if (known := REFUSED.search(str(error))) is None:
                     raise
                 refused[known[0]] += 1
-        ours = compare(accepted, changes, oracle=[*map(in_duckdb, accepted)], built=(flow, views), seed=seed)
+        queries, oracle = zip(*accepted, strict=True) if accepted else ((), ())
+        ours = compare(queries, changes, oracle=oracle, built=(flow, views), seed=seed)
     for name, (ddl, rows) in contents.items() if spark else ():
         spark.createDataFrame(rows, ddl).createOrReplaceTempView(name)
-    for query, epochs in zip(accepted, ours, strict=True) if spark else ():
+    for query, epochs in zip(queries, ours, strict=True) if spark else ():
         try:
             theirs = Counter(plain(row) for row in spark.sql(query).collect())
         except AnalysisException as error:  # DuckDB's syntax, or a subquery that Spark has not
@@ -655,7 +733,7 @@ def main() -> int:
     gc.set_threshold(100_000)  # syntax trees have no cycles to collect
     spark = started() if given.spark else None
     if given.seed is not None:
-        print(draw(given.seed))
+        print(draw(given.seed)[0])
         print(dict(check(given.seed, 1, spark)))
         return 0
     first, failed, refused = random.randrange(10**6), 0, Counter[str]()
@@ -667,7 +745,7 @@ def main() -> int:
         for one in range(seed, seed + TOGETHER):
             if isinstance(why := fails(one, 1, session), str):
                 failed += 1
-                print(f"seed {one}\n{draw(one)}\n{why}", flush=True)
+                print(f"seed {one}\n{draw(one)[0]}\n{why}", flush=True)
     print(f"{given.cases} queries from seed {first}, {failed} failed, refused: {dict(refused)}")
     return int(failed > 0)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from timely_spark.queries import calls
 from timely_spark.queries.aggregates import TYPES
-from timely_spark.queries.binder import UNIT, cast_to, column_node, ordering
+from timely_spark.queries.binder import UNIT, cast_to, column_node, ordering, tree_of
 from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.joins import Joins
 from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation, selected
@@ -376,7 +376,7 @@ class Aggregating(Joins):
         """The constants of an aggregate."""
         shown = calls.function_name(one.node)
         constants = (
-            self.binder.constant(value, shown) if isinstance(value, exp.Expression) else value
+            self.binder.constant(value) if isinstance(value, exp.Expression) else value
             for value in one.options
         )
         options = tuple(map(_plain, constants))
@@ -438,14 +438,10 @@ class Aggregating(Joins):
             raise self.binder.refuse(where, f"{shown} of what is not a key", "name one that is in GROUP BY.")
         places = [len(keys) - 1 - keys.index(one) for one in trees or keys]
         bits = [
-            f"shiftleft(shiftright(`{column}`, {shift}) & 1, {len(places) - 1 - n})"
-            for n, shift in enumerate(places)
+            f"shiftleft(shiftright(x, {shift}) & 1, {len(places) - 1 - n})" for n, shift in enumerate(places)
         ]
         kind = "tinyint" if isinstance(node, exp.Grouping) else "bigint"
-        tree = parse.parse_expression(f"CAST({' | '.join(bits) or 0} AS {kind})")
-        for one in tree.find_all(exp.Column):
-            one.meta["resolved"] = True
-        return tree
+        return tree_of(f"CAST({' | '.join(bits) or 0} AS {kind})", x=column)
 
 
 def _plain(value: Any) -> Any:
@@ -479,7 +475,7 @@ def canonical(tree: Any) -> Any:
 def _counted(one: calls.AggregateCall, arguments: list[Any]) -> list[Any]:
     """The arguments of `count` and `count_if`, whose values are counted that are not null."""
     if one.function == "count_if":
-        return [exp.Case(ifs=[exp.If(this=each, true=exp.Boolean(this=True))]) for each in arguments]
+        return [tree_of("CASE WHEN x THEN true END", x=each) for each in arguments]
     if len(arguments) > 1 and not one.distinct:
         return [all_valid(arguments)]
     return arguments or ([exp.Boolean(this=True)] if one.filter is not None else [])
@@ -498,6 +494,5 @@ def _subsets(parts: Sequence[list[Any]]) -> list[list[Any]]:
 
 def all_valid(arguments: Sequence[Any]) -> Any:
     """True, or null if one of several values is null."""
-    nulls: list[Any] = [exp.Is(this=one.copy(), expression=exp.Null()) for one in arguments]
-    some = reduce(lambda a, b: exp.Or(this=a, expression=b), nulls)
-    return exp.Case(ifs=[exp.If(this=some, true=exp.Null())], default=exp.Boolean(this=True))
+    some = exp.or_(*(tree_of("x IS NULL", x=one) for one in arguments))
+    return tree_of("CASE WHEN x THEN NULL ELSE true END", x=some)

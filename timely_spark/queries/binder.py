@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from timely_spark.errors import SqlError
+from timely_spark.errors import ExpressionError, SqlError
 from timely_spark.graph.caller import caller, offset
 from timely_spark.queries.relations import (
     CLAUSE,
@@ -32,6 +32,8 @@ from timely_spark.sql.users import USER_FUNCTIONS
 ORDERS = ("order", "limit", "offset")
 #: The one row of a query without tables.
 UNIT = ConstantRows(pa.schema({"one": pa.int64()}), ((0,),))
+#: a row without columns, over which constants are computed
+ROW = pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
 
 
 @dataclass(frozen=True)
@@ -131,22 +133,28 @@ class Binder:
             return str(node.name)
         return self.bound(node, schema)
 
-    def cast(self, name: str, to: pa.DataType, schema: pa.Schema) -> str | BoundExpression:
-        """A column as another type."""
-        if schema.field(name).type == to:
-            return name
-        return self.bound(cast_to(column_node(name), to), schema)
+    def cast(self, name: str, schema: pa.Schema, *steps: pa.DataType) -> str | BoundExpression:
+        """A column as another type, perhaps by way of others."""
+        tree: exp.Expression = column_node(name)
+        kind = schema.field(name).type
+        for to in steps:
+            kind, tree = to, tree if to == kind else cast_to(tree, to)
+        return self.column(tree, schema)
 
     def null(self, kind: pa.DataType, schema: pa.Schema) -> BoundExpression:
         """Null of a type."""
         return self.bound(cast_to(exp.Null(), kind), schema)
 
-    def constant(self, node: exp.Expression, what: str) -> Any:
+    def scalar(self, node: exp.Expression) -> pa.Scalar:
+        """The value of a constant, with its type."""
+        try:
+            return self.bound(node, ROW.schema).evaluate(ROW)[0]
+        except ExpressionError as error:
+            raise self.refuse(node, error.message, error.hint or "write another value.") from error
+
+    def constant(self, node: exp.Expression) -> Any:
         """The value of a constant."""
-        term = self.bound(node, pa.schema({"one": pa.int64()}))
-        if term.columns:
-            raise self.refuse(node, f"{what} is {term}", "write a constant.")
-        return term.evaluate(pa.table({"one": [0]}))[0].as_py()
+        return self.scalar(node).as_py()
 
     # -- queries ---------------------------------------------------------------------------------------------
 
@@ -164,19 +172,17 @@ class Binder:
             raise self.refuse(
                 node, "the rows of VALUES differ in length", "write as many values in each row."
             )
-        one = pa.schema({"one": pa.int64()})
-        bound = [[self.bound(value, one) for value in row] for row in rows]
-        kinds = [types.common_of(value.type for value in column) for column in zip(*bound, strict=True)]
+        values = zip(*rows, strict=True)
+        kinds = [types.common_of(self.bound(one, ROW.schema).type for one in column) for column in values]
         if None in kinds:
             raise self.refuse(
                 node, "a column of VALUES has values of several types", "cast them to one type."
             )
         kinds = [pa.string() if kind == pa.null() else kind for kind in kinds]
-        table = pa.table({"one": [0]})
-        columns = []
-        for kind, column in zip(kinds, zip(*rows, strict=True), strict=True):
-            cast = [self.bound(cast_to(value, kind), one).evaluate(table) for value in column]
-            columns.append([frozen(value[0].as_py()) for value in cast])
+        columns = [
+            [frozen(self.constant(cast_to(one, kind))) for one in column]
+            for kind, column in zip(kinds, zip(*rows, strict=True), strict=True)
+        ]
         names = tuple(f"col{n}" for n in range(1, len(kinds) + 1))
         schema = pa.schema(list(zip(names, kinds, strict=True)))
         relation: Relation = ConstantRows(schema, tuple(zip(*columns, strict=True)))
@@ -233,25 +239,29 @@ class Binder:
     def aligned(self, nodes: Sequence[Any], sides: Sequence[BoundQuery]) -> list[BoundQuery]:
         """Several queries, with their trees, as ones with the first one's columns, of common types."""
         first = sides[0]
-        for node, other in zip(nodes, sides, strict=True):
+        # as Spark: of a UNION b UNION c first a and b have common types, then these and c
+        kinds, begins = [first.types], [0]
+        for node, other in zip(nodes[1:], sides[1:], strict=True):
             if len(other.columns) != len(first.columns):
                 problem = f"the sides have {len(first.columns)} and {len(other.columns)} columns"
                 raise self.refuse(node, problem, "select as many columns on both sides.")
-        kinds = []
-        for number, column_types in enumerate(zip(*(one.types for one in sides), strict=True)):
-            kind = types.common_of(column_types)
-            if kind is None:
-                shown = " and ".join(dict.fromkeys(map(name_of, column_types)))
+            pairs = [*zip(kinds[-1], other.types, strict=True)]
+            common = [types.common(a, b) for a, b in pairs]
+            if None in common:
+                number = common.index(None)
+                shown = " and ".join(map(name_of, pairs[number]))
                 problem = f"column {number + 1} ({first.names[number]}) is {shown}"
-                raise self.refuse(nodes[-1], problem, "cast one side.")
-            kinds.append(kind)
+                raise self.refuse(node, problem, "cast one side.")
+            kinds += [] if common == kinds[-1] else [common]
+            begins.append(len(kinds) - 1)
         fresh = Fresh()
         names = [fresh.name(one) for one in first.names]
         outer = [fresh.name(one) for one in first.outer]
         queries = []
-        for side in sides:
+        for side, begin in zip(sides, begins, strict=True):
+            steps = zip(*kinds[begin:], strict=True)
             schema = side.relation.schema
-            cast = [self.cast(one, kind, schema) for one, kind in zip(side.columns, kinds, strict=True)]
+            cast = [self.cast(one, schema, *to) for one, to in zip(side.columns, steps, strict=True)]
             columns = [*zip(names, cast, strict=True), *zip(outer, side.outer, strict=True)]
             relation = Projection(side.relation, tuple(columns))
             queries.append(BoundQuery(relation, first.names, tuple(names), tuple(outer)))
@@ -276,10 +286,12 @@ class Binder:
         return count, offset
 
     def _whole(self, node: Any, what: str) -> int:
-        value = self.constant(node, what)
-        kind = self.bound(node, UNIT.schema).type
-        if kind != pa.int32() or value is None or value < 0:
-            raise self.refuse(node, f"{what} is {value!r}, {name_of(kind)}", "write a whole number, an int.")
+        scalar = self.scalar(node)
+        value = scalar.as_py()
+        if scalar.type != pa.int32() or value is None or value < 0:
+            raise self.refuse(
+                node, f"{what} is {value!r}, {name_of(scalar.type)}", "write a whole number, an int."
+            )
         return int(value)
 
 
@@ -336,6 +348,15 @@ def column_node(name: str, like: Any = None) -> exp.Column:
     column = exp.column(identifier)
     column.meta["resolved"] = True
     return column
+
+
+def tree_of(text: str, **parts: Any) -> Any:
+    """The tree of a text in which names stand for columns of a relation, or for other trees."""
+    tree = parse.parse_expression(text)
+    for one in list(tree.find_all(exp.Column)):
+        part = parts[one.name]
+        one.replace(column_node(part) if isinstance(part, str) else part.copy())
+    return tree
 
 
 def cast_to(node: exp.Expression, kind: pa.DataType) -> exp.Expression:

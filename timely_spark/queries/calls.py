@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from timely_spark.queries.binder import tree_of
 from timely_spark.sql import parse
 from timely_spark.sql.parse import exp
 
@@ -27,6 +28,8 @@ NAMED = {"every": "bool_and", "some": "bool_or", "mean": "avg", "std": "stddev"}
     name: name
     for name in ("percentile", "max_by", "min_by", "corr", "covar_pop", "covar_samp", "try_sum", "try_avg")
 }
+#: where sqlglot puts the arguments of aggregates
+_SLOTS = ("this", "expression", "quantile", "separator")
 #: those with a share
 PERCENTILES = {"percentile", "percentile_disc", "approx_percentile"}
 #: those that may be of several rows: `max_by(x, y, 3)`
@@ -93,7 +96,9 @@ def unwrapped(node: Any) -> tuple[Any, Any, tuple[Any, ...], bool]:
     condition, order, ignores = None, (), False
     while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
         if isinstance(node, exp.Filter):
-            condition = node.expression.this
+            # of PIVOT there are two: that of the aggregate, and that of the value
+            inner = node.expression.this
+            condition = inner if condition is None else exp.and_(condition, inner)
         elif isinstance(node, exp.WithinGroup):
             order = tuple(node.expression.expressions)
         elif isinstance(node, exp.IgnoreNulls):
@@ -112,7 +117,7 @@ def read_call(node: Any) -> AggregateCall:
     call, condition, order, ignores = unwrapped(node)
     function = aggregate_of(call) or ""
     named = isinstance(call, exp.Anonymous | exp.AnonymousAggFunc)
-    parts = [None if named else call.args.get(one) for one in ("this", "expression", "quantile", "separator")]
+    parts = [None if named else call.args.get(one) for one in _SLOTS]
     arguments = [one for one in (*parts, *call.expressions) if isinstance(one, exp.Expression)]
     distinct = False
     while arguments and isinstance(arguments[0], exp.IgnoreNulls | exp.Order | exp.Distinct | exp.Paren):
@@ -127,22 +132,19 @@ def read_call(node: Any) -> AggregateCall:
         arguments[0] = first.this
     if function == "count" and arguments and isinstance(arguments[0], exp.Star):
         arguments = []
-    constants: list[Any] = []
-    # answers are exact, and never by chance
-    slots = {"this", "expression", "quantile", "separator", "accuracy", "deterministic"}
-    unread = [one for name, one in call.args.items() if isinstance(one, exp.Expression) and name not in slots]
+    others = [(name, one) for name, one in call.args.items() if isinstance(one, exp.Expression)]
+    unread = [one for name, one in others if name not in _SLOTS and not _says_nothing(name, one)]
+    constants, more = list[Any](), list[Any]()
     if type(call).__name__ in {"PercentileCont", "PercentileDisc"} or (function == "mode" and order):
-        unread += order[1:]
+        more = [*order[1:]]
         constants = [*arguments, bool(order and order[0].args.get("desc"))]
         arguments, order = [one.this for one in order[:1]], ()
     elif function in {*PERCENTILES, "string_agg"}:
         arguments, constants, more = arguments[:1], arguments[1:2], arguments[2:]
-        unread += more
     elif function in BESTS:
         arguments, constants, more = arguments[:2], arguments[2:3], arguments[3:]
-        unread += more
     elif function in {"first", "last"}:
-        arguments, constants = arguments[:1], [ignores]
+        arguments, constants, more = arguments[:1], [ignores], arguments[1:]
     return AggregateCall(
         function,
         call,
@@ -151,9 +153,15 @@ def read_call(node: Any) -> AggregateCall:
         condition,
         order,
         tuple(constants),
-        tuple(unread),
+        (*unread, *more),
         ignores,
     )
+
+
+def _says_nothing(name: str, node: Any) -> bool:
+    """Whether an argument is a constant that an exact answer, which is never one by chance, does not need."""
+    number = isinstance(node, exp.Literal) and not node.is_string and float(node.name) > 0
+    return (name == "accuracy" and number) or (name == "deterministic" and isinstance(node, exp.Boolean))
 
 
 def _of_pairs(call: Any, arguments: list[Any]) -> list[Any]:
@@ -161,8 +169,7 @@ def _of_pairs(call: Any, arguments: list[Any]) -> list[Any]:
     if not isinstance(call, exp.RegrAvgx | exp.RegrAvgy):
         return arguments
     value, other = arguments[::-1] if isinstance(call, exp.RegrAvgx) else arguments
-    null = exp.Is(this=other.copy(), expression=exp.Null())
-    return [exp.Case(ifs=[exp.If(this=null, true=exp.Null())], default=value.copy())]
+    return [tree_of("CASE WHEN y IS NULL THEN NULL ELSE x END", x=value, y=other)]
 
 
 def aggregates_in(node: Any) -> Iterator[Any]:

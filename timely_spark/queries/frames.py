@@ -124,21 +124,22 @@ def _arguments(block: Aggregating, call: Any, name: str) -> tuple[list[Any], tup
         return [], ()
     this = call.args.get("this") if not isinstance(call, exp.Anonymous) else None
     this = this.this if isinstance(this, exp.IgnoreNulls | exp.Paren) else this
-    parts = (this, *call.expressions, call.args.get("offset"), call.args.get("default"))
+    named = map(call.args.get, ("expression", "offset", "default"))
+    parts = (this, *call.expressions, *named)
     arguments = [one for one in parts if isinstance(one, exp.Expression)]
     least, most = {"ntile": (0, 1), "nth_value": (2, 2), "lag": (1, 3), "lead": (1, 3)}.get(name, (1, 1))
     if not least <= len(arguments) <= most:
         raise binder.refuse(call, f"{name} of {len(arguments)} arguments", f"give {least}.")
     if name in {"ntile", "nth_value"}:
         *values, number = arguments or [exp.Literal.number(1)]
-        place = binder.constant(number, name)
+        place = binder.constant(number)
         if not isinstance(place, int) or place < 1:
             raise binder.refuse(call, f"{name} of {place}", "give a number of at least 1.")
         return [block.rewritten(one) for one in values], (place,)
     if name in {"lag", "lead"}:
         value = block.rewritten(arguments[0])
-        by = binder.constant(arguments[1], name) if len(arguments) > 1 else 1
-        if not isinstance(by, int) or isinstance(by, bool):
+        by = binder.constant(arguments[1]) if len(arguments) > 1 else 1
+        if not _is_int(by):
             raise binder.refuse(call, f"{name} by {by}", "give a whole number of rows.")
         if len(arguments) < 3:
             return [value], (by,)
@@ -204,7 +205,7 @@ def _edge(
         return None
     if text in {"CURRENT ROW", ""} and not isinstance(edge, exp.Expression):
         return 0
-    rows = _as_distance(block.binder.constant(edge, "a frame"), kind, months=months)
+    rows = _as_distance(block.binder.constant(edge), kind, months=months)
     if rows is None:
         shown = edge.sql(dialect=parse.dialect())
         unit = "rows" if kind is None else name_of(kind)
@@ -226,5 +227,12 @@ def _as_distance(value: Any, kind: pa.DataType | None, *, months: bool) -> Bound
     if kind is not None and types.is_decimal(kind):
         scaled = Decimal(value).scaleb(kind.scale)
         return int(scaled) if scaled == int(scaled) and not months else None
-    fits = temporal if months else kind is None or not pa.types.is_timestamp(kind)
+    if kind is None:
+        return int(value) if _is_int(value) and not months else None
+    fits = temporal if months else not pa.types.is_timestamp(kind)
     return value if isinstance(value, int) and fits else None
+
+
+def _is_int(value: Any) -> bool:
+    """Whether a constant is a number of rows, which Spark counts in 32 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31

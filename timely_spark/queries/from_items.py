@@ -75,7 +75,7 @@ class FromItems(Subqueries):
                 return self._inlined(node, *view.inlined)
             answer, alias = view.query, node.alias or node.name
         elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
-            return self._in_parentheses(node)
+            return self.in_parentheses(node)
         elif isinstance(node, exp.Subquery | exp.Values | exp.Query):
             return self.derived(named_rows(node) if isinstance(node, exp.Values) else node)
         elif isinstance(node, exp.Table) and is_generator(node.this):
@@ -139,7 +139,7 @@ class FromItems(Subqueries):
             item = self.lateral_view(one, item)
         return item
 
-    def _in_parentheses(self, node: Any) -> FromItem:
+    def in_parentheses(self, node: Any) -> FromItem:
         """Joins in parentheses, which may have a name."""
         before, self.asked_by_on = self.asked_by_on, []
         try:

@@ -66,7 +66,7 @@ def elements_of(binder: Binder, node: Any) -> Any:
 def _stacked(binder: Binder, node: Any) -> Any:
     """The array of structs of `stack(rows, values ...)`; values that lack at the end are null."""
     first, *values = [one for one in (node.args.get("this"), *node.expressions) if one is not None]
-    rows = binder.constant(first, "stack")
+    rows = binder.constant(first)
     if not isinstance(rows, int) or rows < 1 or not values:
         raise binder.refuse(node, f"stack of {rows} rows", "write stack(2, a, b).")
     width = -(-len(values) // rows)
@@ -184,7 +184,7 @@ def parts_of(binder: Binder, node: Any, kind: pa.DataType) -> list[tuple[str, pa
 
 def rows_of_range(binder: Binder, node: Any) -> ConstantRows:
     """The rows of `range(end)` and `range(start, end, step)`."""
-    bounds = [binder.constant(one, "range") for one in node.expressions]
+    bounds = [binder.constant(one) for one in node.expressions]
     whole = 1 <= len(bounds) <= 4 and all(isinstance(one, int) for one in bounds)
     start, end, step, *_ = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1, 1, 1)
     if not whole or not step:

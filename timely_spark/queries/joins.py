@@ -150,8 +150,6 @@ class Joins(FromItems):
     ) -> tuple[list[FromItem], list[Any], list[Any]]:
         """The parts with the sources of joins in turn: see `joined`."""
         early: list[Any] = []
-        for one in joins:
-            joins += one.this.args.get("joins") or ()
         # behind a join that makes rows without a left side, WHERE is of its result
         last = max((n for n, one in enumerate(joins) if _side(one) in {"RIGHT", "FULL"}), default=-1)
         held, later = (later, []) if last >= 0 else ([], later)
@@ -176,7 +174,9 @@ class Joins(FromItems):
         if isinstance(right, exp.Unnest):
             hint = "write LATERAL VIEW explode(...) t AS column."
             raise self.binder.refuse(right, "UNNEST in FROM", hint)
-        other = self.source(right)
+        # `a JOIN b JOIN c ON ... ON ...` joins b and c first
+        inside = right.args.get("joins")
+        other = self.in_parentheses(exp.Subquery(this=right)) if inside else self.source(right)
         on = node.args.get("on")
         using = [one.name for one in node.args.get("using") or ()]
         if (node.method or "").upper() == "NATURAL":

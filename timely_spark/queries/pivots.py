@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timely_spark.queries import calls
+from timely_spark.queries.binder import Binder, tree_of
 from timely_spark.sql import parse
 from timely_spark.sql.parse import exp
-
-if TYPE_CHECKING:
-    from timely_spark.queries.binder import Binder
 
 
 def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
@@ -51,19 +49,14 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
         for aggregate in pivot.expressions:
             tree = aggregate.this if isinstance(aggregate, exp.Alias) else aggregate
             filtered = _filtered(exp.Paren(this=tree.copy()), here)
-            count = _filtered(exp.Paren(this=exp.Count(this=exp.Star())), here)
-            some = exp.GT(this=count, expression=exp.Literal.number(0))
-            column = exp.Case(ifs=[exp.If(this=some, true=filtered)])
+            case = "CASE WHEN count(*) FILTER (WHERE here) > 0 THEN x END"
+            column = tree_of(case, here=here, x=filtered)
             named = next(names, None)
             name = named.name if named is not None else ""
             if not name:
                 name = value.alias or f"{{{', '.join(one.name for one in values)}}}"
-                more_than_one = len(pivot.expressions) > 1
-                name += (
-                    f"_{aggregate.alias or tree.sql(dialect=parse.dialect()).lower()}"
-                    if more_than_one
-                    else ""
-                )
+                if len(pivot.expressions) > 1:
+                    name += f"_{aggregate.alias or tree.sql(dialect=parse.dialect()).lower()}"
             selected.append(exp.alias_(column, name, quoted=True))
     query = exp.select(*selected, dialect=parse.dialect()).from_(source)
     if not any(any(calls.aggregates_in(one)) for one in pivot.expressions):

@@ -404,7 +404,7 @@ class Loop:
                     f"column {field.name} is {name_of(field.type)} at the start, and then {name_of(kind)}"
                 )
                 raise self.binder.refuse(node, problem, "cast it at the start.")
-            columns.append((field.name, self.binder.cast(column, field.type, answer.relation.schema)))
+            columns.append((field.name, self.binder.cast(column, answer.relation.schema, field.type)))
         return Projection(answer.relation, tuple(columns))
 
     def _check_linear(self, node: Any, relation: Relation, read: Sequence[str]) -> None:
@@ -450,21 +450,24 @@ class Loop:
 
     def _by_key(self, node: Any, whole: Relation, schema: pa.Schema, key: str) -> Relation:
         """DuckDB's ``USING KEY (k, min(v))``: one row for each key, with the least value."""
-        tree = parse.parse_query(f"SELECT {key}")
-        keys, calls = [], {}
-        for one in tree.expressions:
-            kind = type(one).__name__
-            if kind == "Column":
-                keys.append(one.name)
-            elif kind in {"Min", "Max"} and type(one.this).__name__ == "Column":
-                calls[one.this.name] = kind.lower()
+        names = {name.lower(): name for name in schema.names}
+        keys, calls = dict[str, None](), dict[str, str]()
+        for one in parse.parse_expression(f"key({key})").expressions:
+            column = one.this if isinstance(one, exp.Min | exp.Max) else one
+            name = names.get(column.name.lower(), column.name)
+            if one is column and isinstance(one, exp.Column):
+                keys[name] = None
+            elif isinstance(column, exp.Column) and name not in calls:
+                calls[name] = type(one).__name__.lower()
             else:
                 shown = one.sql(dialect=parse.dialect())
                 hint = "list keys, then min(column) or max(column)."
                 raise self.binder.refuse(node.args["alias"], f"{shown} in USING KEY", hint)
-        if {*keys, *calls} != {*schema.names} or not keys:
+        if sorted([*keys, *calls]) != sorted(schema.names) or not keys:
             left = [name for name in schema.names if name not in {*keys, *calls}]
-            problem = f"USING KEY ({key}) leaves out {', '.join(left) or 'the keys'}"
+            wrong = f"leaves out {', '.join(left) or 'the keys'}"
+            wrong = wrong if left or not keys else "names other columns, or one twice"
+            problem = f"USING KEY ({key}) {wrong}"
             hint = "say min(column) or max(column) for each other column, as none is last."
             raise self.binder.refuse(node.args["alias"], problem, hint)
         specs = tuple(

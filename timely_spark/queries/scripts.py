@@ -32,7 +32,8 @@ def statements(text: str) -> tuple[Binder, list[Any]]:
     cleared, clauses = take_clauses(text)
     sqlglot = parse.needs_sqlglot()
     try:
-        parsed = sqlglot.parse(cleared, dialect=parse.dialect())
+        with parse.stack_checked(text):
+            parsed = sqlglot.parse(cleared, dialect=parse.dialect())
         # a comment behind a semicolon is a tree, too
         trees = [one for one in parsed if not isinstance(one, sqlglot.exp.Semicolon | None)]
     except (sqlglot.errors.ParseError, sqlglot.errors.TokenError):
@@ -62,7 +63,8 @@ def create_view(binder: Binder, tree: Any, views: dict[str, View]) -> str:
     """Add the view of a `CREATE VIEW` to those before it; its name."""
     target, name = tree.this, written_name(tree.this)
     named = type(target).__name__ == "Schema"
-    answer = binder.query(tree.expression, views)
+    with parse.stack_checked(binder.text):
+        answer = binder.query(tree.expression, views)
     columns = tuple(one.name for one in target.expressions) if named else answer.names
     if len(columns) != len(answer.columns):
         problem = f"{name} has {len(answer.columns)} columns, and {len(columns)} names"
@@ -75,9 +77,11 @@ def create_view(binder: Binder, tree: Any, views: dict[str, View]) -> str:
 
 def views_of(text: str, tables: Mapping[str, Collection]) -> dict[str, Collection]:
     """The views of a script as collections; what several of them read is built once."""
-    with placed(start_of_text(text)):
-        views, names = _created(text, tables)
-    return dict(zip(names, build_all([views[name].query for name in names], tables, names), strict=True))
+    with parse.stack_checked(text):
+        with placed(start_of_text(text)):
+            views, names = _created(text, tables)
+        collections = build_all([views[name].query for name in names], tables, names)
+    return dict(zip(names, collections, strict=True))
 
 
 def _created(text: str, tables: Mapping[str, Collection]) -> tuple[dict[str, View], list[str]]:

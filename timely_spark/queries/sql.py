@@ -12,6 +12,7 @@ from timely_spark.authors import check_collection
 from timely_spark.differential.collections import Collection
 from timely_spark.errors import GraphError
 from timely_spark.graph import caller, locate_errors, placed, start_of_text
+from timely_spark.sql.parse import stack_checked
 from timely_spark.streams import Stream
 
 
@@ -52,13 +53,14 @@ def sql(query: str, *, name: str | None = None, **tables: Collection | Stream) -
     from timely_spark.queries.scripts import bound, build_all, table_view
 
     collections = as_collections(tables)
-    with placed(start_of_text(query)):
-        answer = bound(query, {each: table_view(each, one) for each, one in collections.items()})
-    if name is not None:  # its steps are called after it, and none may be called so itself
-        first = next(iter(collections.values())).stream
-        graph = first.flow.graph
-        graph.names.add(graph.title(first.stage.scope), "sql", name, caller())
-    return build_all([answer], collections, [name])[0]
+    with stack_checked(query):
+        with placed(start_of_text(query)):
+            answer = bound(query, {each: table_view(each, one) for each, one in collections.items()})
+        if name is not None:  # its steps are called after it, and none may be called so itself
+            first = next(iter(collections.values())).stream
+            graph = first.flow.graph
+            graph.names.add(graph.title(first.stage.scope), "sql", name, caller())
+        return build_all([answer], collections, [name])[0]
 
 
 @locate_errors
@@ -91,10 +93,11 @@ def explain_sql(query: str, **tables: Collection | Stream) -> str:
     from timely_spark.queries.scripts import planned
 
     collections = as_collections(tables)
-    with placed(start_of_text(query)):
-        relation, notes = planned(query, collections)
-    like = type(next(iter(collections.values())).index.flow)
-    return plan_text([relation], notes, like("plan"))
+    with stack_checked(query):
+        with placed(start_of_text(query)):
+            relation, notes = planned(query, collections)
+        like = type(next(iter(collections.values())).index.flow)
+        return plan_text([relation], notes, like("plan"))
 
 
 def as_collections(tables: Mapping[str, Any]) -> dict[str, Collection]:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.queries import calls
-from timely_spark.queries.binder import UNIT, BoundQuery, Domain, cast_to, column_node, has_clauses
+from timely_spark.queries.binder import UNIT, BoundQuery, Domain, cast_to, column_node, has_clauses, tree_of
 from timely_spark.queries.generators import is_generator
 from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.names import BlockNames
@@ -114,8 +114,7 @@ class Subqueries(BlockNames):
         )
 
     def _valid(self, name: str, relation: Relation) -> Any:
-        test = exp.Not(this=exp.Is(this=column_node(name), expression=exp.Null()))
-        return self.binder.bound(test, relation.schema)
+        return self.binder.bound(tree_of("x IS NOT NULL", x=name), relation.schema)
 
     def _compared(self, node: Any, answer: BoundQuery) -> tuple[list[str], list[str], Relation]:
         """Columns of this block and of an answer that `IN` compares, of the same types; and the answer."""
@@ -140,7 +139,7 @@ class Subqueries(BlockNames):
                 raise self.binder.refuse(node, problem, "cast one side.")
             name = self.add(tree if bound.type == kind else cast_to(tree, kind), "value")
             left_keys.append(self._copied(name) if name in left_keys else name)
-            right_keys.append((column, self.binder.cast(column, kind, schema)))
+            right_keys.append((column, self.binder.cast(column, schema, kind)))
         cast = (*((one, one) for one in answer.outer), *right_keys)
         return left_keys, [name for name, _ in right_keys], Projection(answer.relation, cast)
 
@@ -157,7 +156,7 @@ class Subqueries(BlockNames):
 
     # -- subqueries as values --------------------------------------------------------------------------------
 
-    def of_subquery(self, node: Any) -> exp.Expression:
+    def of_subquery(self, node: Any) -> Any:
         """The value of a subquery, or of a test of one; the relation is joined with it."""
         if isinstance(node, exp.Exists):
             return self._count_positive(_query(node), node)
@@ -203,13 +202,13 @@ class Subqueries(BlockNames):
         self.relation = RelationJoin(self.relation, right, how, tuple(keys), right_keys, null_safe=bool(keys))
         return [new for new, _ in columns[len(outer) :]]
 
-    def _count_positive(self, query: Any, node: Any) -> exp.Expression:
+    def _count_positive(self, query: Any, node: Any) -> Any:
         answer, keys = self.answer_for_each(_without_limit(query))
         counted = self._for_each(answer, keys, (("rows", AggregateFunction("count", (), pa.int64())),))
         (rows,) = self._joined_with(counted, keys, answer.outer, ["rows"])
-        return exp.Paren(this=exp.GT(this=column_node(rows, node), expression=exp.Literal.number(0)))
+        return tree_of("(n > 0)", n=column_node(rows, node))
 
-    def _membership(self, node: Any) -> exp.Expression:
+    def _membership(self, node: Any) -> Any:
         """`IN` as a value: null if the value, or another of the query, is null, and it is not found."""
         answer, keys = self.answer_for_each(_query(node))
         left_keys, right_keys, compared = self._compared(node, answer)
@@ -230,17 +229,14 @@ class Subqueries(BlockNames):
         (flag,) = self._joined_with(
             marked, (*keys, left_keys[0]), (*answer.outer, right_keys[0]), ["found"], "left"
         )
-        null = exp.Is(this=column_node(left_keys[0]), expression=exp.Null())
-        fewer = exp.LT(this=column_node(valid), expression=column_node(rows))
-        cases = [
-            exp.If(this=column_node(flag), true=exp.Boolean(this=True)),
-            exp.If(
-                this=exp.EQ(this=column_node(rows), expression=exp.Literal.number(0)),
-                true=exp.Boolean(this=False),
-            ),
-            exp.If(this=exp.Or(this=null, expression=fewer), true=exp.Null()),
-        ]
-        return exp.Case(ifs=cases, default=exp.Boolean(this=False))
+        return tree_of(
+            "CASE WHEN present THEN true WHEN n = 0 THEN false"
+            " WHEN x IS NULL OR valid < n THEN NULL ELSE false END",
+            present=flag,
+            n=rows,
+            x=left_keys[0],
+            valid=valid,
+        )
 
     def _membership_of_rows(
         self,
@@ -249,7 +245,7 @@ class Subqueries(BlockNames):
         left_keys: Sequence[str],
         right_keys: Sequence[str],
         answer: Relation,
-    ) -> exp.Expression:
+    ) -> Any:
         """`IN` of several columns as a value: null if no row is equal, and one may be, as a value is null.
 
         All pairs of distinct rows that do not differ are counted, so no equality of values can be a key.
@@ -263,14 +259,11 @@ class Subqueries(BlockNames):
         by = tuple(new[one] for one in keys), tuple(old[one] for one in outer)
         # a join drops the right keys, which may be compared, too
         pairs: Relation = RelationJoin(ours, other, "inner", *by, null_safe=bool(keys))
-        equal: list[Any] = [
-            exp.EQ(this=column_node(new[a]), expression=column_node(old[b]))
-            for a, b in zip(left_keys, right_keys, strict=True)
-        ]
-        for one in equal:
-            maybe = exp.Not(this=exp.Is(this=exp.Paren(this=one), expression=exp.Boolean(this=False)))
-            pairs = Selection(pairs, self.binder.bound(maybe, pairs.schema))
-        every: Any = exp.and_(*equal)
+        sides = [(new[a], old[b]) for a, b in zip(left_keys, right_keys, strict=True)]
+        for x, y in sides:
+            maybe = self.binder.bound(tree_of("NOT ((x = y) IS false)", x=x, y=y), pairs.schema)
+            pairs = Selection(pairs, maybe)
+        every: Any = exp.and_(*(tree_of("x = y", x=x, y=y) for x, y in sides))
         same = self.binder.bound(every, pairs.schema)
         names = tuple(new.values())
         marked = Projection(pairs, (*((name, name) for name in names), ("same", same)))
@@ -278,9 +271,8 @@ class Subqueries(BlockNames):
         some = AggregateFunction("count", (), pa.int64())
         matches = Aggregation(marked, names, (("found", best), ("rows", some)))
         values = self._joined_with(matches, tuple(new), names, ["found", "rows"], "left")
-        is_null = exp.Is(this=column_node(values[1]), expression=exp.Null())
-        true = exp.If(this=column_node(values[0]), true=exp.Boolean(this=True))
-        return exp.Case(ifs=[exp.If(this=is_null, true=exp.Boolean(this=False)), true], default=exp.Null())
+        present, rows = values
+        return tree_of("CASE WHEN n IS NULL THEN false WHEN present THEN true END", present=present, n=rows)
 
 
 def _expression_of(query: Any) -> Any:

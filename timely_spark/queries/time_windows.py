@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timely_spark.queries import calls
+from timely_spark.queries.binder import Binder, tree_of
 from timely_spark.sql import literals, parse
 from timely_spark.sql.parse import exp
 from timely_spark.sql.types import INTERVAL
-
-if TYPE_CHECKING:
-    from timely_spark.queries.binder import Binder
 
 NAME = "window"
 #: how the function is called where it is parsed: sqlglot takes `window(` after GROUP BY for a clause
@@ -59,7 +57,7 @@ def with_time_windows(binder: Binder, node: Any) -> tuple[Any, Any]:
         view = exp.Lateral(this=parse.parse_expression(rows), view=True, alias=alias)
         node.set("laterals", [*(node.args.get("laterals") or ()), view])
         window = exp.column(NAME, table=exp.to_identifier("rows of windows", quoted=True))
-    present = exp.Not(this=exp.Is(this=call.expressions[0].copy(), expression=exp.Null()))
+    present = tree_of("x IS NOT NULL", x=call.expressions[0])
     return _replaced(node, window, NAME).where(present, copy=False), window
 
 
@@ -133,7 +131,7 @@ def _microseconds(binder: Binder, call: Any, place: int) -> int:
     """The duration of an argument; 0 without one."""
     if len(call.expressions) <= place:
         return 0
-    text = str(binder.constant(call.expressions[place], NAME))
+    text = str(binder.constant(call.expressions[place]))
     length = literals.interval_of(text)
     if length is None or length.type != INTERVAL:
         hint = "write a number and a unit, such as week, day, hour, minute, second or millisecond."

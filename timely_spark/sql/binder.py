@@ -54,11 +54,7 @@ def special(names: str, least: int = 0, most: int | None = None) -> Callable[[Fo
             number = len(node.expressions)
             if number < least or (most is not None and number > most):
                 wanted = (
-                    f"{least}"
-                    if most == least
-                    else f"{least} or more"
-                    if most is None
-                    else f"{least} to {most}"
+                    str(least) if most == least else f"{least} {'or more' if most is None else f'to {most}'}"
                 )
                 raise binder.refuse(node, f"{node.name} has {number} arguments", f"it takes {wanted}.")
             return form(binder, node)
@@ -132,7 +128,8 @@ class ExpressionBinder:
             shown = [one for one in self.schema if not one.name.startswith("__timely_")]
             has = ", ".join(f"{one.name} {name_of(one.type)}" for one in shown)
             hint = near(parts[0], [one.name for one in shown]) or "name a column; a text is in '...'."
-            raise self.refuse(node, f"no column {'.'.join(parts)!r} in ({has})", hint)
+            where = f"in ({has})" if has else "where only constants are"
+            raise self.refuse(node, f"no column {'.'.join(parts)!r} {where}", hint)
         name, used = match
         stored = self.schema.field(name).type
         kind = types.spark_type(stored, self.zone)

@@ -13,6 +13,11 @@ import pyarrow.compute as pc
 SECOND = 1_000_000
 """Microseconds."""
 DAY = 86_400 * SECOND
+DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+MONTH_NAMES = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+    "November", "December",
+)  # fmt: skip
 #: units of time by their names in SQL: their months, days, or microseconds
 MONTHS_OF = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}
 DAYS_OF = {"WEEK": 7, "DAY": 1, "DAYOFYEAR": 1}

@@ -32,17 +32,15 @@ def _map(binder: ExpressionBinder, node: Any) -> Term:
     return binder.called(node, "map_from_arrays", listed)
 
 
+def _name(node: Any, default: str) -> str:
+    """The name of a field that is a value."""
+    return str(node.alias_or_name if type(node).__name__ in {"Alias", "Column", "Dot"} else default)
+
+
 @special("struct")
 def _struct(binder: ExpressionBinder, node: Any) -> Term:
     values = [binder.bind(unaliased(one)) for one in node.expressions]
-    names = [
-        one.alias
-        if one is not unaliased(one)
-        else one.name
-        if type(one).__name__ in {"Column", "Dot"}
-        else f"col{n}"
-        for n, one in enumerate(node.expressions, 1)
-    ]
+    names = [_name(one, f"col{n}") for n, one in enumerate(node.expressions, 1)]
     return _of_fields(names, values)
 
 
@@ -173,13 +171,8 @@ def _map_function(binder: ExpressionBinder, node: Any) -> Term:
 @special("arrays_zip", 1)
 def _arrays_zip(binder: ExpressionBinder, node: Any) -> Term:
     arrays = _operands(binder, node, node.expressions, types.is_array, "arrays")
-    fields = [
-        (
-            one.alias_or_name if type(one).__name__ in {"Alias", "Column", "Dot"} else str(n),
-            array.type.value_type,
-        )
-        for n, (one, array) in enumerate(zip(node.expressions, arrays, strict=True))
-    ]
+    named = enumerate(zip(node.expressions, arrays, strict=True))
+    fields = [(_name(one, str(n)), array.type.value_type) for n, (one, array) in named]
     kind = types.array_of(pa.struct(fields))
     return terms.FunctionCall(kind, "$zipped", tuple(arrays), binder.zone, binder.sql(node))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import GraphError, SqlError
@@ -80,15 +82,37 @@ _OF_UNITS = {"timestampadd", "dateadd", "date_add", "timestampdiff", "datediff",
 _PREDICATES = {"Like", "ILike", "RegexpLike", "Escape", "In", "Between", "NullSafeNEQ"}
 
 
+#: how deep expressions may be: Python pickles a tree by recursion
+MOST_LEVELS = 150
+
+
+@contextmanager
+def stack_checked(text: str) -> Iterator[None]:
+    """Let an error name a text whose parts are nested more deeply than Python's stack is."""
+    try:
+        yield
+    except RecursionError:
+        depths = [*accumulate((one == "(") - (one == ")") for one in text)]
+        hint = "compute a part of it in a view, or in a query of WITH."
+        place = depths.index(max(depths))
+        raise mistake(text, place, "this is nested too deeply", hint=hint) from None
+
+
 def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expression:
     """The tree of a text with Spark's precedence of operators, if each of its parts is read.
 
     Raises:
-        SqlError: a node has a part that is neither read nor refused in words of its own, such as a clause of
-            another dialect; or a comparison without parentheses is compared again.
+        SqlError: an expression is too deep; a node has a part that is neither read nor refused in words of
+            its own, such as a clause of another dialect; or a comparison is compared again.
     """
+    levels: dict[int, int] = {}
     every: Any = tree.walk()
     for node in every:
+        flat = node.parent is None or isinstance(node, exp.And | exp.Or | exp.Query)
+        levels[id(node)] = level = 0 if flat else levels.get(id(node.parent), 0) + 1
+        if level > MOST_LEVELS:
+            hint = "compute a part of it in a subquery of FROM, or in a view."
+            raise mistake(text, start_of(node) or 0, "an expression is too deep", hint=hint, step=step)
         units = isinstance(node, exp.Anonymous) and node.name.lower() in _OF_UNITS
         if units and len(node.expressions) > 2 and isinstance(node.expressions[0], exp.Column):
             node.expressions[0].replace(exp.var(node.expressions[0].name))  # a word, and no column
@@ -179,6 +203,26 @@ def needs_sqlglot() -> Any:
     return sqlglot
 
 
+def _exists(arguments: list[Any]) -> Any:
+    """A test of a query, also of one in parentheses; else the function of an array."""
+    if len(arguments) == 1 and isinstance(arguments[0], exp.Query | exp.Values):
+        return exp.Exists(this=arguments[0])
+    return exp.Anonymous(this="exists", expressions=arguments)
+
+
+def _first_of(kind: Any) -> Callable[[list[Any]], Any]:
+    """Read `first(x, true)`, which ignores nulls, and keep a second argument that sqlglot would drop."""
+
+    def build(arguments: list[Any]) -> Any:
+        call = kind(**dict(zip(("this", "expression"), arguments, strict=False)))
+        if not isinstance(ignores := call.args.get("expression"), exp.Boolean):
+            return call
+        call.set("expression", None)
+        return exp.IgnoreNulls(this=call) if ignores.this else call
+
+    return build
+
+
 @cache
 def dialect() -> Any:
     """Spark's dialect, in which scalar functions keep their names and arguments as they are written.
@@ -201,12 +245,6 @@ def dialect() -> Any:
         except Exception:  # noqa: BLE001 - other functions that want other arguments
             return False
 
-    def exists(arguments: list[Any]) -> Any:
-        """A test of a query, also of one in parentheses; else the function of an array."""
-        if len(arguments) == 1 and isinstance(arguments[0], exp.Query | exp.Values):
-            return exp.Exists(this=arguments[0])
-        return exp.Anonymous(this="exists", expressions=arguments)
-
     brackets: Any = SparkParser._parse_bracket  # noqa: SLF001 - there is no other name
 
     def bracket(parser: Any, this: Any = None) -> Any:
@@ -219,6 +257,14 @@ def dialect() -> Any:
         """An expression of PIVOT with its alias, where sqlglot takes no more than a call."""
         return parser._parse_alias(parser._parse_disjunction())  # noqa: SLF001 - there is no other name
 
+    spans: Any = SparkParser._parse_interval_span  # noqa: SLF001 - there is no other name
+
+    def interval(parser: Any, this: Any, **options: Any) -> Any:
+        """An interval of a text, of which sqlglot drops what is not a number and a unit: `1 day ago`."""
+        parsed = spans(parser, this, **options)
+        rest = exp.INTERVAL_STRING_RE.sub("", this.name) if this.is_string else ""
+        return exp.Interval(this=this) if rest and rest != this.name else parsed
+
     def position(parser: Any) -> Any:
         """`position(a IN b)`; with commas the function, whose other arguments sqlglot drops."""
         arguments = parser._parse_csv(parser._parse_bitwise)  # noqa: SLF001 - there is no other name
@@ -228,6 +274,7 @@ def dialect() -> Any:
 
     names = {
         "_parse_bracket": bracket,
+        "_parse_interval_span": interval,
         "_parse_position": position,
         "_parse_pivot_aggregation": aggregate,
         "FUNCTIONS": {
@@ -235,7 +282,7 @@ def dialect() -> Any:
             for name, build in SparkParser.FUNCTIONS.items()
             if of_rows(build) and name not in _OWN_ARGUMENTS
         }
-        | {"EXISTS": exists},
+        | {"EXISTS": _exists, "FIRST": _first_of(exp.First), "LAST": _first_of(exp.Last)},
         # sqlglot reads `a FOR b IN (...)` of PIVOT as Python's comprehension
         "RANGE_PARSERS": {
             token: parser for token, parser in SparkParser.RANGE_PARSERS.items() if token.name != "FOR"
@@ -286,7 +333,8 @@ def _parsed(text: str, kind: Any = None, step: str = "") -> exp.Expression:
     sqlglot = needs_sqlglot()
     spark = dialect()()
     try:
-        trees = spark.parse(text) if kind is None else spark.parse_into(kind, text)
+        with stack_checked(text):
+            trees = spark.parse(text) if kind is None else spark.parse_into(kind, text)
     except sqlglot.errors.ParseError as error:
         first = error.errors[0] if error.errors else {}
         problem = _readable(first.get("description") or str(error))

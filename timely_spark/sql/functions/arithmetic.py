@@ -162,9 +162,23 @@ def _remainder(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -
         return np.fmod(to_numpy(a), y).astype(result.to_pandas_dtype())
 
 
-remainder_types = _numeric(_rest_type)
-spark_function("% mod", remainder_types)(_remainder)
+spark_function("% mod", _numeric(_rest_type))(_remainder)
 spark_function("try_mod", _numeric(_rest_type), tries=True)(_remainder)
+
+
+@spark_function("pmod", _numeric(_rest_type))
+def _pmod(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> Any:
+    if is_decimal(result):
+        x, y, scale = _at_one_scale(a, b, result)
+        y = _zero(failures, y)
+        rest = np.where(x < 0, -1, 1) * (abs(x) % abs(y))
+        plus = rest + y
+        moved = np.where(plus < 0, -1, 1) * (abs(plus) % abs(y))
+        return fitted_decimals(np.where(rest < 0, moved, rest), scale, result, failures)
+    y = _zero(failures, to_numpy(b))
+    with np.errstate(all="ignore"):
+        rest = np.fmod(to_numpy(a), y)
+        return np.where(rest < 0, np.fmod(rest + y, y), rest).astype(result.to_pandas_dtype())
 
 
 def _whole_quotient_types(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
@@ -195,15 +209,22 @@ def _whole_quotient(a: Value, b: Value, *, result: pa.DataType, failures: Failur
     return quotient
 
 
-@spark_function("negative", "number -> N", result=lambda kind: kind)
-def _negative(a: Value, *, result: pa.DataType, failures: Failures) -> Any:
-    x = to_numpy(a)
-    if is_decimal(result):
-        return decimals(-x, result)
-    with np.errstate(all="ignore"):
-        if is_integral(result):
-            overflow(failures, x == np.iinfo(x.dtype).min, result)
-        return -x
+def _of_sign(name: str, changed: Callable[[Any], Any]) -> None:
+    """A function of a number that only may change its sign."""
+
+    @spark_function(name, "number -> N", result=lambda kind: kind)
+    def _kernel(a: Value, *, result: pa.DataType, failures: Failures) -> Any:
+        x = to_numpy(a)
+        if is_decimal(result):
+            return decimals(changed(x), result)
+        with np.errstate(all="ignore"):
+            if is_integral(result):
+                overflow(failures, x == np.iinfo(x.dtype).min, result)
+            return changed(x)
+
+
+_of_sign("negative", operator.neg)
+_of_sign("abs", abs)
 
 
 @spark_function("positive", "number -> N", result=lambda kind: kind)

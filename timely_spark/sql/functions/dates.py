@@ -11,8 +11,10 @@ import pyarrow as pa
 from timely_spark.sql import types
 from timely_spark.sql.calendar import (
     DAY,
+    DAY_NAMES,
     DAYS_OF,
     MICROS_OF,
+    MONTH_NAMES,
     MONTHS_OF,
     SECOND,
     civil,
@@ -58,10 +60,6 @@ def _part(names: str, part: Callable[[Any], Any]) -> None:
         return np.asarray(part(days(a)), np.int32)
 
 
-def _day_of_year(x: Any) -> Any:
-    return x - days_from(civil(x)[0], 1, 1) + 1
-
-
 def _iso_week(x: Any) -> tuple[Any, Any]:
     """The ISO year and week: those of the Thursday."""
     thursday = x - (x + 3) % 7 + 3
@@ -69,18 +67,20 @@ def _iso_week(x: Any) -> tuple[Any, Any]:
     return year, (thursday - days_from(year, 1, 1)) // 7 + 1
 
 
-PARTS: dict[str, Callable[[Any], Any]] = {
-    "year": lambda x: civil(x)[0],
-    "quarter": lambda x: (civil(x)[1] + 2) // 3,
-    "month": lambda x: civil(x)[1],
-    "day": lambda x: civil(x)[2],
-    "dayofweek": lambda x: (x + 4) % 7 + 1,
-    "weekday": lambda x: (x + 3) % 7,
-    "dayofyear": _day_of_year,
-    "weekofyear": lambda x: _iso_week(x)[1],
-}
-for _name, _of in PARTS.items():
-    _part("day dayofmonth" if _name == "day" else _name, _of)
+for _name, _of in (
+    ("year", lambda x: civil(x)[0]),
+    ("quarter", lambda x: (civil(x)[1] + 2) // 3),
+    ("month", lambda x: civil(x)[1]),
+    ("day dayofmonth", lambda x: civil(x)[2]),
+    ("dayofweek", lambda x: (x + 4) % 7 + 1),
+    ("weekday", lambda x: (x + 3) % 7),
+    ("dayofyear", lambda x: x - days_from(civil(x)[0], 1, 1) + 1),
+    ("weekofyear", lambda x: _iso_week(x)[1]),
+    ("$iso_year", lambda x: _iso_week(x)[0]),
+    ("$iso_weekday", lambda x: (x + 3) % 7 + 1),
+    ("unix_date", lambda x: x),
+):
+    _part(_name, _of)
 
 
 def _clock(name: str, unit: int, number: int) -> None:
@@ -115,28 +115,14 @@ _interval_part("minute", "daytime -> tinyint", 60 * SECOND, 60)
 _interval_part("second", "daytime -> decimal(8,6)", 1, 60 * SECOND)
 
 
-@spark_function("$iso_year", "date -> int")
-def _iso_year(a: Value) -> Any:
-    return _iso_week(days(a))[0].astype(np.int32)
-
-
-@spark_function("$iso_weekday", "date -> int")
-def _iso_weekday(a: Value) -> Any:
-    return ((days(a) + 3) % 7 + 1).astype(np.int32)
-
-
-_NAMES = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
 @spark_function("dayname", "date -> string")
 def _dayname(a: Value) -> Any:
-    return pa.array(_NAMES).take(pa.array((days(a) + 3) % 7))
+    return pa.array([one[:3] for one in DAY_NAMES]).take(pa.array((days(a) + 3) % 7))
 
 
 @spark_function("monthname", "date -> string")
 def _monthname(a: Value) -> Any:
-    return pa.array(_MONTHS).take(pa.array(civil(days(a))[1] - 1))
+    return pa.array([one[:3] for one in MONTH_NAMES]).take(pa.array(civil(days(a))[1] - 1))
 
 
 @spark_function("date_add", "date, int32 -> date")
@@ -165,14 +151,7 @@ def _last_day(a: Value, *, failures: Failures) -> Any:
     return as_dates(days_from(year, month + 1, 0 + 1) - 1, failures)
 
 
-_WEEK = {
-    name: number
-    for number, names in enumerate(
-        ("MO MON MONDAY", "TU TUE TUESDAY", "WE WED WEDNESDAY", "TH THU THURSDAY", "FR FRI FRIDAY",
-         "SA SAT SATURDAY", "SU SUN SUNDAY")
-    )
-    for name in names.split()
-}  # fmt: skip
+_WEEK = {name[:size].upper(): n for n, name in enumerate(DAY_NAMES) for size in (2, 3, 9)}
 
 
 @spark_function("next_day", "date, string -> date", constant=[1])
@@ -329,11 +308,6 @@ def _timestamp_seconds(a: Value, *, result: pa.DataType, failures: Failures) -> 
     bad = ~np.isfinite(x)
     with np.errstate(over="ignore"):
         return pa.array(as_long(np.where(bad, 0, x).astype(np.float64) * SECOND), mask=bad)
-
-
-@spark_function("unix_date", "date -> int")
-def _unix_date(a: Value) -> Any:
-    return days(a).astype(np.int32)
 
 
 @spark_function("date_from_unix_date", "int -> date")

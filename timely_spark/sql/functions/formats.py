@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 
 from timely_spark.sql.calendar import (
     DAY,
+    DAY_NAMES,
+    MONTH_NAMES,
     SECOND,
     civil,
     days_from,
@@ -26,11 +28,6 @@ from timely_spark.sql.plain import to_numpy
 from timely_spark.sql.registry import Failures, Value, spark_function
 
 _DEFAULT = "yyyy-MM-dd HH:mm:ss"
-_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
-    "November", "December",
-)  # fmt: skip
 #: the letters of numbers: what they are of local microseconds
 _NUMBERS: dict[str, Any] = {
     "M": lambda x: civil(x // DAY)[1],
@@ -97,7 +94,7 @@ def _written(part: Letters, x: Any) -> pa.Array:
         return pc.utf8_slice_codeunits(_padded(x % SECOND, 6), 0, part.count)
     if part.letter == "a":
         return pa.array(["AM", "PM"]).take(pa.array(x // (12 * 3600 * SECOND) % 2))
-    names = _WEEKDAYS if part.letter == "E" else _MONTHS
+    names = DAY_NAMES if part.letter == "E" else MONTH_NAMES
     if part.letter == "E" or (part.letter in "ML" and part.count > 2):
         place = (x // DAY + 3) % 7 if part.letter == "E" else civil(x // DAY)[1] - 1
         shown = [name if part.count == 4 else name[:3] for name in names]
@@ -133,7 +130,7 @@ def _reads(part: Letters) -> str:
     if part.letter == "a":
         return "AM|PM|am|pm"
     if part.letter in "ML" and part.count > 2:
-        return "|".join(name if part.count == 4 else name[:3] for name in _MONTHS)
+        return "|".join(name if part.count == 4 else name[:3] for name in MONTH_NAMES)
     if part.letter == "D":
         return f"[0-9]{{{part.count},3}}"
     return f"[0-9]{{{part.count}}}" if part.count > 1 else "[0-9]{1,2}"
@@ -179,7 +176,7 @@ def _value(part: Letters, texts: pa.Array, good: Any) -> Any:
     if part.letter == "a":
         return np.asarray(pc.equal(pc.ascii_upper(texts), "PM")).astype(np.int64)
     if part.letter in "ML" and part.count > 2:
-        shown = pa.array([name if part.count == 4 else name[:3] for name in _MONTHS])
+        shown = pa.array([name if part.count == 4 else name[:3] for name in MONTH_NAMES])
         return np.asarray(pc.fill_null(pc.index_in(texts, shown), 0)).astype(np.int64) + 1
     digits = pc.if_else(pa.array(good), texts, "")
     numbers = numbers_of_digits(pc.utf8_rpad(digits, 6, "0") if part.letter == "S" else digits, 0)

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.sql import types
-from timely_spark.sql.functions.arithmetic import fitted_decimals, overflow, remainder_types
+from timely_spark.sql.functions.arithmetic import fitted_decimals, overflow
 from timely_spark.sql.functions.casts import parsed_decimals
 from timely_spark.sql.lists import dense_ranks
-from timely_spark.sql.plain import as_long, decimals, longs, rescaled, rounded_quotient, to_numpy, wide
+from timely_spark.sql.plain import as_long, longs, rounded_quotient, to_numpy, wide
 from timely_spark.sql.registry import Failures, Typed, Value, as_array, spark_function
 from timely_spark.sql.types import bounded, is_decimal, is_float, is_integral
 
@@ -77,17 +77,6 @@ def _hypot(a: Value, b: Value) -> Any:
 
 for _name, _value in (("pi", math.pi), ("e", math.e)):
     spark_function(_name, "-> double")(lambda value=_value: pa.scalar(value))
-
-
-@spark_function("abs", "number -> N", result=lambda kind: kind)
-def _abs(a: Value, *, result: pa.DataType, failures: Failures) -> Any:
-    x = to_numpy(a)
-    if is_decimal(result):
-        return decimals(abs(x), result)
-    with np.errstate(all="ignore"):
-        if is_integral(result):
-            overflow(failures, x == np.iinfo(x.dtype).min, result)
-        return np.abs(x)
 
 
 @spark_function("factorial", "int -> bigint")
@@ -238,25 +227,6 @@ def _bit_get(a: Value, place: Value, *, failures: Failures) -> Any:
 
 
 # -- several numbers -----------------------------------------------------------------------------------------
-
-
-@spark_function("pmod", remainder_types)
-def _pmod(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> Any:
-    x, y = np.atleast_1d(to_numpy(a)), np.atleast_1d(to_numpy(b))
-    zero = np.asarray(y == 0, bool)
-    failures.at(zero, "division by zero", "use NULLIF(divisor, 0), which gives null there.")
-    if is_decimal(result):
-        scale = max(a.type.scale, b.type.scale)
-        x, y = rescaled(wide(x), a.type.scale, scale), rescaled(wide(y), b.type.scale, scale)
-        y = np.where(zero, 1, y)
-        rest = np.where(x < 0, -1, 1) * (abs(x) % abs(y))
-        plus = rest + y
-        remainder = np.where(rest < 0, np.where(plus < 0, -1, 1) * (abs(plus) % abs(y)), rest)
-        return decimals(rescaled(remainder, scale, result.scale), result)
-    y = np.where(zero, 1, y)
-    with np.errstate(all="ignore"):
-        rest = np.fmod(x, y)
-        return np.where(rest < 0, np.fmod(rest + y, y), rest).astype(result.to_pandas_dtype())
 
 
 def _of_one_kind(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
