@@ -249,3 +249,18 @@ def test_of_a_step_with_several_outputs_only_what_goes_that_way_is_shown() -> No
         missing = explain_row(flow, {"a": [[3]], "b": [[2]]}, "y", {"n": 3})
         assert not missing.present
         assert [step for step in missing.steps if step.records.num_rows] == []
+
+
+def test_a_call_of_the_library_is_one_line_of_the_text() -> None:
+    """Strongly connected components are some fifty steps: the text has what leaves them."""
+    flow = ts.Dataflow("rings")
+    edges = flow.input("edges", "src long, dst long").collection()
+    parts = ts.graphs.strongly_connected_components(edges, name="parts")
+    parts.count("nodes", keys="component", name="sizes").capture("out")
+
+    why = ts.testing.explain_row(flow, {"edges": [[(1, 2), (2, 1), (2, 3)]]}, "out", {"component": 1})
+
+    lines = [line.split(" (")[0].strip() for line in str(why).split("by way of")[1].splitlines() if line]
+    assert lines == ["select", "parts", "sizes", "capture"]
+    assert str(why).count("(node=1, component=1, diff=1); (0) (node=2, component=1, diff=1)") == 1
+    assert "parts.loop.loop.min" in {step.step for step in why.steps}

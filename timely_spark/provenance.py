@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -28,6 +28,7 @@ from timely_spark.differential.trace import DIFF, consolidate
 from timely_spark.errors import SchemaError, TimelyError
 from timely_spark.graph import Kind, Stage, as_table, caller, describe, find, locate_errors, refuse
 from timely_spark.graph.schema import RESERVED
+from timely_spark.show.sketch import Sketch
 from timely_spark.state.arrow import from_bytes
 from timely_spark.state.hashing import same
 from timely_spark.times import Timestamp, as_epoch
@@ -53,6 +54,9 @@ class StepRecords:
     where: str
     #: Columns: time string, then the records'; of a collection also ``diff``.
     records: pa.Table
+    #: The name in the text. Of the steps that one call made it is that of their box, where records leave it;
+    #: the other ones are not in the text, and have none.
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +104,12 @@ class Explanation:
             yield from (f"  {name}: {_text(record)}" for record in table.to_pylist())
         yield "by way of" if self.present else "what agrees with it"
         for each in self.steps:
+            if not each.title:
+                continue
             rows = each.records.to_pylist()
             shown = "; ".join(map(_text, rows[:_ROWS])) or "nothing"
             more = f"; and {len(rows) - _ROWS} more" if len(rows) > _ROWS else ""
-            yield f"  {each.step} ({each.where}): {shown}{more}"
+            yield f"  {each.title} ({each.where}): {shown}{more}"
 
 
 @locate_errors
@@ -312,6 +318,17 @@ def _text(record: Mapping[str, Any]) -> str:
     return f"{time}({', '.join(f'{name}={value!r}' for name, value in record.items() if name != 'time')})"
 
 
+def _titles(plan: Plan, steps: Sequence[str]) -> dict[str, str]:
+    """By step its name in the text of an explanation, see `StepRecords`."""
+    sketch = Sketch.of(plan)
+    boxes, names = sketch.boxes(), {step.key: step.name for step in sketch.steps}
+    ways = [(names[arrow.source], names[arrow.target]) for arrow in sketch.arrows]
+    leaving = {source for source, target in ways if boxes[source] != boxes[target]} & {*steps}
+    open_ = {boxes[step] for step in leaving}
+    last = {boxes[step]: step for step in steps if boxes[step] not in open_}
+    return {step: boxes[step] for step in steps if step in leaving or step in last.values()}
+
+
 # -- runs ----------------------------------------------------------------------------------------------------
 
 _Sent = defaultdict[Stage, list[tuple[Any, pa.Table]]]
@@ -380,7 +397,8 @@ class _Question:
             if both or (agreeing is None and records.num_rows):
                 records = _agreeing(records, both)
                 steps.append(StepRecords(step=stage.name, where=str(stage.where), records=records))
-        return steps
+        titles = _titles(self.plan, [each.step for each in steps])
+        return [replace(each, title=titles.get(each.step, "")) for each in steps]
 
     def _run(self, epochs: Sequence[Mapping[str, pa.Table]], seen: _Sent | None = None) -> pa.Table:
         """The output's records of all epochs, if records come so."""

@@ -126,7 +126,8 @@ def explain_row(
     sources = {**provenance.captured_inputs(plan), **(inputs or {})}
     if missing := [name for name in provenance.inputs_before(plan, output) if name not in sources]:
         msg = f"explain_row: input {missing[0]!r} leads to {output!r}, and its records are not captured"
-        hint = f'capture the input\'s stream, or give inputs={{"{missing[0]}": [...]}}, records by epoch.'
+        hint = f'capture the input\'s stream, or give inputs={{"{missing[0]}": [...]}}, records by epoch; '
+        hint += "of a DataFrame [frame.toArrow()]."
         raise GraphError(msg, where=caller(), hint=hint)
     options: dict[str, Any] = {
         name: self.captured(records) if isinstance(records, str) else records
