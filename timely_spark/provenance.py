@@ -28,6 +28,7 @@ from timely_spark.differential.trace import DIFF, consolidate
 from timely_spark.errors import SchemaError, TimelyError
 from timely_spark.graph import Kind, Stage, as_table, caller, describe, find, locate_errors, refuse
 from timely_spark.graph.schema import RESERVED
+from timely_spark.graph.stage import closure
 from timely_spark.show.sketch import Sketch
 from timely_spark.state.arrow import from_bytes
 from timely_spark.state.hashing import same
@@ -320,13 +321,19 @@ def _text(record: Mapping[str, Any]) -> str:
 
 def _titles(plan: Plan, steps: Sequence[str]) -> dict[str, str]:
     """By step its name in the text of an explanation, see `StepRecords`."""
-    sketch = Sketch.of(plan)
+    sketch, sending = Sketch.of(plan), {*steps}
     boxes, names = sketch.boxes(), {step.key: step.name for step in sketch.steps}
-    ways = [(names[arrow.source], names[arrow.target]) for arrow in sketch.arrows]
-    leaving = {source for source, target in ways if boxes[source] != boxes[target]} & {*steps}
-    open_ = {boxes[step] for step in leaving}
-    last = {boxes[step]: step for step in steps if boxes[step] not in open_}
-    return {step: boxes[step] for step in steps if step in leaving or step in last.values()}
+    into: dict[str, list[str]] = defaultdict(list)
+    ends = [step.name for step in sketch.steps if step.is_end]
+    for arrow in sketch.arrows:
+        source, target = names[arrow.source], names[arrow.target]
+        if boxes[source] == boxes[target]:
+            into[target].append(source)
+        else:
+            ends.append(source)
+    # what a step that only routes sends on is what the steps before it have sent
+    leaving = closure(ends, lambda step: () if step in sending else into[step])
+    return {step: boxes[step] for step in steps if step in leaving}
 
 
 # -- runs ----------------------------------------------------------------------------------------------------
