@@ -211,7 +211,7 @@ def test_files_that_go_too_early_are_caught(monkeypatch: pytest.MonkeyPatch) -> 
     assert caught(range(4, 40))
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_an_operator_that_takes_an_older_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = RoundLog.header_and_state
 

@@ -123,7 +123,7 @@ def test_the_blocks_of_a_document_run(document: str, folder: Path) -> None:
     check_printed(document, _run(RUN[document], f"{Path(document).name}.py", folder))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.timeout(480)
 @pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize("document", sorted(ON_SPARK))

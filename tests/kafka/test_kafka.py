@@ -146,6 +146,7 @@ def test_both_writers_write_the_same_messages(
     assert all(len(rows) == len(AWKWARD) for rows in found[0])
 
 
+@pytest.mark.campaign
 def test_an_epoch_of_many_small_records_is_one_of_the_client(
     spark: SparkSession, broker: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
