@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def main(url: str, folder: str) -> None:
     SEEN["inspected"] = ts.inspect(f"{folder}/checkpoint").flow
     of_frames(spark, folder)
     of_epochs(spark, folder)
+    of_commands(spark, folder)
     print(json.dumps(SEEN))
 
 
@@ -92,6 +94,28 @@ def of_epochs(spark: Any, folder: str) -> None:
         SEEN["counts"] = [row for rows in query.captured("counts").rows().values() for row in rows][-1]
         SEEN["epochs"] = query.last_progress.epoch + 1
         SEEN["micro-batches"] = len(list(Path(f"{folder}/staying/offsets").glob("[0-9]*")))
+
+
+def of_commands(spark: Any, folder: str) -> None:
+    """Cancel and stop, while a micro-batch stays in a loop without an end."""
+    flow = ts.Dataflow("commands")
+    numbers = flow.input("numbers", "n long")
+    up = numbers.loop(lambda n: n.exchange("n").select(n=pc.add(pc.field("n"), 1)), name="up")
+    up.where(pc.field("n") < 3).capture("small")
+    query = flow.start(spark, checkpoint=f"{folder}/commands", workers=2, resident=True)
+    numbers.send([5])
+    began = time.monotonic()
+    while not query.status["rounds"] and time.monotonic() < began + 120:
+        time.sleep(0.1)
+    SEEN["endless"] = query.wait_for(epoch=0, timeout=1)
+    query.cancel(0)
+    SEEN["cancelled"] = query.wait_for(epoch=0, timeout=20)
+    numbers.send([-1])
+    SEEN["later"] = query.wait_for(timeout=60)
+    SEEN["small"] = sorted(row[0] for rows in query.captured("small").rows().values() for row in rows)
+    began = time.monotonic()
+    query.stop()
+    SEEN["stopping"] = time.monotonic() - began
 
 
 #: A program that gives back what it gets.

@@ -77,6 +77,8 @@ def test_the_whole_api(server: str, tmp_path: Path) -> None:
     assert seen["written"] and seen["view"] and seen["rounds"]  # noqa: PT018 - one output each
     assert (seen["counts"], seen["epochs"]) == (["a", 10], 10)
     assert seen["micro-batches"] <= 3, "Spark has planned fewer than there were epochs"
+    assert (seen["endless"], seen["cancelled"], seen["later"]) == (False, True, True)
+    assert (seen["small"], seen["stopping"] < 20) == ([0, 1, 2], True)  # a stay takes 30 seconds
     assert seen["frame"] == seen["files"] == [1, 2, 3, 4, 5]
     assert seen["path"] == seen["name"] == [2, 3]
     for name in ("outer", "scope", "pipe", "state", "asof"):
