@@ -164,6 +164,24 @@ def test_a_manifest_that_was_removed_and_is_written_again_too_late_does_not_coun
     assert after.read(5) is None
 
 
+def test_a_run_reads_what_an_earlier_one_wrote_of_the_micro_batch_that_runs_again(log: RoundLog) -> None:
+    for batch in range(-1, 5):
+        log.write(manifest(batch, micro_batch=min(batch, 2), resident=True), ROWS)
+    spark_ran(log, offsets=[0, 1, 2], commits=[0, 1])
+
+    after = restarted(log)
+    assert (after.newest(), after.before(2)[0].batch) == (4, 1)
+    assert after.read(3) == manifest(3, micro_batch=2, resident=True)
+
+
+def test_a_run_reads_what_an_earlier_one_wrote_whose_commits_are_removed(log: RoundLog) -> None:
+    written(log, 4)
+    spark_ran(log, offsets=[0, 1, 2, 3], commits=[2])
+
+    after = restarted(log)
+    assert (after.read(1), after.read(3)) == (manifest(1), None)
+
+
 def test_a_manifest_before_those_that_are_needed_is_removed(log: RoundLog) -> None:
     """A run that has lost the checkpoint may write one long after; the next one was removed."""
     for batch in (2, 5, 6, 7):
@@ -259,6 +277,15 @@ def test_old_manifests_and_outputs_go(log: RoundLog) -> None:
     spark_ran(log, offsets=list(range(15, 30)), commits=list(range(15, 30)))
     restarted(log)
     assert not Path(log.files.path("rounds/0")).exists()
+
+
+def test_the_limits_of_resident_batches_go_with_their_manifests(log: RoundLog) -> None:
+    for batch in range(4):
+        log.begin(batch, {})
+        log.write(manifest(batch, resident=batch != 1), ROWS)
+
+    log.prune(manifest(4, kept_from=0), keep=1)
+    assert log.files.numbers("epochs") == [1, 3], "only a resident one has them"
 
 
 def test_what_was_written_lately_is_kept(log: RoundLog) -> None:

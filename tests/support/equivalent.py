@@ -13,6 +13,7 @@ EQUIVALENT = {
     "differential/trace.py::consolidation.compact::change a number::1": (
         "what all readers have counts as one, whatever its number"
     ),
+    "differential/working.py::RowsByKey.of::change a number::1": "there is room for one more key",
     "differential/working.py::RowsByKey.of::forget the first condition::1": (
         "without columns no key has rows, more slowly"
     ),
@@ -20,6 +21,7 @@ EQUIVALENT = {
     "graphs/forest.py::Forest._with_edge::forget the first condition::1": (
         "what follows finds nothing for no nodes, more slowly"
     ),
+    "graphs/components.py::least_reaching::turn a truth::2": "what is fed back is consolidated twice",
     "progress/reachability.py::Reachability.order::leave out a branch::1": (
         "what follows gives the same tuple, more slowly"
     ),

@@ -137,10 +137,14 @@ def test_what_a_users_vertex_makes_of_a_batch_is_checked(case: str, *, at_the_so
         ts.testing.run(flow, {"x": [[1, 2]]})
 
 
-def test_a_users_vertex_may_get_and_return_the_columns_that_are_needed() -> None:
+@pytest.mark.parametrize("form", [lambda table: table, pa.Table.to_pandas])
+def test_a_users_vertex_may_get_and_return_the_columns_that_are_needed(
+    form: Callable[[pa.Table], Any],
+) -> None:
     class Positive(ts.authors.Stateless):
         def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-            return (batch.filter(pc.field("n") > 0),)
+            positive = batch.filter(pc.field("n") > 0)
+            return (form(positive.append_column("its own", positive["n"])),)
 
         def reads(self, columns: Any, schema: pa.Schema) -> set[str]:
             return {*columns, "n"}

@@ -254,9 +254,10 @@ def _checked(stage: Stage, vertex: Stateless, results: Any) -> tuple[pa.Table, .
 
 def _declared(vertex: Stateless, schema: pa.Schema, result: Any) -> pa.Schema:
     """The columns of a result: where `reads` says what is needed, a source may have read fewer than all."""
-    if type(vertex).reads is Stateless.reads or not isinstance(result, pa.Table):
+    if type(vertex).reads is Stateless.reads:
         return schema
-    return pa.schema([field for field in schema if field.name in result.column_names])
+    names = getattr(result, "column_names", getattr(result, "columns", schema.names))
+    return pa.schema([field for field in schema if field.name in names])
 
 
 def _calls(vertex: Stateless) -> bool:
