@@ -412,7 +412,7 @@ def test_the_history_is_that_of_the_checkpoint(begin: Any, tmp_path: Path) -> No
     manifest = log.read(newest)
     assert manifest is not None
 
-    history = History(log, clocked=True).look(manifest)
+    history = History(clocked=True).look(log, manifest)
 
     assert len({batch.run for batch in history.batches}) == 2
     assert [epoch.epoch for epoch in history.epochs()] == sorted(
@@ -425,11 +425,26 @@ def test_the_history_is_that_of_the_checkpoint(begin: Any, tmp_path: Path) -> No
     assert history.spent()["out"] > 0
     assert set(history.took()) == {0, 1}
     again = list(history.batches)
-    assert history.look(manifest).batches == again
+    assert history.look(log, manifest).batches == again
+
+
+def test_a_page_that_is_open_for_long_has_all_batches(begin: Any, serve: Any, tmp_path: Path) -> None:
+    """Epochs take milliseconds, and the console looks once a second: many batches lie between two looks."""
+    process = begin(held_back(), workers=1)
+    server = serve(str(tmp_path))
+    server.look(Asked(0))
+    for _ in range(3):
+        for _ in range(4):
+            process.feed("words", [("a",)])
+        batches = server.look(Asked(0)).history.batches
+
+    numbers = [batch.number for batch in batches]
+    assert len(numbers) >= 12
+    assert numbers == list(range(numbers[-1] + 1))
 
 
 def test_a_flow_that_answers_is_well(tmp_path: Path) -> None:
-    history = History(RoundLog(str(tmp_path)), clocked=True)
+    history = History(clocked=True)
     batch = PastBatch(
         number=0, began=1.0, ended=2.5, rounds=1, records=3, released=[("out", 0)], open_epochs=[],
         iterations=[], state_bytes={}, moved={}, spent={}, took={}, run="",

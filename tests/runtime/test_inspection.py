@@ -215,3 +215,13 @@ def test_what_is_not_there(begin: Any, tmp_path: Path, capsys: pytest.CaptureFix
         "flow 'counting' has no retained round 99\nHint: give one from -1 to 0; start(keep=...) keeps more.\n"
     )
     assert capsys.readouterr().err == said
+
+
+def test_what_was_opened_before_shows_the_rounds_that_came_later(begin: Any, tmp_path: Path) -> None:
+    process = begin(counting(), workers=1)
+    look = ts.inspect(str(tmp_path))
+    assert look.at().round == -1
+    for number in range(3):
+        process.feed("words", [("a", 1)])
+        assert look.at().round == number
+        assert look.rounds()["round"].to_pylist() == list(range(-1, number + 1))

@@ -9,7 +9,6 @@ import pytest
 import timely_spark as ts
 from timely_spark.runtime.handle.history import History, PastBatch
 from timely_spark.runtime.handle.plot import LINES, figure_of
-from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.show.sketch import Sketch
 from timely_spark.worker.convergence import Iterations
 
@@ -23,7 +22,7 @@ def batch(number: int, iterations: list[Iterations], released: list[int], **size
 
 
 def history(*batches: PastBatch) -> History:
-    return History(RoundLog("/no/such"), clocked=True, batches=list(batches))
+    return History(clocked=True, batches=list(batches))
 
 
 RECENT = history(

@@ -54,7 +54,8 @@ color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.c4{
 color:var(--c5)}.c6{color:var(--c6)}.c7{color:var(--c7)}table{border-collapse:collapse;font-size:12.5px}
 td,th{padding:2px 12px 2px 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top} th{
 color:var(--faint);font-weight:500;white-space:nowrap} .number{text-align:right;
-font-variant-numeric:tabular-nums}td{overflow-wrap:anywhere;white-space:pre-line} .scroll{overflow-x:auto}
+font-variant-numeric:tabular-nums}td{overflow-wrap:anywhere;white-space:pre-line}
+#step td:first-child{white-space:nowrap} .scroll{overflow-x:auto}
 code,input{font:12px ui-monospace,Menlo,Consolas,monospace} input{width:100%;padding:5px 8px;color:var(--ink);
 background:var(--ground);border:1px solid var(--line);border-radius:4px} footer{color:var(--faint);
 margin-top:24px}#lost{display:none} .lost #lost{display:block}@media (max-width:640px){

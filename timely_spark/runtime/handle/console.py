@@ -114,11 +114,9 @@ class Server(ThreadingHTTPServer):
             clocked = status.after.summary.clocked
             history = self._histories.get(asked.flow)
             if history is None or history.clocked != clocked:
-                history = self._histories[asked.flow] = History(status.after.log, clocked)
-            history.look(status.after.manifest)
-            return Page(
-                status, History(history.log, clocked, history.batches), asked, self.slo, reasons=self.reasons
-            )
+                history = self._histories[asked.flow] = History(clocked)
+            history.look(status.after.log, status.after.manifest)
+            return Page(status, History(clocked, history.batches), asked, self.slo, reasons=self.reasons)
 
     def sections(self, asked: Asked) -> dict[str, str]:
         """The sections of a page, and the list of flows."""

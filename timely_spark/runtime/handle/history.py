@@ -81,17 +81,21 @@ class Epoch:
 
 @dataclass(slots=True)
 class History:
-    """The last retained batches of a log, oldest first; `look` reads what is new."""
+    """The last retained batches of a checkpoint, oldest first; `look` reads what is new."""
 
-    log: RoundLog
     #: whether the inputs' epochs are batches
     clocked: bool
     batches: list[PastBatch] = field(default_factory=list)
     _term: int | None = None
 
-    def look(self, newest: Manifest) -> History:
-        """Read the batches up to a manifest that are not known yet."""
-        term = max(self.log.files.numbers("terms"), default=None)
+    def look(self, log: RoundLog, newest: Manifest) -> History:
+        """Read the batches up to a manifest that are not known yet.
+
+        Args:
+            log: that of the manifest: one that was opened before knows no later batches of other runs.
+            newest: the manifest.
+        """
+        term = max(log.files.numbers("terms"), default=None)
         if term != self._term:  # a restart may repeat batches
             self._term, self.batches = term, []
         earlier = {batch.number: batch for batch in self.batches if batch.number < newest.batch}
@@ -99,7 +103,7 @@ class History:
         for number in range(newest.batch - 1, max(FIRST, newest.batch - LAST), -1):
             batch = earlier.get(number)
             if batch is None:
-                manifest = self.log.read(number)
+                manifest = log.read(number)
                 if manifest is None:
                     break
                 batch = PastBatch.of(manifest)

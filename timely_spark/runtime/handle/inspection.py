@@ -94,13 +94,18 @@ class Inspection:
     @property
     def retained(self) -> range:
         """The retained rounds: numbers of batches, -1 for the state before the first."""
-        newest = self._log.newest()
+        log = self._now()
+        newest = log.newest()
         assert newest is not None
-        manifest = self._log.read(newest)
+        manifest = log.read(newest)
         first = newest if manifest is None else max(manifest.kept_from, FIRST)
-        while first < newest and not self._log.has(first):
+        while first < newest and not log.has(first):
             first += 1
         return range(first, newest + 1)
+
+    def _now(self) -> RoundLog:
+        """The log as it is now: one that was opened before may know no later batches."""
+        return RoundLog(self._log.checkpoint)
 
     def at(self, round: int | None = None) -> Round:
         """A retained round; None means the newest.
@@ -111,12 +116,13 @@ class Inspection:
         """
         retained = self.retained
         number = retained[-1] if round is None else integer("round", round, least=FIRST)
-        manifest_and_rows = self._log.manifest_and_rows(number) if number in retained else None
+        log = self._now()
+        manifest_and_rows = log.manifest_and_rows(number) if number in retained else None
         if manifest_and_rows is None:
             msg = f"flow {self.flow!r} has no retained round {number}"
             hint = f"give one from {retained[0]} to {retained[-1]}; start(keep=...) keeps more."
             raise UnknownName(msg, where=caller(), hint=hint)
-        return Round(self.flow, self._log, *manifest_and_rows)
+        return Round(self.flow, log, *manifest_and_rows)
 
     def rounds(self, last: int | None = None) -> pa.Table:
         """The retained rounds, oldest first.

@@ -148,12 +148,12 @@ class LogView:
         """The last batches, also of earlier runs."""
         with self._reading:
             if self._last is None:
-                self._history.look(self.newest())
-            return History(self.log, self._history.clocked, self._history.batches)
+                self._history.look(self.log, self.newest())
+            return History(self._history.clocked, self._history.batches)
 
     @cached_property
     def _history(self) -> History:
-        return History(self.log, self.context.plan.clocked)
+        return History(self.context.plan.clocked)
 
     @cached_property
     def sketch(self) -> Sketch:
