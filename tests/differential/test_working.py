@@ -69,7 +69,7 @@ def test_the_rows_of_a_key_are_those_that_came_last() -> None:
         last |= {key: values[which == at].tolist() for at, key in enumerate(keys.tolist())}
         at, rows = stored.of(present := np.array(sorted(last)))
         assert [rows[at == key].tolist() for key in range(len(present))] == [last[key] for key in present]
-    assert stored.of(np.zeros(0, np.int64)) == []
+    assert stored.of(np.zeros(0, np.int64)) == stored.of(np.array([10_000])) == []
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(-5, 5), st.integers(-2, 3)), min_size=1, max_size=40)

@@ -141,6 +141,17 @@ def test_align_forgets_what_spark_has_forgotten(log: RoundLog) -> None:
     assert RoundLog(log.checkpoint).newest() == 3, "what comes after it is gone"
 
 
+def test_align_forgets_what_was_captured_in_batches_that_spark_has_forgotten(log: RoundLog) -> None:
+    for batch in range(-1, 6):
+        log.write(manifest(batch, captured={"out": batch} if batch >= 0 else {}), ROWS)
+    for version in range(6):
+        log.deliveries("out").write(version, ROWS)
+    spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])
+
+    names = restarted(log).files.names("captured/out")
+    assert names == [f"captured/out/{version}.arrow" for version in range(4)]
+
+
 def test_a_batch_that_was_committed_a_moment_too_late_counts(log: RoundLog) -> None:
     written(log, 4)
     spark_ran(log, offsets=[0, 1, 2, 3], commits=[0, 1, 2])

@@ -383,11 +383,10 @@ class RoundLog:
             if manifest.kept_from <= batch and self._earlier_manifest(batch).micro_batch <= self.planned()
         }
         for term, batches in self._by_term().items():
-            if not batches:
-                self.files.drop(f"rounds/{term}")
             for batch in batches:
                 if term < terms.get(batch, maxsize):
                     self.files.remove(f"rounds/{term}/{batch}.arrow")
+            self.files.drop(f"rounds/{term}")  # if it is empty
         # only a micro-batch that runs again has begun a batch that has no manifest
         runs_again = manifest.micro_batch > self.committed()
         for batch in self.files.numbers("epochs"):
