@@ -7,7 +7,7 @@ import os
 import tempfile
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,6 +129,18 @@ def test_a_removal_that_does_not_say_its_partition_takes_back_the_rows_as_they_w
     ]
     with pytest.raises(BadFile, match=r"(?s)version 2 of .* removes a, which is not in it.*Hint"):
         log.files(2)
+
+
+def test_a_value_that_a_removal_leaves_out_is_null_whatever_the_file_has(table: Table) -> None:
+    path = "day=__HIVE_DEFAULT_PARTITION__/a"
+    (table.folder / path).parent.mkdir()
+    pq.write_table(pa.table({"n": [1], "day": [date(2024, 1, 2)]}), table.folder / path)
+    size = (table.folder / path).stat().st_size
+    table.commit(*BEGIN, {"add": {"path": path, "size": size, "partitionValues": {"day": None}}})
+    table.commit({"remove": {"path": path, "size": size, "partitionValues": {}}})
+
+    log = table.log(changes=True)
+    assert [table.rows(log.files(n), changes=True) for n in (0, 1)] == [[(1, None, 1)], [(1, None, -1)]]
 
 
 def modified(table: Table, *seconds: float) -> None:

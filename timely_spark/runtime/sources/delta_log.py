@@ -259,11 +259,14 @@ class DeltaLog:
         path = unquote(action["path"])
         if "://" in path or path.startswith("/"):
             raise self._unsupported(_OUTSIDE)
-        values: Values = tuple(dict(action.get("partitionValues") or ()).items())
-        values = tuple((name, text or None) for name, text in values)  # an empty text is null
+        path = f"{top}/{path}"
+        texts = dict(action.get("partitionValues") or ())
+        if diff != "1":  # Delta leaves null values out there
+            texts = dict.fromkeys(name for name, _ in self.folder.keys(path)) | texts
+        values: Values = tuple((name, text or None) for name, text in texts.items())  # an empty text is null
         if self.changes and diff is not None:
             values += ((DIFF, diff),)
-        return File(action.get("modificationTime") or 0, f"{top}/{path}", action["size"], values)
+        return File(action.get("modificationTime") or 0, path, action["size"], values)
 
     def _check(self, actions: list[Action], version: int) -> None:
         """Check that the files alone say what is in the table."""

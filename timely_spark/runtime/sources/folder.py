@@ -153,7 +153,7 @@ class Folder:
             with self.reading(top):
                 files, ignored = walk(top)
             return [
-                each.file()._replace(values=None if each.name == each.path else self._keys(each.name))
+                each.file()._replace(values=None if each.name == each.path else self.keys(each.name))
                 for each in files
             ], ignored
         below = system.get_file_info(fs.FileSelector(top, recursive=True, allow_not_found=True))
@@ -295,9 +295,9 @@ class Folder:
 
     def _values(self, path: str, values: Values | None) -> Values:
         """The columns that have one value in a file."""
-        return self._keys(path) if values is None else values
+        return self.keys(path) if values is None else values
 
-    def _keys(self, path: str) -> Values:
+    def keys(self, path: str) -> Values:
         """The columns in the names of the folders above a file: ``day=1/a.parquet``."""
         pairs = (part.partition("=") for part in self._relative(path).split("/")[:-1])
         texts = {unquote(key): unquote(value) for key, mark, value in pairs if mark and key}
