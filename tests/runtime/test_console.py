@@ -13,7 +13,8 @@ import urllib.request
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -26,12 +27,13 @@ from timely_spark.provenance import captured_inputs, inputs_before
 from timely_spark.runtime.handle import console
 from timely_spark.runtime.handle.charts import line_chart, seconds_text
 from timely_spark.runtime.handle.console import Server
-from timely_spark.runtime.handle.history import History, PastBatch
+from timely_spark.runtime.handle.history import LAST, History, PastBatch
 from timely_spark.runtime.handle.page import Asked
 from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.verdict import Verdict
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog, failure_file
+from timely_spark.runtime.storage.manifest import Manifest
 
 
 @pytest.fixture
@@ -441,6 +443,27 @@ def test_a_page_that_is_open_for_long_has_all_batches(begin: Any, serve: Any, tm
     numbers = [batch.number for batch in batches]
     assert len(numbers) >= 12
     assert numbers == list(range(numbers[-1] + 1))
+
+
+def test_an_open_console_remembers_latencies_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The retained batches may be of the last second; p50, p99 and their line are of the last hour."""
+    monkeypatch.setattr("timely_spark.runtime.handle.history.HOUR", 20.0)
+    fields = {"stats": {}, "rounds": 1, "open_epochs": [], "state_bytes": {}, "run": "", "milliseconds": 9}
+
+    class Log:
+        files = SimpleNamespace(numbers=lambda _: [0])
+
+        def read(self, number: int) -> Any:
+            released = [("out", number)]
+            return SimpleNamespace(batch=number, written=number / 8, released=released, **fields)
+
+    history, log = History(clocked=True), cast("RoundLog", Log())
+    for second in range(1, 31):
+        history.look(log, cast("Manifest", log.read(second * 8)))
+
+    ends = [ended for ended, _ in history.hour]
+    assert ends == [10.25, 10.5, 10.75] + [second / 4 for second in range(44, 121)]
+    assert len(history.batches) == LAST
 
 
 def test_a_flow_that_answers_is_well(tmp_path: Path) -> None:

@@ -50,6 +50,16 @@ def clock(at: float) -> str:
     return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M:%S")
 
 
+def thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """About so many points at most: of each few neighbours the highest.
+
+    >>> thinned([(0, 2), (1, 3), (2, 9), (3, 1), (4, 5)], 3)
+    [(1, 3), (2, 9), (4, 5)]
+    """
+    group = -(-len(points) // most) or 1
+    return [max(points[at : at + group], key=lambda point: point[1]) for at in range(0, len(points), group)]
+
+
 def spark_line(values: Sequence[float], tip: str) -> str:
     """A line without axes, from 0 up, for a line of text."""
     if len(values) < 2:

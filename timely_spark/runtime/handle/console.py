@@ -116,7 +116,9 @@ class Server(ThreadingHTTPServer):
             if history is None or history.clocked != clocked:
                 history = self._histories[asked.flow] = History(clocked)
             history.look(status.after.log, status.after.manifest)
-            return Page(status, History(clocked, history.batches), asked, self.slo, reasons=self.reasons)
+            return Page(
+                status, History(clocked, history.batches, history.hour), asked, self.slo, reasons=self.reasons
+            )
 
     def sections(self, asked: Asked) -> dict[str, str]:
         """The sections of a page, and the list of flows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +15,8 @@ from timely_spark.worker.convergence import Convergence, Iterations
 
 #: So many batches are looked at.
 LAST = 100
+#: For so many seconds latencies are remembered, of so many epochs between two looks.
+HOUR, _BETWEEN = 3600.0, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,9 @@ class History:
     #: whether the inputs' epochs are batches
     clocked: bool
     batches: list[PastBatch] = field(default_factory=list)
+    #: of the epochs of the last hour that were seen, when they were complete, and the seconds that they took:
+    #: an hour may have far more batches than are retained
+    hour: list[tuple[float, float]] = field(default_factory=list)
     _term: int | None = None
 
     def look(self, log: RoundLog, newest: Manifest) -> History:
@@ -109,7 +116,15 @@ class History:
                 batch = PastBatch.of(manifest)
             batches.append(batch)
         self.batches = batches[::-1]
+        self._remember(newest.written - HOUR)
         return self
+
+    def _remember(self, since: float) -> None:
+        """Add what was completed since the last look, evenly thinned, and forget what is older."""
+        last = self.hour[-1][0] if self.hour else -math.inf
+        new = [(one.ended, one.seconds) for one in self.epochs() if one.ended > last]
+        step = -(-len(new) // _BETWEEN) if self.hour else 1
+        self.hour = self.hour[bisect(self.hour, (since, math.inf)) :] + new[:: -max(step, 1)][::-1]
 
     def epochs(self) -> list[Epoch]:
         """The epochs that the batches have completed, each at the output that had it last."""

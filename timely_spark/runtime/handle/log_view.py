@@ -149,7 +149,7 @@ class LogView:
         with self._reading:
             if self._last is None:
                 self._history.look(self.log, self.newest())
-            return History(self._history.clocked, self._history.batches)
+            return History(self._history.clocked, self._history.batches, self._history.hour)
 
     @cached_property
     def _history(self) -> History:

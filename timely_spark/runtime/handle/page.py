@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +24,10 @@ from timely_spark.runtime.handle.charts import (
     line_chart,
     seconds_text,
     spark_line,
+    thinned,
     timeline,
 )
-from timely_spark.runtime.handle.history import Epoch, History, quantile
+from timely_spark.runtime.handle.history import HOUR, Epoch, History, quantile
 from timely_spark.runtime.handle.overview import steps
 from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.status import Status
@@ -43,7 +45,6 @@ from timely_spark.worker.wire import Message
 ALL = "*/"
 #: The most rows of the timeline, and lines of a chart.
 _BARS, _LINES = 24, 6
-_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +130,18 @@ class Page:
 
     def _first(self) -> str:
         status, manifest = self.status, self.status.after.manifest
-        hour = [one for one in self.epochs if self.now - one.ended <= _HOUR]
-        took = [one.seconds for one in hour]
+        hour = self.history.hour[bisect(self.history.hour, (self.now - HOUR, 0.0)) :]
+        took = [seconds for _, seconds in hour]
         last = self.epochs[-1] if self.epochs else None
         facts = {"frontier": escaped(self._frontier())}
         facts["behind"] = seconds_text(self.verdict.late) if self.verdict.late else "nothing waits"
         facts["newest answer"] = (
             f"epoch {last.epoch}, {seconds_text(self.now - last.ended)} ago" if last else "none yet"
         )
-        facts["epochs a second"] = self._rate(hour)
+        facts["epochs a second"] = self._rate([one for one in self.epochs if self.now - one.ended <= HOUR])
         if took:
             median, p99 = quantile(took, 0.5) or 0.0, quantile(took, 0.99) or 0.0
-            line = spark_line(took, f"seconds of the last {len(took)} epochs")
+            line = spark_line([high for _, high in thinned(hour, 160)], "seconds until an epoch was complete")
             facts["p50 and p99"] = f"{seconds_text(median)}, {seconds_text(p99)} {line}"
         number = "none yet" if manifest.batch < 0 else str(manifest.batch)
         facts["batch"] = f"{number}, {counted(manifest.rounds, 'round')}"
@@ -372,10 +373,9 @@ class Page:
                 yield f"<h3>{escaped(name)}, {counted(one.num_rows, 'row')}</h3>{_records_table(one)}"
 
     def _epochs(self) -> str:
-        hour = [one for one in self.epochs if self.now - one.ended <= _HOUR] or self.epochs
         latency = line_chart(
             "seconds until an epoch was complete",
-            {"": [(one.ended, one.seconds) for one in hour]},
+            {"": thinned(self.history.hour, 240)},
             x="time", x_text=clock, y=seconds_text, limit=self.slo,
         )  # fmt: skip
         rates = line_chart(
