@@ -310,10 +310,9 @@ class Aggregating(Joins):
         if one.order and one.function not in _ORDERED:
             hint = "leave it out, as the order of its values says nothing."
             raise self.binder.refuse(one.order[0], f"ORDER BY in {shown}", hint)
-        if one.distinct and one.function == "mode":
-            raise self.binder.refuse(
-                one.node, "mode of DISTINCT values", "each is there once: write min(...)."
-            )
+        if one.distinct and shown in {"mode", "percentile_cont", "percentile_disc"}:
+            hint = "select the distinct values in a subquery of FROM."
+            raise self.binder.refuse(one.node, f"{shown} of DISTINCT values", hint)
         if (one.distinct or one.function == "collect_set") and any(by.this not in own for by in one.order):
             hint = "order by the argument, or leave DISTINCT out."
             raise self.binder.refuse(one.order[0], f"{shown} of DISTINCT values in another order", hint)

@@ -108,10 +108,7 @@ class Binder:
 
     def refuse(self, node: Any, problem: str, hint: str) -> SqlError:
         """The error that shows a node's place, or that of what is around it."""
-        start = None
-        while node is not None and (start := parse.start_of(node)) is None:
-            node = node.parent
-        return parse.mistake(self.text, start or 0, problem, hint=hint)
+        return parse.mistake(self.text, parse.start_near(node) or 0, problem, hint=hint)
 
     @contextmanager
     def clause(self, node: Any) -> Iterator[None]:

@@ -178,11 +178,7 @@ class Joins(FromItems):
         inside = right.args.get("joins")
         other = self.in_parentheses(exp.Subquery(this=right)) if inside else self.source(right)
         on = node.args.get("on")
-        using = [one.name for one in node.args.get("using") or ()]
-        if (node.method or "").upper() == "NATURAL":
-            names = {one.name.lower() for one in other.entries if not one.hidden}
-            left = in_star_order(one for part in parts for one in part.entries if not one.hidden)
-            using = list(dict.fromkeys(one.name for one in left if one.name.lower() in names))
+        using = self._using_names(node, parts, other)
         keys = [self._using_columns(node, name, parts, other) for name in using]
         first = min((one.place for item in (*parts, other) for one in item.entries), default=0) - len(keys)
         places = {one: first + n for n, pair in enumerate(keys) for one in pair}
@@ -277,6 +273,17 @@ class Joins(FromItems):
 
     def _resolved(self, node: Any, parts: Sequence[FromItem]) -> Any:
         return self.plain(node, self.names_of(parts))
+
+    def _using_names(self, node: Any, left: Sequence[FromItem], right: FromItem) -> list[str]:
+        """The names of `USING`, or those that both sides of a natural join have."""
+        using = [one.name for one in node.args.get("using") or ()]
+        if (node.method or "").upper() != "NATURAL":
+            return using
+        if using or node.args.get("on") is not None:
+            raise self.binder.refuse(node.this, "NATURAL JOIN with ON or USING", "leave NATURAL out.")
+        names = {one.name.lower() for one in right.entries if not one.hidden}
+        entries = in_star_order(one for part in left for one in part.entries if not one.hidden)
+        return list(dict.fromkeys(one.name for one in entries if one.name.lower() in names))
 
     def _using_columns(
         self, node: Any, name: str, left: Sequence[FromItem], right: FromItem

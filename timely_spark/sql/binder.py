@@ -89,8 +89,8 @@ class ExpressionBinder:
         return self._texts[id(node)][1]
 
     def refuse(self, node: exp.Expression, problem: str, hint: str) -> SqlError:
-        """The error that shows a node."""
-        start = parse.start_of(node)
+        """The error that shows a node's place, or that of what is around it."""
+        start = parse.start_near(node)
         text = self.text if self.text is not None and start is not None else self.sql(node)
         return parse.mistake(text, start or 0, problem, hint=hint, step=self.step)
 
@@ -128,6 +128,7 @@ class ExpressionBinder:
             shown = [one for one in self.schema if not one.name.startswith("__timely_")]
             has = ", ".join(f"{one.name} {name_of(one.type)}" for one in shown)
             hint = near(parts[0], [one.name for one in shown]) or "name a column; a text is in '...'."
+            hint = "list the columns; count(*) counts rows." if parts[-1] == "*" else hint
             where = f"in ({has})" if has else "where only constants are"
             raise self.refuse(node, f"no column {'.'.join(parts)!r} {where}", hint)
         name, used = match
@@ -188,7 +189,7 @@ class ExpressionBinder:
             raise self.refuse(node, f"{name} of two texts", hint)
         fitting = [typed for rule in function.rules if (typed := rule(kinds, self.zone)) is not None]
         if not fitting:
-            problem = f"{name} of ({', '.join(map(name_of, kinds))})"
+            problem = f"{name.removeprefix('$')} of ({', '.join(map(name_of, kinds))})"
             raise self.refuse(node, problem, f"it takes {function.takes or 'values of one type'}.")
         # the first rule with the fewest casts
         expected, kind = min(

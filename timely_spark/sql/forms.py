@@ -347,6 +347,8 @@ def _like(binder: ExpressionBinder, node: Any) -> Term:
 
 
 def _matched(binder: ExpressionBinder, node: Any, escape: Any) -> Term:
+    if escape is not None and len(binder.text_of(escape, "the escape of LIKE")) != 1:
+        raise binder.refuse(escape, "an escape of LIKE that is not one character", "write ESCAPE '#'.")
     several = type(node.expression).__name__
     name, subject = _LIKES[type(node).__name__], binder.bind(node.this)
     patterns = [node.expression]
@@ -400,7 +402,9 @@ def cast_type(binder: ExpressionBinder, node: Any) -> pa.DataType:
     """The type that a cast names."""
     kind = literals.named_type(node.args["to"], binder.zone)
     if kind is None:
-        raise binder.refuse(node, f"no column stores {binder.sql(node.args['to'])}", WRITE)
+        shown = binder.sql(node.args["to"])
+        hint = "write INTERVAL '1' DAY, or make_dt_interval(n)." if "INTERVAL" in shown else WRITE
+        raise binder.refuse(node, f"no column stores {shown}", hint)
     return kind
 
 

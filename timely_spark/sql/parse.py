@@ -386,3 +386,11 @@ def start_of(node: exp.Expression) -> int | None:
     every = node.walk(prune=lambda one: type(one).__name__ == "With" and one is not node)
     places = [one.meta["start"] for one in every if "start" in one.meta]
     return min(places, default=None)
+
+
+def start_near(node: Any) -> int | None:
+    """The place in the text of a node, or of what is around it; None if neither is known."""
+    start = None
+    while node is not None and (start := start_of(node)) is None:
+        node = node.parent
+    return start

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,23 +23,30 @@ from timely_spark.sql.texts import of_distinct
 
 
 class Number(str):
-    """A number as a result has it."""
+    """A number as a result has it, and as it is written."""
 
-    __slots__ = ()
+    __slots__ = ("written",)
+    written: str
 
 
 class Members(list[tuple[str, Any]]):
     """The members of an object, of which two may have one name."""
 
 
+def _number(text: str, shown: str = "") -> Number:
+    number = Number(shown or text)
+    number.written = text
+    return number
+
+
 def _of_float(text: str) -> Number:
     """A number as Java prints doubles."""
     value = float(text)
     if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return Number(repr(value))
+        return _number(text, repr(value))
     shortest = next(shown for n in range(17) if float(shown := f"{value:.{n}e}") == value)
     mantissa, _, exponent = shortest.partition("e")
-    return Number(f"{mantissa}{'' if '.' in mantissa else '.0'}E{int(exponent)}")
+    return _number(text, f"{mantissa}{'' if '.' in mantissa else '.0'}E{int(exponent)}")
 
 
 def _no_constant(name: str) -> Any:
@@ -46,7 +54,7 @@ def _no_constant(name: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=Members, parse_float=_of_float, parse_int=Number, parse_constant=_no_constant
+    object_pairs_hook=Members, parse_float=_of_float, parse_int=_number, parse_constant=_no_constant
 )
 
 
@@ -249,7 +257,6 @@ def _to_json(value: pa.Array, *, zone: str) -> Any:
 
 # -- from_json -----------------------------------------------------------------------------------------------
 
-_SPACE = re.compile(r"[ \t\n\r]*")
 _OTHER_NUMBERS = {"NaN", *(f"{sign}{name}" for sign in ("", "+", "-") for name in ("INF", "Infinity"))}
 _SINGLE_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'""")
 
@@ -269,96 +276,36 @@ class Misfit(Exception):
     """A value that is not of the type that it is read as."""
 
 
-class JsonReader:
-    """Reads JSON as a type: a field that does not fit is null, and so is a list with such an element."""
+def fitted(value: Any, kind: pa.DataType) -> Any:
+    """A value as one of a type, with texts for all that has no parts: a field that does not fit is null.
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def space(self, at: int) -> int:
-        """The place behind white space."""
-        return _SPACE.match(self.text, at).end()  # type: ignore[union-attr]
-
-    def parts(self, at: int, close: str, one: Callable[[int], int]) -> int:
-        """Read the parts between brackets, from the first bracket on; the place behind the last."""
-        at = self.space(at + 1)
-        if self.text[at] == close:
-            return at + 1
-        while True:
-            at = self.space(one(at))
-            if self.text[at] == close:
-                return at + 1
-            if self.text[at] != ",":
-                raise ValueError(at)
-            at = self.space(at + 1)
-
-    def plain(self, at: int) -> tuple[Any, int]:
-        """The value at a place, of whatever type, and the place behind it."""
-        try:
-            return _DECODER.raw_decode(self.text, at)
-        except StopIteration:
-            raise ValueError(at) from None
-
-    def value(self, at: int, kind: pa.DataType) -> tuple[Any, int]:
-        """The value at a place, of a type, and the place behind it."""
-        if self.text[at] == "[" and types.is_array(kind):
-            elements: list[Any] = []
-
-            def element(at: int) -> int:
-                value, at = self.value(at, kind.value_type)
-                elements.append(value)
-                return at
-
-            return elements, self.parts(at, "]", element)
-        if self.text[at] == "{" and pa.types.is_struct(kind):
-            return self.struct(at, {one.name: one.type for one in kind})
-        if self.text[at] == "{" and pa.types.is_map(kind):
-            members: list[tuple[str, Any]] = []
-
-            def member(at: int) -> int:
-                name, at = self.name(at)
-                value, at = self.value(at, kind.item_type)
-                members.append((name, value))
-                return at
-
-            return members, self.parts(at, "}", member)
-        value, end = self.plain(at)
-        if value is None:
-            return None, end
-        if pa.types.is_nested(kind):
-            raise Misfit
-        return _leaf(value, self.text[at:end], kind), end
-
-    def struct(self, at: int, kinds: Mapping[str, pa.DataType]) -> tuple[dict[str, Any], int]:
-        """The fields of an object, by their types; others are left out."""
+    Raises:
+        Misfit: the value, or an element of it, is not of the type.
+    """
+    if value is None:
+        return None
+    if types.is_array(kind) and type(value) is list:
+        return [fitted(one, kind.value_type) for one in value]
+    if pa.types.is_map(kind) and isinstance(value, Members):
+        return [(name, fitted(one, kind.item_type)) for name, one in value]
+    if pa.types.is_struct(kind) and isinstance(value, Members):
+        fields: dict[str, Any] = {one.name: one.type for one in kind}
         members: dict[str, Any] = {}
-
-        def member(at: int) -> int:
-            name, at = self.name(at)
-            if name not in kinds:
-                return self.plain(at)[1]
-            try:
-                members[name], end = self.value(at, kinds[name])
-            except Misfit:
-                members[name], end = None, self.plain(at)[1]
-            return end
-
-        return members, self.parts(at, "}", member)
-
-    def name(self, at: int) -> tuple[str, int]:
-        """The name of a member, and the place where its value begins."""
-        if self.text[at] != '"':
-            raise ValueError(at)
-        name, at = self.plain(at)
-        at = self.space(at)
-        if self.text[at] != ":":
-            raise ValueError(at)
-        return name, self.space(at + 1)
+        for name, one in value:
+            if name in fields:
+                members[name] = None
+                with suppress(Misfit):
+                    members[name] = fitted(one, fields[name])
+        return members
+    if pa.types.is_nested(kind):
+        raise Misfit
+    return _leaf(value, kind)
 
 
-def _leaf(value: Any, written: str, kind: pa.DataType) -> str:
+def _leaf(value: Any, kind: pa.DataType) -> str:
     """The text of a value without parts that is cast to a type."""
     number, text = isinstance(value, Number), type(value) is str
+    written = value.written if isinstance(value, Number) else _shown(value)
     if kind == pa.string():
         return value if text else _shown(value)
     if types.is_integral(kind):
@@ -415,16 +362,16 @@ def _from_json(text: pa.Array, schema: pa.Scalar, *, result: pa.DataType, zone: 
 
     def read(text: str) -> Any:
         for one in dict.fromkeys((text, _double_quoted(text))):
-            reader = JsonReader(one)
-            if (at := reader.space(0)) == len(one):
+            if not (body := one.lstrip(" \t\n\r")):
                 return None
             try:
-                if of_structs and one[at] == "{":
-                    return [reader.value(at, kind.value_type)[0]]
-                value, _ = reader.value(at, kind)
+                value, _ = _DECODER.raw_decode(body)
+                if of_structs and isinstance(value, Members):
+                    value = [value]
+                value = fitted(value, kind)
             except Misfit:
                 return nothing
-            except (ValueError, IndexError, RecursionError):
+            except (ValueError, RecursionError):
                 continue
             return nothing if value is None else value
         return nothing
