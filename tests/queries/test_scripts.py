@@ -153,6 +153,8 @@ def test_files_are_read_by_conditions_of_a_view(tmp_path):
         ("SELECT n FROM (SELECT src, count(*) AS n FROM edges GROUP BY src)", None),
         ("SELECT DISTINCT src, dst FROM edges", {"src", "dst"}),
         ("SELECT src FROM edges", None),
+        ("SELECT src, dst, grouping_id() AS g FROM edges GROUP BY ROLLUP (src, dst)", {"src", "dst", "g"}),
+        ("SELECT src, dst FROM edges GROUP BY ROLLUP (src, dst)", None),
         ("SELECT src FROM edges UNION ALL SELECT src FROM edges", None),
         (
             "WITH RECURSIVE r AS (SELECT src FROM edges UNION SELECT src + 1 FROM r) SELECT * FROM r",

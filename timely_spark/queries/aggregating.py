@@ -399,29 +399,24 @@ class Aggregating(Joins):
         """Each row once for each grouping set, with null for the keys that the set lacks."""
         schema, group_id = relation.schema, self.fresh.name("grouping_id")
         self.grouped = group_id, list(named)
-        own = set(named.values())
         order = list(named.values())
-        # a set that is listed twice is there twice
-        place = self.fresh.name("grouping_set")
+        present = [{named[one] for one in each} for each in sets]
+        numbers = [
+            sum(1 << n for n, key in enumerate(reversed(order)) if key not in each) for each in present
+        ]
+        marks: dict[str, Sequence[int]] = {group_id: numbers}
+        if len({*numbers}) < len(numbers):  # a set that is listed twice is there twice
+            marks[self.fresh.name("grouping_set")] = range(len(numbers))
         parts = []
-        for at, each in enumerate(sets):
-            present = {named[one] for one in each}
-            number = sum(1 << (len(order) - 1 - n) for n, key in enumerate(order) if key not in present)
-            key_columns = [
-                (
-                    key,
-                    key
-                    if key in present or key not in own
-                    else self.binder.null(schema.field(key).type, schema),
-                )
-                for key in keys
-            ]
+        for n, each in enumerate(present):
+            nulls = {key: self.binder.null(schema.field(key).type, schema) for key in {*order} - each}
             values = [
-                (name, self.binder.bound(cast_to(exp.Literal.number(value), pa.int64()), schema))
-                for name, value in ((group_id, number), (place, at))
+                (name, self.binder.bound(cast_to(exp.Literal.number(of[n]), pa.int64()), schema))
+                for name, of in marks.items()
             ]
-            parts.append(Projection(relation, (*key_columns, *((n, n) for n, _ in columns), *values)))
-        return Concat(tuple(parts)), [*keys, group_id, place]
+            key_columns = ((key, nulls.get(key, key)) for key in keys)
+            parts.append(Projection(relation, (*key_columns, *((one, one) for one, _ in columns), *values)))
+        return Concat(tuple(parts)), [*keys, *marks]
 
     def grouping(self, node: Any) -> Any:
         """`grouping(key)` and `grouping_id(keys)`: which keys a grouping set lacks."""
@@ -435,12 +430,14 @@ class Aggregating(Joins):
         if unknown or (isinstance(node, exp.Grouping) and len(trees) != 1):
             where = unknown[0] if unknown else node
             raise self.binder.refuse(where, f"{shown} of what is not a key", "name one that is in GROUP BY.")
+        if isinstance(node, exp.GroupingId) and trees in ([], keys):
+            return column_node(column, node)
         places = [len(keys) - 1 - keys.index(one) for one in trees or keys]
         bits = [
             f"shiftleft(shiftright(x, {shift}) & 1, {len(places) - 1 - n})" for n, shift in enumerate(places)
         ]
         kind = "tinyint" if isinstance(node, exp.Grouping) else "bigint"
-        return tree_of(f"CAST({' | '.join(bits) or 0} AS {kind})", x=column)
+        return tree_of(f"CAST({' | '.join(bits)} AS {kind})", x=column)
 
 
 def _plain(value: Any) -> Any:
