@@ -43,11 +43,8 @@ def conjuncts(node: Any) -> list[Any]:
         return [*conjuncts(node.this), *conjuncts(node.expression)]
     if isinstance(node, exp.Not) and isinstance(_bare(node.this), exp.Or):
         inside = _bare(node.this)
-        return [
-            one
-            for side in (inside.this, inside.expression)
-            for one in conjuncts(exp.Not(this=exp.Paren(this=side)))
-        ]
+        sides = (exp.Not(this=exp.Paren(this=side)) for side in (inside.this, inside.expression))
+        return [one for side in sides for one in conjuncts(side)]
     return [node]
 
 
@@ -59,9 +56,8 @@ def _bare(node: Any) -> Any:
 
 def _alternatives(node: Any) -> list[Any]:
     node = _bare(node)
-    return (
-        [*_alternatives(node.this), *_alternatives(node.expression)] if isinstance(node, exp.Or) else [node]
-    )
+    sides = (node.this, node.expression) if isinstance(node, exp.Or) else ()
+    return [one for side in sides for one in _alternatives(side)] or [node]
 
 
 def factored(node: Any) -> list[Any]:
@@ -187,20 +183,18 @@ class Joins(FromItems):
         inner = not side and kind in {"", "INNER", "CROSS"}
         if inner and on is not None and calls.has_query(on):
             # of inner joins ON is WHERE
-            every = conjuncts(on)
-            asked = [one for one in every if calls.has_query(one)]
+            asked = [one for one in conjuncts(on) if calls.has_query(one)]
             self.asked_by_on += asked
             later = [*later, *asked]
-            on = exp.and_(exp.true(), *(one for one in every if one not in asked), copy=False)
+            on = exp.and_(exp.true(), *(one for one in conjuncts(on) if one not in asked), copy=False)
         if inner:
             conditions = conjuncts(on) if on is not None else []
             conditions += [self._using(node, name, parts, other) for name in using]
             waiting = [*early, *(self._resolved(one, [*parts, other]) for one in conditions)]
             return self._side_by_side(parts, other, using), waiting, later
         if (side, kind) == ("", "OUTER") or kind not in {"", "OUTER", "SEMI", "ANTI"}:
-            raise self.binder.refuse(
-                node.this, f"{side} {kind} JOIN", "write INNER, LEFT, RIGHT, FULL, SEMI or ANTI."
-            )
+            hint = "write INNER, LEFT, RIGHT, FULL, SEMI or ANTI."
+            raise self.binder.refuse(node.this, f"{side} {kind} JOIN", hint)
         parts, early, later = self._before_join(side, parts, early, later)
         return [self._beside(node, self.connected(parts, early), other, on, using)], [], later
 
