@@ -131,6 +131,8 @@ class Reduce(BufferingVertex):
         They cost no look at the key's records.
         """
         keys, irrelevant = list(self.logic.keys), np.zeros(arrived.num_rows, np.bool_)
+        if self._work is not None and sum(rows.num_rows for _, rows in self._work.records.fresh) > _MANY:
+            self._leave_context()  # records that are not in the trace yet are not seen
         if not len(self._records):
             return irrelevant
         groups = group(arrived, keys)

@@ -298,6 +298,8 @@ class Extreme(Logic):
     def irrelevant(self, results: pa.Table, changes: pa.Table) -> Mask:
         """Changes that leave the result of a key: worse values, and more of the same value."""
         beyond, equal = _beyond(results, changes, self.value, descending=self.greatest)
+        if pa.types.is_floating(changes.schema.field(self.value).type):
+            return _true(beyond)  # 0.0 equals -0.0
         return _true(beyond) | (_true(equal) & (numbers(changes, DIFF) > 0))
 
     def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]]:

@@ -26,6 +26,7 @@ from timely_spark.queries.statistics import MOMENTS, PAIRS, lists_or_null, mode,
 from timely_spark.sql.lists import lists_of
 from timely_spark.sql.plain import checked_decimals, rounded_quotient, unscaled, wide
 from timely_spark.sql.types import array_of, has_map
+from timely_spark.state.arrow import Mask
 from timely_spark.state.sums import limbs_of, scaled_limbs_of, sums_of_limbs, sums_of_scaled_limbs
 
 _ALWAYS = f"{DIFF}_always"
@@ -355,10 +356,26 @@ class SqlAggregates(Logic):
         )
         return results.filter(pa.array(present))
 
+    @property
+    def finds_irrelevant(self) -> bool:
+        """Whether there are only least and greatest values, which most changes leave as they are."""
+        return all(call.function in {"min", "max"} for _, call in self.calls)
+
+    def irrelevant(self, results: pa.Table, changes: pa.Table) -> Mask:
+        """The changes that leave each result of a key."""
+        masks = [numbers(changes, DIFF) != 0]  # not those of the groups that are always there
+        for name, call in self.calls:
+            (column,) = call.columns
+            best = pa.table({GROUP: results[GROUP], column: results[name]})
+            extreme = Extreme(self.keys, column, greatest=call.function == "max")
+            masks.append(extreme.irrelevant(best, changes))
+        mask: Mask = np.logical_and.reduce(masks)
+        return mask
+
 
 @dataclass(frozen=True, slots=True)
 class LeastOrNull(Extreme):
-    """The least or greatest value; null for a group without values."""
+    """The least or greatest value, of which NaN is the greatest; null for a group without values."""
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """One row for each group that has records."""
@@ -389,8 +406,7 @@ def aggregate_records(
         ((out, call),) = calls.items()
         if call.function == "count" and not call.columns:
             return collection.count(out, keys=list(keys))
-        kind = schema.field(call.columns[0]).type if call.columns else None
-        if call.function in {"min", "max"} and call.columns[0] not in keys and not pa.types.is_floating(kind):
+        if call.function in {"min", "max"} and call.columns[0] not in keys:
             (column,) = call.columns
             names = [*keys, column]
             input_ = collection if schema.names == names else collection.select(*names)

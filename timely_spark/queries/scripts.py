@@ -10,6 +10,7 @@ from timely_spark.graph import composed, placed, refuse, start_of_text
 from timely_spark.operators.sql import session_zone
 from timely_spark.queries.binder import Binder, BoundQuery, View, written_name
 from timely_spark.queries.building import Builder
+from timely_spark.queries.first_rows import with_first_rows
 from timely_spark.queries.narrowing import narrowed
 from timely_spark.queries.query import QueryBinder
 from timely_spark.queries.recursion import MEANT, take_clauses
@@ -128,7 +129,7 @@ def relations_of(answers: Sequence[BoundQuery]) -> list[Relation]:
         names = map(Fresh().name, answer.names)
         columns = tuple(zip(names, answer.columns, strict=True))
         projections.append(Projection(answer.relation, columns, where=answer.relation.where))
-    return narrowed(projections)
+    return narrowed(with_first_rows(projections))
 
 
 def planned(text: str, tables: Mapping[str, Collection]) -> tuple[Relation, list[str]]:

@@ -17,7 +17,7 @@ from timely_spark.differential.sets import OTHER, side_by_side
 from timely_spark.operators.aggregate import ALL
 from timely_spark.sql.lists import dense_ranks
 from timely_spark.sql.types import has_map
-from timely_spark.state.arrow import Longs
+from timely_spark.state.arrow import Longs, Mask
 from timely_spark.state.hashing import hashes
 
 
@@ -87,6 +87,23 @@ class FirstRows(Logic):
         inputs = present_records(inputs)
         rows, _ = rows_in_order(inputs, self.order)
         return first_places(inputs.take(pa.array(rows)), self.count, self.offset)
+
+    def irrelevant(self, results: pa.Table, changes: pa.Table) -> Mask:
+        """Changes that come after the last result of a group whose places all have one."""
+        if not results.num_rows:
+            return np.zeros(changes.num_rows, np.bool_)
+        # of equal records changes come first: they are relevant
+        both = pa.concat_tables([changes, results.select(changes.schema.names)])
+        rows, _ = rows_in_order(both, self.order)
+        places = np.empty(len(rows), np.int64)
+        places[rows] = np.arange(len(rows))
+        after, own = np.split(places, [changes.num_rows])
+        of, groups = numbers(changes, GROUP), numbers(results, GROUP)
+        last, filled = (np.zeros(max(of.max(initial=0), groups.max()) + 1, np.int64) for _ in range(2))
+        np.maximum.at(last, groups, own)
+        np.add.at(filled, groups, numbers(results, DIFF))
+        mask: Mask = (filled[of] == self.count) & (after > last[of])
+        return mask
 
 
 def by_keys(
