@@ -233,7 +233,8 @@ def test_positions_are_distinct_and_near_each_other() -> None:
     nodes = np.sort(np.random.default_rng(2).integers(0, 1 << 63, n).astype(np.uint64))
     path = np.random.default_rng(3).permutation(nodes)
     both = np.append(path[:-1], path[1:]), np.append(path[1:], path[:-1])
-    graph = contraction.linked(nodes, np.ones(n, np.int64), *both)
+    at = contraction.node_rows(nodes, both[0])
+    graph = contraction.linked(nodes, np.ones(n, np.int64), at, both[1])
     levels = []
     for number in range(contraction.LEVELS):
         level, told = contraction.choose(graph, number)

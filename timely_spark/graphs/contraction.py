@@ -46,8 +46,8 @@ class LocalGraph:
     nodes: Hashes
     #: of how many nodes of the first level each consists
     weight: Indices
-    #: for each link the node here, in order, and its neighbour
-    node: Hashes
+    #: for each link the number of the node here, in order, and its neighbour
+    at: Indices
     other: Hashes
 
 
@@ -65,18 +65,20 @@ class Level:
     amount: Indices
 
 
-def linked(nodes: Hashes, weight: Indices, node: Hashes, other: Hashes) -> LocalGraph:
-    """A graph of these nodes, with at most a few of the links of each."""
+def linked(nodes: Hashes, weight: Indices, at: Indices, other: Hashes) -> LocalGraph:
+    """A graph of these nodes, with at most a few of the links of each; links have numbers of nodes, or -1."""
+    if (at < 0).any():
+        at, other = at[at >= 0], other[at >= 0]
     bits = np.uint64(len(nodes).bit_length())
     # that two neighbours have equal first bits does no harm: one of them is looked at
-    key = (node_rows(nodes, node).astype(np.uint64) << (np.uint64(64) - bits)) | (other >> bits)
+    key = (at.astype(np.uint64) << (np.uint64(64) - bits)) | (other >> bits)
     order = np.argsort(key)
     order = order[changes(key[order])]
-    node, other = node[order], other[order]
-    starts = np.flatnonzero(changes(node))
-    rank = np.arange(len(node)) - np.repeat(starts, np.diff(starts, append=len(node)))
+    at, other = at[order], other[order]
+    starts = np.flatnonzero(changes(at))
+    rank = np.arange(len(at)) - np.repeat(starts, np.diff(starts, append=len(at)))
     few = rank < _SAMPLE
-    return LocalGraph(nodes, weight, node[few], other[few])
+    return LocalGraph(nodes, weight, at[few], other[few])
 
 
 def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
@@ -84,9 +86,9 @@ def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
     order, nodes = np.uint64(_ORDERS[level]), graph.nodes
     back = np.uint64(pow(_ORDERS[level], -1, 1 << 64))
     least = nodes * order
-    starts = np.flatnonzero(changes(graph.node))
+    starts = np.flatnonzero(changes(graph.at))
     if len(starts):
-        at = node_rows(nodes, graph.node[starts])
+        at = graph.at[starts]
         least[at] = np.minimum(least[at], np.minimum.reduceat(graph.other * order, starts))
     became = least * back
     left = np.flatnonzero(became != nodes)
@@ -94,7 +96,7 @@ def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
     level_ = Level(nodes, graph.weight, became, nodes[:0], nodes[:0], none)
     return level_, Messages(
         np.append(became[left], graph.other),
-        np.append(nodes[left], became[node_rows(nodes, graph.node)]),
+        np.append(nodes[left], became[graph.at]),
         np.zeros(len(left) + len(graph.other), np.int64),
         np.append(graph.weight[left], np.zeros(len(graph.other), np.int64)),
     )
@@ -102,27 +104,25 @@ def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
 
 def contracted(level: Level, received: Messages) -> tuple[Level, LocalGraph, Messages]:
     """The members of each cluster; the clusters; and the links, which go to the clusters of their nodes."""
-    nodes = level.nodes
-    present = node_rows(nodes, received.to) >= 0
-    joins = np.flatnonzero(present & (received.amount > 0))
-    joins = joins[np.lexsort((received.of[joins], received.to[joins]))]
+    nodes, at = level.nodes, node_rows(level.nodes, received.to)
+    joins = np.flatnonzero((at >= 0) & (received.amount > 0))
+    joins = joins[np.lexsort((received.of[joins], at[joins]))]
     cluster, amount = received.to[joins], received.amount[joins]
     weight = np.where(level.became == nodes, level.weight, 0)
-    np.add.at(weight, node_rows(nodes, cluster), amount)
-    links = np.flatnonzero(present & (received.amount == 0))
-    receiver, sender = level.became[node_rows(nodes, received.to[links])], received.of[links]
+    np.add.at(weight, at[joins], amount)
+    links = np.flatnonzero((at >= 0) & (received.amount == 0))
+    receiver, sender = level.became[at[links]], received.of[links]
     receiver, sender = receiver[receiver != sender], sender[receiver != sender]
     zeros = np.zeros(len(receiver), np.int64)
     level = replace(level, cluster=cluster, member=received.of[joins], amount=amount)
     left = weight > 0
-    graph = LocalGraph(nodes[left], weight[left], nodes[:0], nodes[:0])
+    graph = LocalGraph(nodes[left], weight[left], joins[:0], nodes[:0])
     return level, graph, Messages(receiver, sender, zeros, zeros)
 
 
 def relinked(graph: LocalGraph, received: Messages) -> LocalGraph:
     """The graph of clusters, with their links."""
-    present = node_rows(graph.nodes, received.to) >= 0
-    return linked(graph.nodes, graph.weight, received.to[present], received.of[present])
+    return linked(graph.nodes, graph.weight, node_rows(graph.nodes, received.to), received.of)
 
 
 def divide(level: Level, clusters: Hashes, start: Indices) -> Messages:

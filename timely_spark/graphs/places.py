@@ -123,10 +123,11 @@ class _Places(BufferingVertex):
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """One iteration."""
         iteration = time.order_key()[1] - time.epoch * _SPAN
-        if begins := time.epoch != self.epoch:
+        if time.epoch != self.epoch:
             self._end()
             self.epoch = time.epoch
-        left = np.count_nonzero(self.place == NEW)
+            self._place_waiting(time)  # after another number of workers
+        settled = np.count_nonzero(self.place != NEW)
         edges, sent = (pa.concat_tables(tables) if tables else None for tables in batches)
         messages = _received(sent)
         if iteration == 0 and edges is not None:
@@ -139,10 +140,8 @@ class _Places(BufferingVertex):
             self._contract(time, iteration - 3, messages)
         if edges is not None and iteration:
             self._place(time, edges)
-        if begins or left != np.count_nonzero(self.place == NEW):
-            waiting, self.waiting = self.waiting, []
-            for part in waiting:
-                self._place(time, part)
+        if settled != np.count_nonzero(self.place != NEW):
+            self._place_waiting(time)
         if (self.place == NEW).any():
             self.notify_at(Time(time.epoch, time.order_key()[1] + 1))
 
@@ -165,15 +164,18 @@ class _Places(BufferingVertex):
         self._send(
             time, Messages(other[one], home[one], place[ids[one]], np.add.reduceat(diff[order], first))
         )
-        self.waiting.append(edges)
+        self._place(time, edges, place[ids])
 
-    def _place(self, time: Timestamp, edges: pa.Table) -> None:
+    def _place(self, time: Timestamp, edges: pa.Table, place: Indices | None = None) -> None:
         """Send edges whose homes have places; those of hubs to their other ends; let the others wait.
 
         An edge between two hubs has a place by its hash.
+
+        Args:
+            place: those of the homes; None means that they are looked up.
         """
         home, other = numbers(edges, TO), numbers(edges, OF)
-        place = self._now(home)
+        place = self._now(home) if place is None else place
         hub = place == HUB
         place = np.where(hub & (home <= other), ((home ^ other) % _U(PLACES)).astype(np.int64), place)
         hub &= home > other
@@ -188,6 +190,11 @@ class _Places(BufferingVertex):
             self.send_by(1, time, pa.table(columns))
         if (rest := ~placed & ~hub).any():
             self.waiting.append(_where(edges, rest))
+
+    def _place_waiting(self, time: Timestamp) -> None:
+        waiting, self.waiting = self.waiting, []
+        for part in waiting:
+            self._place(time, part)
 
     # -- nodes ---------------------------------------------------------------------------------------------
 
@@ -285,15 +292,15 @@ class _Places(BufferingVertex):
         left = self.place == NEW
         nodes = self.nodes[left]
         if step == 0:
-            linked_ = node_rows(nodes, self.links[0]) >= 0
-            node, other = self.links[0][linked_], self.links[1][linked_]
-            self.graph, self.links = None, (node, other)
+            at = node_rows(nodes, self.links[0])
+            node, other = (column[at >= 0] for column in self.links)
+            self.graph, self.links, at = None, (node, other), at[at >= 0]
             if len(nodes) < _MANY:
                 least = nodes.copy()
-                np.minimum.at(least, node_rows(nodes, node), other)
+                np.minimum.at(least, at, other)
                 self.place[left] = (least % _U(PLACES)).astype(np.int64)
                 return
-            self.graph = linked(nodes, np.ones(len(nodes), np.int64), node, other)
+            self.graph = linked(nodes, np.ones(len(nodes), np.int64), at, other)
         if step > 3 * LEVELS + 1 and step % 3 == 0:
             self._move(time, received)
         if not len(nodes):
@@ -330,7 +337,7 @@ class _Places(BufferingVertex):
         else:
             level = self.levels.pop()
             self.starts = starts_of(level, self.graph.nodes, self.starts, received)
-            self.graph = LocalGraph(level.nodes, level.weight, level.nodes[:0], level.nodes[:0])
+            self.graph = LocalGraph(level.nodes, level.weight, self.starts[:0], level.nodes[:0])
         if self.levels:
             self._send(time, divide(self.levels[-1], self.graph.nodes, self.starts))
             return

@@ -24,10 +24,18 @@ _NULL = _U(0x7C3A_91D5_E86B_20F7)
 _PRIME = _U(0x0000_0100_0000_01B3)
 #: bytes, or rows, that are hashed at once
 _PIECE = 1 << 20
+#: words that are mixed at once: they stay in the processor's cache
+_CACHED = 1 << 15
 
 
 def mix(x: Hashes) -> Hashes:
     """The finaliser of splitmix64, a bijection on 64 bits."""
+    if len(x) > _CACHED:
+        mixed = np.empty_like(x)
+        for start in range(0, len(x), _CACHED):
+            piece = slice(start, start + _CACHED)
+            mixed[piece] = mix(x[piece])
+        return mixed
     x = x + _ADDED
     x ^= x >> _BY_30
     x *= _FIRST
