@@ -117,6 +117,13 @@ def test_only_one_column_of_integers_without_nulls_is_distinguished_by_its_hash(
     assert exact(table, [])
 
 
+def test_h_of_many_rows_is_that_of_each() -> None:
+    numbers = np.arange(70_000)
+    whole = hashes(pa.table({"k": numbers}), ["k"])
+    parts = [hashes(pa.table({"k": part}), ["k"]) for part in np.split(numbers, [1, 32_768, 40_000])]
+    assert (whole == np.concatenate(parts)).all()
+
+
 def test_mixing_is_a_bijection_as_far_as_one_sees() -> None:
     x = np.arange(100_000, dtype=np.uint64)
 

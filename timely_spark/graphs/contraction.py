@@ -69,9 +69,8 @@ def linked(nodes: Hashes, weight: Indices, at: Indices, other: Hashes) -> LocalG
     """A graph of these nodes, with at most a few of the links of each; links have numbers of nodes, or -1."""
     if (at < 0).any():
         at, other = at[at >= 0], other[at >= 0]
-    bits = np.uint64(len(nodes).bit_length())
     # that two neighbours have equal first bits does no harm: one of them is looked at
-    key = (at.astype(np.uint64) << (np.uint64(64) - bits)) | (other >> bits)
+    key = _keys(nodes, at, other)
     order = np.argsort(key)
     order = order[changes(key[order])]
     at, other = at[order], other[order]
@@ -79,6 +78,14 @@ def linked(nodes: Hashes, weight: Indices, at: Indices, other: Hashes) -> LocalG
     rank = np.arange(len(at)) - np.repeat(starts, np.diff(starts, append=len(at)))
     few = rank < _SAMPLE
     return LocalGraph(nodes, weight, at[few], other[few])
+
+
+def _keys(nodes: Hashes, at: Indices, other: Hashes) -> Hashes:
+    """Numbers in the order of nodes, and then of the first bits of others."""
+    bits = np.uint64(len(nodes).bit_length())
+    keys: Hashes = at.astype(np.uint64) << (np.uint64(64) - bits)
+    keys |= other >> bits
+    return keys
 
 
 def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
@@ -106,7 +113,7 @@ def contracted(level: Level, received: Messages) -> tuple[Level, LocalGraph, Mes
     """The members of each cluster; the clusters; and the links, which go to the clusters of their nodes."""
     nodes, at = level.nodes, node_rows(level.nodes, received.to)
     joins = np.flatnonzero((at >= 0) & (received.amount > 0))
-    joins = joins[np.lexsort((received.of[joins], at[joins]))]
+    joins = joins[np.argsort(_keys(nodes, at[joins], received.of[joins]))]
     cluster, amount = received.to[joins], received.amount[joins]
     weight = np.where(level.became == nodes, level.weight, 0)
     np.add.at(weight, at[joins], amount)

@@ -246,7 +246,7 @@ class _Places(BufferingVertex):
         self._count(nodes, place, count, new)
         offered = (received.number >= 0) & (place[ids] == NEW)
         self._take(received.to[offered], received.of[offered], received.number[offered])
-        place = self._now(received.to)
+        place = self._now(nodes)[ids]
         link = (place == NEW) & (received.number == NEW)
         self._link(received.to[link], received.of[link])
         answer = (place != NEW) & (received.number == NEW)
