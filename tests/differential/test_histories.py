@@ -213,6 +213,26 @@ def test_sums_and_means_look_at_no_value_again(
     assert looked.held < 30
 
 
+def test_counting_distinct_values_looks_at_no_others(looked: Looked) -> None:
+    flow = ts.Dataflow("distinct")
+    x = flow.input("x", "k long, v long, diff long").collection(diff="diff")
+    ts.sql("SELECT k, count(DISTINCT v) AS n, sum(DISTINCT v) AS s FROM x GROUP BY k", x=x).changes().capture(
+        "out"
+    )
+    simulation = Simulation(flow)
+    simulation.send("x", [(1, n % 250, 1) for n in range(1000)])
+    simulation.run()
+    looked.rows = 0
+    simulation.send("x", [(1, 7, -1), (1, 8, -4)])
+    simulation.run()
+
+    assert looked.rows < 30
+    assert simulation.captured["out"].rows() == {
+        0: [(1, 250, 31125, 1)],
+        1: [(1, 249, 31117, 1), (1, 250, 31125, -1)],
+    }
+
+
 @pytest.mark.parametrize("algorithm", ["sssp", "pagerank"])
 def test_a_loop_reads_the_history_of_a_key_once_in_an_epoch_and_not_in_every_iteration(
     algorithm: str, looked: Looked

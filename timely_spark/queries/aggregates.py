@@ -402,6 +402,13 @@ def aggregate_records(
         always: keys whose groups are there also without records.
     """
     schema = collection.schema
+    arguments = {
+        call.columns if call.distinct and call.function in _WEIGHTS else () for call in calls.values()
+    }
+    if len(arguments) == 1 and len(columns := arguments.pop()) == 1:
+        rows = collection.select(*dict.fromkeys((*keys, *columns))).distinct()
+        once = {name: replace(call, distinct=False) for name, call in calls.items()}
+        return aggregate_records(rows, keys, once, always)
     if always is None and keys and len(calls) == 1:
         ((out, call),) = calls.items()
         if call.function == "count" and not call.columns:
