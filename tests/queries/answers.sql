@@ -40,6 +40,10 @@ SELECT count(*) FROM t WHERE a > 100 GROUP BY ALL
 ----
 0
 
+SELECT count(*), grouping_id() FROM t WHERE a > 100 GROUP BY GROUPING SETS (()) HAVING grouping_id() = 0
+----
+0 0
+
 -- keys and arguments that are subqueries
 
 SELECT (SELECT max(e) FROM u) AS s, count(*) FROM t GROUP BY s

@@ -430,14 +430,14 @@ class Aggregating(Joins):
         if unknown or (isinstance(node, exp.Grouping) and len(trees) != 1):
             where = unknown[0] if unknown else node
             raise self.binder.refuse(where, f"{shown} of what is not a key", "name one that is in GROUP BY.")
-        if isinstance(node, exp.GroupingId) and trees in ([], keys):
+        if isinstance(node, exp.GroupingId) and trees in ([], keys) and keys:
             return column_node(column, node)
         places = [len(keys) - 1 - keys.index(one) for one in trees or keys]
         bits = [
             f"shiftleft(shiftright(x, {shift}) & 1, {len(places) - 1 - n})" for n, shift in enumerate(places)
         ]
         kind = "tinyint" if isinstance(node, exp.Grouping) else "bigint"
-        return tree_of(f"CAST({' | '.join(bits)} AS {kind})", x=column)
+        return tree_of(f"CAST({' | '.join(bits) or 0} AS {kind})", x=column)
 
 
 def _plain(value: Any) -> Any:
