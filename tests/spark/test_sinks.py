@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import timely_spark as ts
 from tests.support import tables
 from tests.support.tables import part, records, rows_of
+from timely_spark.errors import SchemaError
 from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.operators.table_layout import TableLayout
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
@@ -260,6 +261,8 @@ def test_a_table_has_the_layout_that_was_asked_for(spark: SparkSession, tmp_path
     assert properties(path).items() >= feed.items()
     assert {file.parent.name for file in tmp_path.rglob("*.parquet")} >= {"v=a", "v=b"}
     assert rows_of(path) == [(0, 1, "a"), (0, 2, "b")]
+    with pytest.raises(SchemaError, match=r"(?s)\{v\} has an empty text, which Delta stores as null.*Hint: "):
+        sink.deliver(spark, 1, [part(1, table((3, ""), (4, None)))])
     with pytest.raises(OutputMismatch, match=r"is partitioned by \['v'\]; .*partition_by=\['k'\]"):
         prepared(spark, DeltaSink(path, layout=TableLayout(partition_by=("k",))))
 

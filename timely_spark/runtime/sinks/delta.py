@@ -43,7 +43,10 @@ _BY_NAME = {"delta.columnMapping.mode": "name"}
 _MOUNTS = ("/Volumes/", "/dbfs/")
 #: What Spark says of keys that do not tell records apart; ours before and after it.
 _MANY, _TELL_APART = "are the keys of more than one record", "give keys that tell the records apart."
-_TWICE = re.compile(rf"({{.*?}}) {_MANY}")
+_TWICE = re.compile(rf"{{.*?}} {_MANY}")
+_EMPTY = "has an empty text, which Delta stores as null"
+_NO_TEXT = re.compile(rf"{{.*?}} {_EMPTY}")
+_NOT_EMPTY = 'leave the column out of partition_by, or write null: select("*", k="nullif(k, \'\')").'
 
 
 @dataclass
@@ -196,7 +199,7 @@ class DeltaSink(Sink):
             if appended(self._folder, _cast(table), self._app, version, self._own):
                 return
         frame = _with_epochs(session, parts).withColumnRenamed(STAMP, EPOCH)
-        frame = frame.select(*map(identifier, [EPOCH, *self._columns]))
+        frame = self._without_empty(frame.select(*map(identifier, [EPOCH, *self._columns])))
         writer = frame.write.format("delta").mode("append")
         writer = writer.option("txnAppId", self._app).option("txnVersion", version)
 
@@ -205,7 +208,11 @@ class DeltaSink(Sink):
             self._check_own(self._properties(session))
             self._save(writer)
 
-        _tried(append)
+        try:
+            _tried(append)
+        except Exception as error:
+            self._explain(error)
+            raise
 
     def _upsert(self, session: SparkSession, version: int, parts: Parts, records: pa.Table | None) -> None:
         """Write the last records of the keys; the `records` of large parts are read by tasks."""
@@ -218,6 +225,7 @@ class DeltaSink(Sink):
             if self._folder and upserted(self._folder, last, upsert, app=app, version=version, owner=owner):
                 return
             frame = to_frame(session, last)
+        frame = self._without_empty(frame)
         # MERGE reads the transaction from the session's settings; only this query writes with its session
         pair = {f"{_TXN}AppId": self._app, f"{_TXN}Version": str(version)}
         with applied(session, pair) as refused:
@@ -231,10 +239,28 @@ class DeltaSink(Sink):
             try:
                 _tried(lambda: self._merge(session, frame, upsert).execute())
             except Exception as error:
-                if (match := _TWICE.search(str(error))) is None:
-                    raise
-                msg = f"{self.target}: {match[1]} {_MANY}"
-                raise SchemaError(msg, hint=_TELL_APART) from error
+                self._explain(error)
+                raise
+
+    def _without_empty(self, frame: DataFrame) -> DataFrame:
+        """The frame, which fails at an empty text in a column of partitions."""
+        from pyspark.sql.functions import col, concat, lit, raise_error, when
+
+        for name in self.layout.partition_by:
+            if frame.schema[name].dataType.simpleString() == "string":
+                text = col(identifier(name))
+                # an error that shows the plan does not have this text: the column is in it
+                message = concat(lit(f"{{{name}"), text, lit(f"}} {_EMPTY}"))
+                failing = raise_error(message).cast("string")
+                frame = frame.withColumn(name, when(text == "", failing).otherwise(text))
+        return frame
+
+    def _explain(self, error: Exception) -> None:
+        """Raise what is wrong with the records, if an expression of an epoch's has failed."""
+        for text, hint in ((_TWICE, _TELL_APART), (_NO_TEXT, _NOT_EMPTY)):
+            if (match := text.search(str(error))) is not None:
+                msg = f"{self.target}: {match[0]}"
+                raise SchemaError(msg, hint=hint) from error
 
     def _merge(self, session: SparkSession, frame: DataFrame, upsert: Upsert) -> DeltaMergeBuilder:
         """The upsert of an epoch's last records into the table as it is now, if it is still this output's."""
