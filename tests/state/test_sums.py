@@ -72,6 +72,18 @@ def test_decimals_are_added_exactly_or_are_an_error(digits: list[int | None]) ->
             sums_of_limbs(limbs, 5, kind, np.array([False]))
 
 
+@pytest.mark.parametrize("kind", [getattr(pa, "decimal64", pa.decimal128)(10, 2), pa.decimal256(50, 2)])
+def test_decimals_of_other_widths_have_the_same_limbs(kind: pa.DataType) -> None:
+    values = pa.array([None, Decimal("1.25"), None, Decimal("-0.01")], kind)[1:]
+    limbs = [limb.sum(keepdims=True) for limb in limbs_of(values)]
+    assert sums_of_limbs(limbs, 2, pa.decimal128(38, 2), np.array([False])).to_pylist() == [Decimal("1.24")]
+
+
+def test_a_decimal_that_is_too_long_is_an_error() -> None:
+    with pytest.raises(SchemaError, match="beyond 38 digits"):
+        limbs_of(pa.array([Decimal(10) ** 40], pa.decimal256(50, 2)))
+
+
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3), min_size=1, max_size=9))
 def test_longs_are_added_exactly_or_are_an_error(values: list[int]) -> None:
     limbs = [limb.sum(keepdims=True) for limb in limbs_of(pa.array(values, pa.int64()))]

@@ -38,12 +38,14 @@ def limbs_of(values: Any) -> list[Longs]:
     values = flat(values)
     if not pa.types.is_decimal(values.type):
         return _halves_of(as_sums(values, pa.int64()).fill_null(0).to_numpy())
+    kind = values.type
+    values = as_sums(values, pa.decimal128(min(kind.precision, 38), kind.scale))  # of 64 or 256 bits
     raw = np.frombuffer(values.buffers()[1], np.int64)
     words = raw[2 * values.offset : 2 * (values.offset + len(values))].reshape(-1, 2)
     if values.null_count:
         words = np.where(values.is_valid().to_numpy(zero_copy_only=False)[:, None], words, 0)
     low, high = words.T
-    return _limbs_of_words(low, high) if values.type.precision > 18 else _halves_of(low)
+    return _limbs_of_words(low, high) if kind.precision > 18 else _halves_of(low)
 
 
 def _limbs_of_words(low: Longs, high: Longs) -> list[Longs]:
