@@ -63,9 +63,9 @@ def scaled_limbs_of(values: Any) -> tuple[Longs, list[Longs]]:
 
     Null is 0, and so is the whole number of what is no number: its scale says what it is.
 
-    >>> scales, limbs = scaled_limbs_of(pa.array([0.5, -3.0, None]))
+    >>> scales, limbs = scaled_limbs_of(pa.array([1.0, -3.0, 2.0**64, None]))
     >>> scales.tolist(), [limb.tolist() for limb in limbs]
-    ([-1, -1, 0], [[0, 0, 0], [-2147483648, 0, 0], [0, -3, 0], [0, 0, 0]])
+    ([-1, -1, 0, 0], [[0, 0, 0, 0], [0, 0, 0, 0], [1, -3, 1, 0], [0, 0, 0, 0]])
     """
     doubles = flat(values).cast(pa.float64()).fill_null(0.0).to_numpy()
     fractions, exponents = np.frexp(doubles)
