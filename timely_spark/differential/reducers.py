@@ -18,7 +18,7 @@ from timely_spark.operators.group_map import key_numbers
 from timely_spark.operators.rows import records, rows_of, table_of
 from timely_spark.state.arrow import Longs, Mask, flat, numbers, replaced
 from timely_spark.state.grouping import run_starts
-from timely_spark.state.sums import limbs_of, scaled_limbs_of, sums_of_limbs, sums_of_scaled_limbs
+from timely_spark.state.sums import limbs_of, sums_of_limbs, sums_of_scaled_limbs
 
 GROUP = "__timely_group"
 """The column with a number for each key of a call; rows are sorted by it."""
@@ -218,11 +218,9 @@ class Sum(Logic):
         """The number of valid values, and the sums of their limbs; those of doubles by their scales."""
         column, diffs = flat(changes.column(self.value)), numbers(changes, DIFF)
         result = changes.select([*self.keys, DIFF])
-        if pa.types.is_floating(column.type):
-            scales, limbs = scaled_limbs_of(column)
+        scales, limbs = limbs_of(column)
+        if scales is not None:
             result = result.append_column(SCALE, pa.array(scales))
-        else:
-            limbs = limbs_of(column)
         valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
         for name, part in zip((_VALID, *_LIMBS), (valid, *limbs), strict=False):
             result = result.append_column(name, pa.array(products(part, diffs, name)))

@@ -27,7 +27,7 @@ from timely_spark.sql.lists import lists_of
 from timely_spark.sql.plain import checked_decimals, rounded_quotient, unscaled, wide
 from timely_spark.sql.types import array_of, has_map
 from timely_spark.state.arrow import Mask
-from timely_spark.state.sums import limbs_of, scaled_limbs_of, sums_of_limbs, sums_of_scaled_limbs
+from timely_spark.state.sums import limbs_of, sums_of_limbs, sums_of_scaled_limbs
 
 _ALWAYS = f"{DIFF}_always"
 _BITS = {"bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor}
@@ -133,10 +133,9 @@ def _sum(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
         scales = numbers(groups.table, scale) if scale in groups.table.schema.names else None
     else:
         groups = groups.with_values(call)
-        values, counts = groups.table.column(column), numbers(groups.table, DIFF)
+        counts = numbers(groups.table, DIFF)
         missing = groups.total(counts) <= 0
-        floating = pa.types.is_floating(values.type)
-        scales, limbs = scaled_limbs_of(values) if floating else (None, limbs_of(values))
+        scales, limbs = limbs_of(groups.table.column(column))
         limbs = [products(limb, counts) for limb in limbs]
     if scales is not None:
         return pa.array(sums_of_scaled_limbs(groups.of, groups.count, scales, limbs), mask=missing)
@@ -330,12 +329,9 @@ class SqlAggregates(Logic):
             valid = values.is_valid().to_numpy(zero_copy_only=False)
             result = result.append_column(_valid_weight(column), pa.array(valid * diffs))
         for column in self.summed:
-            values = changes.column(column)
-            if pa.types.is_floating(values.type):
-                scales, limbs = scaled_limbs_of(values)
+            scales, limbs = limbs_of(changes.column(column))
+            if scales is not None:
                 result = result.append_column(_scale(column), pa.array(scales))
-            else:
-                limbs = limbs_of(values)
             for n, limb in enumerate(limbs):
                 weight = f"{DIFF}_limb {n} {column}"
                 result = result.append_column(weight, pa.array(products(limb, diffs, weight)))

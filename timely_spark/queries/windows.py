@@ -330,7 +330,7 @@ def _summed(
     values: pa.Array, low: Longs, high: Longs, counts: Longs, kind: pa.DataType, *, exact: bool = True
 ) -> pa.Array:
     if exact and not pa.types.is_floating(kind):
-        limbs = [fold(limb, low, high, np.add, 0) for limb in limbs_of(values)]
+        limbs = [fold(limb, low, high, np.add, 0) for limb in limbs_of(values)[1]]
         scale = kind.scale if pa.types.is_decimal(kind) else 0
         return sums_of_limbs(limbs, scale, kind, counts == 0)
     doubles = as_doubles(values).fill_null(0.0).to_numpy()

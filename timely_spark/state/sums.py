@@ -27,47 +27,37 @@ _AT_ONCE = 1 << 18
 # -- limbs ---------------------------------------------------------------------------------------------------
 
 
-def limbs_of(values: Any) -> list[Longs]:
-    """Integers, or the digits of decimals, in limbs: two, or four of more than 18 digits.
+def limbs_of(values: Any) -> tuple[Longs | None, list[Longs]]:
+    """Numbers in limbs, the least one first; and the scales of doubles, None of other numbers.
 
-    The least limb comes first. Each has a sign, so that those of -1 are small. Null is 0.
+    Integers, and decimals of at most 18 digits, have two limbs, longer decimals four. A double is a whole
+    number of four limbs, times ``2**(64 * scale)``. Each limb has a sign, so that those of -1 are small. Null
+    is 0.
 
-    >>> [limb.tolist() for limb in limbs_of(pa.array([-1, 1 << 32, None]))]
-    [[-1, 0, 0], [0, 1, 0]]
+    >>> scales, limbs = limbs_of(pa.array([-1, 1 << 32, None]))
+    >>> scales, [limb.tolist() for limb in limbs]
+    (None, [[-1, 0, 0], [0, 1, 0]])
+    >>> scales, limbs = limbs_of(pa.array([1.0, -3.0, 2.0**64, None]))
+    >>> scales.tolist(), [limb.tolist() for limb in limbs]
+    ([-1, -1, 0, 0], [[0, 0, 0, 0], [0, 0, 0, 0], [1, -3, 1, 0], [0, 0, 0, 0]])
     """
     values = flat(values)
-    if not pa.types.is_decimal(values.type):
-        return _halves_of(as_sums(values, pa.int64()).fill_null(0).to_numpy())
     kind = values.type
+    if pa.types.is_floating(kind):
+        return _limbs_of_doubles(values.cast(pa.float64()).fill_null(0.0).to_numpy())
+    if not pa.types.is_decimal(kind):
+        return None, _halves_of(as_sums(values, pa.int64()).fill_null(0).to_numpy())
     values = as_sums(values, pa.decimal128(min(kind.precision, 38), kind.scale))  # of 64 or 256 bits
     raw = np.frombuffer(values.buffers()[1], np.int64)
     words = raw[2 * values.offset : 2 * (values.offset + len(values))].reshape(-1, 2)
     if values.null_count:
         words = np.where(values.is_valid().to_numpy(zero_copy_only=False)[:, None], words, 0)
     low, high = words.T
-    return _limbs_of_words(low, high) if kind.precision > 18 else _halves_of(low)
+    return None, _limbs_of_words(low, high) if kind.precision > 18 else _halves_of(low)
 
 
-def _limbs_of_words(low: Longs, high: Longs) -> list[Longs]:
-    """The limbs of ``high * 2**64 + low``, where `low` has no sign."""
-    return _halves_of(low) + _halves_of(high + (low < 0))
-
-
-def _halves_of(values: Longs) -> list[Longs]:
-    low = values.astype(np.int32).astype(np.int64)
-    return [low, (values >> 32) + (low < 0)]
-
-
-def scaled_limbs_of(values: Any) -> tuple[Longs, list[Longs]]:
-    """Doubles as whole numbers, of four limbs, times ``2**(64 * scale)``: the scales and the limbs.
-
-    Null is 0, and so is the whole number of what is no number: its scale says what it is.
-
-    >>> scales, limbs = scaled_limbs_of(pa.array([1.0, -3.0, 2.0**64, None]))
-    >>> scales.tolist(), [limb.tolist() for limb in limbs]
-    ([-1, -1, 0, 0], [[0, 0, 0, 0], [0, 0, 0, 0], [1, -3, 1, 0], [0, 0, 0, 0]])
-    """
-    doubles = flat(values).cast(pa.float64()).fill_null(0.0).to_numpy()
+def _limbs_of_doubles(doubles: Doubles) -> tuple[Longs, list[Longs]]:
+    """What is no number is 0: its scale says what it is."""
     fractions, exponents = np.frexp(doubles)
     with np.errstate(invalid="ignore"):
         digits = np.ldexp(fractions, 53).astype(np.int64)
@@ -81,6 +71,16 @@ def scaled_limbs_of(values: Any) -> tuple[Longs, list[Longs]]:
         scales = np.where(odd, np.where(np.isnan(doubles), _NAN, signs), scales)
         limbs = [np.where(odd, 0, limb) for limb in limbs]
     return scales, limbs
+
+
+def _limbs_of_words(low: Longs, high: Longs) -> list[Longs]:
+    """The limbs of ``high * 2**64 + low``, where `low` has no sign."""
+    return _halves_of(low) + _halves_of(high + (low < 0))
+
+
+def _halves_of(values: Longs) -> list[Longs]:
+    low = values.astype(np.int32).astype(np.int64)
+    return [low, (values >> 32) + (low < 0)]
 
 
 # -- sums of limbs -------------------------------------------------------------------------------------------
@@ -122,11 +122,11 @@ def sums_of_scaled_limbs(of: Indices, count: int, scales: Longs, limbs: Sequence
     Args:
         of: the group of each row, ascending.
         count: the number of groups.
-        scales: the scale of each row, as by `scaled_limbs_of`.
+        scales: the scale of each row, as by `limbs_of`.
         limbs: the sum of each limb.
 
     Example:
-        >>> scales, limbs = scaled_limbs_of(pa.array([1e100, 0.1, -1e100, 0.2]))
+        >>> scales, limbs = limbs_of(pa.array([1e100, 0.1, -1e100, 0.2]))
         >>> sums_of_scaled_limbs(np.array([0, 0, 0, 1]), 2, scales, limbs).tolist()
         [0.1, 0.2]
     """
