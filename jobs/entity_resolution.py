@@ -13,10 +13,9 @@ does a value that more than N records share: that is printed. An entity is all r
 Output: a Delta table with epoch long, record, entity string, diff int: +1 for a record's new entity and -1
 for its old one. --current: a Delta table with epoch long (of the last change), record, entity.
 
-Entities' ids are stable. An entity has the id of its oldest record (by the epoch in which it came, then by
-its id), written record@epoch. So of entities that merge the older one's id stays, and when one is split, the
-part with that record keeps the id; the others get that of their own oldest record, which after the withdrawal
-of a wrong match is the one that they had before. When that record goes, the oldest one left inherits the id.
+Entities' ids are stable, and written record@epoch. The larger keeps its id: of entities that merge the one
+with most records (of equals the one with the older id), of the parts of one that is split the one with most
+of its records. Another part gets the id that it had before it merged, or else one of its records' own.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -90,24 +90,40 @@ def groups(rows: list[Row], most: int) -> tuple[list[set[int]], set[Hashable]]:
 
 
 class Model:
-    """The rule: the id of the eldest, which the eldest one left inherits."""
+    """The rule: a group's id goes along with most of its records; of several the largest one stays."""
+
+    REIGNS = 1000
 
     def __init__(self) -> None:
-        self.held: dict[int, tuple[int, int]] = {}
+        #: by record the id that it holds: the records that had it (and REIGNS), its epoch and its founder
+        self.held: dict[int, tuple[int, int, int]] = {}
         self.groups: list[set[int]] = []
 
+    def rank(self, record: int) -> tuple[int, int, int]:
+        size, since, founder = self.held[record]
+        return -size, since, founder
+
     def step(self, epoch: int, groups: list[set[int]]) -> dict[int, str]:
-        there, known = set().union(*groups), set().union(*self.groups)
         for group in self.groups:
-            eldest, *others = sorted(group, key=self.held.__getitem__)
-            heirs = [one for one in others if one in there]
-            if eldest not in there and heirs:
-                self.held[heirs[0]] = self.held[eldest]
-        self.held = {one: self.held[one] if one in known else (epoch, one) for one in there}
-        self.groups = groups
-        ids = {}
+            holder, *_ = ranked = sorted(group, key=self.rank)
+            parts = [part for new in groups if (part := [one for one in ranked if one in new])]
+            if parts:
+                part = max(parts, key=lambda part: (len(part), -ranked.index(part[0])))
+                heir = holder if holder in part else part[-1]
+                self.held[heir] = self.REIGNS + len(part), *self.held[holder][1:]
+                if heir != holder:
+                    self.held[holder] = 0, epoch, holder
+        known = set[int]().union(*self.groups)
+        self.held = {
+            one: self.held[one] if one in known else (0, epoch, one) for group in groups for one in group
+        }
+        self.groups, ids = groups, {}
         for group in groups:
-            since, founder = min(self.held[one] for one in group)
+            first, *others = sorted(group, key=self.rank)
+            for one in others:
+                self.held[one] = self.held[one][0] % self.REIGNS, *self.held[one][1:]
+            _, since, founder = self.held[first]
+            self.held[first] = self.REIGNS, since, founder
             ids |= dict.fromkeys(group, f"{founder}@{since}")
         return ids
 
@@ -128,18 +144,16 @@ def check(out: Mapping[str, ts.testing.Captured], epochs: list[list[Row]]) -> No
             f"{names[value[0]]} {str(value[1])!r}" + (f", birthday {value[2]!r}" if len(value) > 2 else "")
             for value in common
         }
-        # an id goes on while a record is left that had it, unless it merged into an older entity
+        # an id goes on while a record is left that had it, unless it merged with another of as many records
+        moves = Counter((had, expected[one]) for one, had in before.items() if one in expected)
         for ended in {*before.values()} - {*expected.values()}:
-            left = [expected[one] for one, had in before.items() if had == ended and one in expected]
-            assert not left or any(age(one) < age(ended) for one in left)
+            parts = {now: size for (had, now), size in moves.items() if had == ended}
+            assert not parts or any(
+                moves[now, now] >= size == max(parts.values()) for now, size in parts.items()
+            )
         was, now = (ids_of(of) for of in (before, expected))
         assert all(was[group] == now[group] for group in {*was} & {*now})
         before = expected
-
-
-def age(entity: str) -> tuple[int, int]:
-    founder, since = map(int, entity.split("@"))
-    return since, founder
 
 
 def ids_of(entities: dict[int, str]) -> dict[frozenset[int], str]:
@@ -208,18 +222,18 @@ def test_ids_after_a_merge_a_split_and_the_loss_of_the_eldest() -> None:
         [("bob", "x", -1), ("bob", "y", 1)],  # a changed value moves a record
         [("bob", "x", 1)],  # two rows of one record: a match of both
         [("bob", "x", -1)],  # which is withdrawn
-        [("ann", "x", -1), ("cy", "y", -1), ("eve", "y", 1)],
-        [("ann", "y", 1), ("bob", "y", -1)],  # who comes again is new
-        [("di", "y", -1), ("eve", "y", -1), ("ann", "y", -1)],
+        [("ann", "x", -1), ("cy", "y", -1), ("cy", "z", 1)],
+        [("ann", "z", 1), ("bob", "y", -1), ("eve", "y", 1)],  # who comes again is new
+        [("di", "y", -1), ("eve", "y", -1), ("ann", "z", -1), ("cy", "z", -1)],
     ]
-    ann, bob, cy = "ann@0", "bob@0", "cy@0"
+    ann, cy = "ann@0", "cy@0"
     assert states(epochs, "id string, email string, diff long", [["email"]]) == [
         {"ann": ann, "bob": ann, "cy": cy, "di": cy},
-        {"ann": ann, "bob": bob, "cy": bob, "di": bob},
-        {"ann": ann, "bob": ann, "cy": ann, "di": ann},
-        {"ann": ann, "bob": bob, "cy": bob, "di": bob},
-        {"bob": bob, "di": bob, "eve": bob},
-        {"ann": bob, "di": bob, "eve": bob},
+        {"ann": ann, "bob": cy, "cy": cy, "di": cy},
+        {"ann": cy, "bob": cy, "cy": cy, "di": cy},  # the larger keeps its id
+        {"ann": ann, "bob": cy, "cy": cy, "di": cy},
+        {"bob": cy, "di": cy, "cy": "cy@4"},  # also without the record that it is called after
+        {"di": cy, "eve": cy, "cy": "cy@4", "ann": "cy@4"},
         {},
     ]
 

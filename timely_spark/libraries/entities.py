@@ -301,11 +301,12 @@ def stable_ids(
 ) -> Collection:
     """Ids of groups that stay while groups merge and split, for groups whose own labels change.
 
-    A group has the id of its oldest record (by the epoch in which it came, then by itself), written
-    ``record@epoch``. So of groups that merge the older one's id stays. Of the parts of a group that splits,
-    the one with that record keeps the id; each other part gets the id of its own oldest record, which is the
-    one that it had if it was a group before. When the oldest record goes, the oldest one left inherits the
-    id.
+    The larger keeps its id: of the parts of a group that splits the one with most of its records, and of
+    groups that merge the one that brings most records; of equals the one with the older id. Records that come
+    in the same epoch are not counted, so nearly all records keep their entity. Another part gets back the
+    id of the largest group in it that had merged before, or else the oldest that one of its records holds.
+    Each record holds one of its own, written ``record@epoch``, from the epoch in which it comes, or in which
+    it parts from the records that keep the one it held.
 
     A loop of two iterations an epoch, which costs the records of the groups that change.
 
@@ -348,6 +349,7 @@ def stable_ids(
             ("to", label),
             ("since", pa.int64()),
             ("founder", kind),
+            ("size", pa.int64()),
             ("entity", pa.string()),
         ]
     )
@@ -388,12 +390,17 @@ def _filled(schema: pa.Schema, **columns: Any) -> pa.Table:
     )
 
 
-class _Ids(BufferingVertex):
-    """The members of each group, with the id that each holds: the group has that of the oldest one.
+#: What is added to the size of an id that is its group's: it comes before all others.
+_REIGNS = 1 << 40
 
-    An id is a founder and an epoch. A record founds one when it comes, and holds it, also in the groups of
-    older records, until it goes; or until it inherits an older one. Records leave their old groups with their
-    ids in iteration 0, and come to their new ones in iteration 1: both are partitioned by group.
+
+class _Ids(BufferingVertex):
+    """The members of each group, with the id that each holds: the group has one of them.
+
+    An id is a founder and an epoch. A record founds one when it comes, and holds it until it goes. But the id
+    of a group stays with most of its records: if the holder leaves them, another of them holds it, instead of
+    its own, and the holder founds a new one. Records leave their old groups with their ids in iteration 0,
+    and come to their new ones in iteration 1: both are partitioned by group.
     """
 
     counts_epochs: ClassVar[bool] = True
@@ -402,7 +409,8 @@ class _Ids(BufferingVertex):
         super().__init__()
         self.messages = messages
         self.rows = messages.remove(messages.get_field_index("to"))
-        #: group, record; since, founder: the id that it holds; entity: its group's, as text; and weights
+        #: group, record; since, founder: the id that it holds; size: the records that had this id when it was
+        #: a group's, and `_REIGNS` while it is; entity: its group's, as text; and weights
         self.members = Arrangement(("group",))
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
@@ -420,53 +428,74 @@ class _Ids(BufferingVertex):
         is_new = batch["founder"].is_valid()
         new, leaving = batch.filter(is_new), batch.filter(pc.invert(is_new))
         groups = leaving["group"].unique()
-        before, oldest, group = self._members(groups)
+        before, first, group = _ranked(self._members(groups))
         at = pc.index_in(before["record"], leaving["record"])
-        to = leaving["to"].take(at)
-        leaves, remains = np.asarray(at.is_valid()), np.asarray(to.is_valid())
-        removed = leaves & ~remains
+        leaves = np.asarray(at.is_valid())
+        to = pc.if_else(pa.array(leaves), leaving["to"].take(at), before["group"])
+        present = np.flatnonzero(np.asarray(to.is_valid()))
 
-        present = np.flatnonzero(~removed)
-        chosen, heirs = np.unique(group[present], return_index=True)
-        inherits = removed[oldest[chosen]]
-        heirs, holder = present[heirs][inherits], np.arange(len(group))
-        holder[heirs] = oldest[chosen][inherits]
+        # the part with most records is the heir, of equals the holder's; its last record holds the id then
+        parts, start, sizes, last = _runs(group[present], _codes(to)[present])
+        order = np.lexsort((start, -sizes, parts))
+        chosen, at_first = np.unique(parts[order], return_index=True)
+        heir = order[at_first]
+        reigning, holds = first[chosen], np.arange(before.num_rows)
+        stays = np.isin(reigning, present) & (start[heir] == np.searchsorted(present, reigning))
+        heirs = np.where(stays, reigning, present[last[heir]])
+        holds[heirs], founds = reigning, np.isin(holds, reigning[~stays])
+        founds[heirs] = False
+        own = {"since": time.epoch, "founder": before["record"], "size": 0}
         after = before
-        for name in ("since", "founder"):
-            after = _with_column(after, name, before[name].take(pa.array(holder)))
+        for name, value in own.items():
+            held = before[name].take(pa.array(holds))
+            after = _with_column(after, name, pc.if_else(pa.array(founds), value, held))
 
-        changed = holder != np.arange(len(group))
+        removed = np.asarray(to.is_null())
+        changed = founds | (holds != np.arange(len(holds)))
         self._store(before.filter(pa.array(leaves | changed)), after.filter(pa.array(changed & ~leaves)))
         self._send(time, before.filter(pa.array(removed)), -1)
-        moving = _with_column(after, "group", to).filter(pa.array(remains))
+        brought = after["size"].to_numpy().copy()
+        brought[heirs] += sizes[heir]
+        moving = _with_column(_with_column(after, "group", to), "size", pa.array(brought))
+        moving = moving.filter(pa.array(leaves & ~removed))
         since = pa.array(np.full(new.num_rows, time.epoch))
+        size = pa.array(np.zeros(new.num_rows, np.int64))
         come = {"group": new["to"], "record": new["record"], "since": since, "founder": new["record"]}
-        lost = {"group": groups}  # their oldest record may be another one now
-        messages = ({name: moving[name] for name in moving.column_names}, come, lost)
+        lost = {"group": groups}  # they may have lost their id
+        messages = ({name: moving[name] for name in moving.column_names}, come | {"size": size}, lost)
         self.send_by(0, time, pa.concat_tables(_filled(self.messages, **one) for one in messages))
 
     def _come(self, time: Timestamp, batch: pa.Table) -> None:
         """Records come to groups; in rows without a record the group has lost some."""
         new = batch.filter(batch["record"].is_valid()).select(self.rows.names)
-        before, oldest, group = self._members(batch["group"].unique(), new)
-        ids = (before[name].take(pa.array(oldest)).cast(pa.string()) for name in ("founder", "since"))
-        after = _with_column(before, "entity", pc.binary_join_element_wise(*ids, "@").take(pa.array(group)))
-        changed = pc.fill_null(pc.not_equal(before["entity"], after["entity"]), fill_value=True)
-        is_new = pc.is_in(before["record"], new["record"].combine_chunks())
-        self._store(before.filter(pc.and_not(changed, is_new)), after.filter(pc.or_(changed, is_new)))
+        stored = self._members(batch["group"].unique())
+        both = pa.concat_tables([stored, new])
+        sizes, group = both["size"].to_numpy().copy(), _codes(both["group"])
+        own = np.flatnonzero(sizes[: stored.num_rows] == _REIGNS)
+        sizes[own] += np.bincount(group[: stored.num_rows], minlength=1)[group[own]]
+        is_new = pa.array(np.arange(both.num_rows) >= stored.num_rows)
+        ranked, first, group = _ranked(
+            _with_column(both, "size", pa.array(sizes))
+            .append_column("was", both["size"])
+            .append_column("is_new", is_new)
+        )
+        ids = (ranked[name].take(pa.array(first)).cast(pa.string()) for name in ("founder", "since"))
+        entity = pc.binary_join_element_wise(*ids, "@").take(pa.array(group))
+        sizes = ranked["size"].to_numpy() % _REIGNS
+        sizes[first] = _REIGNS
+        is_new = ranked["is_new"]
+        before = _with_column(ranked, "size", ranked["was"]).drop_columns(["was", "is_new"])
+        after = _with_column(_with_column(before, "entity", entity), "size", pa.array(sizes))
+        changed = pc.fill_null(pc.not_equal(before["entity"], entity), fill_value=True)
+        stores = pc.or_(changed, pc.not_equal(before["size"], after["size"]))
+        self._store(before.filter(pc.and_not(stores, is_new)), after.filter(pc.or_(stores, is_new)))
         self._send(time, before.filter(pc.and_(changed, before["entity"].is_valid())), -1)
         self._send(time, after.filter(changed), 1)
 
-    def _members(self, groups: Any, *new: pa.Table) -> tuple[pa.Table, Any, Any]:
-        """The members of groups, oldest first; for each group its oldest; and for each member its group."""
+    def _members(self, groups: Any) -> pa.Table:
+        """The members of groups."""
         _, rows = self.members.matches(pa.table({"group": groups}), ["group"])
-        stored = [consolidate(rows).drop_columns([DIFF])] if rows.num_rows else []
-        rows = pa.concat_tables([self.rows.empty_table(), *stored, *new])
-        rows = rows.sort_by([(name, "ascending") for name in ("group", "since", "founder")])
-        _, oldest, group = np.unique(
-            rows["group"].combine_chunks().dictionary_encode().indices, return_index=True, return_inverse=True
-        )
-        return rows, oldest, group
+        return consolidate(rows).drop_columns([DIFF]) if rows.num_rows else self.rows.empty_table()
 
     def _store(self, before: pa.Table, after: pa.Table) -> None:
         rows = pa.concat_tables([_weighted(before, -1), _weighted(after, 1)])
@@ -475,6 +504,28 @@ class _Ids(BufferingVertex):
     def _send(self, time: Timestamp, rows: pa.Table, diff: int) -> None:
         changes = {"record": rows["record"], "entity": rows["entity"]}
         self.send_by(1, time, pa.table(changes).append_column(CHANGE, pa.array(np.full(rows.num_rows, diff))))
+
+
+def _ranked(rows: pa.Table) -> tuple[pa.Table, Any, Any]:
+    """Members of groups, in each the id of largest size first; the first of each; and for each its group."""
+    order = [("group", "ascending"), ("size", "descending"), ("since", "ascending"), ("founder", "ascending")]
+    rows = rows.sort_by(order)
+    _, first, group = np.unique(_codes(rows["group"]), return_index=True, return_inverse=True)
+    return rows, first, group
+
+
+def _codes(column: pa.ChunkedArray) -> Any:
+    """A number for each value of a column; -1 for null."""
+    return pc.fill_null(column.combine_chunks().dictionary_encode().indices, -1).to_numpy()
+
+
+def _runs(groups: Any, to: Any) -> tuple[Any, Any, Any, Any]:
+    """The rows of each pair of a group and a target: the group, the first row, how many, and the last row."""
+    pairs = groups.astype(np.int64) * (to.max(initial=0) + 1) + to
+    _, first, number, size = np.unique(pairs, return_index=True, return_inverse=True, return_counts=True)
+    last = np.zeros(len(first), np.int64)
+    last[number] = np.arange(len(number))
+    return groups[first], first, size, last
 
 
 def _with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
