@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from timely_spark.errors import ExpressionError
 from timely_spark.graph.projection import ColumnProjection, by_engine
 
 F = pc.field
@@ -87,12 +88,24 @@ def test_is_what_the_engine_computes(expression: pc.Expression, table: pa.Table)
     try:
         expected = by_engine(expression, table)
     except pa.ArrowException as error:
-        with pytest.raises(type(error)):
+        with pytest.raises((ExpressionError, type(error))):  # of a record, or of the types
             project(table)
         return
     found = project(table).column(0)
     assert found.type == expected.type
     assert str(found.to_pylist()) == str(expected.to_pylist())  # NaN is equal to NaN
+
+
+def test_what_has_no_value_is_named_with_its_record() -> None:
+    rows = pa.table({"id": range(9), "n": [*range(7), 2**63 - 1, 2**63 - 1], "__timely_diff": [1] * 9})
+    project = ColumnProjection({"id": "id", "more": F("n") + 1})
+
+    with pytest.raises(
+        ExpressionError, match=r"(?s)n, 1\): overflow, of {'id': 7, 'n': 92\d+}\nHint: .*where"
+    ):
+        project(rows)
+    with pytest.raises(ExpressionError, match=r"parse string: 'x'.*'text': 'x'.*\nHint"):
+        ColumnProjection({"n": F("text").cast("int64")})(TABLE)
 
 
 def test_tables_of_several_schemas() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +44,22 @@ IDS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "text": (pa.string(), lambda n: f"{'y' * n}x"),
     "double": (pa.float64(), lambda n: n / 4 - 1),
     "decimal": (pa.decimal128(38, 0), lambda n: n + 10**37),
+}
+#: More types, of which `connected_components` and `bfs` are asked in the campaign.
+MORE: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
+    "uint8": (pa.uint8(), lambda n: n + 248),
+    "int16": (pa.int16(), lambda n: n - (1 << 15)),
+    "large text": (pa.large_string(), lambda n: f"{'y' * n}x"),
+    "view": (pa.string_view(), lambda n: f"{'y' * n}x"),
+    "bytes": (pa.binary(), lambda n: bytes([30 * n, 255 - n, 0])),
+    "fixed": (pa.binary(2), lambda n: bytes([30 * n, 0])),
+    "codes": (pa.dictionary(pa.int32(), pa.string()), lambda n: f"{'y' * n}x"),
+    "date": (pa.date32(), lambda n: date(1969, 12, 28) + timedelta(n)),
+    "time": (pa.timestamp("us"), lambda n: datetime(1970, 1, 1) + timedelta(0, 0, n - 4)),  # noqa: DTZ001
+    "clock": (pa.time64("us"), lambda n: time(1, n)),
+    "duration": (pa.duration("us"), lambda n: timedelta(n - 4)),
+    "wide decimal": (pa.decimal256(50, 0), lambda n: n + 10**45),
+    "float": (pa.float32(), lambda n: n / 4 - 1),
 }
 
 
@@ -110,11 +128,12 @@ def plainly() -> Callable[..., dict[int, list[tuple[Any, ...]]]]:
     ("algorithm", "ids"),
     [
         *(("connected", ids) for ids in IDS),
+        *(pytest.param(*both, marks=pytest.mark.campaign) for both in product(["connected", "bfs"], MORE)),
         *in_turn([name for name in ALGORITHMS if name != "connected"], SOME),
     ],
 )
 def test_renaming_nodes_in_order_renames_the_result(algorithm, ids, changing, plainly) -> None:
-    (function, nodes), (kind, call) = ALGORITHMS[algorithm], IDS[ids]
+    (function, nodes), (kind, call) = ALGORITHMS[algorithm], (IDS | MORE)[ids]
     edges = changing(NODES, 16, 2, seed=6)
 
     plain = plainly(algorithm, edges)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +77,17 @@ def test_nodes_without_edges_keep_their_label(follows) -> None:
 
     assert rows[1] == [(5, 5, -1), (9, 9, 1)]
     assert rows[3] == [(4, 4, -1)]
+
+
+def test_a_label_may_be_nan_and_is_the_greatest() -> None:
+    flow = ts.Dataflow("nan")
+    edges = flow.input("edges", "src double, dst double").collection()
+    known = flow.input("known", "node double, label double").collection()
+    label_propagation(edges, known, iterations=1, fixed=True).changes().capture("out")
+
+    inputs = {"edges": [[(np.nan, 2.0)]], "known": [[(np.nan, np.nan), (1.0, np.nan), (1.0, 5.0)]]}
+    rows = run(flow, inputs, workers=2)["out"].rows()[0]
+    assert sorted(map(str, rows)) == ["(1.0, 5.0, 1)", "(2.0, nan, 1)", "(nan, nan, 1)"]
 
 
 def test_a_neighbour_in_both_directions_counts_twice() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from tests.support.accumulated import after_each
+from timely_spark.authors import DIFF, GROUP
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import pagerank
-from timely_spark.graphs.ranks import _weights
+from timely_spark.graphs.ranks import _DEGREE, _Shares, _weights
 from timely_spark.testing import run
 
 LONGS = "src long, dst long"
@@ -273,3 +275,16 @@ def test_too_many_nodes_are_an_error_not_a_wrong_rank() -> None:
 
     with pytest.raises(SchemaError, match=r"(?s)4,194,305 nodes.*at most 4,194,304"):
         _weights(3, 0.85, None, known)
+
+
+def test_the_share_of_a_large_rank_or_degree_is_exact_or_an_error() -> None:
+    logic, keys = _Shares(("node",), Fraction(999, 1000)), pa.table({"node": [7]})
+
+    def share(rank: int, degree: int) -> int:
+        inputs = pa.table({GROUP: [0], DIFF: [rank], _DEGREE: [degree]})
+        return logic.results(keys, inputs)[DIFF][0].as_py()
+
+    assert share(2**53, 2**54 + 1) == 0
+    assert share(2**53, 3) == 2**53 * 999 // 3000
+    with pytest.raises(SchemaError, match=r"a rank is too large, as 18,014,398,509,481,984\nHint: .*unit"):
+        share(2**54, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -254,15 +255,17 @@ def test_a_table_has_the_layout_that_was_asked_for(spark: SparkSession, tmp_path
     parts = TableLayout(partition_by=("v",), comment="it's", properties=feed)
     sink = prepared(spark, DeltaSink(path, layout=parts))
     sink.deliver(spark, 0, [part(0, table((1, "a"), (2, "b")))])
-    prepared(spark, DeltaSink(path, layout=TableLayout(comment="other")))  # the next start
+    sink = prepared(spark, DeltaSink(path, layout=TableLayout(comment="other")))  # the next start
 
     metadata = DeltaTable(path).metadata()
     assert (metadata.partition_columns, metadata.description) == (["v"], "other")
     assert properties(path).items() >= feed.items()
     assert {file.parent.name for file in tmp_path.rglob("*.parquet")} >= {"v=a", "v=b"}
     assert rows_of(path) == [(0, 1, "a"), (0, 2, "b")]
-    with pytest.raises(SchemaError, match=r"(?s)\{v\} has an empty text, which Delta stores as null.*Hint: "):
-        sink.deliver(spark, 1, [part(1, table((3, ""), (4, None)))])
+    for text in ("", "__HIVE_DEFAULT_PARTITION__"):
+        why = f"'{text}' in column {{v}}, which Delta stores as null\nHint: "
+        with pytest.raises(SchemaError, match=re.escape(why)):
+            sink.deliver(spark, 1, [part(1, table((3, text), (4, None)))])
     with pytest.raises(OutputMismatch, match=r"is partitioned by \['v'\]; .*partition_by=\['k'\]"):
         prepared(spark, DeltaSink(path, layout=TableLayout(partition_by=("k",))))
 

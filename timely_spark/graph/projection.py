@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.errors import ExpressionError, excerpt
+
 #: what computes a column of a table of one schema; or a scalar, if the column is constant
 _Compute = Callable[[pa.Table], Any]
 
@@ -52,6 +54,10 @@ class ColumnProjection:
     >>> double = ColumnProjection({"n": "n", "double": pc.field("n") * 2})
     >>> double(pa.table({"n": [1, 2]})).to_pydict()
     {'n': [1, 2], 'double': [2, 4]}
+
+    Raises:
+        ExpressionError: a record has no value; the error shows the record.
+        pyarrow.ArrowException: an expression does not fit the table.
     """
 
     def __init__(self, columns: Mapping[str, str | pc.Expression | SqlExpression]) -> None:
@@ -71,12 +77,39 @@ class ColumnProjection:
         if last is None or not last[0].equals(table.schema):
             last = self._last = self._prepared(table.schema)
         _, columns, schema = last
-        return pa.Table.from_arrays([compute(table) for compute in columns], schema=schema)
+        try:
+            values = [compute(table) for compute in columns]
+        except pa.ArrowInvalid as error:
+            raise self._no_value(table, columns) from error
+        return pa.Table.from_arrays(values, schema=schema)
+
+    def _no_value(self, table: pa.Table, columns: Sequence[_Compute]) -> ExpressionError:
+        """The error for the first record of a table for which a column has no value."""
+        both = zip(self.columns.values(), columns, strict=True)
+        expression, compute = next(one for one in both if _failure(one[1], table))
+        while table.num_rows > 1:
+            half = table.slice(0, table.num_rows // 2)
+            table = half if _failure(compute, half) else table.slice(half.num_rows)
+        record = excerpt(table)
+        msg = f"{expression}: {_failure(compute, table)}" + (f", of {record}" if record else "")
+        hint = (
+            "leave such records out before, by where(); or cast to 'double', which has larger numbers, too."
+        )
+        return ExpressionError(msg, hint=hint)
 
     def _prepared(self, schema: pa.Schema) -> tuple[pa.Schema, list[_Compute], pa.Schema]:
         computed = [_computed(column, schema) for column in self.columns.values()]
         fields = [pa.field(name, kind) for name, (_, kind) in zip(self.columns, computed, strict=True)]
         return schema, [compute for compute, _ in computed], pa.schema(fields)
+
+
+def _failure(compute: _Compute, table: pa.Table) -> pa.ArrowInvalid | None:
+    """Why there are no values; None if there are."""
+    try:
+        compute(table)
+    except pa.ArrowInvalid as error:
+        return error
+    return None
 
 
 def _computed(column: str | pc.Expression | SqlExpression, schema: pa.Schema) -> tuple[_Compute, pa.DataType]:

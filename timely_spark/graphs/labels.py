@@ -124,7 +124,7 @@ def label_propagation(
     iterations = integer("iterations", iterations, step="label_propagation", error=GraphError)
     fixed_labels = nodes_of("label_propagation", labels, node, graph, label=label)
     graph, fixed_labels = graph.together("label_propagation", fixed_labels)
-    fixed_labels = fixed_labels.min("label", keys="node")
+    fixed_labels = fixed_labels.top_k(1, "label", keys="node", descending=False)  # a label may be NaN
     return _propagated(graph, fixed_labels, iterations, own="fixed" if fixed else "last", name=name)
 
 

@@ -108,6 +108,7 @@ def distance_bounds(
     Raises:
         GraphError: `distances` or `pairs` is not a collection.
         SchemaError: a column is missing, or nodes are not of one type.
+        VertexError: when it runs: a sum of two distances is beyond 64 bits.
 
     Source: Potamias et al., Fast shortest path distance estimation in large networks, CIKM 2009.
     """
@@ -123,7 +124,7 @@ def distance_bounds(
     of_dst = distances.select("node", "landmark", other="distance")
     both = from_src.join(of_dst, left=["dst", "landmark"], right=["node", "landmark"])
     first, second = pc.field("distance"), pc.field("other")
-    each = both.select("src", "dst", lower=pc.abs(first - second), upper=first + second)
+    each = both.select("src", "dst", lower=pc.abs_checked(first - second), upper=first + second)
     lower = each.select("src", "dst", "lower").max("lower", keys=["src", "dst"])
     upper = each.select("src", "dst", "upper").min("upper", keys=["src", "dst"])
     return lower.join(upper, on=["src", "dst"], name=name)

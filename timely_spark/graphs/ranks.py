@@ -37,6 +37,8 @@ _POWER = 2.0**40
 _MOST_NODES = 1 << 22
 #: shares of 1 are summed in parts of 2^62, ranks around `unit` in parts of 2^8
 _SHARE, _BITS = 2.0**62, 8
+#: the greatest long
+_MOST = 2**63 - 1
 _DEGREE = f"{DIFF}_degree"
 
 
@@ -204,8 +206,12 @@ class _Shares(Logic):
         """The shares, of nodes with edges."""
         inputs = inputs.filter(pc.greater(inputs[_DEGREE], 0))
         ranks, degrees = numbers(inputs, DIFF), numbers(inputs, _DEGREE)
-        moved = pc.multiply_checked(ranks, self.share.numerator).to_numpy()
-        return pa.table({GROUP: inputs[GROUP], DIFF: moved // (degrees * self.share.denominator)})
+        if (np.abs(ranks) > _MOST // max(1, self.share.numerator)).any():
+            msg = f"pagerank: a rank is too large, as {np.abs(ranks).max():,}"
+            raise SchemaError(msg, hint="give a smaller unit.")
+        # one division after the other is that by their product, which may be too large
+        moved = ranks * self.share.numerator // degrees // self.share.denominator
+        return pa.table({GROUP: inputs[GROUP], DIFF: moved})
 
 
 # A rank after n iterations is linear in what all nodes get at once. Let c(i) be what each gets in iteration i

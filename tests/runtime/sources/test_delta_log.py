@@ -28,7 +28,11 @@ from timely_spark.runtime.storage.files import Files
 FIELDS = [
     {"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in (("n", "long"), ("day", "date"))
 ]
-METADATA = {"schemaString": json.dumps({"type": "struct", "fields": FIELDS}), "configuration": {}}
+METADATA = {
+    "schemaString": json.dumps({"type": "struct", "fields": FIELDS}),
+    "configuration": {},
+    "partitionColumns": ["day"],
+}
 BEGIN = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": METADATA}]
 
 
@@ -131,8 +135,9 @@ def test_a_removal_that_does_not_say_its_partition_takes_back_the_rows_as_they_w
         log.files(2)
 
 
-def test_a_value_that_a_removal_leaves_out_is_null_whatever_the_file_has(table: Table) -> None:
-    path = "day=__HIVE_DEFAULT_PARTITION__/a"
+@pytest.mark.parametrize("path", ["day=__HIVE_DEFAULT_PARTITION__/a", "xY/a"])
+def test_a_value_that_a_removal_leaves_out_is_null_whatever_the_file_has(table: Table, path: str) -> None:
+    """Also without folders of values (`delta.randomizeFilePrefixes`)."""
     (table.folder / path).parent.mkdir()
     pq.write_table(pa.table({"n": [1], "day": [date(2024, 1, 2)]}), table.folder / path)
     size = (table.folder / path).stat().st_size

@@ -44,9 +44,10 @@ _MOUNTS = ("/Volumes/", "/dbfs/")
 #: What Spark says of keys that do not tell records apart; ours before and after it.
 _MANY, _TELL_APART = "are the keys of more than one record", "give keys that tell the records apart."
 _TWICE = re.compile(rf"{{.*?}} {_MANY}")
-_EMPTY = "has an empty text, which Delta stores as null"
-_NO_TEXT = re.compile(rf"{{.*?}} {_EMPTY}")
-_NOT_EMPTY = 'leave the column out of partition_by, or write null: select("*", k="nullif(k, \'\')").'
+#: Texts that Delta takes for null in the columns of partitions, and what Spark says of them.
+_NULLS = ("", "__HIVE_DEFAULT_PARTITION__")
+_AS_NULL = re.compile(rf"'({'|'.join(_NULLS)})' in column {{.*?}}, which Delta stores as null")
+_NOT_NULL = 'partition by other columns, or write null: select("*", k="nullif(k, \'\')").'
 
 
 @dataclass
@@ -79,6 +80,8 @@ class DeltaSink(Sink):
     #: whether versions are epochs; else they are batches
     _by_epoch: bool = True
     _history: DeltaHistory | None = None
+    #: the columns by which the table is partitioned; None until they are needed
+    _partitions: Sequence[str] | None = None
 
     @property
     def place(self) -> str:
@@ -199,7 +202,7 @@ class DeltaSink(Sink):
             if appended(self._folder, _cast(table), self._app, version, self._own):
                 return
         frame = _with_epochs(session, parts).withColumnRenamed(STAMP, EPOCH)
-        frame = self._without_empty(frame.select(*map(identifier, [EPOCH, *self._columns])))
+        frame = self._partitioned(session, frame.select(*map(identifier, [EPOCH, *self._columns])))
         writer = frame.write.format("delta").mode("append")
         writer = writer.option("txnAppId", self._app).option("txnVersion", version)
 
@@ -225,7 +228,7 @@ class DeltaSink(Sink):
             if self._folder and upserted(self._folder, last, upsert, app=app, version=version, owner=owner):
                 return
             frame = to_frame(session, last)
-        frame = self._without_empty(frame)
+        frame = self._partitioned(session, frame)
         # MERGE reads the transaction from the session's settings; only this query writes with its session
         pair = {f"{_TXN}AppId": self._app, f"{_TXN}Version": str(version)}
         with applied(session, pair) as refused:
@@ -242,22 +245,24 @@ class DeltaSink(Sink):
                 self._explain(error)
                 raise
 
-    def _without_empty(self, frame: DataFrame) -> DataFrame:
-        """The frame, which fails at an empty text in a column of partitions."""
+    def _partitioned(self, session: SparkSession, frame: DataFrame) -> DataFrame:
+        """The frame, which fails at a text that Delta stores as null in a column of partitions."""
         from pyspark.sql.functions import col, concat, lit, raise_error, when
 
-        for name in self.layout.partition_by:
-            if frame.schema[name].dataType.simpleString() == "string":
-                text = col(identifier(name))
-                # an error that shows the plan does not have this text: the column is in it
-                message = concat(lit(f"{{{name}"), text, lit(f"}} {_EMPTY}"))
-                failing = raise_error(message).cast("string")
-                frame = frame.withColumn(name, when(text == "", failing).otherwise(text))
+        texts = {field.name for field in frame.schema if field.dataType.simpleString() == "string"}
+        if texts and self._partitions is None:  # those of a table that the user made are not in the layout
+            self._partitions = self._table(session).detail().collect()[0]["partitionColumns"]
+        for name in texts & {*(self._partitions or ())}:
+            text = col(identifier(name))
+            # an error that shows the plan does not have this text: the column is in it
+            message = concat(lit("'"), text, lit(f"' in column {{{name}}}, which Delta stores as null"))
+            failing = raise_error(message).cast("string")
+            frame = frame.withColumn(name, when(text.isin(*_NULLS), failing).otherwise(text))
         return frame
 
     def _explain(self, error: Exception) -> None:
         """Raise what is wrong with the records, if an expression of an epoch's has failed."""
-        for text, hint in ((_TWICE, _TELL_APART), (_NO_TEXT, _NOT_EMPTY)):
+        for text, hint in ((_TWICE, _TELL_APART), (_AS_NULL, _NOT_NULL)):
             if (match := text.search(str(error))) is not None:
                 msg = f"{self.target}: {match[0]}"
                 raise SchemaError(msg, hint=hint) from error

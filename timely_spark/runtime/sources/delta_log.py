@@ -123,7 +123,7 @@ class DeltaLog:
                 self._check_columns(_columns(action["metaData"]), expected, version)
         changed = [a["cdc"] for a in actions if "cdc" in a]
         if self.changes and changed:
-            return [self._file(action) for action in changed]
+            return [self._file(one) for one in self._with_nulls(changed, actions, version)]
         added = [a["add"] for a in actions if "add" in a and a["add"].get("dataChange", True)]
         removed = [a["remove"] for a in actions if "remove" in a and a["remove"].get("dataChange", True)]
         if removed and not self.changes:
@@ -131,9 +131,23 @@ class DeltaLog:
             hint = "read its changes: delta(..., changes=True).collection(diff='diff')"
             raise self.folder.error(msg, f"{hint}{self.folder.or_without(self.commit(version))}.")
         return [
-            *(self._file(action, "-1") for action in self._whole(removed, version)),
+            *(
+                self._file(one, "-1")
+                for one in self._with_nulls(self._whole(removed, version), actions, version)
+            ),
             *(self._file(action, "1") for action in added),
         ]
+
+    def _with_nulls(self, files: list[Action], actions: list[Action], version: int) -> list[Action]:
+        """Files, but added ones, with all values of their partitions: Delta leaves null values out there."""
+        if not files:
+            return files
+        added = next((a["add"] for a in actions if "add" in a), None)
+        columns = (
+            self._state(version)[1]["partitionColumns"] if added is None else dict(added["partitionValues"])
+        )
+        none = dict.fromkeys(columns)
+        return [one | {"partitionValues": none | dict(one.get("partitionValues") or ())} for one in files]
 
     def _whole(self, removed: list[Action], version: int) -> list[Action]:
         """Removals with the size and the values of their partition, which are optional there."""
@@ -261,8 +275,6 @@ class DeltaLog:
             raise self._unsupported(_OUTSIDE)
         path = f"{top}/{path}"
         texts = dict(action.get("partitionValues") or ())
-        if diff != "1":  # Delta leaves null values out there
-            texts = dict.fromkeys(name for name, _ in self.folder.keys(path)) | texts
         values: Values = tuple((name, text or None) for name, text in texts.items())  # an empty text is null
         if self.changes and diff is not None:
             values += ((DIFF, diff),)
