@@ -10,7 +10,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -616,6 +616,7 @@ def test_a_browser_shows_each_change_under_the_rules_that_the_page_sets(
         browser.press(key)
         browser.until(f"{loaded} && {place}")
     assert "parts.loop.loop" in browser.ask("document.querySelector('#flow').textContent")
+    assert_the_drawing_moves(browser, lambda: process.feed("edges", [(3, 4)]))
     browser.press("n")
     browser.until("location.search === '?flow=1'")
     query = process.query()
@@ -628,6 +629,34 @@ def test_a_browser_shows_each_change_under_the_rules_that_the_page_sets(
     browser.press("Enter")
     browser.until(f"{loaded} && document.querySelector('#why').innerText.includes('edges')")
     assert browser.complaints == []
+
+
+def assert_the_drawing_moves(browser: Browser, update: Callable[[], Any]) -> None:
+    """Its size and place stay when an update comes; a click that moves it opens nothing."""
+    wide, place = (
+        "document.querySelector('.drawn svg').clientWidth",
+        "document.querySelector('.drawn').scrollLeft",
+    )
+    address, before = browser.ask("location.href"), browser.ask(wide)
+    for key in "++":
+        browser.press(key)
+    assert browser.ask(wide) == pytest.approx(before * 1.25**2, abs=2)
+    box = "document.querySelector('.drawn').getBoundingClientRect()"
+    x, y = browser.ask(f"{box}.left") + 200, browser.ask(f"{box}.top") + 100
+    browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-150, modifiers=2)
+    browser.until(f"{wide} > {before * 2}")
+    start = browser.ask(place)
+    browser.mouse("mousePressed", x, y)
+    browser.mouse("mouseMoved", x - 90, y)
+    browser.mouse("mouseReleased", x - 90, y)
+    browser.until(f"{place} === {start + 90}")
+    update()
+    browser.until("document.querySelector('#io')?.innerText.includes('3 entries')")
+    assert (browser.ask(place), browser.ask("location.href")) == (start + 90, address)
+    browser.press("0")
+    assert browser.ask(wide) <= browser.ask("document.querySelector('.drawn').clientWidth")
+    browser.press("1")
+    assert browser.ask(f"{wide} - document.querySelector('.drawn svg').viewBox.baseVal.width") == 0
 
 
 @pytest.mark.slow

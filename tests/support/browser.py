@@ -84,6 +84,11 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             self._call("Input.dispatchKeyEvent", type=kind, key=key)
 
+    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        """Move the mouse, press or release its button, or turn its wheel (with Ctrl, if modifiers=2)."""
+        button = {"button": "left", "clickCount": 1, "buttons": 1} if kind != "mouseWheel" else {}
+        self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button, **more)
+
     def picture(self) -> bytes:
         """What is seen, as PNG."""
         return base64.b64decode(self._call("Page.captureScreenshot")["data"])

@@ -34,7 +34,7 @@ margin:0;max-width:100%} figcaption{font-size:12px;color:var(--faint)}.chart{dis
 gap:10px;align-items:flex-start}.chart ul{list-style:none;margin:4px 0;padding:0;font-size:11px}
 .chart li::before{content:"";display:inline-block;width:10px;height:3px;margin-right:6px;
 vertical-align:middle;background:currentColor}svg{max-width:100%;height:auto} svg text{fill:var(--faint);
-font-size:10px} .spark,.bar{vertical-align:middle}.drawn{overflow:auto;max-height:80vh;
+font-size:10px} .spark,.bar{vertical-align:middle}.drawn{overflow:auto;max-height:80vh;cursor:grab;
 border:1px solid var(--line);border-radius:6px;padding:4px}.drawn svg{max-width:none} .drawn text{
 font-size:11px} .drawn text.way{font-size:9px;paint-order:stroke;stroke:var(--ground);stroke-width:3px}
 .ground{fill:none}.step rect:first-of-type{fill:var(--box);stroke:var(--faint)}
@@ -73,6 +73,7 @@ const show = parts => {
     const inner = at.querySelector(".drawn"), top = inner ? [inner.scrollLeft, inner.scrollTop] : null;
     at.innerHTML = html;
     const now = at.querySelector(".drawn");
+    if (now) resize();
     if (now && top) [now.scrollLeft, now.scrollTop] = top;
   }
   if (href && keep() !== href) {
@@ -80,6 +81,51 @@ const show = parts => {
     if (again) again.focus({preventScroll: true});
   }
 };
+// the drawing: its size, as a factor, goes along to the page that a click opens; its window scrolls
+const drawn = () => document.querySelector(".drawn");
+let zoom = Number(sessionStorage.getItem("zoom")) || 1, drag = null, moved = false;
+const resize = () => {
+  const svg = drawn()?.querySelector("svg");
+  if (svg) svg.setAttribute("width", svg.viewBox.baseVal.width * zoom);
+};
+const zoomBy = (factor, x, y) => {
+  const at = drawn(), before = zoom;
+  if (!at) return;
+  [x, y] = [x ?? at.clientWidth / 2, y ?? at.clientHeight / 2];
+  sessionStorage.setItem("zoom", zoom = Math.min(4, Math.max(0.1, zoom * factor)));
+  const to = [at.scrollLeft + x, at.scrollTop + y].map(place => place * zoom / before);
+  resize();
+  at.scrollTo(to[0] - x, to[1] - y);
+};
+const fit = () => {
+  const box = drawn()?.querySelector("svg")?.viewBox.baseVal;
+  if (box) zoomBy(Math.min(1, (drawn().clientWidth - 8) / box.width) / zoom);
+};
+const keys = {"+": () => zoomBy(1.25), "-": () => zoomBy(0.8), "0": fit, "1": () => zoomBy(1 / zoom)};
+document.addEventListener("wheel", event => {
+  const at = event.target.closest(".drawn");
+  if (!at || !(event.ctrlKey || event.metaKey)) return;  // a pinch has ctrlKey, too
+  event.preventDefault();
+  const box = at.getBoundingClientRect();
+  zoomBy(Math.exp(-event.deltaY / 300), event.clientX - box.left, event.clientY - box.top);
+}, {passive: false});
+document.addEventListener("pointerdown", event => {
+  const at = event.pointerType === "mouse" && event.button === 0 && event.target.closest(".drawn");
+  moved = false;
+  drag = at ? {x: at.scrollLeft + event.clientX, y: at.scrollTop + event.clientY, from: event} : null;
+});
+document.addEventListener("pointermove", event => {
+  if (!drag || !drawn()) return;
+  moved ||= Math.hypot(event.clientX - drag.from.clientX, event.clientY - drag.from.clientY) > 4;
+  if (moved) drawn().scrollTo(drag.x - event.clientX, drag.y - event.clientY);
+});
+document.addEventListener("pointerup", () => { drag = null; });
+document.addEventListener("dragstart", event => { if (drag) event.preventDefault(); });
+document.addEventListener("click", event => {
+  if (moved && event.target.closest(".drawn")) event.preventDefault();  // it was moved, not clicked
+  moved = false;
+}, true);
+resize();
 const events = new EventSource("/events" + location.search);
 events.onmessage = event => { document.body.classList.remove("lost"); show(JSON.parse(event.data)); };
 events.onerror = () => document.body.classList.add("lost");
@@ -88,6 +134,7 @@ document.addEventListener("keydown", event => {
   const ask = event.target.dataset.ask;
   if (ask && event.key === "Enter") location.href = ask + encodeURIComponent(event.target.value);
   if (ask) return;
+  keys[event.key]?.();
   const at = {n: "next", p: "before", e: "expand", Escape: "close"}[event.key];
   const link = at && document.querySelector(`a[data-key~="${at}"]`);
   if (link) link.click();

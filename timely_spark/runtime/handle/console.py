@@ -54,6 +54,7 @@ _SECTIONS = """<main><section id="first">{first}</section>
 <section id="loops">{loops}</section></div></div>
 <section id="io">{io}</section><section id="sizes">{sizes}</section><section id="usage">{usage}</section>
 <footer>Keys: n and p another flow, e open or close all boxes, Esc close a step; Tab walks through the steps.
+The drawing: + and - (or Ctrl and the wheel) its size, 0 all of it, 1 as it was; the mouse moves it.
 Times are UTC; counts are of the retained batches.</footer></main>"""
 _IDS = re.findall(r"{(\w+)}", _SECTIONS)
 #: Seconds to wait for what a client still sends when it is answered, and so many bytes at most.
