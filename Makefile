@@ -120,7 +120,7 @@ check-tools:
 	@touch $@
 
 .venv/.jars: .venv/.installed conf/prepare.py timely_spark/runtime/prepare.py conf/jars.sha256 tests/support/broker.py
-	@$(PY) conf/prepare.py $(ARCHIVE) $(LEAN)
+	@$(PY) -m pytest --collect-only -qq > /dev/null & $(PY) conf/prepare.py $(ARCHIVE) $(LEAN); wait # the tests, compiled once
 	@$(PY) -m tests.support.broker
 	@touch $@
 

@@ -54,6 +54,20 @@ def test_a_module_is_named_after_a_concept_short_and_documented(parsed: dict[Pat
     assert [path for path in parsed if names[path] & SAYING_NOTHING] == []
 
 
+def test_labels_decide_nothing(nodes: dict[Path, list[ast.AST]]) -> None:
+    """No comparison in the package looks at a stage's label or detail."""
+    deciding = []
+    for path, walked in nodes.items():
+        for node in walked:
+            asked = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            asked += [node.subject] if isinstance(node, ast.Match) else []
+            labels = [
+                one for one in asked if isinstance(one, ast.Attribute) and one.attr in {"operator", "detail"}
+            ]
+            deciding += [f"{path}:{one.lineno}" for one in labels]
+    assert deciding == []
+
+
 #: Functions that mean the same for other things: a program, the rows of a query or of a simulation.
 ALIKE = {"consolidate", "explain_row", "inspect", "main", "run"}
 

@@ -1,4 +1,7 @@
-"""`timely_spark/methods.pyi` tells type checkers of the operators; `make methods` writes it by this file."""
+"""`timely_spark/methods.pyi` tells type checkers of the operators; `make methods` writes it by this file.
+
+That they see them, with their arguments, `make lint` checks by `tests/support/typed.py`.
+"""
 
 from __future__ import annotations
 
@@ -80,24 +83,6 @@ def test_type_checkers_see_every_operator() -> None:
     missing = "\n".join(line for line in due if line not in listed)
     unknown = "\n".join(line for line in listed if line not in due)
     assert listed == due, f"timely_spark/methods.pyi: run `make methods`\nadd:\n{missing}\nremove:\n{unknown}"
-
-
-@pytest.mark.slow
-def test_a_type_checker_sees_the_operators_with_their_arguments(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import timely_spark as ts\n"
-        'x = ts.Dataflow("typed").input("x", "k string, n long")\n'
-        'reveal_type(x.max("n", keys="k").collection().count(keys="k").changes().flow)\n'
-        'x.max("n", key="k")\n'
-        "x.nothing()\n"
-    )
-    asked = [sys.executable, "-m", "mypy", "--strict", str(script)]
-    printed = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=STUB.parents[1]).stdout
-
-    assert 'Revealed type is "timely_spark.dataflow.Dataflow"' in printed
-    assert 'script.py:4: error: Unexpected keyword argument "key"' in printed
-    assert '"Stream" has no attribute "nothing"' in printed or '"Input" has no attribute "nothing"' in printed
 
 
 def test_a_second_operator_of_one_name_is_refused() -> None:

@@ -109,7 +109,7 @@ def test_keys_of_several_columns_and_records_of_many(play: Any, came_to: Any) ->
     columns = [f"c{i}" for i in range(WIDE)]
     kinds = [list(VALUES.values())[i % len(VALUES)] for i in range(WIDE)]
     pool = [tuple(draw.choice(values) for _, values in kinds) for _ in range(20)]
-    epochs = [[(*draw.choice(pool), draw.choice([1, 1, -1])) for _ in range(15)] for _ in range(3)]
+    epochs = [[(*draw.choice(pool), draw.choice([1, 1, -1])) for _ in range(8)] for _ in range(3)]
     flow = ts.Dataflow("wide")
     schema = pa.schema([*zip(columns, (kind for kind, _ in kinds), strict=True), ("d", pa.int64())])
     x = flow.input("x", schema, epochs="manual").collection(diff="d")

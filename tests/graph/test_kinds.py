@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +9,6 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.graph import Kind
-
-PACKAGE = Path(__file__).parents[2] / "timely_spark"
 
 #: what vertices may be called: after each kind, and after what operators show in `explain`
 NAMES = [*(kind.name.title() for kind in Kind), "Settle", "Distinct", "Loop", "Arrange", "Collection"]
@@ -61,19 +57,3 @@ def test_a_kind_moves_records_or_ends_a_flow_or_neither() -> None:
     assert {kind for kind in Kind if kind.is_end} == {Kind.OUTPUT, Kind.INSPECT, Kind.PROBE}
     neither = {kind for kind in Kind if not kind.is_end and not kind.is_routing}
     assert neither == {Kind.SOURCE, Kind.VERTEX, Kind.SELECT}
-
-
-@pytest.mark.slow
-def test_labels_decide_nothing() -> None:
-    """No comparison in the package looks at a stage's label or detail."""
-    found = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            asked = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
-            asked += [node.subject] if isinstance(node, ast.Match) else []
-            found += [
-                f"{path.relative_to(PACKAGE)}:{node.lineno}"
-                for each in asked
-                if isinstance(each, ast.Attribute) and each.attr in {"operator", "detail"}
-            ]
-    assert found == []

@@ -37,7 +37,7 @@ def test_a_small_change_writes_a_small_part_of_a_large_state() -> None:
     send(simulation, np.arange(KEYS))
     whole = blobs.written + sum(len(state or b"") for state in simulation.states)
     assert whole > 8 * KEYS, "H of the key, at least"
-    blobs.written, inline, epochs = 0, 0, 20
+    blobs.written, inline, epochs = 0, 0, 10
     for _ in range(epochs):
         send(simulation, random.integers(0, KEYS, 1_000))
         inline += sum(len(state or b"") for state in simulation.states)
