@@ -7,6 +7,7 @@ import pytest
 import timely_spark as ts
 from tests.support.duck import compare, history
 from timely_spark.differential import reduce
+from timely_spark.queries.aggregates import SqlAggregates
 from timely_spark.testing import Simulation
 
 QUERIES = [
@@ -59,3 +60,30 @@ def test_a_change_behind_the_first_rows_looks_at_none(text: str, monkeypatch: py
     simulation.run()
 
     assert not looked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT k, min(v) AS x, sum(v) AS y, max(v) AS z, count(*) AS n FROM x GROUP BY k",
+        "SELECT k, stddev(v) AS x, var_pop(v) AS y, corr(v, k) AS z, regr_slope(v, k) AS s FROM x GROUP BY k",
+        "SELECT count(DISTINCT v) AS x, sum(DISTINCT k) AS y, avg(v) AS z, min(v) AS m FROM x",
+    ],
+)
+def test_sums_beside_others_read_few_rows(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = ts.Dataflow("many")
+    x = flow.input("x", "k long, v double, diff long").collection(diff="diff")
+    ts.sql(text, x=x).changes().capture("out")
+    simulation = Simulation(flow)
+    simulation.send("x", [(n % 2, float(n), 1) for n in range(2000)])
+    simulation.run()
+    rows, results = [], SqlAggregates.results
+    monkeypatch.setattr(
+        SqlAggregates,
+        "results",
+        lambda self, keys, inputs: rows.append(inputs.num_rows) or results(self, keys, inputs),
+    )
+    simulation.send("x", [(1, 1001.0, -1), (0, 1500.5, 1)])
+    simulation.run()
+
+    assert 0 < max(rows) < 20

@@ -160,6 +160,14 @@ GROUPS = [
     "SELECT count(*) FROM (SELECT a FROM t UNION SELECT a FROM u)",
     "SELECT sum(n) FROM (SELECT count(*) AS n FROM t UNION ALL SELECT count(*) FROM u)",
     "SELECT a, median(b) FROM t GROUP BY a",
+    "SELECT a FROM (SELECT a, count(*) AS n FROM t GROUP BY a)",
+    "SELECT a, min(b), max(d), sum(b), count(DISTINCT c), sum(DISTINCT b), count(*) FROM t GROUP BY a",
+    "SELECT min(c), count(DISTINCT a), count(DISTINCT c, b), avg(d), var_pop(b) FROM t WHERE b > 0",
+    "SELECT a, (SELECT max(e) - count(DISTINCT b) + sum(e) FROM u WHERE u.a = t.a) FROM t",
+    (
+        "SELECT c, covar_samp(e, b), covar_pop(b, e), regr_sxx(e, b), regr_syy(e, b), regr_sxy(e, b),"
+        " stddev(b), variance(DISTINCT e), max(b) FROM u GROUP BY c"
+    ),
 ]
 SUBQUERIES = [
     "SELECT c FROM t GROUP BY c HAVING EXISTS (SELECT 1 FROM u WHERE u.b > max(t.b))",

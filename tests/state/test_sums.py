@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from timely_spark.errors import SchemaError
 from timely_spark.state import sums
-from timely_spark.state.sums import limbs_of, sums_of_limbs, sums_of_scaled_limbs
+from timely_spark.state.sums import (
+    limbs_of,
+    products_of_limbs,
+    spreads_of_limbs,
+    sums_of_limbs,
+    sums_of_scaled_limbs,
+)
 
 LEAST, MOST = math.ulp(0.0), math.nextafter(math.inf, 0)
 SPECIAL = st.sampled_from([0.0, -0.0, LEAST, -LEAST, MOST, -MOST, 2.0**-1022, 1.0, 1e16, -1e16, 2.0**53 + 2])
@@ -22,7 +28,10 @@ SPECIAL = st.sampled_from([0.0, -0.0, LEAST, -LEAST, MOST, -MOST, 2.0**-1022, 1.
 
 def nearest(values: list[float]) -> float:
     """The double next to the exact sum; infinite if it is too large."""
-    total = sum(map(Fraction, values), Fraction(0))
+    return rounded(sum(map(Fraction, values), Fraction(0)))
+
+
+def rounded(total: Fraction) -> float:
     try:
         return float(total)
     except OverflowError:
@@ -40,6 +49,37 @@ def totals(groups: list[list[float]]) -> list[float]:
 @example([[MOST, MOST, -MOST], [MOST, MOST], [MOST, 2.0**969], [MOST, 2.0**970], [-MOST, -MOST]])
 def test_doubles_are_added_exactly_and_rounded_once(groups: list[list[float]]) -> None:
     assert totals(groups) == [nearest(one) for one in groups]
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(st.lists(st.tuples(SPECIAL | FINITE, SPECIAL | FINITE), max_size=5), max_size=4))
+@example(
+    [[(1e9, 3.0), (1e9 + 1, 3.0), (1e9 + 2, 3.5)], [], [(0.1, 0.1)] * 3, [(LEAST, MOST), (MOST, -LEAST)]]
+)
+def test_spreads_are_exact_and_rounded_once(groups: list[list[tuple[float, float]]]) -> None:
+    of = np.repeat(np.arange(len(groups)), [len(one) for one in groups])
+    x, y = (limbs_of(pa.array([pair[n] for one in groups for pair in one], pa.float64())) for n in (0, 1))
+    counts, products = np.array([len(one) for one in groups], np.int64), products_of_limbs(x[1], y[1])
+    exact = []
+    for one in groups:
+        pairs = [(Fraction(a), Fraction(b)) for a, b in one]
+        both = sum((a * b for a, b in pairs), Fraction(0))
+        apart = sum((a for a, _ in pairs), Fraction(0)) * sum((b for _, b in pairs), Fraction(0))
+        exact.append(rounded(len(one) * both - apart))
+
+    assert spreads_of_limbs(of, counts, x, y, products).tolist() == exact
+
+
+def test_spreads_of_what_is_no_number_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = limbs_of(pa.array([1.0, math.inf, 1.0, 2.0, math.nan]))
+    groups = np.array([0, 0, 1, 1, 2]), np.array([2, 2, 1]), x, x, products_of_limbs(x[1], x[1])
+    spreads = spreads_of_limbs(*groups)
+    monkeypatch.setattr(sums, "_AT_ONCE", 1)
+
+    np.testing.assert_array_equal(spreads, [math.nan, 1.0, math.nan])
+    np.testing.assert_array_equal(spreads_of_limbs(*groups), spreads)
 
 
 def test_what_is_no_number_stays_so() -> None:

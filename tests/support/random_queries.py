@@ -727,6 +727,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument(
+        "--first", type=int, default=random.randrange(10**6), help="the seed of the first case"
+    )
     parser.add_argument("--spark", action="store_true", help="compare each tenth flow with Spark, too")
     given = parser.parse_args()
     gc.freeze()
@@ -736,7 +739,7 @@ def main() -> int:
         print(draw(given.seed)[0])
         print(dict(check(given.seed, 1, spark)))
         return 0
-    first, failed, refused = random.randrange(10**6), 0, Counter[str]()
+    first, failed, refused = given.first, 0, Counter[str]()
     for seed in range(first, first + given.cases, TOGETHER):
         session = spark if (seed - first) % (10 * TOGETHER) == 0 else None
         if isinstance(reasons := fails(seed, TOGETHER, session), Counter):

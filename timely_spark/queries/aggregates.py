@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,19 +17,35 @@ import pyarrow.compute as pc
 
 from timely_spark.authors import DIFF, GROUP, Logic, computed, flat, numbers, reduced
 from timely_spark.differential.collections import Collection
-from timely_spark.differential.reducers import SCALE, Extreme, present_records
+from timely_spark.differential.joins import join_null_safe
+from timely_spark.differential.reducers import Extreme, present_records
 from timely_spark.differential.reductions import with_one_key
-from timely_spark.differential.trace import products
 from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import ALL
 from timely_spark.queries.groups import AggregateFunction, GroupRecords
 from timely_spark.queries.sorting import Order
-from timely_spark.queries.statistics import MOMENTS, PAIRS, lists_or_null, mode, moments, pairs, percentile
+from timely_spark.queries.statistics import SHAPES, lists_or_null, mode, percentile, shape, spreads
+from timely_spark.queries.weights import (
+    COUNTS,
+    PAIRS,
+    SUMS,
+    VARIANCES,
+    is_weight,
+    products_in,
+    scaled_limbs,
+    summands,
+    summed_limbs,
+    valid_counts,
+    with_own_weights,
+    with_weights,
+)  # fmt: skip
 from timely_spark.sql.lists import lists_of
 from timely_spark.sql.plain import checked_decimals, rounded_quotient, unscaled, wide
 from timely_spark.sql.types import array_of, has_map
 from timely_spark.state.arrow import Mask
-from timely_spark.state.sums import limbs_of, sums_of_limbs, sums_of_scaled_limbs
+from timely_spark.state.sums import sums_of_limbs, sums_of_scaled_limbs
+
+Calls: TypeAlias = "Mapping[str, AggregateFunction]"
 
 _ALWAYS = f"{DIFF}_always"
 _BITS = {"bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor}
@@ -69,7 +87,9 @@ TYPES: dict[str, tuple[int, Callable[[pa.DataType], pa.DataType | None]]] = {
     **dict.fromkeys(("sum", "try_sum"), (1, _sum_type)),
     **dict.fromkeys(("avg", "try_avg"), (1, _average_type)),
     **dict.fromkeys(("min", "max", "approx_percentile"), (1, _ordered)),
-    **dict.fromkeys((*MOMENTS, "percentile", "percentile_disc", "median"), (1, _double)),
+    **dict.fromkeys(
+        (*VARIANCES, "skewness", "kurtosis", "percentile", "percentile_disc", "median"), (1, _double)
+    ),
     **dict.fromkeys(PAIRS, (2, _double)),
     **dict.fromkeys(_BITS, (1, lambda kind: kind if pa.types.is_integer(kind) else None)),
     **dict.fromkeys(("bool_and", "bool_or"), (1, _boolean)),
@@ -81,37 +101,6 @@ TYPES: dict[str, tuple[int, Callable[[pa.DataType], pa.DataType | None]]] = {
 }
 
 
-# -- sums as weights -----------------------------------------------------------------------------------------
-
-
-_SUMS = {"sum", "avg", "try_sum", "try_avg"}
-_WEIGHTS = {"count", "count_if", *_SUMS}
-
-
-def is_weight(call: AggregateFunction, schema: pa.Schema) -> bool:
-    """Whether an aggregate is computed from sums alone, so that no values are stored."""
-    if call.distinct or call.function not in _WEIGHTS:
-        return False
-    kind = schema.field(call.columns[0]).type if call.columns else pa.int64()
-    if call.function in {"count", "count_if"} or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return True
-    return bool(pa.types.is_decimal(kind)) and kind.scale + 4 <= 38  # so that of a mean tells the sum's
-
-
-def _valid_weight(column: str) -> str:
-    return f"{DIFF}_valid {column}"
-
-
-def _scale(column: str) -> str:
-    """The column of the scales of a column of doubles (`state.sums`)."""
-    return f"{SCALE} {column}"
-
-
-def _limb_weights(column: str, schema: pa.Schema) -> list[str]:
-    """The weights that are the limbs of a column's values, if it has some."""
-    return [name for n in range(4) if (name := f"{DIFF}_limb {n} {column}") in schema.names]
-
-
 # -- each function -------------------------------------------------------------------------------------------
 
 
@@ -121,43 +110,31 @@ def _count(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     if call.distinct:
         once = groups.once(*call.columns)
         return pa.array(once.total(numbers(once.table, DIFF)))
-    return pa.array(groups.total(numbers(groups.table, _valid_weight(call.columns[0]))))
+    return pa.array(valid_counts(groups, call.columns[0]))
 
 
 def _sum(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
-    if weights := [] if call.distinct else _limb_weights(column, groups.table.schema):
-        limbs = [numbers(groups.table, one) for one in weights]
-        missing = groups.total(numbers(groups.table, _valid_weight(column))) <= 0
-        scale = _scale(column)
-        scales = numbers(groups.table, scale) if scale in groups.table.schema.names else None
-    else:
-        groups = groups.with_values(call)
-        counts = numbers(groups.table, DIFF)
-        missing = groups.total(counts) <= 0
-        scales, limbs = limbs_of(groups.table.column(column))
-        limbs = [products(limb, counts) for limb in limbs]
-    if scales is not None:
-        return pa.array(sums_of_scaled_limbs(groups.of, groups.count, scales, limbs), mask=missing)
+    groups = with_own_weights(call, groups)
+    missing = valid_counts(groups, column) <= 0
+    if (scaled := scaled_limbs(groups, column)) is not None:
+        return pa.array(sums_of_scaled_limbs(groups.of, groups.count, *scaled), mask=missing)
     digits = call.type.scale if pa.types.is_decimal(call.type) else 0
-    return sums_of_limbs([groups.total(limb) for limb in limbs], digits, call.type, missing)
+    limbs = [groups.total(limb) for limb in summed_limbs(groups, column)]
+    return sums_of_limbs(limbs, digits, call.type, missing)
 
 
 def _average(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     (column,) = call.columns
     kind = groups.table.schema.field(column).type if column in groups.table.schema.names else None
-    weight = _valid_weight(column)
-    if weight in groups.table.schema.names and not call.distinct:
-        counts = groups.total(numbers(groups.table, weight))
-    else:
-        records = groups.with_values(call)
-        counts = records.total(numbers(records.table, DIFF))
+    groups, total = with_own_weights(call, groups), replace(call, distinct=False)
+    counts = valid_counts(groups, column)
     some = pa.array(np.where(counts > 0, counts, 0), mask=counts <= 0)
     if pa.types.is_decimal(call.type):
         scale = call.type.scale - 4 if kind is None else kind.scale
-        total = _sum(replace(call, type=pa.decimal128(38, scale)), groups)
-        return quotient(total, some, call.type)
-    return pc.divide(_sum(replace(call, type=pa.float64()), groups), some.cast(pa.float64()))
+        sums = _sum(replace(total, type=pa.decimal128(38, scale)), groups)
+        return quotient(sums, some, call.type)
+    return pc.divide(_sum(replace(total, type=pa.float64()), groups), some.cast(pa.float64()))
 
 
 def quotient(total: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -293,8 +270,8 @@ FUNCTIONS: dict[str, Callable[[AggregateFunction, GroupRecords], pa.Array]] = {
     **dict.fromkeys(("any_value", "first", "last"), _one_of),
     **dict.fromkeys(("try_sum", "try_avg"), _tried),
     **dict.fromkeys(_BITS, _bits),
-    **dict.fromkeys(MOMENTS, moments),
-    **dict.fromkeys(PAIRS, pairs),
+    **dict.fromkeys((*VARIANCES, *PAIRS), spreads),
+    **dict.fromkeys(SHAPES, shape),
     "mode": mode,
     **dict.fromkeys(("bool_and", "bool_or"), _booleans),
     **dict.fromkeys(("collect_list", "collect_set", "string_agg"), _list_of),
@@ -318,24 +295,14 @@ class SqlAggregates(Logic):
     stored: tuple[str, ...]
     summed: tuple[str, ...]
     counted: tuple[str, ...]
+    #: the pairs of summed columns whose products are weights, too
+    pairs: tuple[tuple[str, str], ...]
 
     def partial(self, changes: pa.Table) -> pa.Table:
         """The stored columns, and the weights."""
         weights = [one for one in changes.schema.names if one.startswith(DIFF)]
         result = changes.select([*self.keys, *self.stored, *weights])
-        diffs = numbers(changes, DIFF)
-        for column in self.counted:
-            values = flat(changes.column(column))
-            valid = values.is_valid().to_numpy(zero_copy_only=False)
-            result = result.append_column(_valid_weight(column), pa.array(valid * diffs))
-        for column in self.summed:
-            scales, limbs = limbs_of(changes.column(column))
-            if scales is not None:
-                result = result.append_column(_scale(column), pa.array(scales))
-            for n, limb in enumerate(limbs):
-                weight = f"{DIFF}_limb {n} {column}"
-                result = result.append_column(weight, pa.array(products(limb, diffs, weight)))
-        return result
+        return with_weights(result, changes, self.counted, self.summed, self.pairs)
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """One row for each group that is there."""
@@ -389,7 +356,7 @@ class LeastOrNull(Extreme):
 def aggregate_records(
     collection: Collection,
     keys: tuple[str, ...],
-    calls: Mapping[str, AggregateFunction],
+    calls: Calls,
     always: Collection | None = None,
 ) -> Collection:
     """One record for each group of equal keys, with its aggregates.
@@ -397,14 +364,40 @@ def aggregate_records(
     Args:
         always: keys whose groups are there also without records.
     """
-    schema = collection.schema
-    arguments = {
-        call.columns if call.distinct and call.function in _WEIGHTS else () for call in calls.values()
-    }
-    if len(arguments) == 1 and len(columns := arguments.pop()) == 1:
-        rows = collection.select(*dict.fromkeys((*keys, *columns))).distinct()
-        once = {name: replace(call, distinct=False) for name, call in calls.items()}
-        return aggregate_records(rows, keys, once, always)
+    by, parts = keys or (ALL,), []
+    for distinct, part in reductions_in(calls, collection.schema).items():
+        rows, each = collection, part
+        if isinstance(distinct, tuple):
+            rows = collection.select(*dict.fromkeys((*keys, *distinct))).distinct()
+            each = {name: replace(call, distinct=False) for name, call in part.items()}
+        parts.append(_reduction(rows, keys, each, always))
+    joined = reduce(lambda left, right: join_null_safe(left, right, by, by, "inner"), parts)
+    names = [*keys, *calls]
+    return joined if joined.schema.names == names else joined.select(*names)
+
+
+def reductions_in(calls: Calls, schema: pa.Schema) -> dict[Any, dict[str, AggregateFunction]]:
+    """The aggregates of each reduction; of distinct rows by their columns.
+
+    Sums of their own do not read the values that others store of a group. There is one reduction if some read
+    all values of a group whatever changes.
+    """
+    parts: dict[Any, dict[str, AggregateFunction]] = {}
+    for name, call in calls.items():
+        kind: Any = "extremes" if call.function in {"min", "max"} else "values"
+        if call.distinct and call.function in {*COUNTS, *SUMS}:
+            kind = call.columns
+        elif is_weight(call, schema):
+            kind = "sums"
+        parts.setdefault(kind, {})[name] = call
+    return parts if parts and "values" not in parts else {"values": dict(calls)}
+
+
+def _reduction(
+    collection: Collection, keys: tuple[str, ...], calls: Calls, always: Collection | None
+) -> Collection:
+    """The aggregates behind the keys, or behind `ALL`."""
+    schema, by = collection.schema, keys or (ALL,)
     if always is None and keys and len(calls) == 1:
         ((out, call),) = calls.items()
         if call.function == "count" and not call.columns:
@@ -417,19 +410,10 @@ def aggregate_records(
             detail = f"{call} by {', '.join(keys)}"
             part = reduced(call.function, input_, logic, [schema.field(column)], name=None, detail=detail)
             return part if out == column else part.select(*keys, {out: column})
-    return _general(collection, keys, calls, always)
-
-
-def _general(
-    collection: Collection,
-    keys: tuple[str, ...],
-    calls: Mapping[str, AggregateFunction],
-    always: Collection | None,
-) -> Collection:
-    schema = collection.schema
     weights = [call for call in calls.values() if is_weight(call, schema)]
     counted = tuple(dict.fromkeys(call.columns[0] for call in weights if call.columns))
-    summed = tuple(dict.fromkeys(call.columns[0] for call in weights if call.function in _SUMS))
+    multiplied = tuple(dict.fromkeys(one for call in weights for one in products_in(call)))
+    summed = tuple(dict.fromkeys(one for call in weights for one in summands(call)))
     values = [call for call in calls.values() if not is_weight(call, schema)]
     read = [one for call in values for one in (*call.columns, *(by.column for by in call.order))]
     stored = tuple(dict.fromkeys(one for one in read if one not in keys))
@@ -437,20 +421,18 @@ def _general(
         grouped = collection if keys else with_one_key(collection)
     else:
         grouped = _with_groups(collection, keys, always)
-    by = keys or (ALL,)
     fields = [pa.field(name, call.type) for name, call in calls.items()]
-    logic = SqlAggregates(by, tuple(calls.items()), stored, summed, counted)
+    aggregates = SqlAggregates(by, tuple(calls.items()), stored, summed, counted, multiplied)
     detail = f"{', '.join(map(str, calls.values()))}{' by ' if keys else ''}{', '.join(keys)}"
-    result = reduced(
+    return reduced(
         "aggregate",
         grouped,
-        logic,
+        aggregates,
         fields,
         name=None,
         detail=detail,
         calls=[str(call) for call in calls.values()],
     )
-    return result if keys else result.select(*(name for name in result.schema.names if name != ALL))
 
 
 def _with_groups(collection: Collection, keys: tuple[str, ...], always: Collection) -> Collection:

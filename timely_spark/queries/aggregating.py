@@ -17,7 +17,8 @@ from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.joins import Joins
 from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation, selected
 from timely_spark.queries.scopes import NamedColumn, VisibleColumns
-from timely_spark.queries.statistics import PAIRS
+from timely_spark.queries.statistics import SHAPES
+from timely_spark.queries.weights import PAIRS, VARIANCES
 from timely_spark.sql import parse
 from timely_spark.sql.parse import exp
 from timely_spark.sql.types import array_of, has_map, is_atomic, is_number, name_of
@@ -347,8 +348,11 @@ class Aggregating(Joins):
             raise self.binder.refuse(node, f"{one.function} of {len(arguments)} arguments", f"give {many}.")
         if not arguments:
             return arguments, pa.int64()
-        if one.function in PAIRS:
+        if one.function in {*PAIRS, *VARIANCES, *SHAPES}:
             arguments = [self._double(node, shown, each) for each in arguments]
+        if one.function in PAIRS:  # only pairs of two values count
+            some = all_valid(arguments)
+            arguments = [tree_of("CASE WHEN some THEN x END", some=some, x=each) for each in arguments]
         first = self.binder.bound(self.final(arguments[0]), self.relation.schema).type
         kind = typed(first)
         for to in (pa.float64(), pa.bool_(), pa.string()):

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
 from timely_spark.operators.aggregate import ALL
-from timely_spark.queries.aggregates import is_weight
+from timely_spark.queries.aggregates import reductions_in
 from timely_spark.queries.building import Builder
 from timely_spark.queries.narrowing import needed_columns
 from timely_spark.queries.relations import (
@@ -139,8 +139,9 @@ def stored(one: Relation) -> str:  # noqa: PLR0911 - a table
             return f"stores both sides by {', '.join(keys)}{more}"
         case Aggregation(keys=keys, calls=calls):
             by = ", ".join(keys) or "one worker"
-            weights = all(is_weight(call, one.input.schema) for _, call in calls)
-            return f"stores {'sums' if weights else 'the distinct arguments'} by {by}"
+            parts = reductions_in(dict(calls), one.input.schema)
+            what = ["sums"] * ("sums" in parts) + ["the distinct arguments"] * bool({*parts} - {"sums"})
+            return f"stores {' and '.join(what)} by {by}"
         case Distinct() | Compared() | Matched():
             return "stores each row with its counts, by the whole row"
         case Limit(keys=keys) | Window(partition=keys):

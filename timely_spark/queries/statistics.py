@@ -1,13 +1,12 @@
-"""Aggregates that read all values of a group: moments, moments of pairs, percentiles and the mode.
+"""Deviations and correlations, from exact sums; shapes, percentiles and modes, from all values of a group.
 
-The distinct values of a group are stored with their multiplicities. A change computes its groups again in the
-order of the values, so a result does not depend on what was deleted.
+A change computes the latter again in the order of the values, so a result depends on these alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,73 +15,74 @@ import pyarrow as pa
 from timely_spark.authors import DIFF, numbers
 from timely_spark.queries.groups import AggregateFunction, GroupRecords, as_doubles
 from timely_spark.queries.sorting import Order, ranks
+from timely_spark.queries.weights import (
+    product,
+    products_in,
+    scaled_limbs,
+    summed_limbs,
+    valid_counts,
+    with_own_weights,
+)
+from timely_spark.state.arrow import Doubles
 from timely_spark.state.grouping import changes, run_starts
+from timely_spark.state.sums import spreads_of_limbs, sums_of_scaled_limbs
 
-Doubles: TypeAlias = "npt.NDArray[np.float64]"
-
-
-MOMENTS = ("stddev", "stddev_pop", "variance", "var_pop", "skewness", "kurtosis")
-PAIRS = (
-    "covar_pop", "covar_samp", "corr", "regr_sxx", "regr_syy", "regr_sxy", "regr_slope", "regr_intercept",
-    "regr_r2",
-)  # fmt: skip
+SHAPES = ("skewness", "kurtosis")
 
 
-def centred(groups: GroupRecords, column: str) -> tuple[Doubles, Doubles]:
-    """What each value is more than its group's mean; and the means. Equal values are exactly their mean."""
-    values = as_doubles(groups.table.column(column)).to_numpy()
-    counts = numbers(groups.table, DIFF).astype(np.float64)
-    first = np.zeros(groups.count)
-    first[groups.of[groups.firsts]] = values[groups.firsts]
-    moved = values - first[groups.of]
-    mean = groups.total(moved * counts) / groups.total(counts)
-    return moved - mean[groups.of], first + mean
+def spreads(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
+    """Variance and deviation; covariance, correlation and the line through the pairs `(y, x)` of a group."""
+    y, x = call.columns[0], call.columns[-1]
+    groups = with_own_weights(call, groups)
+    scaled: dict[str, Any] = {one: scaled_limbs(groups, one) for one in call.columns}
+    n = (counts := valid_counts(groups, y)).astype(np.float64)
+
+    def spread(one: str, other: str) -> Doubles:
+        products = summed_limbs(groups, product(one, other))
+        return spreads_of_limbs(groups.of, counts, scaled[one], scaled[other], products)
+
+    def mean(one: str) -> Doubles:
+        return sums_of_scaled_limbs(groups.of, groups.count, *scaled[one]) / n
+
+    function, pairs = call.function, products_in(call)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        if len(pairs) == 1:
+            sample = function in {"variance", "stddev", "covar_samp"}
+            by = n - 1 if sample else 1 if function.startswith("regr") else n
+            values, missing = spread(*pairs[0]) / (n * by), n < (2 if sample else 1)
+            return pa.array(np.sqrt(values) if function.startswith("stddev") else values, mask=missing)
+        sxx, sxy = spread(x, x), spread(x, y)
+        missing = (n < 2) | (sxx == 0)
+        if function == "regr_slope":
+            values = sxy / sxx
+        elif function == "regr_intercept":
+            values = mean(y) - sxy / sxx * mean(x)
+        elif function == "corr":
+            syy = spread(y, y)
+            values, missing = sxy / np.sqrt(sxx * syy), missing | (syy == 0)
+        else:
+            syy = spread(y, y)
+            values = np.where(syy == 0, 1.0, sxy * sxy / (sxx * syy))
+    return pa.array(values, mask=missing)
 
 
-def moments(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
-    """The variance, its root, the skewness or the kurtosis."""
+def shape(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
+    """The skewness or the kurtosis."""
     (column,) = call.columns
-    records = groups.with_values(call)
-    records = records.sorted([Order(column)])
-    counts = numbers(records.table, DIFF).astype(np.float64)
+    records = groups.with_values(call).sorted([Order(column)])
+    values, counts = numbers(records.table, column), numbers(records.table, DIFF).astype(np.float64)
     n = records.total(counts)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        apart, _ = centred(records, column)
+        first = np.zeros(records.count)  # so that equal values are exactly their mean
+        first[records.of[records.firsts]] = values[records.firsts]
+        moved = values - first[records.of]
+        apart = moved - (records.total(moved * counts) / n)[records.of]
         squares = records.total(counts * apart**2)
         if call.function == "skewness":
-            shape = np.sqrt(n) * records.total(counts * apart**3) / squares**1.5
-            return pa.array(shape, mask=(n == 0) | (squares == 0))
-        if call.function == "kurtosis":
-            shape = n * records.total(counts * apart**4) / squares**2 - 3.0
-            return pa.array(shape, mask=(n == 0) | (squares == 0))
-        sample = call.function in {"variance", "stddev"}
-        variance = squares / (n - 1 if sample else n)
-        moments = np.sqrt(variance) if call.function.startswith("stddev") else variance
-    return pa.array(moments, mask=n <= (1 if sample else 0))
-
-
-def pairs(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
-    """Covariance, correlation and the line through the pairs `(y, x)` of a group."""
-    records = groups.with_values(call).sorted([Order(one) for one in dict.fromkeys(call.columns)])
-    counts = numbers(records.table, DIFF).astype(np.float64)
-    n = records.total(counts)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        (y, mean_y), (x, mean_x) = (centred(records, one) for one in call.columns)
-        sxx, syy, sxy = (records.total(counts * each) for each in (x * x, y * y, x * y))
-        few = n < 2
-        results = {
-            "covar_pop": (sxy / n, n == 0),
-            "covar_samp": (sxy / (n - 1), few),
-            "corr": (sxy / np.sqrt(sxx * syy), few | (sxx == 0) | (syy == 0)),
-            "regr_sxx": (sxx, n == 0),
-            "regr_syy": (syy, n == 0),
-            "regr_sxy": (sxy, n == 0),
-            "regr_slope": (sxy / sxx, few | (sxx == 0)),
-            "regr_intercept": (mean_y - sxy / sxx * mean_x, few | (sxx == 0)),
-            "regr_r2": (np.where(syy == 0, 1.0, sxy * sxy / (sxx * syy)), few | (sxx == 0)),
-        }
-    values, missing = results[call.function]
-    return pa.array(values, mask=missing)
+            shapes = np.sqrt(n) * records.total(counts * apart**3) / squares**1.5
+        else:
+            shapes = n * records.total(counts * apart**4) / squares**2 - 3.0
+    return pa.array(shapes, mask=(n == 0) | (squares == 0))
 
 
 def mode(call: AggregateFunction, groups: GroupRecords) -> pa.Array:

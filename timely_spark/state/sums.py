@@ -6,7 +6,8 @@ double is a whole number times a power of two; those whose powers are near each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -131,28 +132,43 @@ def sums_of_scaled_limbs(of: Indices, count: int, scales: Longs, limbs: Sequence
         [0.1, 0.2]
     """
     if count > _AT_ONCE:
-        ends = np.searchsorted(of, half := count // 2)
-        parts = ((slice(0, ends), 0, half), (slice(ends, None), half, count - half))
         return np.concatenate(
             [
                 sums_of_scaled_limbs(of[rows] - first, some, scales[rows], [limb[rows] for limb in limbs])
-                for rows, first, some in parts
+                for rows, first, some in _halves(of, count)
             ]
         )
     finite = scales < _NAN
-    least = int(scales.min(initial=_NAN, where=finite))
-    places = 2 * (int(scales.max(initial=least, where=finite)) - least) + 6
-    table = np.zeros((count, places), np.int64)
-    for n, limb in enumerate(limbs):
-        np.add.at(table, (of[finite], 2 * (scales[finite] - least) + n), limb[finite])
-    _, carry = _carried(table)
-    table[carry < 0] *= -1
-    sums = np.where(carry < 0, -1.0, 1.0) * _rounded(np.column_stack(_carried(table)[0]), 64 * least)
+    table, least = _by_place(of[finite], count, scales[finite], [limb[finite] for limb in limbs])
+    sums = _rounded_with_sign(table, least)
     if not finite.all():
         with np.errstate(invalid="ignore"):
             odd = np.select([scales == _INFINITE, scales == _MINUS_INFINITE], [np.inf, -np.inf], np.nan)
             np.add.at(sums, of[~finite], odd[~finite])
     return sums
+
+
+def _halves(of: Indices, count: int) -> Iterator[tuple[slice, int, int]]:
+    """The rows of the first half of the groups, and of the others; with the first group and their number."""
+    end, half = int(np.searchsorted(of, count // 2)), count // 2
+    yield slice(0, end), 0, half
+    yield slice(end, None), half, count - half
+
+
+def _by_place(of: Indices, count: int, scales: Longs, limbs: Sequence[Longs]) -> tuple[Longs, int]:
+    """The sums of limbs by the group and by 32 bits of place, and the scale of the first place."""
+    least = int(scales.min(initial=_NAN))
+    table = np.zeros((count, 2 * (int(scales.max(initial=least)) - least) + len(limbs) + 2), np.int64)
+    for n, limb in enumerate(limbs):
+        np.add.at(table, (of, 2 * (scales - least) + n), limb)
+    return table, least
+
+
+def _rounded_with_sign(table: Longs, scale: int) -> Doubles:
+    """The doubles next to numbers in limbs, a row each; the table changes."""
+    _, carry = _carried(table)
+    table[carry < 0] *= -1
+    return np.where(carry < 0, -1.0, 1.0) * _rounded(np.column_stack(_carried(table)[0]), 64 * scale)
 
 
 def _rounded(digits: Longs, exponent: int) -> Doubles:
@@ -169,6 +185,84 @@ def _rounded(digits: Longs, exponent: int) -> Doubles:
             (bits | rest).astype(np.float64), 32 * (top - 1) - left.astype(np.int64) + exponent
         )
     return doubles
+
+
+# -- sums of products ----------------------------------------------------------------------------------------
+
+
+def products_of_limbs(left: Sequence[Longs], right: Sequence[Longs]) -> list[Longs]:
+    """The limbs of products of numbers; the scale of a product is the sum of their scales.
+
+    >>> three, four = [np.array([3]), np.array([0])], [np.array([0]), np.array([4])]
+    >>> [limb.tolist() for limb in products_of_limbs(three, four)]
+    [[0], [12], [0], [0]]
+    """
+    result = [np.zeros(len(left[0]), np.int64) for _ in range(len(left) + len(right))]
+    for n, one in enumerate(left):
+        for m, other in enumerate(right):
+            low, high = _halves_of(one * other)
+            result[n + m] += low
+            result[n + m + 1] += high
+    return _signed(result)[:-1]
+
+
+def _signed(limbs: Iterable[Longs]) -> list[Longs]:
+    """The same numbers in limbs of at most 2^31, and what is carried beyond the last one."""
+    digits: list[Longs] = []
+    carry: Any = 0
+    for limb in limbs:
+        low, carry = _halves_of(limb + carry)
+        digits.append(low)
+    return [*digits, carry]
+
+
+def spreads_of_limbs(
+    of: Indices, counts: Longs, x: tuple[Longs, list[Longs]], y: tuple[Longs, list[Longs]], xy: list[Longs]
+) -> Doubles:
+    """For each group ``n * sum(x * y) - sum(x) * sum(y)`` of pairs of doubles, rounded once.
+
+    Divided by `n` this is the sum of ``(x - mean(x)) * (y - mean(y))``. NaN if a value is not finite.
+
+    Args:
+        of: the group of each row, ascending.
+        counts: the number of pairs of each group.
+        x: the scale of each row, as by `limbs_of`, and the sum of each limb.
+        y: the same of the other values.
+        xy: the sum of each limb of the products.
+
+    Example:
+        >>> x = limbs_of(pa.array([1e9, 1e9 + 1, 1e9 + 2, 7.0]))
+        >>> of, counts = np.array([0, 0, 0, 1]), np.array([3, 1])
+        >>> spreads_of_limbs(of, counts, x, x, products_of_limbs(x[1], x[1])).tolist()
+        [6.0, 0.0]
+    """
+    if (count := len(counts)) > _AT_ONCE:
+        parts = [
+            spreads_of_limbs(
+                of[rows] - first,
+                counts[first : first + some],
+                (x[0][rows], [limb[rows] for limb in x[1]]),
+                (y[0][rows], [limb[rows] for limb in y[1]]),
+                [limb[rows] for limb in xy],
+            )
+            for rows, first, some in _halves(of, count)
+        ]
+        return np.concatenate(parts)
+    finite = (x[0] < _NAN) & (y[0] < _NAN)
+
+    def sums(scales: Longs, limbs: Sequence[Longs]) -> tuple[list[Longs], int]:
+        table, least = _by_place(of[finite], count, scales[finite], [limb[finite] for limb in limbs])
+        return _signed(table.T), least
+
+    (sum_x, least_x), (sum_y, least_y), (sum_xy, least_xy) = sums(*x), sums(*y), sums(x[0] + y[0], xy)
+    least = least_x + least_y
+    left = [np.zeros(count, np.int64)] * (2 * (least_xy - least))
+    left += products_of_limbs(_halves_of(counts), sum_xy)
+    pairs = zip_longest(left, products_of_limbs(sum_x, sum_y), fillvalue=np.zeros(count, np.int64))
+    table = np.column_stack([*(a - b for a, b in pairs), np.zeros(count, np.int64)])
+    spreads = _rounded_with_sign(table, least)
+    spreads[of[~finite]] = np.nan
+    return spreads
 
 
 # -- sums that are too large ---------------------------------------------------------------------------------
