@@ -332,6 +332,45 @@ def test_a_csv_row_that_is_short_is_bad(tmp_path: Path) -> None:
     assert "Expected 2 columns, got 1" in str(folder.why_bad(file, as_schema("n long, s string"), ["n"]))
 
 
+@pytest.mark.parametrize("block", [None, 16])
+@pytest.mark.parametrize("start", ["null\n", "\ufeffnull", " \n\n null \r\nnull\n", ""])
+def test_a_record_of_json_may_be_null_also_the_first_of_a_block(
+    tmp_path: Path, start: str, block: int | None
+) -> None:
+    text = start + "\n" + '{"v": "} null"}\nnull\n\n null\n' * 9 + "null"
+    (tmp_path / "a.json").write_bytes(text.encode())
+    form = "json" if block is None else ds.JsonFileFormat(read_options=pa_json.ReadOptions(block_size=block))
+
+    values = [None] * start.count("null") + ["} null", None, None] * 9 + [None]
+    assert rows(folder_of(tmp_path, form), TEXT) == [{"v": value} for value in values]
+    assert folder_of(tmp_path, form).inspect("v string")[0] == TEXT
+
+
+NUMBER, TEXT = pa.schema({"v": pa.decimal128(5, 2)}), pa.schema({"v": pa.string()})
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "schema", "why"),
+    [
+        ("csv", b"v\n1000\n", NUMBER, "does not fit in precision"),
+        ("json", b'{"v": "1000"}\n', NUMBER, "does not fit in precision"),
+        ("json", b'{"v": "\xff"}\n', TEXT, "UTF8"),
+        ("parquet", b"\xff", TEXT, "UTF8"),
+    ],
+)
+def test_what_readers_of_arrow_take_and_is_no_value_is_damage(
+    tmp_path: Path, form: str, content: bytes, schema: pa.Schema, why: str
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    if form == "parquet":
+        text = pa.Array.from_buffers(pa.string(), 1, pa.array([content]).buffers())
+        pq.write_table(pa.table({"v": text}), path)
+
+    with pytest.raises(BadFile, match=rf"(?s)cannot be read: ArrowInvalid: column 'v': .*{why}.*Hint"):
+        rows(folder_of(tmp_path, form), schema)
+
+
 def test_a_record_of_json_lacks_columns_but_none_in_another_case(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\n{"other": 2}\n')
     assert rows(folder_of(tmp_path, "json"), as_schema("n long, s string")) == [

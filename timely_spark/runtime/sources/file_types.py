@@ -144,3 +144,17 @@ def plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     return READ_AS.get(kind, kind)
+
+
+def valid(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, checked: Arrow reads texts that are not UTF-8, and decimals that are too large."""
+    for batch in batches:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        try:
+            while columns:
+                name, column = columns.popitem()
+                column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            msg = f"column {name!r}: {error}"
+            raise pa.ArrowInvalid(msg) from error
+        yield batch

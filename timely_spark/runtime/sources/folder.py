@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import fs, json
+from pyarrow import fs
 
 from timely_spark.compiler.pushdown import Needed
 from timely_spark.errors import Where
@@ -29,10 +29,12 @@ from timely_spark.runtime.sources.file_types import (
     intervals,
     plain,
     types,
+    valid,
     with_instants,
     with_times_as_texts,
     zones,
 )
+from timely_spark.runtime.sources.json_files import read_json
 from timely_spark.runtime.sources.listing import walk
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import location
@@ -269,14 +271,14 @@ class Folder:
         """The columns of a file, which has all those of the schema."""
         keys = self._values(file.path, file.values)
         with self.reading(file.path):
-            names: Sequence[str] = self._fragment(file.path, schema, keys).physical_schema.names
+            names: Sequence[str] = self._own(self._fragment(file.path, schema, keys)).names
             self._check(file.path, names, schema, schema.names, dict(keys), all_of_them=True)
         return names
 
     def _opens(self, path: str) -> bool:
         try:
             with self.reading(path):
-                self._fragment(path, pa.schema([]), ()).physical_schema  # noqa: B018 - reads the footer
+                self._own(self._fragment(path, pa.schema([]), ()))
         except BadFile:
             return False
         return True
@@ -329,6 +331,9 @@ class Folder:
 
     def _own(self, fragment: Any) -> pa.Schema:
         """The columns that a file has."""
+        if self.kind == "json":
+            with self.place[0].open_input_stream(fragment.path) as file:
+                return read_json(file, self.format).schema
         return with_instants(fragment) if self.divisible else fragment.physical_schema
 
     def _check(
@@ -417,7 +422,7 @@ class Folder:
                 self._check(path, own.names, schema, columns, elsewhere, all_of_them=False)
                 self._check_types(path, own, schema, columns)
                 if self.kind == "json":
-                    yield from self._json(path, schema, exprs, dict(values))
+                    yield from valid(self._json(path, schema, exprs, dict(values)))
                     continue
                 if self.divisible:
                     groups = [n for n, at in enumerate(_starts(fragment)) if start <= at < end]
@@ -432,7 +437,7 @@ class Folder:
                 defaults = self._defaults(schema, exprs)
                 exprs |= {name: value for name, value in defaults.items() if name not in present}
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=exprs, use_threads=False)
-                yield from scanner.to_batches()
+                yield from valid(scanner.to_batches())
 
     def _check_size(self, path: str, size: int | None) -> None:
         """Check that a file is as long as when it was listed: its parts are of that file, as is a replay."""
@@ -455,21 +460,14 @@ class Folder:
         """
         import pyarrow.dataset as ds
 
-        options = self.format.default_fragment_scan_options
         wanted = pa.schema([field for field in schema if field.name in exprs and field.name not in values])
         texts, exprs = with_times_as_texts(wanted, exprs)
         for name, default in self._defaults(schema, exprs).items():
             exprs[name] = pc.coalesce(exprs[name], default)
         for name in values.keys() & exprs.keys():
             exprs[name] = pc.scalar(_value(values[name], schema.field(name).type))
-        parse = json.ParseOptions(
-            explicit_schema=texts,
-            newlines_in_values=options.parse_options.newlines_in_values,
-            unexpected_field_behavior="ignore",
-        )
-        read = getattr(json, "open_json", json.read_json)  # an older Arrow reads the whole file
         with self.place[0].open_input_stream(path) as file:
-            content = read(file, read_options=options.read_options, parse_options=parse)
+            content = read_json(file, self.format, texts)
             for batch in content.to_batches() if isinstance(content, pa.Table) else content:
                 scanner = ds.Scanner.from_batches([batch], schema=texts, columns=exprs, use_threads=False)
                 yield from scanner.to_batches()
