@@ -31,6 +31,7 @@ from timely_spark.runtime.handle.history import LAST, History, PastBatch
 from timely_spark.runtime.handle.page import Asked
 from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.verdict import Verdict
+from timely_spark.runtime.storage.hours import hours
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog, failure_file
 from timely_spark.runtime.storage.manifest import Manifest
@@ -464,6 +465,31 @@ def test_an_open_console_remembers_latencies_for_an_hour(monkeypatch: pytest.Mon
     ends = [ended for ended, _ in history.hour]
     assert ends == [10.25, 10.5, 10.75] + [second / 4 for second in range(44, 121)]
     assert len(history.batches) == LAST
+
+
+@pytest.mark.slow
+def test_the_last_hour_is_compared_with_one_of_the_day_before(
+    begin: Any, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batches of a day ago are removed; a file has the counts of the hours."""
+    process = begin(held_back(), workers=1, keep=2)
+    server, clock, shown = serve(str(tmp_path)), SimpleNamespace(now=0.0), []
+    monkeypatch.setattr("timely_spark.runtime.storage.manifest.time.time", lambda: clock.now)
+    for hour, batches in {0: 1, 1: 2, 2: 1, 24: 1, 25: 4}.items():
+        for second in range(batches):
+            clock.now = 1_800_000_000.0 + 3600 * hour + second
+            process.feed("words", [("a",)])
+        shown.append("Since yesterday" in server.sections(Asked(0))["day"])
+
+    table = " ".join(re.sub("<[^>]+>", " ", server.sections(Asked(0))["day"]).split())
+
+    assert shown == [False, False, True, True, True]
+    assert table.startswith("Since yesterday since 08:00 2027-01-15 09:00 to 10:00 change batches a second ")
+    assert "rows an hour 4 2 +100 %" in table
+    log = RoundLog(str(tmp_path))
+    assert [hour.batch for hour in hours(log.files)] == [0, 1, 3, 4, 5]
+    log.files.write("hours.json", b"{")
+    assert server.sections(Asked(0))["day"] == ""
 
 
 def test_a_flow_that_answers_is_well(tmp_path: Path) -> None:

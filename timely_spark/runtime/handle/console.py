@@ -51,6 +51,7 @@ _SECTIONS = """<main><section id="first">{first}</section>
 <section id="say">{say}</section>
 <div class="columns"><section id="flow">{flow}</section><div><section id="step">{step}</section>
 <section id="why">{why}</section><section id="epochs">{epochs}</section>
+<section id="day">{day}</section>
 <section id="loops">{loops}</section></div></div>
 <section id="io">{io}</section><section id="sizes">{sizes}</section><section id="usage">{usage}</section>
 <footer>Keys: n and p another flow, e open or close all boxes, Esc close a step; Tab walks through the steps.

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from timely_spark.runtime.storage.hours import HOUR
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker.convergence import Convergence, Iterations
 
 #: So many batches are looked at.
 LAST = 100
-#: For so many seconds latencies are remembered, of so many epochs between two looks.
-HOUR, _BETWEEN = 3600.0, 4
+#: For an hour latencies are remembered, of so many epochs between two looks.
+_BETWEEN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,12 +27,14 @@ from timely_spark.runtime.handle.charts import (
     thinned,
     timeline,
 )
-from timely_spark.runtime.handle.history import HOUR, Epoch, History, quantile
+from timely_spark.runtime.handle.day import since_yesterday
+from timely_spark.runtime.handle.history import Epoch, History, quantile
 from timely_spark.runtime.handle.overview import steps
 from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.handle.verdict import Verdict
+from timely_spark.runtime.storage.hours import HOUR, Hour, hours
 from timely_spark.runtime.storage.manifest import Delivered
 from timely_spark.show.drawing import Marks, short_number, sketch_svg
 from timely_spark.show.sketch import CALL, Arrow, Sketch, Step
@@ -122,6 +124,7 @@ class Page:
             "step": self._step(),
             "why": self._why(),
             "epochs": self._epochs(),
+            "day": self._day(),
             "loops": self._loops(),
             "io": self._io(),
             "sizes": self._sizes(),
@@ -403,6 +406,11 @@ class Page:
         start, end = min((row[1] for row in rows), default=0.0), max((row[2] for row in rows), default=1.0)
         drawn = timeline(rows, start=start, end=end)
         return f'<h2>Epochs</h2>{drawn}<div class="charts">{latency}{rates}</div>' if drawn or latency else ""
+
+    def _day(self) -> str:
+        after = self.status.after
+        columns, rows = since_yesterday(hours(after.log.files), Hour.of(after.manifest), self.now)
+        return f"<h2>Since yesterday</h2>{html_table(columns, rows)}" if rows else ""
 
     def _loops(self) -> str:
         sketch = self.status.after.sketch

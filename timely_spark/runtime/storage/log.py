@@ -20,6 +20,7 @@ Under `<checkpoint>/timely/`, in Arrow and JSON; nothing here is ever unpickled:
     peers/<t>-<N>-...json    addresses of the tasks of a parallel stage, while it runs
     live/<t>-<process>.json  what the running micro-batch has done so far, if it takes long
     failures/<t>.json        the error that ended the run of term t
+    hours.json               what the flow had done at each hour of the last day, to compare with
 
 The last line of each file is a checksum of its name and content; a blob has its checksum in its name.
 
@@ -57,6 +58,7 @@ from timely_spark.runtime.errors import LostOwnership, OtherFlow
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
+from timely_spark.runtime.storage.hours import HOUR, remember
 from timely_spark.runtime.storage.manifest import FORMAT, Manifest
 from timely_spark.runtime.storage.spark_log import Offset, SparkLog
 from timely_spark.runtime.storage.states import State, States
@@ -121,6 +123,8 @@ class RoundLog:
         self._captured: dict[str, Deliveries] = {}
         #: The last batch whose manifest this object has written; None if it has written none.
         self.written: int | None = None
+        #: The last hour that it has remembered; None before the first.
+        self._hour: int | None = None
         #: Notified of each manifest that this object has written.
         self._writes = threading.Condition()
 
@@ -249,6 +253,8 @@ class RoundLog:
         """Write a manifest and its rows, atomically."""
         schema = rows.schema.with_metadata({HEAD: manifest.encode()})
         self.files.write_table(f"rounds/{self.term}/{manifest.batch}.arrow", rows.cast(schema))
+        if manifest.batch > FIRST and self._hour != manifest.written // HOUR:
+            self._hour = remember(self.files, manifest)
         with self._writes:
             self.written = manifest.batch
             self._writes.notify_all()
