@@ -14,6 +14,7 @@ import pytest
 from timely_spark.errors import ExpressionError, SqlError
 from timely_spark.sql import bind
 from timely_spark.sql.binder import SPECIAL
+from timely_spark.sql.lists import dense_ranks
 from timely_spark.sql.registry import FUNCTIONS
 
 ROWS = pa.table(
@@ -246,3 +247,37 @@ def test_names_may_be_resolved_by_the_caller() -> None:
     expression = bind("l.a + r.p.x", schema, resolve=resolve)
     assert expression.columns == ("l.a", "r.p")
     assert expression.type == pa.int64()
+
+
+def test_lists_are_ranked_element_by_element_however_long_one_of_them_is() -> None:
+    draw = random.Random(0)
+    elements, sizes = [None, 0, 1, 2], [0, 0, 1, 2, 7]
+    lists = [
+        None if draw.random() < 0.1 else draw.choices(elements, k=draw.choice(sizes)) for _ in range(300)
+    ]
+    keys = [(-1,) if one is None else (0, *(-1 if e is None else e for e in one)) for one in lists]
+    ranked = [*map(sorted({*keys}).index, keys)]
+    assert dense_ranks(pa.array(lists, pa.list_(pa.int64()))).tolist() == ranked
+    long = [*range(100_000)]  # with as many others, a table as wide would have 80 GB
+    assert dense_ranks(pa.array([*([n] for n in range(100_000)), long]))[-1] == 1
+
+
+def test_distances_of_texts_are_those_of_the_definition_however_long_one_of_them_is() -> None:
+    draw = random.Random(1)
+    a, b = (
+        ["".join(draw.choices("abä😀", k=draw.choice([0, 1, 3, 9, 30]))) for _ in range(60)] for _ in "ab"
+    )
+    long = "a" * 3_000
+    table = pa.table({"a": [*a, long, *["x"] * 50_000], "b": [*b, long[:-7], *["y"] * 50_000]})
+    distances = bind("levenshtein(a, b)", table.schema).evaluate(table).to_pylist()
+    assert distances == [*map(distance, a, b), 7, *[1] * 50_000]
+
+
+def distance(a: str, b: str) -> int:
+    """How many characters are added, removed or replaced."""
+    row = [*range(len(b) + 1)]
+    for n, x in enumerate(a):
+        diagonal, row[0] = row[0], n + 1
+        for m, y in enumerate(b):
+            diagonal, row[m + 1] = row[m + 1], min(row[m] + 1, row[m + 1] + 1, diagonal + (x != y))
+    return row[-1]

@@ -102,11 +102,32 @@ def _combined(columns: list[Any]) -> Any:
 
 
 def _ranks_of_lists(lists: pa.Array) -> Any:
+    """By the first element, then those with the same one by the second, and so on: null is least.
+
+    A list costs the elements in which it equals others, and one more.
+    """
     filled = lists if not lists.null_count else pc.fill_null(lists, pa.scalar([], lists.type))
     x = Elements(filled)
     inner = dense_ranks(x.values) + 1
-    most = int(x.sizes.max(initial=0))
-    padded = np.zeros((len(lists), most + 1), np.int64)
-    padded[:, 0] = np.asarray(lists.is_valid())
-    padded[x.owners, x.places + 1] = inner
-    return _combined(list(padded.T))
+    # for each list, how many are before all that equal it so far
+    ranks = np.asarray(lists.is_valid()).astype(np.int64) * lists.null_count
+    tied, place = np.flatnonzero(lists.is_valid()), 0
+    while len(tied):
+        more = x.sizes[tied] > place
+        element = np.zeros(len(tied), np.int64)  # of a list that has ended: it is before the others
+        element[more] = inner[x.offsets[:-1][tied[more]] + place]
+        order = np.lexsort((element, ranks[tied]))
+        tied, element = tied[order], element[order]
+        groups = _first_of_each(ranks[tied])
+        parts = groups | _first_of_each(element)
+        places = np.arange(len(tied))
+        starts = np.maximum.accumulate(np.where(parts, places, 0))
+        ranks[tied] += starts - np.maximum.accumulate(np.where(groups, places, 0))
+        single = parts & np.append(parts[1:], True)
+        tied, place = tied[~single & (element > 0)], place + 1
+    return np.unique(ranks, return_inverse=True)[1].reshape(-1)
+
+
+def _first_of_each(values: Any) -> Any:
+    """Where a value differs from the one before it."""
+    return np.append(True, values[1:] != values[:-1])

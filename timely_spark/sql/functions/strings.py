@@ -313,21 +313,45 @@ def _bin(value: Value) -> Any:
     return pc.if_else(pc.equal(short, ""), "0", short)
 
 
+#: numbers in a table of prefixes' distances
+_AT_ONCE = 1 << 21
+
+
 @spark_function("levenshtein", "string, string -> int")
 def _levenshtein(a: Value, b: Value, *, length: int) -> Any:
-    x, y = (_padded_codes(as_array(one, length)) for one in (a, b))
-    (left, sizes), (right, others) = x, y
-    # the distances of all prefixes of `b` from the first characters of `a`, for all rows at once
-    row = np.tile(np.arange(right.shape[1] + 1), (length, 1))
-    distances = row[np.arange(length), others] * (sizes == 0)
-    for n in range(left.shape[1]):
-        before, row = row, np.empty_like(row)
-        row[:, 0] = n + 1
-        for m in range(right.shape[1]):
-            change = before[:, m] + (left[:, n] != right[:, m])
-            row[:, m + 1] = np.minimum(np.minimum(before[:, m + 1], row[:, m]) + 1, change)
-        distances = np.where(sizes == n + 1, row[np.arange(length), others], distances)
-    return distances.astype(np.int32)
+    left, right = (as_array(one, length) for one in (a, b))
+    sizes = np.maximum(*(Characters(one).lengths for one in (left, right)))
+    distances = np.zeros(length, np.int32)
+    order = np.argsort(sizes)  # a long text makes tables wide, so it shares one with others as long
+    first = 0
+    while first < length:
+        widest = 2 * sizes[order[first]] + 1
+        some = order[first : np.searchsorted(sizes[order], widest, "right")][: max(1, _AT_ONCE // widest)]
+        rows = pa.array(some)
+        distances[some] = _distances(*_padded_codes(left.take(rows)), *_padded_codes(right.take(rows)))
+        first += len(some)
+    return distances
+
+
+def _distances(left: Any, sizes: Any, right: Any, others: Any) -> Any:
+    """The distances of texts, by those of all prefixes whose lengths have the same sum: 0, 1, 2, ..."""
+    rows, width, height = np.arange(len(left)), left.shape[1], right.shape[1]
+    distances = np.zeros(len(left), np.int32)
+    # of the prefixes of `left`, in rows of their lengths
+    before, last = np.zeros((2, width + 1, len(left)), np.int32)
+    left, right = left.T, right.T[::-1]
+    for total in range(1, width + height + 1):
+        # lengths for which both prefixes have a last character
+        low, high = max(1, total - height), min(width + 1, total)
+        now = np.full_like(last, total)
+        changed = left[low - 1 : high - 1] != right[height - total + low : height - total + high]
+        now[low:high] = np.minimum(
+            np.minimum(last[low - 1 : high - 1], last[low:high]) + 1, before[low - 1 : high - 1] + changed
+        )
+        before, last = last, now
+        ended = rows[sizes + others == total]
+        distances[ended] = now[sizes[ended], ended]
+    return distances
 
 
 def _padded_codes(texts: pa.Array) -> tuple[Any, Any]:
