@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 import timely_spark
+from tests.support import package
+from tests.support.package import MODULES, PACKAGE
 from timely_spark.captured import Captured
 from timely_spark.differential import CollectionVariable
 from timely_spark.operators.group_by import Grouped
 from timely_spark.runtime.handle.input_handle import InputHandle
-
-PACKAGE = Path(__file__).parents[1] / "timely_spark"
-MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: Lines of a module; of one that is a single class, which a reader takes as one thing.
 LONGEST, LONGEST_CLASS = 600, 800
@@ -32,7 +31,7 @@ def longest(module: ast.Module) -> int:
 @pytest.fixture(scope="module")
 def parsed() -> dict[Path, ast.Module]:
     """The modules, by their path in the package."""
-    return {path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
+    return {path.relative_to(PACKAGE): package.parsed(path) for path in MODULES}
 
 
 @pytest.fixture(scope="module")

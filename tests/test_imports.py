@@ -9,9 +9,8 @@ from typing import NamedTuple
 import networkx as nx
 import pytest
 
+from tests.support.package import MODULES, PACKAGE, parsed
 from timely_spark import authors
-
-PACKAGE = Path(__file__).parents[1] / "timely_spark"
 
 #: From the lowest to the highest; names in one row would not import each other.
 LAYERS = (
@@ -167,9 +166,6 @@ def _wrong(found: list[Import], module: str) -> list[str]:
     return wrong
 
 
-MODULES = sorted(PACKAGE.rglob("*.py"))
-
-
 def _module(path: Path) -> tuple[str, bool]:
     """A file's module, and whether that is a package."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
@@ -180,9 +176,8 @@ def _module(path: Path) -> tuple[str, bool]:
 @pytest.fixture(scope="module")
 def written() -> dict[str, list[Import]]:
     """By module what it imports."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
     of = {path: _module(path) for path in MODULES}
-    return {of[path][0]: _imports(tree, of[path][0], is_package=of[path][1]) for path, tree in trees.items()}
+    return {name: _imports(parsed(path), name, is_package=inner) for path, (name, inner) in of.items()}
 
 
 @pytest.fixture(scope="module")

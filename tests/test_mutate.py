@@ -173,6 +173,7 @@ def test_what_is_changed_can_be_compiled_and_is_another_program(found: list[Muta
         assert ast.dump(tree) != ast.dump(ast.parse(source)), one
 
 
+@pytest.mark.slow
 def test_what_is_known_to_change_nothing_is_still_there() -> None:
     files = {name.partition("::")[0] for name in EQUIVALENT}
     assert all(file.startswith(FOLDERS) for file in files)

@@ -86,6 +86,7 @@ def test_an_endless_loop_ends_by_its_predicate() -> None:
     assert run(flow, {"x": [[3]]}, workers=2)["out"].rows() == {0: [(10, 1)]}
 
 
+@pytest.mark.slow
 def test_a_loop_in_the_body_of_another_may_begin_with_an_outer_collection() -> None:
     flow = ts.Dataflow("nested")
     zero, tops = (flow.input(name, "n long").collection() for name in ("zero", "tops"))

@@ -24,6 +24,7 @@ def standard(query: str) -> str:
     return f"WITH RECURSIVE near(node) AS ({declared[1]}) SELECT node FROM near" if declared else query
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", [MATERIALIZE, FELDERA], ids=["Materialize", "Feldera"])
 def test_their_recursion_gives_what_duckdb_and_this_library_give(query: str) -> None:
     flow = ts.Dataflow("near")

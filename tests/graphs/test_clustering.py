@@ -109,6 +109,7 @@ def test_it_is_the_definition(epochs, directed) -> None:
     assert sorted(found) == sorted(coefficients(directed)(epochs[-1]))
 
 
+@pytest.mark.slow
 def test_clusters_are_those_of_networkx() -> None:
     graph = nx.Graph(np.random.default_rng(3).integers(0, 150, (2500, 2)).tolist())
     graph.remove_edges_from(nx.selfloop_edges(graph))

@@ -82,6 +82,7 @@ def test_a_node_without_edges_is_there_while_it_is_given(
     assert any(row[0] == 90 and row[-1] == -1 for row in rows[2])
 
 
+@pytest.mark.slow
 def test_components_in_a_loop_have_nodes_without_edges_too(follows: Any) -> None:
     def twice(edges: ts.Collection, nodes: ts.Collection) -> ts.Collection:
         none = nodes.select("node", component="node").where(pc.scalar(False))  # noqa: FBT003 - an expression
@@ -163,6 +164,7 @@ def test_sources_are_not_combined_with_what_they_do_not_go_with() -> None:
             graphs.pagerank(edges, **{"sources": nodes, **more})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_until_nothing_changes_too() -> None:
     flow = ts.Dataflow("ranks")
     edges, nodes = (flow.input(n, s).collection() for n, s in (("e", LONGS), ("n", "node long")))

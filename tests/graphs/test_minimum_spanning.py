@@ -73,6 +73,7 @@ def test_a_graph_becomes_empty_and_texts_have_an_order(follows, changing, named)
     assert rows[2]
 
 
+@pytest.mark.slow
 def test_without_weights_and_with_nan_as_a_node() -> None:
     flow = ts.Dataflow("nan")
     edges = flow.input("edges", "src double, dst double").collection()

@@ -58,6 +58,7 @@ def test_nodes_may_be_texts(follows, changing, named) -> None:
     follows(triangles, threes, {"edges": ("src string, dst string", edges)}, workers=2)
 
 
+@pytest.mark.slow
 def test_differentials_regression_case_and_each_removal(follows) -> None:
     edges = [(0, 1, 1), (1, 2, 1), (0, 2, 1)]
     epochs = [
@@ -112,6 +113,7 @@ def test_a_hub_of_a_skewed_graph_costs_its_edges_not_their_pairs() -> None:
     assert len(simulation.states[0] or b"") < 2_000_000  # as many bytes as there are pairs
 
 
+@pytest.mark.slow
 def test_as_many_as_networkx_counts() -> None:
     graph = nx.Graph(np.random.default_rng(3).integers(0, 150, (2500, 2)).tolist())
     graph.remove_edges_from(nx.selfloop_edges(graph))

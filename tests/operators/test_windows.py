@@ -166,6 +166,7 @@ def test_a_window_that_closed_leaves_the_state() -> None:
 START = datetime(2026, 3, 1, 23, tzinfo=timezone.utc)
 
 
+@pytest.mark.slow
 def test_hours_and_days_are_those_of_pandas() -> None:
     times = [START + timedelta(minutes=17 * n) for n in range(200)]
     flow = ts.Dataflow("pandas")

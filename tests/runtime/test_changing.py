@@ -68,6 +68,7 @@ def test_a_loop_that_goes_round_is_told_with_its_cycle(
     assert len(str(found).splitlines()) == 1 + period
 
 
+@pytest.mark.slow
 def test_a_loop_that_drifts_has_no_cycle_and_one_at_rest_has_no_changes(begin: Any, tmp_path: Path) -> None:
     def up(now: ts.Collection) -> ts.Collection:
         return now.select("k", n=pc.add(pc.field("n"), 1)).max("n", keys="k", name="most")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
@@ -28,6 +29,7 @@ print(*(name for name in sys.modules if name.split(".")[0] in ("timely_spark", "
 """
 
 
+@pytest.mark.slow
 def test_planning_its_reading_imports_nothing_that_reading_needs(begin: Begin, tmp_path: Path) -> None:
     flow = ts.Dataflow("f")
     flow.input("x", "n long").distinct().capture("out")

@@ -87,6 +87,7 @@ def test_an_epoch_has_the_rounds_of_a_micro_batch_two_writes_and_no_job_of_spark
     assert folders == {"epochs": 4, "captured": 4, "rounds": 4, "inputs": 3, "terms": 1, "commits": 1}
 
 
+@pytest.mark.slow
 def test_a_store_that_is_slow_changes_no_epoch(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def inner_time(kind: str, v: int) -> Any:
 # -- paths ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(data=st.data(), kind=st.sampled_from(["greater first", "partial", "texts"]))
 def test_paths_through_scopes_and_loops_compose(data: Any, kind: str) -> None:

@@ -155,6 +155,7 @@ RECORDS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(RECORDS, st.none() | st.tuples(st.integers(0, 40), st.binary(max_size=3))), max_size=8)
 )
