@@ -343,6 +343,33 @@ def test_a_union_of_many_queries_is_one_step():
     assert text.count("Concat") == 1
 
 
+@pytest.mark.slow
+def test_many_conditions_are_one_filter():
+    every = range(1_000)
+    flow = ts.Dataflow("many")
+    edges = flow.input("edges", EDGES).collection()
+    each = " AND ".join(f"src <> {n}" for n in every)
+    some = " OR ".join(f"src = {n}" for n in every)
+    rest = ts.sql(f"SELECT src FROM edges WHERE {each} AND NOT ({some})", edges=edges)
+    of_strings = edges.where(f"CASE WHEN {some} THEN {each} ELSE true END")
+    assert len([stage for stage in flow.graph.stages if stage.operator == "where"]) == 2
+    rest.changes().capture("rest")
+    of_strings.changes().capture("of strings")
+    results = ts.testing.run(flow, {"edges": [[(n, 0, 0) for n in (7, 999, 1000)]]})
+    assert results["rest"].rows() == {0: [(1000, 1)]}
+    assert results["of strings"].rows() == {0: [(1000, 0, 0, 1)]}
+
+
+def test_a_condition_that_may_fail_is_tested_behind_those_before_it():
+    text = "SELECT src FROM edges WHERE dst <> 0 AND w > 0 AND 1 / dst < 1 AND w < 9"
+    plan = ts.explain_sql(text, edges=collection())
+    assert [line.strip() for line in plan.splitlines()[1:4]] == [
+        "Selection `w` < 9: files are read by it",
+        "Selection 1 / `dst` < 1",
+        "Selection `dst` <> 0 AND `w` > 0: files are read by it",
+    ]
+
+
 def test_a_join_by_null_safe_equality_has_a_key():
     query = "SELECT x.src FROM edges x JOIN edges y ON x.src <=> y.dst"
     assert "stores both sides by src" in ts.explain_sql(query, edges=collection())

@@ -117,11 +117,11 @@ class _Tree:
             case TableScan(columns=columns):
                 names = [name for name in columns.names if name in self.needed[one]]
                 return f"reads {', '.join(names)}" if len(names) < len(columns) else ""
-            case Selection(condition=condition):
+            case Selection():
                 source: Relation = one
                 while isinstance(source, Selection) and self.builder.reads.get(source.input, 0) == 1:
                     source = source.input
-                if condition.condition is not None and isinstance(source, TableScan):
+                if one.condition.condition is not None and isinstance(source, TableScan):
                     return "files are read by it"
         return ""
 

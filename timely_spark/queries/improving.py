@@ -60,8 +60,8 @@ def _dropping(body: Relation, loop: str, improved: Mapping[str, Mapping[str, Tre
                     name: below.get(value, 0) if isinstance(value, str) else _trend(value.term, below)
                     for name, value in columns
                 }
-            case Selection(condition=condition) if not _stays(condition.term, below):
-                yield str(condition)
+            case Selection(conditions=conditions):
+                yield from (str(one) for one in conditions if not _stays(one.term, below))
             case RelationJoin(left_keys=left, right_keys=right):
                 pairs = zip(left, right, strict=True)
                 yield from (f"{a} = {b}" for a, b in pairs if below.get(a, 0) != 0 or below.get(b, 0) != 0)

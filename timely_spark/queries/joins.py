@@ -17,10 +17,10 @@ from timely_spark.queries.relations import (
     Projection,
     Relation,
     RelationJoin,
-    Selection,
     estimated_size,
     selected,
     with_columns,
+    with_condition,
 )
 from timely_spark.queries.scopes import (
     Ambiguous,
@@ -40,7 +40,7 @@ def conjuncts(node: Any) -> list[Any]:
         inner = conjuncts(node.this)
         return inner if len(inner) > 1 or not isinstance(inner[0], exp.Or) else [node]
     if isinstance(node, exp.And):
-        return [*conjuncts(node.this), *conjuncts(node.expression)]
+        return [each for one in node.flatten(unnest=False) for each in conjuncts(one)]
     if isinstance(node, exp.Not) and isinstance(_bare(node.this), exp.Or):
         inside = _bare(node.this)
         sides = (exp.Not(this=exp.Paren(this=side)) for side in (inside.this, inside.expression))
@@ -122,7 +122,7 @@ class Joins(FromItems):
                 if self.by_subquery(one):
                     continue
                 tree = self.rewritten(one)
-                self.relation = Selection(self.relation, self.condition(tree, casts=casts))
+                self.relation = with_condition(self.relation, self.condition(tree, casts=casts))
 
     def take(self, item: FromItem) -> None:
         """Go on with a source as the block's relation."""
@@ -360,7 +360,7 @@ class Joins(FromItems):
         outer, self.relation = self.relation, relation
         try:
             with self.binder.clause(condition):
-                return Selection(relation, self.condition(condition))
+                return with_condition(relation, self.condition(condition))
         finally:
             self.relation = outer
 
@@ -520,7 +520,7 @@ class Joins(FromItems):
         """
         residual, asked = conditions
         for _, key in keys if domain and not null_safe else ():
-            right_input = Selection(right_input, self._valid(key, right_input))
+            right_input = with_condition(right_input, self._valid(key, right_input))
         by = [*keys, *domain]
         # the conditions may read the right keys, which a join drops
         copies = [(b, self.fresh.name("key")) for _, b in by]

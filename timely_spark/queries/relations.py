@@ -23,6 +23,7 @@ from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.sorting import Order, limited, matched
 from timely_spark.queries.windows import Frame, windowed
 from timely_spark.sql import BoundExpression
+from timely_spark.sql.expressions import conjunction
 from timely_spark.streams import Stream
 
 How: TypeAlias = Literal["inner", "left", "full", "semi", "anti"]
@@ -273,10 +274,15 @@ def with_columns(relation: Relation, *columns: tuple[str, str | BoundExpression]
 
 @dataclass(frozen=True, eq=False)
 class Selection(Relation):
-    """The rows for which a condition is true."""
+    """The rows for which conditions are true. Of several none fails, so that their order says nothing."""
 
     input: Relation
-    condition: BoundExpression
+    conditions: tuple[BoundExpression, ...]
+
+    @cached_property
+    def condition(self) -> BoundExpression:
+        """All of them, by `AND`."""
+        return conjunction(self.conditions)
 
     def needs(self, columns: Needs) -> list[Needs]:
         return [columns | frozenset(self.condition.columns)]
@@ -288,6 +294,13 @@ class Selection(Relation):
     @property
     def detail(self) -> str:
         return str(self.condition)
+
+
+def with_condition(relation: Relation, condition: BoundExpression) -> Selection:
+    """The rows for which a condition is true; if it may fail, it is tested behind those before it."""
+    if isinstance(relation, Selection) and not (relation.conditions[-1].fails or condition.fails):
+        return replace(relation, conditions=(*relation.conditions, condition))
+    return Selection(relation, (condition,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -558,5 +571,6 @@ def estimated_size(relation: Relation, sizes: Mapping[str, float]) -> float | No
         elif len(numbers) < len(inputs):
             estimates[one] = None
         else:
-            estimates[one] = max(numbers, default=0.0) * (_KEPT if isinstance(one, Selection) else 1.0)
+            conditions = one.conditions if isinstance(one, Selection) else ()
+            estimates[one] = max(numbers, default=0.0) * _KEPT ** len(conditions)
     return estimates.get(relation)

@@ -26,9 +26,9 @@ from timely_spark.queries.relations import (
     Projection,
     Relation,
     RelationJoin,
-    Selection,
     selected,
     with_columns,
+    with_condition,
 )
 from timely_spark.queries.scopes import Correlated, Fresh, NamedColumn
 from timely_spark.sql import types
@@ -108,7 +108,7 @@ class Subqueries(BlockNames):
         names = tuple(relation.schema.names)
         if keys:  # null equals null in the domain, and in the values never
             for name in names[len(keys) :]:
-                relation = Selection(relation, self._valid(name, relation))
+                relation = with_condition(relation, self._valid(name, relation))
         self.relation = RelationJoin(
             self.relation, relation, "semi", (*keys, *left_keys), names, null_safe=bool(keys)
         )
@@ -223,7 +223,7 @@ class Subqueries(BlockNames):
             self._for_each(answer, keys, counts), keys, answer.outer, ["rows", "valid"]
         )
         values = Distinct(selected(answer.relation, dict.fromkeys((*answer.outer, right_keys[0]))))
-        present = Selection(values, self._valid(right_keys[0], values))
+        present = with_condition(values, self._valid(right_keys[0], values))
         true = self.binder.bound(exp.Boolean(this=True), present.schema)
         marked = with_columns(present, ("found", true))
         (flag,) = self._joined_with(
@@ -262,7 +262,7 @@ class Subqueries(BlockNames):
         sides = [(new[a], old[b]) for a, b in zip(left_keys, right_keys, strict=True)]
         for x, y in sides:
             maybe = self.binder.bound(tree_of("NOT ((x = y) IS false)", x=x, y=y), pairs.schema)
-            pairs = Selection(pairs, maybe)
+            pairs = with_condition(pairs, maybe)
         every: Any = exp.and_(*(tree_of("x = y", x=x, y=y) for x, y in sides))
         same = self.binder.bound(every, pairs.schema)
         names = tuple(new.values())

@@ -14,7 +14,7 @@ from timely_spark.sql import forms, nested, parse, printing, times, types
 from timely_spark.sql.binder import ExpressionBinder, Resolve, unaliased
 from timely_spark.sql.conditions import condition_of
 from timely_spark.sql.parse import exp
-from timely_spark.sql.terms import Rows, Term
+from timely_spark.sql.terms import Logical, Rows, Term, logical
 from timely_spark.sql.users import USER_FUNCTIONS
 
 #: the modules that say how a syntax is bound
@@ -59,6 +59,17 @@ class BoundExpression(SqlExpression):
         """
         values = self.term.array(Rows.all(table))
         return values if values.type == self.type else values.cast(self.type)
+
+
+def conjunction(conditions: Sequence[BoundExpression]) -> BoundExpression:
+    """The condition that all conditions are true."""
+    if len(conditions) == 1:
+        return conditions[0]
+    terms = [one.term for one in conditions]
+    texts = [f"({one})" if isinstance(one.term, Logical) else str(one) for one in conditions]
+    columns = dict.fromkeys(column for one in conditions for column in one.columns)
+    term = logical(terms, decides=False)
+    return BoundExpression(" AND ".join(texts), term.type, tuple(columns), None, term)
 
 
 def bind(

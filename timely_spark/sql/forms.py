@@ -206,8 +206,7 @@ def _logical(binder: ExpressionBinder, node: Any) -> Term:
         term = binder.bind(of)
         return binder.cast(term, pa.bool_(), node) if term.type == pa.string() else binder.boolean(of, term)
 
-    left, right = side(node.this), side(node.expression)
-    return terms.Logical(pa.bool_(), left, right, decides=type(node).__name__ == "Or")
+    return terms.logical([*map(side, node.flatten(unnest=False))], decides=type(node).__name__ == "Or")
 
 
 @syntax("Is")
@@ -314,7 +313,7 @@ def _is_between(binder: ExpressionBinder, node: Any) -> Term:
     operand = binder.bind(node.this)
     low = binder.call(node, ">=", operand, node.args["low"])
     high = binder.call(node, "<=", operand, node.args["high"])
-    return _negated(binder, node, terms.Logical(pa.bool_(), low, high, decides=False))
+    return _negated(binder, node, terms.logical([low, high], decides=False))
 
 
 @syntax("In")
@@ -355,10 +354,8 @@ def _matched(binder: ExpressionBinder, node: Any, escape: Any) -> Term:
     if several in {"Any", "All"}:
         patterns = node.expression.this.expressions or [node.expression.this.this]
     # NOT LIKE ALL is like none of them
-    term, *more = (_negated(binder, node, binder.call(node, name, subject, one, escape)) for one in patterns)
-    for one in more:
-        term = terms.Logical(pa.bool_(), term, one, decides=several == "Any")
-    return term
+    each = [_negated(binder, node, binder.call(node, name, subject, one, escape)) for one in patterns]
+    return terms.logical(each, decides=several == "Any")
 
 
 @syntax("Escape")

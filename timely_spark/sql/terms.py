@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -283,6 +283,15 @@ class Logical(Term):
             return left
         right = scatter([(needed, self.right.array(rows.take(needed)))], rows.length, self.type)
         return combine(left, right)
+
+
+def logical(sides: Sequence[Term], *, decides: bool) -> Term:
+    """AND, or OR, of several conditions: a tree of few levels, as functions call each other on each level."""
+    if len(sides) == 1:
+        return sides[0]
+    half = len(sides) // 2
+    left, right = (logical(some, decides=decides) for some in (sides[:half], sides[half:]))
+    return Logical(pa.bool_(), left, right, decides)
 
 
 @dataclass(frozen=True)
