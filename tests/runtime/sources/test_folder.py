@@ -346,6 +346,14 @@ def test_a_record_of_json_may_be_null_also_the_first_of_a_block(
     assert folder_of(tmp_path, form).inspect("v string")[0] == TEXT
 
 
+@pytest.mark.parametrize("text", ["null-", "null]\n", "\ufeffnullL"])
+def test_null_before_what_is_no_json_is_damage(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+
+    with pytest.raises(BadFile, match="JSON parse error"):
+        rows(folder_of(tmp_path, "json"), TEXT)
+
+
 NUMBER, TEXT = pa.schema({"v": pa.decimal128(5, 2)}), pa.schema({"v": pa.string()})
 
 

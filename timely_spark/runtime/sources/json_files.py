@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 #: Records that are null, after the end of a record and of its line; and what may go on as such ones.
-_NULLS = re.compile(rb"(\}[ \t\r]*\n(?:\xef\xbb\xbf)?)((?:\s*null(?=\s|\Z))+)")
-_OPEN = re.compile(rb"\}[ \t\r]*(?:\n(?:\xef(?:\xbb(?:\xbf)?)?)?)?(?:\s*null(?=\s|\Z))*\s*(?:n|nu|nul)?\Z")
+_NULLS = re.compile(rb"(\}[ \t\r]*\n(?:\xef\xbb\xbf)?)((?:\s*null)+)")
+_OPEN = re.compile(rb"\}[ \t\r]*(?:\n(?:\xef(?:\xbb(?:\xbf)?)?)?)?(?:\s*null)*\s*(?:n|nu|nul)?\Z")
 #: What stands before the first record while it is looked at.
 _BEFORE = b"}\n"
 
