@@ -141,7 +141,8 @@ def resident_bounded(checkpoint: Path, epochs: int, monkeypatch: pytest.MonkeyPa
     assert world.count["resident batches"] >= epochs, world.count
     first, middle, last = thirds
     for what in last:
-        assert last[what] <= 1.1 * max(first[what], middle[what]) + 1, (
+        # a leak of one an epoch would be a third of the epochs; how many entries wait depends on the seed
+        assert last[what] <= 1.1 * max(first[what], middle[what]) + 8, (
             what,
             *(each[what] for each in thirds),
         )

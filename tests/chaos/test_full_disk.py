@@ -251,7 +251,7 @@ def test_an_output_of_spark_names_itself_and_its_place(tmp_path: Path, at_start:
         sink.prepare = refuse  # type: ignore[method-assign]
     told = r"output 'all' to /data/table.*No space left on device \(ENOSPC\)"
     with pytest.raises(StorageFailed, match=told), process.driver._named(output, 3):
-        start._prepare(None, output, process.world.plan, "", "") if at_start else refuse()  # type: ignore[arg-type]
+        start._prepare(None, output, process.world.plan, None, "", "", "") if at_start else refuse()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from timely_spark.runtime.handle import display
 from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.query import Query
+from timely_spark.runtime.handle.starting import starting
 from timely_spark.runtime.handle.usage import DRIVER, Processes, Usage
 from timely_spark.runtime.query.live import BatchProgress, LoopProgress
 from timely_spark.runtime.storage.latencies import Latencies
@@ -188,6 +189,26 @@ def test_in_a_terminal_one_line_is_replaced(shown: Shown, monkeypatch: pytest.Mo
     lines = [line.removesuffix("\x1b[K") for line in text.strip().split("\r") if line]
     assert len(lines) > 2
     assert max(map(len, lines)) <= 29
+
+
+def test_a_start_says_what_it_waits_for_and_its_line_is_removed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("timely_spark.runtime.handle.starting._EVERY", 0.001)
+    with starting("hello") as says:
+        says("starts Spark's query")
+    assert capsys.readouterr().out == ""  # a log
+
+    written = io.StringIO()
+    written.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdout", written)
+    with starting("hello") as says:
+        says("prepares output 'out'")
+        while "output" not in written.getvalue():
+            time.sleep(0.001)
+
+    assert "\rhello: starts, 0 s: prepares output 'out'\x1b[K" in written.getvalue()
+    assert written.getvalue().endswith("\r\x1b[K")
 
 
 def test_in_a_notebook_one_output_is_updated(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,9 @@ from timely_spark.runtime.errors import (
 )
 from timely_spark.runtime.handle.input_handle import InputHandle, locked
 from timely_spark.runtime.handle.interrupts import only_the_wait
-from timely_spark.runtime.handle.living import keep_until_it_ends, running
+from timely_spark.runtime.handle.living import keep_until_it_ends, running, stop_left_over
 from timely_spark.runtime.handle.query import Query
+from timely_spark.runtime.handle.starting import starting
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.streaming import build, sources
@@ -50,7 +51,6 @@ from timely_spark.runtime.session import (
     PARTITIONS,
     active_session,
     applied,
-    has_stopped,
     is_local_server,
     no_parallel_rounds,
     on_one_machine,
@@ -156,30 +156,29 @@ def start(
         commit_every=COMMIT_EVERY if commit_every is None else seconds("commit_every", commit_every),
         on_arrival=any(output.release == "arrival" for output in outputs),
     )
-    _stop_left_over()
+    stop_left_over()
     if replace:
         _make_room(inputs, session, checkpoint, name)
-    with locked(inputs), ExitStack() as undo:
+    with locked(inputs), ExitStack() as undo, starting(name) as says:
         _check_free(plan.name, inputs, session, name)
         log, lock = _locked(_temporary(plan, session, undo) if checkpoint is None else checkpoint, undo)
         flow = _identified(log, plan, partitions or partitions_for(session, plan.workers))
         before, lacks = check(log, plan, empty=new_steps == "empty")
         if before is None and checkpoint is not None and plan.unnamed:
-            steps = [f"{stage.name} ({stage.where})" for stage in plan.unnamed]
-            _log.warning("%s: %s", plan.name, unnamed_in_words(steps))
-        for output in outputs:
-            resumed = before is not None and before.has_delivered(output.name, output.release)
-            _prepare(
-                session, dataclasses.replace(output, resumed=resumed, lacks=lacks.get(output.name, "")),
-                plan, log.checkpoint, flow["id"],
+            _log.warning(
+                "%s: %s", plan.name,
+                unnamed_in_words([f"{stage.name} ({stage.where})" for stage in plan.unnamed]),
             )  # fmt: skip
-            check_not_ahead(output, plan, before)
+        for output in outputs:
+            says(f"prepares output {output.name!r}")
+            _prepare(session, output, plan, before, lacks.get(output.name, ""), log.checkpoint, flow["id"])
         system_log = None if log_to is None else SystemLog(absolute(os.fspath(log_to)), plan.places)
         if system_log is not None:
             system_log.prepare(log.checkpoint, flow["id"])
         context = dataclasses.replace(
             context, checkpoint=log.checkpoint, labels=labels(plan.workers, flow["partitions"])
         )
+        says("looks at its inputs")
         context, newest = _claimed(
             sources(session, context, dataframes),
             empty=new_steps == "empty",
@@ -200,6 +199,7 @@ def start(
         undo.callback(_stop_named, session, name)
         driver = Driver(context, tuple(outputs), system_log)
         # an interrupt waits for the end of the call: before it, no list of Spark's has the query
+        says("starts Spark's query")
         with applied(session, confs) as unset, only_the_wait():
             running = _run(session, context, dataframes, driver, name=name, trigger=arguments)
             withdrawal.pop_all()
@@ -219,10 +219,13 @@ def start(
     return query
 
 
-def _prepare(session: SparkSession, output: Output, plan: Plan, checkpoint: str, identity: str) -> None:
-    """Prepare an output's sink; an error of Spark or of files names no step."""
+def _prepare(
+    session: SparkSession, output: Output, plan: Plan, before: Manifest | None, lacks: str, *place: str
+) -> None:
+    """Prepare an output's sink, and compare it with the newest manifest; errors of Spark name no step."""
+    resumed = before is not None and before.has_delivered(output.name, output.release)
     try:
-        output.sink.prepare(session, output, checkpoint, identity)
+        output.sink.prepare(session, dataclasses.replace(output, resumed=resumed, lacks=lacks), *place)
     except TimelyError:
         raise
     except Exception as error:
@@ -231,14 +234,7 @@ def _prepare(session: SparkSession, output: Output, plan: Plan, checkpoint: str,
         msg = f"Output {output.name!r} cannot be prepared: {without_stack(error)}"
         hint = "check the output's table or folder: the cause of this error says what is wrong there."
         raise OutputMismatch(msg, where=plan.by_name[output.name].stage.where, hint=hint) from error
-
-
-def _stop_left_over() -> None:
-    """Stop the queries whose session was stopped before them: they run no batches, and hold their inputs."""
-    for query in running():
-        if has_stopped(query.session):
-            with contextlib.suppress(Exception):  # what stopping lacks is a session
-                query.stop()
+    check_not_ahead(output, plan, before)
 
 
 def _make_room(

@@ -142,34 +142,52 @@ def html(self: Query) -> str:
 
 def shower() -> Shower:
     """A function that shows overviews where this process shows things: a notebook, a terminal, or a file."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if hasattr(shell, "kernel"):  # IPython in a terminal has none
-        return _notebook()
+    if _in_notebook():
+        update = _updated()
+        return lambda overview, last: update(overview.html())  # noqa: ARG005 - a `Shower`
     return _terminal() if sys.stdout.isatty() else _lines()
 
 
-def _notebook() -> Shower:
+def shown_in_place() -> Callable[[str], None] | None:
+    """A function that shows a line instead of the one before; None if this process writes to a file."""
+    if _in_notebook():
+        update = _updated()
+        return lambda text: update(f"<div>{escaped(text)}</div>")
+    return _replace_line if sys.stdout.isatty() else None
+
+
+def _in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")  # IPython in a terminal has none
+
+
+def _updated() -> Callable[[str], None]:
+    """A function that shows HTML in one output of a notebook's cell."""
     display: Any = importlib.import_module("IPython.display")
     handle: Any = None
 
-    def show(overview: Overview, last: bool) -> None:  # noqa: ARG001, FBT001 - a `Shower`
+    def show(html: str) -> None:
         nonlocal handle
-        html = display.HTML(overview.html())
+        shown = display.HTML(html)
         if handle is None:
-            handle = display.display(html, display_id=True)
+            handle = display.display(shown, display_id=True)
         else:
-            handle.update(html)
+            handle.update(shown)
 
     return show
 
 
 def _terminal() -> Shower:
     def show(overview: Overview, last: bool) -> None:  # noqa: FBT001 - a `Shower`
-        width = shutil.get_terminal_size().columns - 1
-        sys.stdout.write(f"\r{printable(overview.line())[:width]}\x1b[K" + "\n" * last)
-        sys.stdout.flush()
+        _replace_line(overview.line(), end="\n" * last)
 
     return show
+
+
+def _replace_line(text: str, end: str = "") -> None:
+    width = shutil.get_terminal_size().columns - 1
+    sys.stdout.write(f"\r{printable(text)[:width]}\x1b[K{end}")
+    sys.stdout.flush()
 
 
 def _lines() -> Shower:

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from timely_spark.runtime.session import has_stopped
+
 if TYPE_CHECKING:
     from timely_spark.methods import Query
 
@@ -30,6 +32,14 @@ ending: list[bool] = []
 def running() -> list[Query]:
     """The queries that this process runs."""
     return list(_living.values())
+
+
+def stop_left_over() -> None:
+    """Stop the queries whose session was stopped before them: they run no batches, and hold their inputs."""
+    for query in running():
+        if has_stopped(query.session):
+            with contextlib.suppress(Exception):  # what stopping lacks is a session
+                query.stop()
 
 
 def query_of(run_id: str) -> Query | None:
