@@ -14,7 +14,7 @@ import pytest
 
 import timely_spark as ts
 from tests.support.rescaling import continued, migrated, plain
-from timely_spark.coordinator.differences import compare
+from timely_spark.coordinator.differences import Differences, compare
 from timely_spark.coordinator.lacking import lacking_by_output
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.errors import VertexError
@@ -768,3 +768,17 @@ def test_parameters_of_a_step_are_compared(before: Any, after: Any) -> None:
     old = started(lambda x: before(x).capture("out"))
 
     assert "step 's'" in refused(old, built(lambda x: after(x).capture("out")))
+
+
+def test_another_zone_of_the_session_is_told() -> None:
+    def words(old: str, new: str) -> str:
+        changed = {"where": {"parameters": ({"predicate": old}, {"predicate": new})}}
+        empty = frozenset[str]()
+        parts = {"workers": (1, 1), "added": (), "removed": (), "hot_keys": False, "same": empty}
+        return Differences(changed=changed, certain=empty, flow=True, **parts).in_words()
+
+    zoned = "at > TIMESTAMP '2026-01-01' /* in Europe/Berlin */"
+    assert words(zoned, zoned.partition(" /*")[0]) == (
+        "changed: 'where'; times are read in UTC, before in Europe/Berlin, by spark.sql.session.timeZone"
+    )
+    assert words(zoned, "at IS NULL") == "changed: 'where'"

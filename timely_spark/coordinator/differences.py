@@ -20,6 +20,8 @@ from timely_spark.graph import Kind
 
 #: So many steps of each kind are named.
 SHOWN = 3
+#: An expression in SQL that reads times in a zone; without it in UTC.
+_ZONE = re.compile(r" /\* in (\S+) \*/")
 _LIMITS = re.compile(r"limits=\([^()]*\)")
 
 
@@ -51,6 +53,12 @@ class Differences:
             for kind, steps in kinds.items()
             if steps
         ]
+        texts = {(str(old), str(new)) for parts in self.changed.values() for old, new in parts.values()}
+        for old, new in sorted(texts):
+            if _ZONE.sub("", old) == _ZONE.sub("", new):
+                was, now = (", ".join(sorted({*_ZONE.findall(text)})) or "UTC" for text in (old, new))
+                shown.append(f"times are read in {now}, before in {was}, by spark.sql.session.timeZone")
+                break
         return "; ".join(shown) or "other channels"
 
     def __bool__(self) -> bool:

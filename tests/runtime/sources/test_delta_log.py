@@ -322,6 +322,18 @@ def read(table: Table) -> tuple[DeltaReader, dict[str, Any]]:
     return reader, polled(reader, reader.initial_offset())
 
 
+def test_a_batch_reads_one_version_with_rows(table: Table, read: tuple[DeltaReader, dict[str, Any]]) -> None:
+    reader, offset = read
+    table.commit({"commitInfo": {}})
+    table.commit({"add": table.file("c", [3])})
+    table.commit({"add": table.file("d", [4])})
+
+    assert offset["version"] == 1
+    for version in (3, 4, 4):
+        offset = polled(reader, offset)
+        assert offset["version"] == version
+
+
 def made_anew(table: Table, *, versions: int) -> None:
     for path in (table.folder / "_delta_log").iterdir():
         path.unlink()
