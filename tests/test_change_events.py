@@ -195,6 +195,58 @@ def test_messages_of_a_connector_with_its_defaults_and_with_schemas() -> None:
     ]
 
 
+#: By connector the `source` of a row of its snapshot, which lacks some fields, of two changes in one
+#: transaction, and of a later change, as the connectors' pages have them.
+SOURCES: dict[str, list[dict[str, Any]]] = {
+    "postgresql": [
+        {"snapshot": "last", "sequence": '[null,"24023119"]', "txId": 555, "lsn": 24023119, "xmin": None},
+        {"snapshot": "false", "sequence": '["24023119","24023128"]', "txId": 556, "lsn": 24023128},
+        {"snapshot": "false", "sequence": '["24023119","24023192"]', "txId": 556, "lsn": 24023192},
+        {"snapshot": "false", "sequence": '["24023192","124023192"]', "txId": 557, "lsn": 124023192},
+    ],
+    "mysql": [
+        {"snapshot": "true", "server_id": 0, "gtid": None, "file": "mysql-bin.000003", "pos": 157, "row": 0},
+        {"snapshot": "false", "server_id": 223344, "file": "mysql-bin.000003", "pos": 484, "row": 0},
+        {"snapshot": "false", "server_id": 223344, "file": "mysql-bin.000003", "pos": 484, "row": 1},
+        {"snapshot": "false", "server_id": 223344, "file": "mysql-bin.000004", "pos": 157, "row": 0},
+    ],
+    "sqlserver": [
+        {"snapshot": "true", "change_lsn": None, "commit_lsn": "00000025:00000d98:00a2"},
+        *(
+            {"commit_lsn": f"{at}:0005", "change_lsn": f"{at}:0003", "event_serial_no": n}
+            for at, n in [("00000027:00000758", 1), ("00000027:00000758", 2), ("00000027:00000ac0", 2)]
+        ),
+    ],
+    "oracle": [
+        {"snapshot": "true", "scn": "999999", "commit_scn": None, "ssn": 0},
+        {"snapshot": "false", "scn": "2122185", "commit_scn": "2122189", "rs_id": "001234.00012345.0124"},
+        {"snapshot": "false", "scn": "2122187", "commit_scn": "2122189", "rs_id": "001234.00012345.0134"},
+        {"snapshot": "false", "scn": "10000000", "commit_scn": "10000001", "redo_thread": 1},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("connector", [*SOURCES])
+def test_a_change_of_a_key_after_a_snapshot_in_the_fields_of_each_connector(connector: str) -> None:
+    """A row of the snapshot gets another key, which is a deletion and an insertion, and changes."""
+    common = {"version": "3.3.1.Final", "connector": connector, "name": "shop", "ts_ms": 1, "db": "shop"}
+    snapshot, goes, comes, later = ({**common, **source} for source in SOURCES[connector])
+    events = [
+        event("r", None, row(1, "Rome"), snapshot, ts_ms=1),
+        event("d", row(1, "Rome"), None, goes, ts_ms=2, transaction=None),
+        event("c", None, row(2, "Rome"), comes, ts_ms=2),
+        event("u", row(2, "Rome"), row(2, "Oslo"), later, ts_ms=3),
+    ]
+    flow = ts.Dataflow("shop")
+    shop = ts.debezium(flow.input("events", "value string"), "id", schema="id long, city string")
+    shop.rows.capture("now")
+    sent = [json.dumps({"schema": {"type": "struct", "optional": False}, "payload": one}) for one in events]
+
+    out = ts.testing.run(flow, {"events": [sent[:1], sent[3:] + sent[1:3], sent]})
+
+    assert out["now"].rows() == {0: [(1, "Rome", 1)], 1: [(1, "Rome", -1), (2, "Oslo", 1)], 2: []}
+
+
 LSN = {"lsn": 1}
 BAD = {
     "not JSON": "JSON parse error",
