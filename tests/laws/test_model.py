@@ -1,9 +1,10 @@
 """All schedules of small flows, explored breadth first: the model of the progress protocol.
 
 The model runs the real workers, coordinators and rounds. It makes explicit what may happen around them: which
-input a micro-batch reads, which workers get their messages late, whether further rounds run in one process or
-in parallel ones, in which order these step and receive, whether their stage is lost and runs again, where a
-batch crashes (after any step, any number of times), and what was delivered before it did.
+input a batch reads, which workers get their messages late, whether Spark's tasks run its first round or the
+driver runs it from its input on, whether further rounds run in one process or in parallel ones, in which
+order these step and receive, whether their stage is lost and runs again, where a batch crashes (after any
+step, any number of times), and what was delivered before it did.
 
 `make model` explores larger sizes.
 """
@@ -259,6 +260,8 @@ class Model:
             return
         if state.now is None:
             yield "first round", replace(state, now=self.first_round(state.commit, state.choice))
+            if state.choice.rounds > 1:  # none of its messages is late
+                yield "in a stay", replace(state, now=self.in_a_stay(state.commit, state.choice))
         elif state.processes:
             yield from self.parallel(state, state.now, state.choice)
         elif state.closing:
@@ -336,6 +339,31 @@ class Model:
 
         return self.once(("first", commit, choice), make)
 
+    def in_a_stay(self, commit: After, choice: Choice) -> After:
+        """All rounds of a batch in the driver, from its input on."""
+
+        def make() -> After:
+            coordinator, result = commit.decoded(self.plan)
+            before = self.frontiers(coordinator)
+            start = RoundResult.of_input(result.header, as_rows(choice.rows))
+            bound = Bound(rounds=choice.rounds)
+            states, result = self.ran(choice, coordinator, start, commit.states, bound=bound)
+            return self.checked(commit, choice, coordinator, result, states, before=before)
+
+        return self.once(("in a stay", commit, choice), make)
+
+    def ran(
+        self, choice: Choice, coordinator: Coordinator, result: RoundResult, states: Any, *, bound: Bound
+    ) -> tuple[list[Any], RoundResult]:
+        """The states and the result after the rounds of one process."""
+        by_worker = {i: each for i, each in enumerate(states) if each is not None}
+        result, ran = run_local_rounds(
+            coordinator, result, by_worker, bound, batch=choice.number, budget=lambda: self.budget
+        )
+        for index, worker in ran.items():
+            by_worker[index] = worker.checkpoint(f"{index}-{choice.number}")
+        return [by_worker.get(i) for i in range(self.workers)], result
+
     def rounds_of(self, state: State, now: After, choice: Choice) -> Iterator[tuple[str, State]]:
         """One more round, or all of them, in one process; or parallel processes; or there is no more."""
         bound = Bound(rounds=choice.rounds)
@@ -352,12 +380,8 @@ class Model:
         def make() -> After:
             coordinator, result = now.decoded(self.plan)
             before = self.frontiers(coordinator)
-            states = {i: each for i, each in enumerate(now.states) if each is not None}
-            result, ran = run_local_rounds(coordinator, result, states, bound, budget=lambda: self.budget)
-            for index, worker in ran.items():
-                states[index] = worker.checkpoint(f"{index}-{choice.number}")
-            made = [states.get(i) for i in range(self.workers)]
-            return self.checked(commit, choice, coordinator, result, made, before=before)
+            states, result = self.ran(choice, coordinator, result, now.states, bound=bound)
+            return self.checked(commit, choice, coordinator, result, states, before=before)
 
         return self.once(("local", now, choice, bound), make)
 
@@ -577,8 +601,8 @@ def expected(of: list[Call], turns: int) -> dict[int, int]:
 
 
 EVENTS = {
-    "batch", "first round", "rounds", "last round", "stage", "step", "receive", "adopted", "stage lost",
-    "deliver", "commit", "crash",
+    "batch", "first round", "in a stay", "rounds", "last round", "stage", "step", "receive", "adopted",
+    "stage lost", "deliver", "commit", "crash",
 }  # fmt: skip
 #: models, and how often a record is counted in the end
 SMALL: dict[str, tuple[Callable[[], Model], int]] = {

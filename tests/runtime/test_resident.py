@@ -1,4 +1,4 @@
-"""Epochs of a micro-batch that stays, without Spark: what each costs, and a store that is slow."""
+"""Epochs of a micro-batch that stays, without Spark: their cost, when a stay ends, and a slow store."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +17,14 @@ import pytest
 import timely_spark as ts
 from tests.support import engine
 from tests.support.stepper import Begin, Stepper
+from timely_spark.coordinator import Bound
+from timely_spark.runtime.errors import LostOwnership
+from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query.driver import Driver
+from timely_spark.runtime.query.flow_reader import FlowReader
 from timely_spark.runtime.query.resident import ResidentInputs
 from timely_spark.runtime.storage.files import Files
-from timely_spark.runtime.storage.log import stop_file
+from timely_spark.runtime.storage.log import RoundLog, stop_file
 from timely_spark.runtime.storage.manifest import Manifest
 
 
@@ -100,7 +105,7 @@ def test_a_store_that_is_slow_changes_no_epoch(
         heard.append(epoch)
 
     def slowly(*args: Any, **more: Any) -> Any:
-        time.sleep(draw.choice([0, 0.01, 0.05]))
+        time.sleep(draw.choice([0, 0, 0, 0, 0.1]))
         return write(*args, **more)
 
     rows = []
@@ -113,3 +118,69 @@ def test_a_store_that_is_slow_changes_no_epoch(
         rows.append(process.captured())
         assert heard == [*range(len(sends))]
     assert rows[0] == rows[1]
+
+
+def test_a_stay_ends_in_its_time_and_the_next_one_follows_at_once_unless_nothing_has_happened(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, now, left = begin(hops(), rounds=100, keep=9), [0.0], deque([[3], [9]])
+    context = dataclasses.replace(process.context, resident=30.0)
+    process.driver, process.reader = Driver(context, process.driver.outputs), FlowReader(context)
+
+    def wait(_: ResidentInputs, seconds: float) -> bool:
+        now[0] += 10
+        assert now[0] < 100, "it ends"
+        if left:
+            process.handles["x"].send(left.popleft())
+        return True
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter, time=time.time)
+    monkeypatch.setattr("timely_spark.runtime.query.driver.time", clock)
+    monkeypatch.setattr(ResidentInputs, "wait", wait)
+    process.handles["x"].send([6])
+    assert process.batch()
+    assert (now, process.newest().batch) == ([30.0], 2), "three epochs in the first stay"
+    assert process.batch(), "a micro-batch without input"
+    assert (now, process.newest().batch, process.newest().micro_batch) == ([60.0], 2, 1), "which is no epoch"
+    assert process.poll() is None, "the query rests"
+    process.handles["x"].send([1])
+    assert process.batch()
+    assert (process.newest().batch, process.newest().micro_batch) == (3, 2)
+    assert sorted(process.captured()) == [0, 1, 2, 3]
+
+
+def test_of_two_runs_one_begins_a_batch_durably_and_the_other_is_refused(
+    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = ({"entries": {"x": n}, "sources": {}} for n in (1, 2))
+    before = RoundLog(str(tmp_path)).claim({"run": "before"})
+    synced.clear()
+    assert before.begin(3, first) == first
+    content, folder = synced[-2:]
+    assert (Path(content).parent, folder) == (tmp_path / "timely" / "epochs", f"{tmp_path}/timely/epochs")
+    after = RoundLog(str(tmp_path)).claim({"run": "after"})
+    assert after.begin(3, other) == first, "the batch that the run before has begun"
+    with pytest.raises(LostOwnership, match="to run after"):
+        before.begin(5, first)
+    assert after.begun(5) is None
+
+    monkeypatch.setattr(RoundLog, "check_owner", lambda _: None)  # it was suspended just after this look
+    assert after.begin(4, first) == first
+    with pytest.raises(LostOwnership, match="to run after"):
+        before.begin(4, other)
+    assert after.begun(4) == first
+
+
+def test_where_states_are_too_large_no_micro_batch_stays_and_the_status_says_so(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timely_spark.runtime.query.rounds.SMALL", Bound(states=0))
+    process = begin(hops(), rounds=100)
+    context = dataclasses.replace(process.context, resident=1e9)
+    process.driver, process.reader = Driver(context, process.driver.outputs), FlowReader(context)
+    monkeypatch.setattr(ResidentInputs, "wait", lambda *_: pytest.fail("it stays"))
+    assert process.feed("x", [6]) == 1
+    assert process.feed("x", [7]) == 1
+    assert process.newest().micro_batch == process.newest().batch == 1
+    residency = Status.of(context.checkpoint).residency
+    assert residency.startswith("each epoch is a micro-batch: the states that a batch may read have ")

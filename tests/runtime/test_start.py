@@ -610,3 +610,37 @@ def test_a_micro_batch_stays_as_long_as_a_dataframe_may_wait(
         assert residency()["not_resident"].startswith("source 'clicks' is a DataFrame of Spark, and max_")
         with pytest.raises(BadArgument, match=r"resident=True, but source 'clicks'.*\nHint: leave resident"):
             residency(asked=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "reason"),
+    [
+        ({"trigger": {"availableNow": True}}, "", "the trigger is availableNow"),
+        ({"trigger": {"processingTime": "1 second"}}, "", "the trigger is processingTime"),
+        ({"rounds": 1}, "", "rounds_per_batch=1"),
+        ({"record": "folder"}, "", "record="),
+        ({}, "a cluster", "the executors may be on other machines; resident=True lets tasks stay there"),
+        ({}, "a server", "a Spark Connect server runs the flow; resident=True lets its micro-batches stay"),
+    ],
+)
+def test_why_no_micro_batch_stays(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], place: str, reason: str
+) -> None:
+    monkeypatch.setattr(start, "on_one_machine", lambda _: not place)
+    monkeypatch.setattr(start, "is_local_server", lambda _: place == "a server")
+    monkeypatch.setattr(start, "no_parallel_rounds", lambda _: "")
+
+    def residency(*, asked: bool | None) -> dict[str, Any]:
+        run = {"trigger": {}, "rounds": 100, "record": None, "asked": asked, "staleness": None} | options
+        return start._residency(Mock(), run.pop("trigger"), {}, **run)
+
+    for asked in (None, False):
+        refused = residency(asked=asked)
+        assert (refused["resident"], refused["in_tasks"]) == (0.0, False)
+        assert (reason if asked is None else "resident=False") in refused["not_resident"]
+    if place:
+        asked_for = {"resident": start.STAY, "not_resident": "", "in_tasks": place == "a cluster"}
+        assert residency(asked=True) == asked_for
+    else:
+        with pytest.raises(BadArgument, match=rf"resident=True, but .*{reason}.*\nHint: leave resident"):
+            residency(asked=True)
