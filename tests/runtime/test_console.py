@@ -667,6 +667,8 @@ def assert_the_drawing_moves(browser: Browser, update: Callable[[], Any]) -> Non
     for key in "++":
         browser.press(key)
     assert browser.ask(wide) == pytest.approx(before * 1.25**2, abs=2)
+    steps = "document.querySelector('.drawn .step rect').getBoundingClientRect().height"
+    large = browser.ask(steps)
     box = "document.querySelector('.drawn').getBoundingClientRect()"
     x, y = browser.ask(f"{box}.left") + 200, browser.ask(f"{box}.top") + 100
     browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-150, modifiers=2)
@@ -682,6 +684,7 @@ def assert_the_drawing_moves(browser: Browser, update: Callable[[], Any]) -> Non
     browser.press("0")
     assert browser.ask(wide) <= browser.ask("document.querySelector('.drawn').clientWidth")
     browser.press("1")
+    assert large == pytest.approx(browser.ask(steps) * 1.25**2, rel=0.01)
     assert browser.ask(f"{wide} - document.querySelector('.drawn svg').viewBox.baseVal.width") == 0
 
 

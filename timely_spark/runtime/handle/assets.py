@@ -86,7 +86,7 @@ const drawn = () => document.querySelector(".drawn");
 let zoom = Number(sessionStorage.getItem("zoom")) || 1, drag = null, moved = false;
 const resize = () => {
   const svg = drawn()?.querySelector("svg");
-  if (svg) svg.setAttribute("width", svg.viewBox.baseVal.width * zoom);
+  for (const side of svg ? ["width", "height"] : []) svg.setAttribute(side, svg.viewBox.baseVal[side] * zoom);
 };
 const zoomBy = (factor, x, y) => {
   const at = drawn(), before = zoom;

@@ -186,7 +186,8 @@ class Status:
             yield str(self.now)
         rounds = counted(manifest.rounds, "round")
         done = f"after batch {manifest.batch}, {rounds}{', complete' * manifest.complete}"
-        yield f"  {done if manifest.batch >= 0 else STARTS}"
+        none = STARTS if self.running else STARTS.partition(":")[0]
+        yield f"  {done if manifest.batch >= 0 else none}"
         yield from [f"  {manifest.took}"] * bool(manifest.latencies)
         inputs = [f"{name}: {_at(at)} ({where})" for name, (at, where) in after.inputs.items()]
         yield f"inputs  {listed(inputs) or 'none'}"
