@@ -211,6 +211,28 @@ def test_a_start_says_what_it_waits_for_and_its_line_is_removed(
     assert written.getvalue().endswith("\r\x1b[K")
 
 
+class Hung(io.StringIO):
+    """A terminal that nobody has any more."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.tried = text
+        raise BrokenPipeError
+
+
+def test_a_start_needs_nobody_who_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timely_spark.runtime.handle.starting._EVERY", 0.001)
+    closed, hung = io.StringIO(), Hung()
+    closed.close()
+    for stdout in (None, closed, hung):
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with starting("hello"):
+            while stdout is hung and not hasattr(hung, "tried"):
+                time.sleep(0.001)
+
+
 def test_in_a_notebook_one_output_is_updated(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     shows: list[tuple[str, str]] = []
 

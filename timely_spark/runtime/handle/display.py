@@ -145,7 +145,7 @@ def shower() -> Shower:
     if _in_notebook():
         update = _updated()
         return lambda overview, last: update(overview.html())  # noqa: ARG005 - a `Shower`
-    return _terminal() if sys.stdout.isatty() else _lines()
+    return _terminal() if _in_terminal() else _lines()
 
 
 def shown_in_place() -> Callable[[str], None] | None:
@@ -153,12 +153,19 @@ def shown_in_place() -> Callable[[str], None] | None:
     if _in_notebook():
         update = _updated()
         return lambda text: update(f"<div>{escaped(text)}</div>")
-    return _replace_line if sys.stdout.isatty() else None
+    return _replace_line if _in_terminal() else None
 
 
 def _in_notebook() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel")  # IPython in a terminal has none
+
+
+def _in_terminal() -> bool:
+    try:
+        return sys.stdout.isatty()
+    except (AttributeError, ValueError):  # a service has none, or has closed it
+        return False
 
 
 def _updated() -> Callable[[str], None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 
 from timely_spark.runtime.handle.display import shown_in_place
@@ -31,11 +31,15 @@ def starting(name: str) -> Iterator[Callable[[str], None]]:
         nonlocal doing
         doing = what
 
+    def shown(text: str) -> None:
+        with suppress(Exception):  # the terminal is gone, which keeps no flow from starting
+            show(text)
+
     def tick() -> None:
         nonlocal is_shown
         while not ended.wait(_EVERY):
             is_shown = True
-            show(f"{name}: starts, {time.monotonic() - began:.0f} s: {doing}")
+            shown(f"{name}: starts, {time.monotonic() - began:.0f} s: {doing}")
 
     # the context has the notebook's cell
     thread = threading.Thread(target=copy_context().run, args=[tick], name="timely-starting", daemon=True)
@@ -46,4 +50,4 @@ def starting(name: str) -> Iterator[Callable[[str], None]]:
         ended.set()
         thread.join()
         if is_shown:
-            show("")
+            shown("")
