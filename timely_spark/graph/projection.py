@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import ExpressionError, excerpt
 
+#: the options of a cast in an expression's text, of which the type is of interest
+_CAST_OPTIONS = re.compile(r"\{to_type=([^{}]+?)(?:, allow_\w+=\w+)*\}")
 #: what computes a column of a table of one schema; or a scalar, if the column is constant
 _Compute = Callable[[pa.Table], Any]
 
@@ -90,8 +92,8 @@ class ColumnProjection:
         while table.num_rows > 1:
             half = table.slice(0, table.num_rows // 2)
             table = half if _failure(compute, half) else table.slice(half.num_rows)
-        record = excerpt(table)
-        msg = f"{expression}: {_failure(compute, table)}" + (f", of {record}" if record else "")
+        record, text = excerpt(table), _CAST_OPTIONS.sub(r"\1", str(expression))
+        msg = f"{text}: {_failure(compute, table)}" + (f", of {record}" if record else "")
         hint = (
             "leave such records out before, by where(); or cast to 'double', which has larger numbers, too."
         )
