@@ -196,6 +196,15 @@ def test_deep_json_is_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: py
         Codec(PRODUCT).read(pack_parts([b""]))
 
 
+def test_a_number_of_thousands_of_digits_is_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    files, digits = Files(str(tmp_path)), b"9" * 5000
+    files.write("flow.json", sealed("flow.json", b'{"id": ' + digits + b"}"))
+    with pytest.raises(LogDamaged, match=r"flow\.json cannot be read"):
+        files.json("flow.json")
+    with pytest.raises(ValueError, match="digits"):
+        Codec(PRODUCT).read(pack_parts([digits]))
+
+
 def nested(levels: int, within: Callable[[Any], Any]) -> Any:
     value: Any = 1
     for _ in range(levels):

@@ -253,6 +253,10 @@ def test_a_derived_name_is_refused_in_a_changed_flow() -> None:
         assert "step 'aggregate' " in text
         assert "name='aggregate'" in text
     assert "(new: 'select'" in text, "what makes it another flow"
+    both = lambda x: (x.distinct().capture("once"), unnamed(x))  # noqa: E731
+    text = refused(started(both), built(others, both))
+    assert "step 'aggregate' " in text
+    assert "distinct" not in text, "it has the name that it had"
 
     named = lambda x: x.group_by("k").count(name="aggregate").capture("counted")  # noqa: E731
     new, _ = go_on(old, built(named, totals), empty=True)

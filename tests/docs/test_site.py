@@ -6,7 +6,11 @@ import inspect
 import json
 import pkgutil
 import re
+import sys
+import types
 from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -151,3 +155,28 @@ def test_a_bundle_for_databricks_parses_and_its_files_exist(name: str) -> None:
             assert (folder / task["spark_python_task"]["python_file"]).is_file()
     for policy in resources.get("cluster_policies", {}).values():
         assert json.loads(policy["definition"])
+
+
+def test_an_example_that_is_not_rendered_as_code_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tools that make the site are not needed for it."""
+    for name, attributes in {
+        "griffe": {"Extension": object},
+        "mkdocs": {},
+        "mkdocs.exceptions": {"PluginError": ValueError},
+    }.items():
+        module = types.ModuleType(name)
+        vars(module).update(attributes)
+        monkeypatch.setitem(sys.modules, name, module)
+    made = run_path(str(ROOT / "conf" / "reference.py"))
+    check, page = made["on_post_page"], SimpleNamespace(url="api/flow.html")
+
+    assert check("<p>a</p><pre>&gt;&gt;&gt; 1</pre>", page=page)
+    for grey in ("<p>&gt;&gt;&gt; 1 1</p>", "<blockquote><p>1</p></blockquote>"):
+        with pytest.raises(ValueError, match=r"api/flow\.html: an example is not rendered as code"):
+            check(grey, page=page)
+    for example in (ts.Query, ts.Dataflow.input, ts.graphs.pagerank):
+        lines, code = made["fenced"](inspect.getdoc(example) or "").splitlines(), False
+        assert sum(">>>" in line for line in lines) > 0
+        for line in lines:
+            code ^= line.strip().startswith("```")
+            assert code or ">>>" not in line

@@ -56,6 +56,15 @@ def test_a_reduction_of_a_shared_index_in_a_loop_is_that_of_a_copy(seed: int) ->
         assert rows[0] == rows[1]
 
 
+def test_a_reduction_of_a_shared_index_reads_what_comes_in_a_later_iteration() -> None:
+    """Node 2 loses its edge in iteration 1 of epoch 1, and gets another way in iteration 2."""
+    edges = [[(0, 1, 1), (0, 2, 1)], [(1, 2, 1), (0, 2, -1)]]
+
+    out = run(distances("shared"), {"edges": edges, "start": [[(0, 0)]]})["out"]
+
+    assert sorted(ts.snapshot(out).to_pylist(), key=str) == [{"node": n, "hops": n} for n in range(3)]
+
+
 class Stale(ts.Vertex):
     """Counts its calls right only if its state is written and read before each."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from timely_spark.runtime.errors import PeersUnreachable
 from timely_spark.runtime.query import rounds
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.staying import StayingTasks
+from timely_spark.runtime.session import no_parallel_rounds
 from timely_spark.runtime.storage.states import States
 from timely_spark.testing import Simulation
 
@@ -68,3 +70,18 @@ def test_a_run_without_slots_for_tasks_that_stay_says_why_and_asks_once(
     assert [of_run.can_stay(session, batch) for batch in (3, 4)] == [False, False]  # type: ignore[arg-type]
     assert asked == [3]
     assert of_run.no_longer(States()) == "Spark has one slot"
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["spark.network.crypto.enabled", "spark.ssl.rpc.enabled", "spark.authenticate.enableSaslEncryption"],
+)
+def test_tasks_exchange_nothing_in_the_clear_where_spark_encrypts(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def session(value: str) -> Any:
+        return SimpleNamespace(conf=SimpleNamespace(get={key: value}.get))
+
+    monkeypatch.setattr("timely_spark.runtime.session.slots", lambda _: 2)
+    assert f"{key} asks for encryption" in no_parallel_rounds(session("True"))
+    assert no_parallel_rounds(session("false")) == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -572,6 +573,25 @@ def test_an_ended_query_with_a_checkpoint_is_closed_for_its_next_start(
     query.close("x")
     log = RoundLog(str(tmp_path))
     assert [read_entry(log, "x", k).kind for k in log.files.numbers("inputs/x")] == ["close"]
+
+
+def test_the_first_start_names_the_steps_that_a_changed_flow_would_not_find(
+    session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def flow(*names: str | None) -> ts.Dataflow:
+        made = ts.Dataflow("names")
+        x = made.input("x", "n long")
+        for name in names:
+            x.select("n").distinct(name=name).capture()
+        return made
+
+    told = r"names: .*by which a changed flow finds it: distinct \(.*test_start\.py:\d+\)"
+    for names, place, says in (((None,), tmp_path / "a", True), (("seen",), tmp_path / "b", False)):
+        started(flow(*names), session, place).stop()
+        assert bool(re.search(told, caplog.text)) == says
+        caplog.clear()
+        started(flow(*names), session, place).stop()
+        assert not re.search(told, caplog.text), "once, when names can still be given"
 
 
 def test_a_flow_that_nobody_sees_is_not_started(session: Session, tmp_path: Path) -> None:

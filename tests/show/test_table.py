@@ -82,6 +82,9 @@ def test_pandas_gets_all_records_with_their_epochs() -> None:
     frame = captured(2, 0, 1).to_pandas()
 
     assert list(frame.itertuples(index=False, name=None)) == [(0, 0), (0, 1), (2, 2)]
+    ids = pa.table({"id": [2**53 + 1, None]})
+    of_ids = Captured(ids.schema, {0: ids}).to_pandas()["id"]
+    assert (str(of_ids.dtype), of_ids[0], of_ids.isna()[1]) == ("Int64", 2**53 + 1, True)
 
 
 def test_an_epoch_column_of_the_records_is_an_error_in_pandas_but_can_be_looked_at() -> None:

@@ -104,6 +104,18 @@ def test_what_was_put_in_comes_back(seed: int, by: str) -> None:
             check(copy, hashed[first:last], slice_)
 
 
+@pytest.mark.parametrize("keys", [[1, 1, 1, 2, 3, 3, 3, 3], [1, 1, 2, 3, 4, 5]], ids=["by key", "by row"])
+def test_a_part_has_the_rows_of_its_hashes(keys: list[int]) -> None:
+    columns = {"k": keys, "v": range(len(keys)), EPOCH: [n % 3 for n in range(len(keys))]}
+    small = pa.array([-5] * len(keys), pa.int8())
+    hashed, table = ordered(pa.table({**columns, "small": small}), "k")
+    whole = Batch.of(hashed, table, "k")
+    assert (whole.starts is None) == (len(whole.hashes) == len(keys))
+    for low, high in itertools.combinations(range(len(whole.hashes) + 1), 2):
+        first, last = whole.positions(np.array([low, high]))
+        check(whole.between(low, high), hashed[first:last], table.slice(first, last - first))
+
+
 @settings(max_examples=20)
 @given(SEEDS)
 def test_a_key_is_computed_only_from_its_own_hash(seed: int) -> None:

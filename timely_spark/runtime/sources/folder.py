@@ -360,9 +360,9 @@ class Folder:
             present = sorted({*own, *values})
             has = f"source {self.source!r} has columns ({describe(schema)})"
             msg = f"{has}; {path} lacks {missing}, it has {present}"
-            raise BadFile(
-                msg, where=self.where, hint="give files(schema=...) the columns of the files; case counts."
-            )
+            more = "" if all_of_them else self._or_quarantined(path)  # all: when the flow is built
+            hint = f"give files(schema=...) the columns of the files; case counts{more}."
+            raise BadFile(msg, where=self.where, hint=hint)
 
     def _check_types(self, path: str, own: pa.Schema, schema: pa.Schema, columns: Sequence[str]) -> None:
         """Check that Arrow changes or misses no value of a file's types, also of nested ones."""
@@ -379,7 +379,8 @@ class Folder:
             )
             if changed or folded({*wanted_types} - {*own_types}) & folded(own_types):
                 what = f"column {name!r} is {declared}, and {own_type} in {path}"
-                raise self.error(what, "give files(schema=...) the types of the files; case counts.")
+                hint = "give files(schema=...) the types of the files; case counts"
+                raise self.error(what, f"{hint}{self._or_quarantined(path)}.")
 
     # -- reading ---------------------------------------------------------------------------------------------
     def read(
@@ -489,6 +490,11 @@ class Folder:
             return ""
         return f"; or go on without all of version {version}: {command} --version {version}"
 
+    def _or_quarantined(self, path: str) -> str:
+        """As `or_without`, and how a flow goes on without all such files."""
+        more = '; files(on_bad_file="quarantine") does so from then on' if self.versions is None else ""
+        return self.or_without(path) + more
+
     @contextmanager
     def reading(self, path: str) -> Iterator[None]:
         """Name the source and the file in errors."""
@@ -502,25 +508,22 @@ class Folder:
             raise self.error(msg, hint) from error
         except _DAMAGE as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            hint = f"restore it from a backup, and start again{self.or_without(path)}."
+            hint = "restore it from a backup, and start again"
             if self.versions is None:
-                hint = (
-                    "mend it, or give files(schema=...) types that fit all files, and start again"
-                    f'{self.or_without(path)}; files(on_bad_file="quarantine") does so from then on.'
-                )
+                hint = "mend it, or give files(schema=...) types that fit all files, and start again"
             if "zone offset" in reason:
                 hint = (
                     "times without a zone are of type timestamp_ntz, and those with one of type timestamp: "
                     "give it in files(schema=...); or read them by Spark, in the session's zone: "
-                    "flow.source(name, spark.readStream...)."
+                    "flow.source(name, spark.readStream...)"
                 )
             if "straddling" in reason:
                 hint = (
                     "a record is longer than the reader's blocks: format=pyarrow.dataset.JsonFileFormat("
-                    "read_options=pyarrow.json.ReadOptions(block_size=...))."
+                    "read_options=pyarrow.json.ReadOptions(block_size=...))"
                 )
             msg = f"{path} cannot be read: {reason}"
-            raise self.error(msg, hint) from error
+            raise self.error(msg, f"{hint}{self._or_quarantined(path)}.") from error
 
 
 @dataclass(frozen=True)
