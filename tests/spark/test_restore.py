@@ -87,7 +87,8 @@ def test_steps_may_be_added_and_go(
     with caplog.at_level(logging.WARNING):
         query = paths().start(spark, checkpoint=checkpoint, workers=2, trigger="available_now")
     assert query.await_termination(100)
-    assert "step counts was removed; dropped: state" in caplog.text
+    assert "paths: removed, with what they stored: " in caplog.text
+    assert "counts (its state)" in caplog.text
     assert query.exception() is None
 
 

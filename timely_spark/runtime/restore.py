@@ -158,5 +158,6 @@ def _warn_of_changes(name: str, migration: Migration) -> None:
         _log.warning("%s: new output %s begins with what is still to come of epoch %d", name, output, epoch)
     for output, what in lacking_by_output(migration.coordinator.plan, migration.lacking).items():
         _log.warning("%s: output %s lacks the past: %s", name, output, what)
-    for step, dropped in migration.removed.items():
-        _log.warning("%s: step %s was removed; dropped: %s", name, step, ", ".join(dropped) or "nothing")
+    if migration.removed:
+        steps = [f"{step} (its {' and '.join(of)})" if of else step for step, of in migration.removed.items()]
+        _log.warning("%s: removed, with what they stored: %s", name, ", ".join(steps))
