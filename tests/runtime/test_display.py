@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -96,6 +97,7 @@ def test_an_overview_has_epochs_in_flight_steps_and_the_last_batches(shown: Show
     assert [row[1] for row in overview._batches()][:1] == [overview.recent[0].rounds], "none were before it"
     text = "\n".join(table.text() for table in overview.tables())
     assert "held back by      x" in text
+    assert re.search(r"epochs +each epoch is a micro-batch", text)
     ET.fromstring(shown._repr_html_())
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -321,3 +322,13 @@ def test_each_step_and_box_has_its_part_of_the_plan() -> None:
     assert re.fullmatch(r"\d+ vertices, \d+ exchanges between them, \d+ wait until a time is complete", first)
     assert second == "from edges: partitioned by src, dst at the source, free"
     assert "runs in the source's tasks: select, parts.select, parts.where" in plans["step:parts.distinct"]
+
+
+def test_a_dataframe_keeps_micro_batches_from_staying_unless_it_may_wait(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flow = word_count()
+    flow.frames["clicks"] = SimpleNamespace(isStreaming=True)  # type: ignore[assignment]
+    flow.explain()
+    printed = capsys.readouterr().out
+    assert "micro-batches: one for each epoch, because source 'clicks' is a DataFrame" in printed

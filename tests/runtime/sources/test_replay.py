@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.support import engine
 from tests.support.published import bare_context, complete_epoch
 from timely_spark.errors import BadArgument, GraphError, TimelyError
 from timely_spark.runtime.errors import BadFile, OutputMismatch, TableTaken
+from timely_spark.runtime.query.driver import Driver
+from timely_spark.runtime.query.resident import ResidentInputs
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.outputs import outputs_of
 from timely_spark.runtime.sources import file_readers
@@ -324,6 +327,39 @@ def test_the_runtime_replays(begin: Any, tmp_path: Path) -> None:
             at, *values = row.values()
             released.setdefault(at, set()).add(tuple(values))
     assert released == {epoch: set(rows) for epoch, rows in direct().items() if rows}
+
+
+def test_a_micro_batch_that_stays_replays_what_is_captured_meanwhile(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, left = tmp_path / "shared", [*enumerate(EDGES)]
+    first = Simulation(capturing(shared), workers=1)
+
+    def capture() -> None:
+        epoch, rows = left.pop(0)
+        if rows:
+            first.send("edges", rows)
+        first.advance_to("edges", epoch + 1)
+        if not left:
+            first.close("edges")
+        first.run()
+
+    def wait(inputs: ResidentInputs, _: float) -> bool:
+        capture()  # after the last one the flow is complete
+        inputs._readers["edges"].look_again()
+        return True
+
+    capture()
+    flow = ts.Dataflow("stays")
+    flow.replay("edges", shared).capture("out")
+    process = begin(flow, workers=1, rounds=100)
+    process.driver = Driver(replace(process.context, resident=1e9), process.driver.outputs)
+    monkeypatch.setattr(ResidentInputs, "wait", wait)
+    assert process.batch()
+    assert (left, process.next) == ([], 1)
+    assert process.newest().batch >= 2
+    rows = {epoch: sorted(rows) for epoch, rows in process.captured().items() if rows}
+    assert rows == {epoch: sorted(rows) for epoch, rows in enumerate(EDGES) if rows}
 
 
 @pytest.mark.slow
