@@ -385,7 +385,7 @@ def reductions_in(calls: Calls, schema: pa.Schema) -> dict[Any, dict[str, Aggreg
     parts: dict[Any, dict[str, AggregateFunction]] = {}
     for name, call in calls.items():
         kind: Any = "extremes" if call.function in {"min", "max"} else "values"
-        if call.distinct and call.function in {*COUNTS, *SUMS}:
+        if call.distinct and call.function in {*COUNTS, *SUMS} and len(call.columns) == 1:
             kind = call.columns
         elif is_weight(call, schema):
             kind = "sums"
