@@ -349,11 +349,14 @@ def test_what_a_batch_needs_that_is_committed_a_moment_too_late_is_kept(log: Rou
     spark_ran(log, offsets=[0], commits=[])
 
     after = restarted(log)
+    of_others = [f"blobs/{after.term}-of-this-run", f"blobs/{after.term + 1}-of-a-later-run", "blobs/other"]
+    for name in of_others:
+        log.files.write(name, b"x")
     after.sweep()
     spark_ran(log, offsets=[], commits=[0])
 
     assert after.read(0).unreleased == {"out": {"0": [waiting]}}
-    assert (after.files.names("outputs"), after.files.names("blobs")) == ([waiting], [])
+    assert (after.files.names("outputs"), sorted(after.files.names("blobs"))) == ([waiting], of_others)
 
 
 def test_a_checkpoint_without_its_manifests_is_damaged_and_stays_as_it_is(log: RoundLog) -> None:
