@@ -50,6 +50,11 @@ ROWS: dict[str, Any] = {
         -0.7820069204152249,
     ),
     "SELECT skewness(a), kurtosis(a) FROM VALUES (0.1), (0.1), (0.1)": (None, None),
+    "SELECT count(DISTINCT a, b), count(DISTINCT a), sum(b) FROM VALUES (1, 2), (1, NULL), (3, NULL)": (
+        1,
+        2,
+        2,
+    ),
     "SELECT corr(a, 7) FROM VALUES (1), (2)": (None,),  # an error in Spark
     "SELECT regr_slope(7, a), regr_intercept(7, a), regr_r2(7, a) FROM VALUES (1), (2)": (0.0, 7.0, 1.0),
     "SELECT mode(a), mode() WITHIN GROUP (ORDER BY a DESC) FROM VALUES (1), (3), (2), (3), (2)": (2, 3),

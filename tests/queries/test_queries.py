@@ -161,9 +161,8 @@ GROUPS = [
     "SELECT sum(n) FROM (SELECT count(*) AS n FROM t UNION ALL SELECT count(*) FROM u)",
     "SELECT a, median(b) FROM t GROUP BY a",
     "SELECT a FROM (SELECT a, count(*) AS n FROM t GROUP BY a)",
-    "SELECT a, count(DISTINCT c, b), count(DISTINCT b, c), sum(b) FROM t GROUP BY a",
     "SELECT a, min(b), max(d), sum(b), count(DISTINCT c), sum(DISTINCT b), count(*) FROM t GROUP BY a",
-    "SELECT min(c), count(DISTINCT a), count(DISTINCT c, b), avg(d), var_pop(b) FROM t WHERE b > 0",
+    "SELECT min(c), count(DISTINCT a), count(DISTINCT c), avg(d), var_pop(b) FROM t WHERE b > 0",
     "SELECT a, (SELECT max(e) - count(DISTINCT b) + sum(e) FROM u WHERE u.a = t.a) FROM t",
     (
         "SELECT c, covar_samp(e, b), covar_pop(b, e), regr_sxx(e, b), regr_syy(e, b), regr_sxy(e, b),"
