@@ -405,7 +405,10 @@ class Page:
                 rows.append((f"epoch {epoch}", since, self.now, "open", tip))
         start, end = min((row[1] for row in rows), default=0.0), max((row[2] for row in rows), default=1.0)
         drawn = timeline(rows, start=start, end=end)
-        return f'<h2>Epochs</h2>{drawn}<div class="charts">{latency}{rates}</div>' if drawn or latency else ""
+        if not (drawn or latency):
+            return ""
+        residency = f"<p>{escaped(self.status.residency)}</p>" * bool(self.status.residency)
+        return f'<h2>Epochs</h2>{residency}{drawn}<div class="charts">{latency}{rates}</div>'
 
     def _day(self) -> str:
         after = self.status.after
