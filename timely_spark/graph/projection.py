@@ -82,10 +82,12 @@ class ColumnProjection:
         try:
             values = [compute(table) for compute in columns]
         except pa.ArrowInvalid as error:
-            raise self._no_value(table, columns) from error
+            if not table.num_rows:  # no record is to blame
+                raise
+            raise self._no_value(table, columns, error) from error
         return pa.Table.from_arrays(values, schema=schema)
 
-    def _no_value(self, table: pa.Table, columns: Sequence[_Compute]) -> ExpressionError:
+    def _no_value(self, table: pa.Table, columns: Sequence[_Compute], error: Exception) -> ExpressionError:
         """The error for the first record of a table for which a column has no value."""
         both = zip(self.columns.values(), columns, strict=True)
         expression, compute = next(one for one in both if _failure(one[1], table))
@@ -93,7 +95,7 @@ class ColumnProjection:
             half = table.slice(0, table.num_rows // 2)
             table = half if _failure(compute, half) else table.slice(half.num_rows)
         record, text = excerpt(table), _CAST_OPTIONS.sub(r"\1", str(expression))
-        msg = f"{text}: {_failure(compute, table)}" + (f", of {record}" if record else "")
+        msg = f"{text}: {_failure(compute, table) or error}" + (f", of {record}" if record else "")
         hint = (
             "leave such records out before, by where(); or cast to 'double', which has larger numbers, too."
         )
