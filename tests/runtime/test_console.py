@@ -131,7 +131,7 @@ def test_a_click_opens_a_box_and_tells_of_a_step(begin: Any, serve: Any, tmp_pat
     plan = "from edges: partitioned by src, dst at the source, free; runs in the source"
     for text in ("distinct", "test_console.py:", "parts.where (by src, dst)", plan, "state: ", "<td>1</td>"):
         assert text in step
-    assert re.search(r"epoch 0: begun .*, complete .* in batch \d+, .* rounds", closed["epochs"])
+    assert re.search(r"epoch 0: arrived .*, begun .*, complete .* in batch \d+, .* rounds", closed["epochs"])
     edges = [re.findall(r"(\d+) records in the last", closed["flow"])]
     assert edges[0][0] == "3"  # on the arrow from the input
     assert server.sections(Asked(0, (), "<script>"))["step"] == ""
@@ -457,7 +457,8 @@ def test_an_open_console_remembers_latencies_for_an_hour(monkeypatch: pytest.Mon
 
         def read(self, number: int) -> Any:
             released = [("out", number)]
-            return SimpleNamespace(batch=number, written=number / 8, released=released, **fields)
+            of = {"batch": number, "written": number / 8, "released": released, "arrived": None}
+            return SimpleNamespace(**of, **fields)
 
     history, log = History(clocked=True), cast("RoundLog", Log())
     for second in range(1, 31):
@@ -496,12 +497,14 @@ def test_the_last_hour_is_compared_with_one_of_the_day_before(
 def test_a_flow_that_answers_is_well(tmp_path: Path) -> None:
     history = History(clocked=True)
     batch = PastBatch(
-        number=0, began=1.0, ended=2.5, rounds=1, records=3, released=[("out", 0)], open_epochs=[],
-        iterations=[], state_bytes={}, moved={}, spent={}, took={}, run="",
+        number=0, arrived=0.5, began=1.0, ended=2.5, rounds=1, records=3, released=[("out", 0)],
+        open_epochs=[], iterations=[], state_bytes={}, moved={}, spent={}, took={}, run="",
     )  # fmt: skip
     history.batches = [batch]
 
-    assert [(one.began, one.ended, one.seconds) for one in history.epochs()] == [(1.0, 2.5, 1.5)]
+    assert [(one.arrived, one.began, one.ended, one.seconds) for one in history.epochs()] == [
+        (0.5, 1.0, 2.5, 1.5)
+    ]
     assert history.open_since(3) is None
     assert Verdict("good", 0.0).says == ""
 

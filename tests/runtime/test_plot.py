@@ -15,7 +15,7 @@ from timely_spark.worker.convergence import Iterations
 
 def batch(number: int, iterations: list[Iterations], released: list[int], **sizes: int) -> PastBatch:
     return PastBatch(
-        number=number, began=10.0 * number, ended=10.0 * number + 5, rounds=number, records=1,
+        number=number, arrived=None, began=10.0 * number, ended=10.0 * number + 5, rounds=number, records=1,
         released=[("out", epoch) for epoch in released], open_epochs=[], iterations=iterations,
         state_bytes=sizes, moved={}, spent={}, took={}, run="",
     )  # fmt: skip

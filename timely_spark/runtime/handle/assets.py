@@ -49,7 +49,8 @@ stroke:var(--faint)}.arrow{stroke:var(--faint)} .tip{fill:var(--faint)} .arrow.e
 .tip.exchange{fill:var(--hot)}.arrow.feedback{stroke:var(--c0)} .tip.feedback{fill:var(--c0)}polyline{
 fill:none;stroke:currentColor;stroke-width:1.5} circle{fill:currentColor} .axis{stroke:var(--faint)}.grid{
 stroke:var(--line)} .limit{stroke:var(--bad);stroke-dasharray:5 4} .bar rect{fill:var(--c0)}.timeline rect{
-fill:var(--c0)} .timeline .open rect{fill:var(--warn)} .timeline .late rect{fill:var(--bad)}.c0{
+fill:var(--c0)} .timeline .open rect{fill:var(--warn)} .timeline .late rect{fill:var(--bad)}
+.timeline g .waits{fill:var(--faint)}.c0{
 color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.c4{color:var(--c4)}.c5{
 color:var(--c5)}.c6{color:var(--c6)}.c7{color:var(--c7)}table{border-collapse:collapse;font-size:12.5px}
 td,th{padding:2px 12px 2px 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top} th{

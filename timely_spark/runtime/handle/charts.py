@@ -150,8 +150,8 @@ def line_chart(
     )
 
 
-def timeline(rows: Sequence[tuple[str, float, float, str, str]], *, start: float, end: float) -> str:
-    """Bars over time: for each a label, begin, end, a class, and what is said of it."""
+def timeline(rows: Sequence[tuple[str, float, float, float, str, str]], *, start: float, end: float) -> str:
+    """Bars over time: for each a label, since when it waited, begin, end, a class, and what is said of it."""
     if not rows:
         return ""
     width, high, left = 700, 15, 90
@@ -161,12 +161,17 @@ def timeline(rows: Sequence[tuple[str, float, float, str, str]], *, start: float
     def place(at: float) -> float:
         return left + (width - left - 10) * min(max((at - start) / span, 0.0), 1.0)
 
+    waits = ' class="waits"'
+
+    def bar(row: int, since: float, until: float, least: float, kind: str = "") -> str:
+        x, width = place(since), max(least, place(until) - place(since))
+        return f'<rect{kind} x="{x:.1f}" y="{row * high + 2}" height="{high - 4}" width="{width:.1f}"/>'
+
     bars = "".join(
         f'<g class="{kind}"><title>{escaped(tip)}</title>'
         f'<text x="{left - 6}" y="{i * high + 11}" text-anchor="end">{escaped(label)}</text>'
-        f'<rect x="{place(began):.1f}" y="{i * high + 2}" height="{high - 4}" '
-        f'width="{max(2.0, place(ended) - place(began)):.1f}"/></g>'
-        for i, (label, began, ended, kind, tip) in enumerate(rows)
+        f"{bar(i, waited, began, 0.0, waits)}{bar(i, began, ended, 2.0)}</g>"
+        for i, (label, waited, began, ended, kind, tip) in enumerate(rows)
     )
     ends = (
         f'<text x="{left}" y="{height - 4}">{clock(start)}</text>'

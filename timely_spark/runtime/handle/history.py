@@ -25,6 +25,8 @@ class PastBatch:
     """The work of one batch; times in seconds since 1970."""
 
     number: int
+    #: `Manifest.arrived`
+    arrived: float | None
     began: float
     ended: float
     #: rounds since the checkpoint was made, and records delivered to steps
@@ -47,6 +49,7 @@ class PastBatch:
         stats = manifest.stats
         return cls(
             number=manifest.batch,
+            arrived=manifest.arrived,
             began=manifest.written - manifest.milliseconds / 1000,
             ended=manifest.written,
             rounds=manifest.rounds,
@@ -72,6 +75,8 @@ class Epoch:
     """An epoch that is complete at an output: from the begin of the batch that read its input."""
 
     epoch: int
+    #: when its first record was sent to a handle; None if none was, or nothing says when
+    arrived: float | None
     began: float
     ended: float
     #: the batch that released it, and the rounds up to and with it; None if the batch before was removed
@@ -129,19 +134,20 @@ class History:
 
     def epochs(self) -> list[Epoch]:
         """The epochs that the batches have completed, each at the output that had it last."""
-        began = {batch.number: batch.began for batch in self.batches}
+        first = {batch.number: batch for batch in self.batches}
         rounds = {batch.number: batch.rounds for batch in self.batches} | {FIRST: 0}
         for batch in self.batches:
             for epoch in batch.open_epochs:
-                began.setdefault(epoch, batch.began)
+                first.setdefault(epoch, batch)
         epochs: dict[int, Epoch] = {}
         for batch in self.batches:
             for _, epoch in batch.released:
-                start = began.get(epoch, batch.began) if self.clocked else batch.began
+                start = first.get(epoch, batch) if self.clocked else batch
                 before = rounds.get((epoch if self.clocked else batch.number) - 1)
                 epochs[epoch] = Epoch(
                     epoch=epoch,
-                    began=start,
+                    arrived=start.arrived,
+                    began=start.began,
                     ended=batch.ended,
                     batch=batch.number,
                     rounds=None if before is None else batch.rounds - before,

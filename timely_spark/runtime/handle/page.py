@@ -395,15 +395,18 @@ class Page:
         for one in self.epochs[-_BARS:]:
             kind = "late" if self.slo is not None and one.seconds > self.slo else "done"
             when = f"begun {clock(one.began)}, complete {clock(one.ended)} in batch {one.batch}"
+            waited = one.began if one.arrived is None else min(one.arrived, one.began)
+            if waited < one.began:
+                when = f"arrived {clock(waited)}, {when}"
             parts = [seconds_text(one.seconds)] + [f"{one.rounds} rounds"] * (one.rounds is not None)
             parts += [f"{loop}: {n} iterations" for loop, n in iterations.get(one.epoch, ())]
             tip = f"epoch {one.epoch}: {when}, {', '.join(parts)}"
-            rows.append((f"epoch {one.epoch}", one.began, one.ended, kind, tip))
+            rows.append((f"epoch {one.epoch}", waited, one.began, one.ended, kind, tip))
         for epoch in self.status.after.manifest.open_epochs[:_LINES]:
             if (since := self.history.open_since(epoch)) is not None:
                 tip = f"epoch {epoch} is in flight since {clock(since)}"
-                rows.append((f"epoch {epoch}", since, self.now, "open", tip))
-        start, end = min((row[1] for row in rows), default=0.0), max((row[2] for row in rows), default=1.0)
+                rows.append((f"epoch {epoch}", since, since, self.now, "open", tip))
+        start, end = min((row[1] for row in rows), default=0.0), max((row[3] for row in rows), default=1.0)
         drawn = timeline(rows, start=start, end=end)
         if not (drawn or latency):
             return ""

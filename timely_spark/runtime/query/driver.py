@@ -39,6 +39,7 @@ from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.cancel import due, waiting
 from timely_spark.runtime.storage.cuts import forget
+from timely_spark.runtime.storage.entries import arrived
 from timely_spark.runtime.storage.latencies import Latencies
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Delivered, Manifest
@@ -221,6 +222,7 @@ class Driver:
             not_resident=self._rounds.no_longer(states),
             milliseconds=milliseconds,
             latencies=dict(earlier.plus(milliseconds).counts),
+            arrived=arrived(log, before.entries, place["entries"]),
             **place,
         )
         manifest = replace(manifest, delivered=self._delivered_by(manifest, before))

@@ -13,7 +13,7 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -257,6 +257,20 @@ def skip_entry(log: RoundLog, name: str, number: int) -> None:
 def entry_size(log: RoundLog, name: str, number: int) -> int | None:
     """The size of an entry in bytes; None if there is no such entry."""
     return log.files.size(_file(name, number))
+
+
+def arrived(log: RoundLog, before: Mapping[str, int], read: Mapping[str, int]) -> float | None:
+    """When the first of the entries was sent that a batch has read, in seconds since 1970.
+
+    None if it has read none, or if the storage is not on this machine.
+
+    Args:
+        before: by input the last entry that was read before.
+        read: and with the batch.
+    """
+    first = {name: before.get(name, -1) + 1 for name in read}
+    new = (_file(name, number) for name, number in first.items() if number <= read[name])
+    return min((at for file in new if (at := log.files.written(file)) is not None), default=None)
 
 
 def remove_entry(log: RoundLog, name: str, number: int) -> None:

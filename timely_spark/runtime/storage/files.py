@@ -286,6 +286,11 @@ class Files:
         with self._owned(name, "looked up"):
             return self._store.size(self.path(name))
 
+    def written(self, name: str) -> float | None:
+        """When a file was written, in seconds since 1970; None if it is not on this machine."""
+        current = stamp(self.path(name)) if self.local else None
+        return None if current is None else current[3] / 1e9  # its nanoseconds
+
     def existing(self, name: str, content: T | None) -> T:
         """The content of a file that must exist."""
         if content is None:

@@ -109,6 +109,9 @@ class Manifest:
     milliseconds: float = 0.0
     #: The counts of `Latencies` of the run's batches.
     latencies: dict[str, int] = field(default_factory=dict)
+    #: When the first of the handles' entries was sent that the batch has read, in seconds since 1970; None if
+    #: it has read none, or nothing says when.
+    arrived: float | None = field(default=None, compare=False)
     #: When the batch ended, in seconds since 1970.
     written: float = field(default_factory=lambda: time.time(), compare=False)  # noqa: PLW0108 - tests set it
     format: int = FORMAT
