@@ -16,11 +16,36 @@ import timely_spark as ts
 SEEN: dict[str, Any] = {}
 
 
-def main(url: str, folder: str) -> None:
+def session(url: str) -> Any:
     from pyspark.sql import SparkSession
 
     warnings.simplefilter("error")
-    spark = ts.configure(SparkSession.builder.remote(url), delta=True).getOrCreate()
+    return ts.configure(SparkSession.builder.remote(url), delta=True).getOrCreate()
+
+
+def a_long_stay(url: str, folder: str) -> None:
+    """A micro-batch that stays, without input, for longer than the server keeps a session that is idle."""
+    flow = ts.Dataflow("staying")
+    words = flow.input("words", "word string")
+    words.group_by("word").count().capture("counts")
+
+    def last(query: Any) -> Any:
+        words.send(["a"])
+        assert query.wait_for(timeout=60)
+        return [row for rows in query.captured("counts").rows().values() for row in rows][-1]
+
+    with flow.start(session(url), checkpoint=f"{folder}/staying", workers=2, resident=True) as query:
+        last(query)
+        time.sleep(20)
+        SEEN["counts"] = last(query)
+        SEEN["micro-batches"] = len(list(Path(f"{folder}/staying/offsets").glob("[0-9]*")))
+        time.sleep(20)  # the stay ends, and another one begins
+        SEEN["again"] = last(query)
+    print(json.dumps(SEEN))
+
+
+def main(url: str, folder: str) -> None:
+    spark = session(url)
     SEEN["tune"] = ts.tune(spark)
     flow = ts.Dataflow("connected")
     edges = flow.input("edges", "src long, dst long, diff int", epochs="manual")
@@ -162,4 +187,4 @@ def appended(path: str) -> Any:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {"main": main, "a_long_stay": a_long_stay}[sys.argv[1]](*sys.argv[2:])

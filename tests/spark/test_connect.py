@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,19 @@ PATIENCE = 120
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
+#: Timeouts of a server that are far shorter than a stay of 30 seconds.
+SHORT = {
+    "spark.connect.session.manager.defaultSessionTimeout": "8s",
+    "spark.connect.session.manager.maintenanceInterval": "1s",
+    "spark.connect.execute.manager.detachedTimeout": "4s",
+    "spark.connect.execute.manager.maintenanceInterval": "1s",
+    "spark.connect.execute.reattachable.senderMaxStreamDuration": "4s",
+}
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """A Connect server with Delta on this machine; its address."""
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A Connect server with Delta on this machine, and perhaps with further settings; its address."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -37,6 +48,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
         "spark.jars.packages": f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}",
+        **getattr(request, "param", {}),
     }
     given = [part for key, value in confs.items() for part in ("--conf", f"{key}={value}")]
     log = tmp_path / "server.log"
@@ -62,14 +74,27 @@ def server(tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
+def seen_by(program: str, server: str, folder: Path) -> dict[str, Any]:
+    """What a client has seen that runs a function of `connected.py`."""
+    command = [sys.executable, str(Path(__file__).parent / "connected.py"), program, server, str(folder)]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, f"{done.stderr[-4000:]}\n{(folder / 'server.log').read_text()[-3000:]}"
+    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
+@pytest.mark.campaign  # half a minute in which nothing happens
+@pytest.mark.spark
+@pytest.mark.parametrize("server", [SHORT], indirect=True)
+def test_a_stay_is_longer_than_the_timeouts_of_sessions(server: str, tmp_path: Path) -> None:
+    seen = seen_by("a_long_stay", server, tmp_path)
+    assert seen == {"counts": ["a", 2], "micro-batches": 1, "again": ["a", 3]}
+
+
 @pytest.mark.campaign  # a server, a client and two queries of their own
 @pytest.mark.spark
 def test_the_whole_api(server: str, tmp_path: Path) -> None:
-    program = [sys.executable, str(Path(__file__).parent / "connected.py"), server, str(tmp_path)]
-    done = subprocess.run(program, env=os.environ, capture_output=True, text=True, check=False, timeout=280)
-
-    assert done.returncode == 0, f"{done.stderr[-4000:]}\n{(tmp_path / 'server.log').read_text()[-3000:]}"
-    seen = json.loads(done.stdout.splitlines()[-1])
+    seen = seen_by("main", server, tmp_path)
     assert seen["first"] == [[1, 1, 1], [2, 1, 1], [3, 3, 1], [4, 3, 1]]
     assert (seen["asked"], seen["components"]) == ([[4, 3]], [1])
     assert (seen["subscribed"], seen["foreach"]) == (["0", "1"], ["0", "1"])
