@@ -100,7 +100,7 @@ def test_the_page_shows_the_flow_as_it_is_at_each_look(begin: Any, serve: Any, t
         "<svg",
         "1 entry, 1 record",
         "<dt>started</dt>",
-        "each epoch is a micro-batch: ",
+        "each epoch is a micro-batch",
         "<td>none</td><td>0</td>",  # the output: nothing is delivered
         "&lt;b&gt;held",
     ):

@@ -143,7 +143,8 @@ class RunContext:
         if self.resident and not no_longer:
             where = ", its workers in tasks of Spark's that stay" * self.in_tasks
             return f"each micro-batch stays for {self.resident:g} s{where}"
-        return f"each epoch is a micro-batch: {no_longer or self.not_resident}"
+        reason = no_longer or self.not_resident
+        return "each epoch is a micro-batch" + f": {reason}" * bool(reason)
 
     def to_option(self) -> str:
         """Encode as the text of a data source's option."""
