@@ -33,6 +33,17 @@ def test_answers_are_those_of_duckdb(seed: int, monkeypatch: pytest.MonkeyPatch)
     compare(QUERIES, history(seed, epochs=8, rows=12), seed=seed)
 
 
+def loaded(text: str) -> Simulation:
+    """A query on 2,000 rows with two keys."""
+    flow = ts.Dataflow("many")
+    x = flow.input("x", "k long, v double, diff long").collection(diff="diff")
+    ts.sql(text, x=x).changes().capture("out")
+    simulation = Simulation(flow)
+    simulation.send("x", [(n % 2, float(n), 1) for n in range(2000)])
+    simulation.run()
+    return simulation
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -44,12 +55,7 @@ def test_answers_are_those_of_duckdb(seed: int, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_a_change_behind_the_first_rows_looks_at_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    flow = ts.Dataflow("many")
-    x = flow.input("x", "k long, v double, diff long").collection(diff="diff")
-    ts.sql(text, x=x).changes().capture("out")
-    simulation = Simulation(flow)
-    simulation.send("x", [(n % 2, float(n), 1) for n in range(2000)])
-    simulation.run()
+    simulation = loaded(text)
     looked, at = [], reduce.Reduce._at
     monkeypatch.setattr(
         reduce.Reduce,
@@ -71,12 +77,7 @@ def test_a_change_behind_the_first_rows_looks_at_none(text: str, monkeypatch: py
     ],
 )
 def test_sums_beside_others_read_few_rows(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    flow = ts.Dataflow("many")
-    x = flow.input("x", "k long, v double, diff long").collection(diff="diff")
-    ts.sql(text, x=x).changes().capture("out")
-    simulation = Simulation(flow)
-    simulation.send("x", [(n % 2, float(n), 1) for n in range(2000)])
-    simulation.run()
+    simulation = loaded(text)
     rows, results = [], SqlAggregates.results
     monkeypatch.setattr(
         SqlAggregates,
