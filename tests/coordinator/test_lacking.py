@@ -156,16 +156,18 @@ def test_an_input_with_one_more_column_is_the_same_if_a_select_leaves_it_out() -
 
 
 def test_steps_that_need_a_name_are_listed_a_few_of_them_and_by_line() -> None:
-    def flow(names: int) -> tuple[str, ...]:
+    def flow(times: int, *, others: int = 0) -> tuple[str, ...]:
         made = ts.Dataflow("flow")
         x = made.input("x", "k long, v long")
-        for _ in range(names):
+        for _ in range(times):
             x.collection().count(keys="k").distinct().capture()
+        for _ in range(others):
+            x.distinct().capture()
         x.distinct(name="named").group_by("k").aggregate(n="count", per="time").capture()
         return tuple(map(str, plan_summary(made.compile(2))["unnamed"]))
 
-    assert flow(0) == ()
-    assert [name.split()[0] for name in flow(2)] == ["count"]
+    assert flow(0) == flow(1) == flow(2) == (), "those of one line are found in any case"
+    assert [name.split()[0] for name in flow(2, others=2)] == ["count", "distinct_3"]
     assert unnamed_in_words([]) == ""
     assert unnamed_in_words(list("abcd")).endswith(": a, b, c and 1 more")
 

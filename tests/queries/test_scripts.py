@@ -71,10 +71,11 @@ def test_a_script_keeps_nothing():
 
 
 def test_the_steps_of_a_query_are_named_after_it():
-    for name, unnamed in (("degrees", 0), (None, 1)):
+    for name, unnamed in (("degrees", 0), (None, 2)):
         edges = collection()
         degrees = ts.sql("SELECT src, count(*) AS n FROM edges GROUP BY src", name=name, edges=edges)
         degrees.changes().capture("out")
+        edges.distinct().capture("once")
         assert len(edges.index.flow.compile(1).unnamed) == unnamed
     edges = collection()
     ts.sql("SELECT src FROM edges", name="same", edges=edges)

@@ -111,7 +111,6 @@ Rounds
   loop 'hops': iterations are not distinguished, the loop runs to a fixed point; a round ends when records must change workers
   epochs: what a batch finds is an epoch (edges, roots); no input delays the flow
   micro-batches: each stays for many epochs where start() allows it (query.status["residency"])
-  steps with state and without name=, by which a changed flow finds it: hops.join (test_explain.py:N)
 """  # noqa: E501
 
 NESTED = """\

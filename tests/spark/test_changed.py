@@ -88,6 +88,7 @@ def test_a_new_table_by_key_is_refused_or_says_what_it_lacks(
         made = ts.Dataflow("words")
         words = made.input("words", "word string")
         words.distinct().capture("seen")
+        words.collection().count(keys="word").changes().capture("counted")
         counts = words.group_by("word").count(name="counts")
         if more:
             counts.to_delta(str(tmp_path / "now"), keys="word", name="now")

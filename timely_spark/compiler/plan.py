@@ -355,12 +355,15 @@ class Plan:
 
     @property
     def unnamed(self) -> tuple[Stage, ...]:
-        """The steps that keep state over epochs and have no name of the user's, one for each line."""
+        """The steps that keep state over epochs and have no name of the user's, one for each line.
+
+        None if all are of one line: whatever is added or changed elsewhere, a changed flow finds them.
+        """
         lines: dict[Any, Stage] = {}
         for node in self.nodes:
             if node.stage.kind is Kind.VERTEX and not node.template.per_time and not node.stage.named:
                 lines.setdefault(node.stage.where, node.stage)
-        return tuple(lines.values())
+        return tuple(lines.values()) if len(lines) > 1 else ()
 
     def described(self) -> dict[str, Any]:
         """The description of this plan in a checkpoint: see `identity`."""
