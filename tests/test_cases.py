@@ -50,6 +50,7 @@ def test_barrier(workers: int) -> None:
     assert run(flow, {"x": [[0]]}, workers=workers)["out"].rows() == {0: [(100,)] * workers}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ports", [1, 30, 300])
 def test_shape_of_one_vertex_with_many_ports(ports: int) -> None:
     class Wide(ts.Vertex):
@@ -143,6 +144,7 @@ def test_accumulate_count_and_aggregate(workers: int) -> None:
     assert result["parts"].rows() == {0: [(0, 20, 5), (1, 25, 5)]}
 
 
+@pytest.mark.slow
 @EACH_WORKERS
 def test_feedback(workers: int) -> None:
     """0..10 at 0 circulate, each iteration one later, until iteration 100."""

@@ -123,7 +123,7 @@ def _imports(tree: ast.AST, module: str, *, is_package: bool) -> list[Import]:
             origin = ".".join([*base, *([node.module] if node.module else [])])
             # `from timely_spark import times` imports timely_spark.times, as far as layers are concerned
             found.extend(Import(f"{origin}.{alias.name}", node.lineno, lazy, inside) for alias in node.names)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        elif isinstance(node, ast.If) and getattr(node.test, "id", None) == "TYPE_CHECKING":
             for child in node.body:
                 visit(child, lazy=True)
             for child in node.orelse:

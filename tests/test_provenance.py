@@ -187,6 +187,7 @@ def test_at_is_an_epoch(at: Any) -> None:
         explain_row(orders(), GIVEN, "good", {"customer": "ann"}, at=at)
 
 
+@pytest.mark.slow
 def test_what_is_sent_twice_keeps_a_row_away_until_both_are_gone() -> None:
     given = {**GIVEN, "banned": [["zoe", "bob", "kim"], ["bob"], ["lea", "tom"]]}
 
@@ -251,6 +252,7 @@ def test_of_a_step_with_several_outputs_only_what_goes_that_way_is_shown() -> No
         assert [step for step in missing.steps if step.records.num_rows] == []
 
 
+@pytest.mark.slow
 def test_a_call_of_the_library_is_one_line_of_the_text() -> None:
     """Strongly connected components are some fifty steps: the text has what leaves them."""
     flow = ts.Dataflow("rings")

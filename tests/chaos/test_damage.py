@@ -156,6 +156,7 @@ def look(kind: str, checkpoint: Path, name: str) -> object:
 KINDS = ["flow.json", "terms", "flows", "failures", "rounds", "outputs", "inputs", "captured", "blobs"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_nothing_happened_to_goes_on(checkpoint: Path) -> None:
     for kind in KINDS:
         look(kind, checkpoint, of_kind(kind, checkpoint)[-1])
@@ -254,6 +255,7 @@ def _stand_in(kind: str, other: Path, name: str) -> list[Path]:
     return [other / "timely" / kind / "other.arrow"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rounds", "inputs", "captured"])
 def test_what_is_missing_in_the_middle_is_missed(kind: str, checkpoint: Path) -> None:
     names = of_kind(kind, checkpoint)
@@ -385,6 +387,7 @@ def test_a_damaged_record_of_a_batch_that_has_begun_is_named(begun: World, harm:
         begun.live()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entries", [{"x": -1}, {"x": 0}, {}])
 def test_a_record_that_goes_back_is_not_followed(begun: World, entries: dict[str, int]) -> None:
     """As one of a backup, or of another checkpoint: what was read would be read again."""

@@ -187,6 +187,7 @@ def test_a_step_of_another_name_is_another_step() -> None:
     assert new.captured["counted"].rows() == {1: [(1, 1)]}
 
 
+@pytest.mark.slow
 def test_the_order_of_building_does_not_matter() -> None:
     old = started(counts, totals, slow, run=False)
     assert old.result.rows.num_rows, "something is in flight"

@@ -148,6 +148,7 @@ def test_an_epoch_behind_the_last_one_is_refused() -> None:
         assert any(simulation.captured["closed"].rows().values()) == fits
 
 
+@pytest.mark.slow
 def test_a_window_that_closed_leaves_the_state() -> None:
     flow = ts.Dataflow("state")
     windows = flow.input("x", "t long, v long").window("t", ts.every(10))

@@ -68,6 +68,7 @@ def test_a_change_behind_the_first_rows_looks_at_none(text: str, monkeypatch: py
     assert not looked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -305,6 +305,7 @@ def test_what_has_no_fixed_point_is_refused_with_its_place(query, place, hint):
     assert "^" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "drops"),
     [

@@ -241,6 +241,7 @@ def test_an_expectation_is_warned_of_once_and_counted_across_restarts(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["to_files", "capture_to"])
 def test_a_copy_of_a_checkpoint_is_refused_once_the_other_has_written_later_epochs(
     begin: Begin, tmp_path: Path, output: str
@@ -261,6 +262,7 @@ def test_a_copy_of_a_checkpoint_is_refused_once_the_other_has_written_later_epoc
     begin(flow(), path=tmp_path / "first")
 
 
+@pytest.mark.slow
 def test_a_restart_with_other_hot_keys_goes_on(begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     def joined(skew: list[int] | None) -> ts.Dataflow:
         flow = ts.Dataflow("hot")
@@ -381,6 +383,7 @@ def test_a_manifest_of_another_flow_is_refused(begin: Begin) -> None:
         process.driver(frame, 0)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_changed_flow_says_that_the_run_before_has_committed_meanwhile(
     begin: Begin,
@@ -433,6 +436,7 @@ def test_epochs_are_delivered_in_order_and_when_they_are_complete(begin: Begin) 
     assert manifest.delivered["told"][:2] == [3, 2], "three records; the last epoch without any"
 
 
+@pytest.mark.slow
 def test_parts_of_an_open_epoch_are_in_few_files_which_go_with_its_delivery(begin: Begin) -> None:
     delivered: Delivered = []
     process = begin(passing(delivered), keep=2)

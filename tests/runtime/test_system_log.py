@@ -69,6 +69,7 @@ def test_measuring_changes_no_result() -> None:
     assert rounds(plan) == rounds(dataclasses.replace(plan, measured=True))
 
 
+@pytest.mark.slow
 def test_each_call_and_each_message_is_counted_at_its_step_and_epoch(logged: Any, tmp_path: Path) -> None:
     process = logged(100)
     stats: Counter[str] = Counter()

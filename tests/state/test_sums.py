@@ -54,6 +54,7 @@ def test_doubles_are_added_exactly_and_rounded_once(groups: list[list[float]]) -
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.tuples(SPECIAL | FINITE, SPECIAL | FINITE), max_size=5), max_size=4))
 @example(
     [[(1e9, 3.0), (1e9 + 1, 3.0), (1e9 + 2, 3.5)], [], [(0.1, 0.1)] * 3, [(LEAST, MOST), (MOST, -LEAST)]]

@@ -107,6 +107,7 @@ def test_where_events_were_lost_something_may_be_new_and_folders_are_watched_aga
         assert str(tmp_path / "below") in folders(wakeup)
 
 
+@pytest.mark.slow
 def test_any_thread_ends_a_wait(watching: Callable[..., Wakeup], tmp_path: Path) -> None:
     with closing(watching(tmp_path)) as wakeup:
         for _ in range(100_000):  # more than a pipe holds
@@ -195,6 +196,7 @@ def test_a_folder_that_is_made_while_the_watch_begins_is_watched(
         assert wakeup.wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_watch_with_a_thread_keeps_no_wakeup_that_nobody_uses() -> None:
     wakes: list[Callable[[], None]] = []
     ended = threading.Event()
