@@ -1,10 +1,9 @@
 """Scaling: with workers, with executors, and with the data.
 
 Five flows: "components", of random edges, a loop of labels with an exchange in each hop; "forests", the same
-by the library's `connected_components`, two exchanges and no loop; "spread", with `spread=True`, against one
-worker of "forests"; "words", counted by word and then by count, two exchanges and no loop; "pagerank", five
-iterations over a collection. Epochs are alike and apart: each has
-nodes of its own.
+by the library's `connected_components` as with few workers, two exchanges and no loop; "spread", as with 16
+and more, against one worker of "forests"; "words", counted by word and then by count, two exchanges and no
+loop; "pagerank", five iterations over a collection. Epochs are alike and apart: each has nodes of its own.
 
 1. On Spark, with 2 cores: the same data on 1, 2, 4 and 8 workers. More workers than cores can only cost:
    rounds and messages; the ratio to one worker says how much.
@@ -74,7 +73,7 @@ def forests() -> ts.Dataflow:
     """Connected components by spanning forests, incremental."""
     flow = ts.Dataflow("forests")
     links = flow.input("edges", "src long, dst long").collection()
-    ts.graphs.connected_components(links).changes().capture("out")
+    ts.graphs.connected_components(links, spread=False).changes().capture("out")
     return flow
 
 

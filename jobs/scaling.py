@@ -49,7 +49,7 @@ def ranks(records: ts.Collection) -> ts.Collection:
 
 def components(records: ts.Collection) -> ts.Collection:
     """How many components have how many nodes."""
-    return sizes(ts.graphs.connected_components(records))
+    return sizes(ts.graphs.connected_components(records, spread=False))
 
 
 def spread_components(records: ts.Collection) -> ts.Collection:

@@ -30,6 +30,7 @@ MOST = {
     "expectations and their counts": 2,
     "change events of a database": 1,
     "candidates of entities": 1,
+    "one of two ways, by the number of workers": 1,
 }
 
 ROOT = Path(__file__).parents[1]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection as Some
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from timely_spark import show
@@ -93,7 +95,7 @@ class Dataflow(Inputs, Suggests):
         self._handles: dict[str, InputHandle] = {}
 
     def __repr__(self) -> str:
-        loops = {scope.name: None for stage in self.graph.stages for scope in stage.scope.path[1:]}
+        loops = {scope.name: None for stage in self.graph.along(1).stages for scope in stage.scope.path[1:]}
         parts = {
             "inputs": [stage.name for stage in self.graph.stages if stage.is_source],
             "loops": loops,
@@ -235,7 +237,24 @@ class Dataflow(Inputs, Suggests):
             GraphError: the graph is incomplete.
             CycleError: a cycle does not advance time.
         """
-        return compile_plan(finalise_graph(self.graph), integer("workers", workers, most=_MOST_WORKERS))
+        return self._compiled(workers)
+
+    def _compiled(self, workers: int, steps: Some[str] = ()) -> Plan:
+        """The plan, by the ways of a checkpoint with these steps."""
+        integer("workers", workers, most=_MOST_WORKERS)
+        return compile_plan(finalise_graph(self.graph).along(workers, steps), workers)
+
+    def _continuing(self, workers: int, before: Mapping[str, Any], snapshot: Mapping[str, Any]) -> Plan:
+        """The plan that continues from a checkpoint: by other ways only if nothing is in flight there.
+
+        Args:
+            before: the `described` of the plan that wrote it.
+            snapshot: the coordinator's.
+        """
+        plan, old_way = self.compile(workers), self._compiled(workers, before["stages"])
+        if old_way.by_name.keys() == plan.by_name.keys():
+            return plan
+        return old_way if snapshot["tracker"]["counts"] else replace(plan, old_way=old_way)
 
     @with_checked_arguments
     def start(
@@ -338,7 +357,7 @@ class Dataflow(Inputs, Suggests):
         """
         from timely_spark.runtime.arguments import check_arguments
         from timely_spark.runtime.sinks.outputs import outputs_of
-        from timely_spark.runtime.start import default_workers, start
+        from timely_spark.runtime.start import default_workers, start, written_to
 
         check_arguments(
             session=session,
@@ -354,7 +373,9 @@ class Dataflow(Inputs, Suggests):
         )
         if workers is None:
             workers = default_workers(session, checkpoint)
-        plan = with_warn_after(self.compile(workers), warn_after, epoch_limit, on_negative)
+        written = written_to(checkpoint) if self.graph.has_ways else None
+        plan = self.compile(workers) if written is None else self._continuing(workers, *written)
+        plan = with_warn_after(plan, warn_after, epoch_limit, on_negative)
         return start(
             plan,
             dataframes={**self.frames, **(sources or {})},

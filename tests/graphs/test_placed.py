@@ -20,7 +20,7 @@ from tests.graphs.test_components import LONGS
 from tests.support.accumulated import after_each
 from tests.support.rescaling import answers, move
 from timely_spark.authors import DIFF, computed
-from timely_spark.graphs import contraction, places
+from timely_spark.graphs import components, contraction, places
 from timely_spark.graphs.placed import components_by_place
 from timely_spark.graphs.places import PLACE, PLACES, with_places
 from timely_spark.testing import Simulation
@@ -319,3 +319,70 @@ def test_an_edge_keeps_its_place_while_it_exists(few) -> None:
         present = {key: n for key, n in total.items() if n}
         assert {(a, b): n for (a, b, _), n in present.items()} == {e: n for e, n in before.items() if n}
         assert len({key[:2] for key in present}) == len(present)
+
+
+@pytest.fixture
+def from_three(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ts.Dataflow]:
+    """A flow that gives nodes places with three workers or more."""
+    monkeypatch.setattr(components, "_MANY", 3)
+
+    def flow(kind: str = "long") -> ts.Dataflow:
+        flow = ts.Dataflow("ways")
+        edges = flow.input("edges", f"src {kind}, dst {kind}, diff long").collection(diff="diff")
+        ts.graphs.connected_components(edges).changes().capture("out")
+        return flow
+
+    return flow
+
+
+def test_many_workers_give_nodes_places_and_few_do_not() -> None:
+    flow = ts.Dataflow("default")
+    edges = flow.input("edges", "src long, dst long").collection()
+    ts.graphs.connected_components(edges).changes().capture("out")
+    with flow.region("small", workers=[0]):
+        ts.graphs.connected_components(edges).changes().capture("few")
+
+    fifteen, sixteen = (flow.compile(n) for n in (15, 16))
+
+    assert [node.name for node in fifteen.nodes[:2]] == ["spanning_forest", "label_components"]
+    assert {*sixteen.by_name} - {*fifteen.by_name} > {"by_place.loop.place", "by_place.name_components"}
+    assert "small.label_components" in sixteen.by_name, "one worker of a region has no use for places"
+    assert repr(flow) == "Dataflow('default'; inputs: edges; outputs: out, few)"
+
+
+@pytest.mark.slow
+def test_another_number_of_workers_takes_the_other_way(from_three, few) -> None:
+    few(5, 1000)
+    draw, live = random.Random(4), Live(from_three("string"), 2)
+    for workers in (3, 1, 4):
+        come = [(f"n{draw.randrange(20)}", f"n{draw.randrange(20)}", 1) for _ in range(16)]
+        live.send(come + [(*edge, -n) for edge, n in live.edges.items() if n and draw.random() < 0.4])
+        move(live.simulation, live.flow, workers)
+        assert ("by_place.loop.place" in live.simulation.plan.by_name) == (workers >= 3)
+        live.send([("a", "a", 1)])
+        *_, changes = live.simulation.captured["out"].epochs.values()
+        assert changes.num_rows <= 1, "the other way sends nothing again"
+        live.send([("a", "a", -1)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(2, 3), (3, 2)])
+def test_all_edges_go_in_the_first_epoch_of_the_other_way(from_three, workers: tuple[int, int]) -> None:
+    live = Live(from_three(), workers[0])
+    live.send([(n, n + 1, 1) for n in range(5)])
+    move(live.simulation, live.flow, workers[1])
+    move(live.simulation, live.flow, 4)  # once more, before any edge has come: it stays as it is
+    live.send([(n, n + 1, -1) for n in range(5)])
+    assert not live.labels
+    assert live.send([(1, 2, 1)])
+    assert sizes(live.simulation)
+
+
+@pytest.mark.slow
+def test_the_way_stays_while_an_epoch_is_under_way(from_three) -> None:
+    come = [(a, (7 * a + 3) % 20, 1) for a in range(20)]
+    edges = [come, [(a, b, -1) for a, b, _ in come[::3]]]
+    expected, _ = answers(from_three(), {"edges": edges}, [2])
+    for stop in (2, 5, 12):
+        got, _ = answers(from_three(), {"edges": edges}, [3, 2], stops=lambda at, stop=stop: at == stop)
+        assert got == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
+from tests.support.accumulated import after
 from tests.support.hops import hop
 from timely_spark.coordinator.migration import FlowChanged
+from timely_spark.graphs import components
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.start import default_workers
 from timely_spark.runtime.storage.log import RoundLog
@@ -107,3 +110,23 @@ def test_what_is_no_longer_the_same_is_refused_and_nothing_is_touched(
     query = paths().start(spark, checkpoint=checkpoint, workers=2, trigger="available_now")
     assert query.await_termination(100)
     assert query.captured("out").rows()[0] == [(i,) for i in range(HOPS + 1)]
+
+
+@pytest.mark.campaign
+def test_components_take_the_other_way_with_many_workers(
+    spark: SparkSession, checkpoint: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(components, "_MANY", 3)  # without Spark: tests/graphs/test_placed.py, in every run
+    for epoch, workers in enumerate([2, 3, 1]):
+        flow = ts.Dataflow("ways")
+        edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
+        ts.graphs.connected_components(edges).changes().capture("out")
+        gone = 10 * epoch - 5
+        path = [(n, n + 1, 1) for n in range(10 * epoch, 10 * epoch + 10)]
+        flow.handle("edges").send([*path, *([(gone, gone + 1, -1)] if epoch else [])])
+        options: Any = {"checkpoint": checkpoint, "workers": workers}
+        with caplog.at_level(logging.WARNING), flow.start(spark, **options) as query:
+            assert query.wait_for(timeout=100)
+            rows = [row for changes in query.captured("out").rows().values() for row in changes]
+    assert after(rows) == Counter((n, max(cut for cut in (0, 6, 16) if cut <= n)) for n in range(31))
+    assert caplog.text.count("by the number of workers, with steps") == 2

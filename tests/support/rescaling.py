@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import timely_spark as ts
 from tests.support.hops import hop, spread
 from tests.support.turns import in_turn
-from timely_spark.coordinator.migrate import Migrator
 from timely_spark.coordinator.migration import Migration
+from timely_spark.coordinator.switching import migration
 from timely_spark.state.codec import unpack_parts
 from timely_spark.testing import Simulation
 
@@ -37,8 +37,8 @@ def migrated(old: Simulation, flow: ts.Dataflow, workers: int, *, empty: bool = 
     """What a simulation is for another flow, or number of workers, by what a checkpoint has of it."""
     before, snapshot = plain(old.plan.described()), plain(old.coordinator.encode())
     messages = pa.concat_tables(old.waiting)
-    plan = flow.compile(workers)
-    return Migrator(before, plan, snapshot, old.states, messages, old.blobs, empty=empty).migration()
+    plan = flow._continuing(workers, before, snapshot)
+    return migration(before, plan, snapshot, old.states, messages, old.blobs, empty=empty)
 
 
 def continued(

@@ -207,6 +207,8 @@ class Plan:
     keep: int = 102
     #: by vertex and output, stages and loop of the feedback paths that no time gets through (one iteration)
     ends: dict[tuple[int, int], list[tuple[Through, LoopContext]]] = field(default_factory=dict)
+    #: the plan by the ways of the checkpoint from which the flow continues, if they are others
+    old_way: Plan | None = None
     by_name: dict[str, Node] = field(init=False)
     #: by vertex and input, the channels that lead there
     into: dict[tuple[int, int], list[Channel]] = field(init=False)

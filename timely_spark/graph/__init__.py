@@ -46,7 +46,7 @@ from timely_spark.graph.schema import (
     columns_of,
     describe,
 )
-from timely_spark.graph.stage import Edge, FoundKeys, Kind, Monotone, Partition, Skew, Stage
+from timely_spark.graph.stage import Edge, FoundKeys, Kind, Monotone, Partition, Skew, Stage, Way
 from timely_spark.graph.suggest import Several, Suggests
 from timely_spark.graph.vertex import Context, Forward, Partitioner, Stateless, States, Vertex
 
@@ -74,6 +74,7 @@ __all__ = [
     "States",
     "Suggests",
     "Vertex",
+    "Way",
     "absolute",
     "as_schema",
     "as_table",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from timely_spark.graph.locate_errors import CALL
 from timely_spark.graph.loop_context import LoopContext
 from timely_spark.graph.naming import Name, Names, Owner
 from timely_spark.graph.schema import check_names
-from timely_spark.graph.stage import Edge, Kind, Partition, Stage
+from timely_spark.graph.stage import Edge, Kind, Partition, Stage, Way
 from timely_spark.times import PRODUCT, RefinedTimes, Times
 
 
@@ -34,6 +35,8 @@ class LogicalGraph:
     inside: LoopContext | None = None
     #: the regions that are being written, each with the scope that it was opened in
     regions: list[tuple[LoopContext, Name, tuple[int, ...] | None]] = field(default_factory=list)
+    #: the way that is being written
+    way: Way | None = None
 
     def __post_init__(self) -> None:
         self.root = LoopContext(None, None, None, caller(), outermost=self.times)
@@ -79,6 +82,22 @@ class LogicalGraph:
                 yield
         finally:
             self.regions.pop()
+
+    @contextmanager
+    def part_of(self, way: Way, scope: LoopContext, word: str | None = None) -> Iterator[None]:
+        """Add steps of a way within the context; their names begin with a word, so others keep theirs."""
+        before, depth, self.way = self.way, len(self.regions), way
+        try:
+            if word is None:
+                yield
+                return
+            title = self.names.add(self.title(scope), word, None, caller())
+            self.regions.append((scope, title, self.workers))
+            with self.names.by(Owner(None, title.text, title.full, given=False, stable=title.stable)):
+                yield
+        finally:
+            self.way = before
+            del self.regions[depth:]
 
     def parts(self, scope: LoopContext, name: str | None) -> AbstractContextManager[Owner | None]:
         """Name the unnamed steps of a composed operator after the operator, if that has a name."""
@@ -161,6 +180,7 @@ class LogicalGraph:
             outputs=tuple(outputs),
             requires=needs,
             workers=self.workers,
+            way=self.way,
             **{"summary": scope.times.identity(scope.depth), **parts},
         )
         self.stages.append(stage)
@@ -173,6 +193,41 @@ class LogicalGraph:
         edge = Edge(len(self.edges), source, port, target, input_)
         self.edges.append(edge)
         return edge
+
+    @property
+    def has_ways(self) -> bool:
+        """Whether some records have several ways."""
+        return any(stage.ways for stage in self.stages)
+
+    def along(self, workers: int, steps: Collection[str] = ()) -> LogicalGraph:
+        """A copy with one of several ways: that of `steps`, the names of a checkpoint's, else by workers."""
+        joins = {stage: stage.ways for stage in self.stages if stage.ways}
+        if not joins:
+            return self
+        names: dict[Way | None, list[str]] = defaultdict(list)
+        for stage in self.stages:
+            if stage.vertex is not None:
+                names[stage.way].append(stage.name)
+        taken = {
+            join: next(
+                (i for i, way in enumerate(ways) if {*names[way]} <= {*steps}),
+                next(i for i, way in enumerate(ways) if workers in way.workers),
+            )
+            for join, ways in joins.items()
+        }
+        left = {way for join, ways in joins.items() for i, way in enumerate(ways) if i != taken[join]}
+        ends = {edge.target: edge for edge in self.edges if taken.get(edge.target) == edge.input}
+        stages = [stage for stage in self.stages if stage.way not in left and stage not in joins]
+        copy = replace(self, stages=stages, edges=[])
+        copy.root = self.root
+        for edge in self.edges:
+            if edge.target in joins or {edge.source.way, edge.target.way} & left:
+                continue
+            source, port = edge.source, edge.port
+            while source in joins:
+                source, port = ends[source].source, ends[source].port
+            copy.connect(source, port, edge.target, edge.input)
+        return copy
 
     def into(self, stage: Stage) -> list[Edge]:
         """The input edges of a stage."""

@@ -174,6 +174,16 @@ class Monotone:
     merge: Callable[..., Any] | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """One of several ways to the same records, of which a plan has one."""
+
+    #: the numbers of workers for which it is taken
+    workers: range
+    #: equal for the ways to the same records
+    choice: object
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stage:
     """A stage of the graph: a source, a stage with a vertex, or a routing stage."""
@@ -201,6 +211,10 @@ class Stage:
     checked: bool = False
     #: the only workers that the stage gets records on; None means all
     workers: tuple[int, ...] | None = None
+    #: the way that the stage is part of
+    way: Way | None = None
+    #: of a concat: the ways that it joins, one for each input
+    ways: tuple[Way, ...] = ()
     #: output column -> input column, where each output record copies values of one input record
     keeps: Mapping[str, str] | None = None
     #: set if the stage sends improvements: its records are not final

@@ -9,10 +9,10 @@ forests have at most so many edges for each node.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,7 +29,6 @@ from timely_spark.authors import (
     States,
     algorithm,
     caller,
-    changes,
     check_columns,
     consolidate,
     describe,
@@ -39,7 +38,7 @@ from timely_spark.authors import (
 )
 from timely_spark.errors import SchemaError
 from timely_spark.graphs.affected import NO_NODE, Affected, ordered, summed, unique
-from timely_spark.graphs.pairs import in_bytes, insert_pairs, pairs_of
+from timely_spark.graphs.pairs import both_ways, in_bytes, insert_pairs, pairs_of, states_with
 from timely_spark.graphs.spanning import Rooted, along_paths, rooted_forest, shallow_forest
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
@@ -132,7 +131,7 @@ class Forest(BufferingVertex):
         count = in_bytes(numbers(changes, DIFF))
         if count.min(initial=0) < 0:
             self._find_negative(nodes, *summed(a, b, count))
-        a, b, count = _both_ways(a, b, count)
+        a, b, count = both_ways(a, b, count)
         x, y = (a, b) if (count > 0).all() else (a[count > 0], b[count > 0])
         starts = np.append(0, np.cumsum(np.bincount(x, minlength=len(nodes))))
         present, loops = np.flatnonzero(np.diff(starts)), nodes.of(x[x == y])
@@ -186,6 +185,16 @@ class Forest(BufferingVertex):
         sampled = which[probe[self._multiplicity(nodes, which[probe], other) > 0]]
         rest, _ = pairs_of(self.edges, nodes, which[~np.isin(which, sampled)])
         return np.append(sampled, rest)
+
+    def present(self) -> list[pa.Table]:
+        """Changes whose sums are the present edges, the lesser end first."""
+        return [self._undirected(part) for part in self.edges.batches()]
+
+    def _undirected(self, edges: pa.Table) -> pa.Table:
+        """Each edge once, the lesser end first."""
+        low, high = ordered(flat(edges.column("node")), flat(edges.column("other")))
+        from_low = same(edges, pa.table({"low": low}), ["node"], ["low"])
+        return self._table(low, high, numbers(edges, DIFF).astype(np.int64)).filter(pa.array(from_low))
 
     def _table(self, a: pa.Array, b: pa.Array, diff: Indices) -> pa.Table:
         return pa.table({self.ends[0]: a, self.ends[1]: b, DIFF: diff})
@@ -379,9 +388,7 @@ class _SpanningForest(Forest):
             self._context.negative(time, nodes.negative)
         changes = pa.concat_tables([self._changes(nodes), loops])
         if self.sent:
-            sent = pa.concat_tables(self.sent)
-            sent = sent.set_column(2, DIFF, pc.negate(sent.column(DIFF)))
-            changes = consolidate(pa.concat_tables([changes, sent]))
+            changes = consolidate(pa.concat_tables([changes, *map(negated, self.sent)]))
         self.moved, self.sent = [], []
         if changes.num_rows:
             self.send_by(0, time, changes)
@@ -407,6 +414,15 @@ class _SpanningForest(Forest):
         ]
         return super().repartition(parts, workers, partition)
 
+    def take_over(self, before: Mapping[str, Sequence[Any]], partition: Partitioner) -> States:
+        """Let each worker insert the edges of the forests of all places."""
+        forests = [*before.get("local_forests", ()), *before.get("place", ())]
+        return states_with("moved", (part for forest in forests for part in forest.present()), partition)
+
+    def present(self) -> list[pa.Table]:
+        """Also those of other workers."""
+        return [*super().present(), *self.moved]
+
     def _forest(self, nodes: Arrangement, edges: Arrangement) -> list[pa.Table]:
         """The forest edges and self-loops that a worker has sent in total."""
         if not nodes.parts:
@@ -422,23 +438,38 @@ class _SpanningForest(Forest):
         trees = self._table(a, b, np.ones(len(a), np.int64))
         return [trees, loops.set_column(2, DIFF, pa.array(np.ones(loops.num_rows, np.int64)))]
 
-    def _undirected(self, edges: pa.Table) -> pa.Table:
-        """Each edge once, the lesser end first."""
-        low, high = ordered(flat(edges.column("node")), flat(edges.column("other")))
-        from_low = same(edges, pa.table({"low": low}), ["node"], ["low"])
-        return self._table(low, high, numbers(edges, DIFF).astype(np.int64)).filter(pa.array(from_low))
-
 
 class _Components(Forest):
     """Send the changes of each node's component. All edges are on one worker."""
 
+    def __init__(self, ends: tuple[str, str], kind: pa.DataType) -> None:
+        super().__init__(ends, kind)
+        #: the components that another way has sent
+        self.sent: list[pa.Table] = []
+
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        if not batches[0]:
+        if not batches[0] and not self.sent:
             return
-        nodes, _ = self.update(pa.concat_tables(batches[0]))
-        changes = nodes.relabelled("component")
-        if changes.num_rows:
-            self.send_by(0, time, changes)
+        changes = []
+        if batches[0]:
+            nodes, _ = self.update(pa.concat_tables(batches[0]))
+            changes = [nodes.relabelled("component")]
+        if self.sent:
+            changes = [consolidate(pa.concat_tables([*changes, *map(negated, self.sent)]))]
+            self.sent = []
+        if changes[0].num_rows:
+            self.send_by(0, time, changes[0])
+
+    def answers(self) -> list[pa.Table]:
+        """Changes whose sums are the components that were sent."""
+        members = pa.schema([("node", self.kind), ("component", self.kind), (DIFF, pa.int64())])
+        sent = [part.select(["node", "label", DIFF]) for part in self.members.batches()]
+        return [*(part.rename_columns(members.names).cast(members) for part in sent), *self.sent]
+
+    def take_over(self, before: Mapping[str, Sequence[Any]], partition: Partitioner) -> States:
+        """Subtract what the vertices that name components have sent."""
+        named = before.get("name_components", ())
+        return states_with("sent", (part for one in named for part in one.answers()), partition)
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Move the one worker's state to the worker that now gets all edges."""
@@ -447,29 +478,9 @@ class _Components(Forest):
         return [state if place.num_rows else {} for place in places]
 
 
-def _both_ways(a: Indices, b: Indices, count: npt.NDArray[Any]) -> tuple[Indices, Indices, npt.NDArray[Any]]:
-    """The distinct edges from either end, a self-loop once, in order, with the sums of their counts."""
-    back = a != b
-    if not (count == 1).all():
-        return summed(np.append(a, b[back]), np.append(b, a[back]), np.append(count, count[back]))
-    bits = int(max(a.max(initial=0), b.max(initial=0))).bit_length()
-    pairs = np.empty(len(a) + np.count_nonzero(back), np.int64)
-    forward, backward = pairs[: len(a)], pairs[len(a) :]
-    np.left_shift(a, bits, out=forward)
-    forward |= b
-    np.compress(back, b, out=backward)
-    backward <<= bits
-    backward |= a[back]
-    pairs.sort()
-    new = changes(pairs)
-    if new.all():
-        count = np.ones(len(pairs), np.int8)
-    else:
-        starts = new.nonzero()[0]
-        pairs, count = pairs[starts], np.diff(np.append(starts, len(pairs)))
-    a = pairs >> bits
-    pairs &= (1 << bits) - 1
-    return a, pairs, count
+def negated(changes: pa.Table) -> pa.Table:
+    """The opposite changes, of two columns."""
+    return changes.set_column(2, DIFF, pc.negate(changes.column(DIFF)))
 
 
 def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timely_spark.authors import DIFF, Arrangement, Hashes, Indices, group, in_order, numbers, ranges
+from timely_spark.authors import (
+    DIFF,
+    Arrangement,
+    Hashes,
+    Indices,
+    Partitioner,
+    States,
+    changes,
+    group,
+    in_order,
+    numbers,
+    ranges,
+)
 from timely_spark.graphs.affected import Affected, summed
 
 #: hashes that are computed at once: they take five times as much memory meanwhile
@@ -84,3 +97,34 @@ def in_bytes(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The weights as int8, if all fit."""
     small = weights.astype(np.int8, copy=False)
     return small if (small == weights).all() else weights
+
+
+def both_ways(a: Indices, b: Indices, count: npt.NDArray[Any]) -> tuple[Indices, Indices, npt.NDArray[Any]]:
+    """The distinct edges from either end, a self-loop once, in order, with the sums of their counts."""
+    back = a != b
+    if not (count == 1).all():
+        return summed(np.append(a, b[back]), np.append(b, a[back]), np.append(count, count[back]))
+    bits = int(max(a.max(initial=0), b.max(initial=0))).bit_length()
+    pairs = np.empty(len(a) + np.count_nonzero(back), np.int64)
+    forward, backward = pairs[: len(a)], pairs[len(a) :]
+    np.left_shift(a, bits, out=forward)
+    forward |= b
+    np.compress(back, b, out=backward)
+    backward <<= bits
+    backward |= a[back]
+    pairs.sort()
+    new = changes(pairs)
+    if new.all():
+        count = np.ones(len(pairs), np.int8)
+    else:
+        starts = new.nonzero()[0]
+        pairs, count = pairs[starts], np.diff(np.append(starts, len(pairs)))
+    a = pairs >> bits
+    pairs &= (1 << bits) - 1
+    return a, pairs, count
+
+
+def states_with(name: str, tables: Iterable[pa.Table], partition: Partitioner) -> States:
+    """A state for each worker: under a name its parts of tables; no states if there are no tables."""
+    parts = [partition(0, table) for table in tables]
+    return [{name: [part for part in of_one if part.num_rows]} for of_one in zip(*parts, strict=True)]

@@ -5,6 +5,9 @@ Any places give the same components; good ones, of edges that are near each othe
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +25,7 @@ from timely_spark.authors import (
 )
 from timely_spark.graphs.affected import Affected, summed, unique
 from timely_spark.graphs.forest import Forest, components, spanning_forest
-from timely_spark.graphs.pairs import in_bytes, insert_pairs, pairs_of
+from timely_spark.graphs.pairs import in_bytes, insert_pairs, pairs_of, states_with
 from timely_spark.graphs.places import PLACE, with_places
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
@@ -57,13 +60,20 @@ class _LocalForests(BufferingVertex):
             labels.append(nodes.relabelled("label"))
         self.send_by(0, time, pa.concat_tables(labels))
 
+    def present(self) -> list[pa.Table]:
+        """Changes whose sums are the present edges, the lesser end first."""
+        forest, edges = Forest(self.ends, self.kind), []
+        for forest.edges, *_ in self.forests.values():
+            edges += forest.present()
+        return edges
+
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Move whole forests, each with its place."""
         parts = [{"buffered": state["buffered"]} for state in states]
         moved = super().repartition(parts, workers, partition)
         forests = {at: one for state in states for at, one in state["forests"].items()}
-        by_worker = [{at: one for at, one in forests.items() if at % workers == w} for w in range(workers)]
-        return [{**part, "forests": forests} for part, forests in zip(moved, by_worker, strict=True)]
+        states_with = [{at: one for at, one in forests.items() if at % workers == w} for w in range(workers)]
+        return [{**part, "forests": forests} for part, forests in zip(moved, states_with, strict=True)]
 
 
 class _LeastLabels(BufferingVertex):
@@ -121,11 +131,15 @@ class _Named(BufferingVertex):
         self.members = Arrangement(("label",), within=("node",))
         #: the component of each label that is joined with others
         self.components = Arrangement(("label",), within=("component",))
+        #: the components that another way has sent of the nodes here
+        self.sent: list[pa.Table] = []
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         nodes = Affected(self.kind)
         node, label, diff = self._changes(nodes, batches[0], "node", "label")
         named, component, more = self._changes(nodes, batches[1], "node", "component")
+        past, label_then, times_then = self._changes(nodes, self.sent, "node", "component")
+        self.sent = []
         labels = unique(len(nodes), label, named)
         old = self._component(nodes, labels)
         insert_pairs(self.components, nodes, named, component, in_bytes(more))
@@ -134,9 +148,9 @@ class _Named(BufferingVertex):
         renamed, member = pairs_of(self.members, nodes, other[old[other] != new[other]])
         insert_pairs(self.members, nodes, label.copy(), node.copy(), in_bytes(diff))
         changed = summed(
-            np.concatenate([member, member, node]),
-            np.concatenate([old[renamed], new[renamed], new[label]]),
-            np.concatenate([np.full(len(member), -1), np.full(len(member), 1), diff]),
+            np.concatenate([member, member, node, past]),
+            np.concatenate([old[renamed], new[renamed], new[label], label_then]),
+            np.concatenate([np.full(len(member), -1), np.full(len(member), 1), diff, -times_then]),
         )
         if len(changed[0]):
             columns = {"node": nodes.of(changed[0]), "component": nodes.of(changed[1])}
@@ -144,11 +158,27 @@ class _Named(BufferingVertex):
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Repartition the nodes; each worker gets a copy of the labels."""
-        parts = [{name: state[name] for name in ("buffered", "members")} for state in states]
+        parts = [{name: state[name] for name in ("buffered", "members", "sent")} for state in states]
         moved = super().repartition(parts, workers, partition)
         labels = max((state["components"] for state in states), key=len).batches()
         copies = [Arrangement(("label",), labels, within=("component",)) for _ in range(workers)]
         return [{**part, "components": copy} for part, copy in zip(moved, copies, strict=True)]
+
+    def answers(self) -> list[pa.Table]:
+        """Changes whose sums are the components that were sent."""
+        schema = pa.schema([("node", self.kind), ("component", self.kind), (DIFF, pa.int64())])
+        answers = self.sent
+        for part in self.members.batches():
+            nodes = Affected(self.kind)
+            node, label, diff = self._changes(nodes, [part], "node", "label")
+            component = self._component(nodes, unique(len(nodes), label))[label]
+            answers = [*answers, pa.table([nodes.of(node), nodes.of(component), diff], schema=schema)]
+        return answers
+
+    def take_over(self, before: Mapping[str, Sequence[Any]], partition: Partitioner) -> States:
+        """Subtract what the vertex that labels components has sent."""
+        labelled = before.get("label_components", ())
+        return states_with("sent", (part for one in labelled for part in one.answers()), partition)
 
     def _changes(
         self, nodes: Affected, batches: list[pa.Table], *names: str

@@ -17,6 +17,9 @@ An epoch is one run through a loop. Its iterations are numbered from 0:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,7 +53,7 @@ from timely_spark.graphs.contraction import (
     starts_of,
 )
 from timely_spark.graphs.forest import OrderedEnds
-from timely_spark.graphs.pairs import compact
+from timely_spark.graphs.pairs import compact, states_with
 from timely_spark.graphs.spanning import rooted_forest
 from timely_spark.streams import Stream
 from timely_spark.times import Time, Timestamp
@@ -81,10 +84,13 @@ class _Homed(OrderedEnds):
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
         """The edges in order, with both hashes."""
-        (edges,) = super().apply(batch)
-        a, b = (hashes(edges, [end]) for end in self.ends)
-        columns = {TO: np.maximum(a, b), OF: np.minimum(a, b)}
-        return (pa.table({**{name: edges.column(name) for name in edges.schema.names}, **columns}),)
+        return (homed(super().apply(batch)[0], self.ends),)
+
+
+def homed(edges: pa.Table, ends: tuple[str, str]) -> pa.Table:
+    """Edges with the hashes of their homes, and of the other ends."""
+    a, b = (hashes(edges, [end]) for end in ends)
+    return edges.append_column(TO, pa.array(np.maximum(a, b))).append_column(OF, pa.array(np.minimum(a, b)))
 
 
 class _Places(BufferingVertex):
@@ -102,6 +108,8 @@ class _Places(BufferingVertex):
         self.epoch = -1
         #: the changes of `places` in that epoch
         self.changes: list[pa.Table] = []
+        #: edges of another way, which are to enter
+        self.moved: list[pa.Table] = []
         #: edges whose homes have no places yet
         self.waiting: list[pa.Table] = []
         #: the nodes that are new in the epoch, in order; their places, and of how many edges each is an end
@@ -120,6 +128,14 @@ class _Places(BufferingVertex):
         first = Time(time.epoch, time.epoch * _SPAN)
         super().on_recv(edge, time if time.order_key() > first else first, batch)
 
+    def on_notify(self, time: Timestamp) -> None:
+        """One iteration; or the epoch in which edges of another way enter begins."""
+        first = Time(time.epoch, time.epoch * _SPAN)
+        if time.order_key() < first.order_key():
+            self.notify_at(first)
+        else:
+            super().on_notify(time)
+
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """One iteration."""
         iteration = time.order_key()[1] - time.epoch * _SPAN
@@ -130,6 +146,8 @@ class _Places(BufferingVertex):
         settled = np.count_nonzero(self.place != NEW)
         edges, sent = (pa.concat_tables(tables) if tables else None for tables in batches)
         messages = _received(sent)
+        if iteration == 0 and self.moved:
+            edges, self.moved = pa.concat_tables([*self.moved, *batches[0]]), []
         if iteration == 0 and edges is not None:
             self._enter(time, edges)
         elif iteration == 1:
@@ -402,9 +420,19 @@ class _Places(BufferingVertex):
             columns = (received.to, received.of, received.number, received.amount)
             self.send_by(2, time, pa.table([*columns], schema=_MESSAGES))
 
+    def present(self) -> list[pa.Table]:
+        """The edges that are to enter."""
+        return [part.select([*self.ends, DIFF]) for part in self.moved]
+
+    def take_over(self, before: Mapping[str, Sequence[Any]], partition: Partitioner) -> States:
+        """Let the edges of all forests enter."""
+        forests = before.get("spanning_forest", ())
+        edges = (homed(part, self.ends) for forest in forests for part in forest.present())
+        return states_with("moved", edges, partition)
+
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Move nodes and edges by their hashes. Those that are being contracted take places by these."""
-        names = ("buffered", "places", "changes", "waiting")
+        names = ("buffered", "places", "changes", "moved", "waiting")
         parts = []
         for state in states:
             new = {name: state[name] for name in ("nodes", "place", "ends_of")}

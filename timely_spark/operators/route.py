@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Expression, Kind, Partition, caller, describe, integer, operator
+from timely_spark.graph import Expression, Kind, Partition, Way, caller, describe, integer, operator
 from timely_spark.operators.custom import partition_by
 from timely_spark.operators.sql import expression
 from timely_spark.streams import Stream
@@ -132,3 +135,46 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
         detail=str(number),
         parameters={"epochs": number},
     )[0]
+
+
+def by_workers(
+    stream: Stream,
+    few: Callable[[Stream], Stream],
+    many: Callable[[Stream], Stream],
+    *,
+    least: int,
+    word: str,
+) -> Stream:
+    """What `many` makes of a stream with `least` workers or more; with fewer what `few` makes, the same.
+
+    A flow that continues with another number of workers takes the other way only if no epoch is under way,
+    so each must be right with any number of workers. The vertices of a way that hold state then have a method
+    ``take_over(before, partition) -> States``: `before` has, by operator, the vertices of the other way.
+
+    Args:
+        few: adds the steps for few workers.
+        many: adds those for many.
+        word: the names of the steps of `many` begin with it.
+
+    **Columns:** out as of `few` and `many`, which are the same.
+
+    Example:
+        >>> import timely_spark as ts
+        >>> from timely_spark.authors import by_workers
+        >>> flow = ts.Dataflow("ways")
+        >>> x = flow.input("x", "n long")
+        >>> distinct = by_workers(x, lambda x: x.distinct(), lambda x: x.distinct(), least=16, word="many")
+        >>> _ = distinct.capture("out")
+        >>> [[node.name for node in flow.compile(workers).nodes] for workers in (15, 16)]
+        [['distinct', 'out'], ['many.distinct', 'out']]
+    """
+    graph = stream.flow.graph
+    if graph.workers is not None:  # a region's
+        return few(stream) if len(graph.workers) < least else many(stream)
+    choice = object()
+    ways = Way(range(least), choice), Way(range(least, sys.maxsize), choice)
+    with graph.part_of(ways[0], stream.stage.scope):
+        one = few(stream)
+    with graph.part_of(ways[1], stream.stage.scope, word):
+        other = many(stream)
+    return one.then("by_workers", [one.schema], kind=Kind.CONCAT, others=[other], ways=ways)[0]

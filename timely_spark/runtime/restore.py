@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.compiler import Plan
+from timely_spark.coordinator import switching
 from timely_spark.coordinator.lacking import lacking_by_output
-from timely_spark.coordinator.migrate import Migrator
 from timely_spark.coordinator.migration import Migration
 from timely_spark.errors import TimelyError
 from timely_spark.runtime.errors import OutputMismatch
@@ -30,10 +30,10 @@ from timely_spark.worker.wire import Message
 _log = logging.getLogger(__name__)
 
 
-def newest_flow(log: RoundLog) -> dict[str, Any] | None:
-    """The plan summary of the flow that wrote the newest manifest; None if there is no manifest."""
+def newest_flow(log: RoundLog) -> tuple[dict[str, Any], Mapping[str, Any]] | None:
+    """The plan summary of the flow that wrote the newest manifest, and its coordinator; None of none."""
     chosen = log.chosen()
-    return None if chosen is None else dict(log.flow(chosen[0])["described"])
+    return None if chosen is None else (dict(log.flow(chosen[0])["described"]), chosen[0].coordinator)
 
 
 def check(log: RoundLog, plan: Plan, *, empty: bool = False) -> tuple[Manifest | None, dict[str, str]]:
@@ -113,7 +113,7 @@ def _migrated(
     handles = {each.name for each in plan.inputs if each.stage.handle}.difference(
         manifest.coordinator["inputs"]
     )
-    return Migrator(
+    return switching.migration(
         before,
         plan,
         manifest.coordinator,
@@ -124,7 +124,7 @@ def _migrated(
         planned=_planned(log, manifest),
         unread={name: unread(log, name, manifest.entries.get(name, -1)) for name in handles},
         due=manifest.due,
-    ).migration()
+    )
 
 
 def _planned(log: RoundLog, manifest: Manifest) -> list[str]:
@@ -141,6 +141,9 @@ def _warn_of_changes(name: str, migration: Migration) -> None:
     old, new = migration.worker_counts
     if old != new:
         _log.warning("%s: continues with %d workers instead of %d", name, new, old)
+    if (old_way := migration.coordinator.plan.old_way) is not None:
+        steps = [node.name for node in migration.coordinator.plan.nodes if node.name not in old_way.by_name]
+        _log.warning("%s: continues, by the number of workers, with steps %s", name, ", ".join(steps))
     if migration.hot_keys:
         _log.warning("%s: continues with other hot keys", name)
     for loop, (before, after) in migration.bounded.items():

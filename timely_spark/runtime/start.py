@@ -312,16 +312,19 @@ def _stop_named(session: SparkSession, name: str) -> None:
 
 
 def default_workers(session: SparkSession | None, checkpoint: str | os.PathLike[str] | None = None) -> int:
-    """The number of workers in the checkpoint; else the number of tasks the session runs at once, at most 8.
-
-    More workers mean more exchanges, and so more rounds.
-    """
+    """The number of workers in the checkpoint; else of the tasks that the session runs at once, at most 8."""
     require_spark()
+    written = written_to(checkpoint)
+    return partitions_for(active_session(session), 8) if written is None else int(written[0]["workers"])
+
+
+def written_to(checkpoint: str | os.PathLike[str] | None) -> tuple[dict[str, Any], Mapping[str, Any]] | None:
+    """The plan summary of a checkpoint's newest flow, and its coordinator; None of a new checkpoint."""
     with contextlib.suppress(StorageFailed):  # as `start` says
         log = None if checkpoint is None else RoundLog(checkpoint)
-        if log is not None and log.files.exists("flow.json") and (flow := newest_flow(log)) is not None:
-            return int(flow["workers"])
-    return partitions_for(active_session(session), 8)
+        if log is not None and log.files.exists("flow.json"):
+            return newest_flow(log)
+    return None
 
 
 def _run(
