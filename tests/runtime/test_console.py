@@ -427,6 +427,7 @@ def test_the_history_is_that_of_the_checkpoint(begin: Any, tmp_path: Path) -> No
     entered = [c.index for c in process.world.plan.channels if c.source is None]
     assert sum(history.moved()[channel] for channel in entered) == 8
     assert history.spent()["out"] > 0
+    assert any(batch.memory_bytes for batch in history.batches)
     assert set(history.took()) == {0, 1}
     again = list(history.batches)
     assert history.look(log, manifest).batches == again
@@ -450,7 +451,15 @@ def test_a_page_that_is_open_for_long_has_all_batches(begin: Any, serve: Any, tm
 def test_an_open_console_remembers_latencies_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     """The retained batches may be of the last second; p50, p99 and their line are of the last hour."""
     monkeypatch.setattr("timely_spark.runtime.handle.history.HOUR", 20.0)
-    fields = {"stats": {}, "rounds": 1, "open_epochs": [], "state_bytes": {}, "run": "", "milliseconds": 9}
+    fields = {
+        "stats": {},
+        "rounds": 1,
+        "open_epochs": [],
+        "state_bytes": {},
+        "memory_bytes": {},
+        "run": "",
+        "milliseconds": 9,
+    }
 
     class Log:
         files = SimpleNamespace(numbers=lambda _: [0])
@@ -498,7 +507,7 @@ def test_a_flow_that_answers_is_well(tmp_path: Path) -> None:
     history = History(clocked=True)
     batch = PastBatch(
         number=0, arrived=0.5, began=1.0, ended=2.5, rounds=1, records=3, released=[("out", 0)],
-        open_epochs=[], iterations=[], state_bytes={}, moved={}, spent={}, took={}, run="",
+        open_epochs=[], iterations=[], state_bytes={}, memory_bytes={}, moved={}, spent={}, took={}, run="",
     )  # fmt: skip
     history.batches = [batch]
 

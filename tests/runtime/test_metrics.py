@@ -61,6 +61,11 @@ def expected(query: ts.Query) -> dict[tuple[str, ...], float]:
         for step, size in progress.state_bytes.items()
     }
     assert state
+    memory = {
+        ("timely_memory_bytes", *sorted(["measured", step])): size
+        for step, size in progress.memory_bytes.items()
+    }
+    assert memory
     return {
         ("timely_micro_batch", "measured"): progress.epoch,
         ("timely_rounds", "measured"): query.rounds,
@@ -71,6 +76,7 @@ def expected(query: ts.Query) -> dict[tuple[str, ...], float]:
         ("timely_expectation_records", "measured", "small"): 4,
         ("timely_expectation_failed_records", "measured", "small"): 1,
         **state,
+        **memory,
     }
 
 

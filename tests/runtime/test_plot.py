@@ -17,7 +17,7 @@ def batch(number: int, iterations: list[Iterations], released: list[int], **size
     return PastBatch(
         number=number, arrived=None, began=10.0 * number, ended=10.0 * number + 5, rounds=number, records=1,
         released=[("out", epoch) for epoch in released], open_epochs=[], iterations=iterations,
-        state_bytes=sizes, moved={}, spent={}, took={}, run="",
+        state_bytes=sizes, memory_bytes={}, moved={}, spent={}, took={}, run="",
     )  # fmt: skip
 
 

@@ -54,4 +54,6 @@ def test_a_state_has_the_counts_of_the_rounds_since_the_one_before(blobs: Blobs)
     assert first.moved == {"0": 2, "1": 2}, "equal records are combined before"
     assert first.spent
     assert first.measured
+    assert first.memory == again.memory
+    assert first.memory["distinct"] >= 2 * 16, "two numbers with their hashes"
     assert again == dataclasses.replace(first, moved={}, spent={}, measured=[])

@@ -67,6 +67,7 @@ _METRICS = (
     _Metric("rows_in_flight", None, "Messages for the next round.", lambda _, p: {"": p.rows_in_flight}),
     _Metric("frontier", "output", "The least epoch that may still appear.", lambda w, _: w.least_epochs()),
     _Metric("state_bytes", "step", "Bytes of state of all workers.", lambda _, p: p.state_bytes),
+    _Metric("memory_bytes", "step", "Bytes in memory of all workers.", lambda _, p: p.memory_bytes),
     _Metric("late_rows", "input", "Late rows since the flow began.", lambda _, p: p.late, counter=True),
     _Metric("cut_off", "loop", "Records that limits dropped.", lambda _, p: p.cut_off, counter=True),
     _Metric(

@@ -83,7 +83,7 @@ def restore(log: RoundLog, context: RunContext, newest: int, *, empty: bool = Fa
             plan=context.plan.fingerprint,
             run=context.run,
             garbage=sorted(garbage),
-            stats=manifest.stats | {"state_bytes": dict(states.sizes)},
+            stats=manifest.stats | {"state_bytes": dict(states.sizes), "memory_bytes": {}},
             **progress_fields(migration.coordinator, migration.result),
         ),
         pa.concat_tables([migration.result.rows, states.rows()]),

@@ -24,6 +24,7 @@ from timely_spark.errors import StateError
 from timely_spark.graph import Vertex
 from timely_spark.state.arrow import FEW, data_bytes, from_bytes, to_bytes
 from timely_spark.state.codec import BlobRef, BlobStore, Chunk, Codec, pack_json, unpack_json
+from timely_spark.state.memory import memory_of
 from timely_spark.times import Timestamp
 from timely_spark.worker import wire
 from timely_spark.worker.context import CallContext, ErrorsOf, ReplayContext
@@ -41,6 +42,7 @@ from timely_spark.worker.vertex_snapshot import (
     decode_chunk,
     encode_chunk,
     instance,
+    own_values,
 )
 from timely_spark.worker.wire import Header, Item, Message, Report, SinkRows
 
@@ -49,6 +51,9 @@ FORMAT = 9
 
 NESTED = 64
 """The most calls of vertices inside each other: each takes some ten frames of Python's stack."""
+
+COUNTED = 20_000_000
+"""After so many nanoseconds of calls a step's memory is counted again, in less than a hundredth of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,8 @@ class Worker:
         #: since the last state was written, records by channel, and nanoseconds by vertex
         self.moved: dict[int, int] = defaultdict(int)
         self.spent: dict[int, int] = defaultdict(int)
+        #: by vertex the bytes in memory, and the nanoseconds of its calls since these were counted
+        self._memory: dict[int, tuple[int, int]] = {}
         #: since then, by vertex, the number of calls, and of records that it was given and has sent
         self.work: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         #: asked before each delivery whether the round ends there; the next round does the rest
@@ -405,6 +412,26 @@ class Worker:
     def sizes(self) -> dict[str, int]:
         """Bytes of each step's state in the last `checkpoint`, blobs included."""
         return {name: one.full_size + one.log_size for name, one in self.snapshots.items()}
+
+    def memory(self) -> dict[str, int]:
+        """Bytes in memory by step: its state, if it was called in this process, and what waits for it.
+
+        A step is counted again when it has worked for many times as long as counting takes.
+        """
+        total = Counter[str]()
+        nodes = self.plan.nodes
+        for index, took in self.spent.items():
+            if not nodes[index].stage.is_stateless:
+                size, spent = self._memory.get(index, (0, COUNTED))
+                spent += took
+                if spent >= COUNTED:
+                    size, spent = memory_of(own_values(self.vertices[index], nodes[index].template)), 0
+                self._memory[index] = size, spent
+        for index, (size, _) in self._memory.items():
+            total[nodes[index].name] += size
+        for (index, *_), tables in self.queue.items():
+            total[nodes[index].name] += sum(table.nbytes for table in tables)
+        return dict(+total)
 
     def checkpoint(self, prefix: str = "", *, inline: bool = False) -> bytes:
         """The worker's state between two rounds (Naiad section 3.4).

@@ -184,6 +184,16 @@ def _is_setting(value: Any) -> bool:
     return isinstance(value, _ATOMS) or callable(value) or (dataclass_ is not None and dataclass_.frozen)
 
 
+def own_values(vertex: Vertex, template: Vertex) -> list[Any]:
+    """The values of a vertex that are neither its template's own objects nor its context."""
+    initial = vars(template)
+    return [
+        value
+        for name, value in vars(vertex).items()
+        if name != "_context" and (name not in initial or value is not initial[name])
+    ]
+
+
 def instance(template: Vertex) -> Vertex:
     """A new vertex: a copy of the template that shares its settings, but no state."""
     vertex = copy.copy(template)

@@ -36,6 +36,7 @@ class PastBatch:
     open_epochs: Sequence[int]
     iterations: Sequence[Iterations]
     state_bytes: Mapping[str, int]
+    memory_bytes: Mapping[str, int]
     #: records by channel, seconds by step, and milliseconds by worker
     moved: Mapping[int, int]
     spent: Mapping[str, float]
@@ -58,6 +59,7 @@ class PastBatch:
             open_epochs=manifest.open_epochs,
             iterations=tuple(Convergence.decode(stats.get("convergence", ()))),
             state_bytes=manifest.state_bytes,
+            memory_bytes=manifest.memory_bytes,
             moved={int(channel): records for channel, records in stats.get("moved", {}).items()},
             spent={step: microseconds / 1e6 for step, microseconds in stats.get("spent", {}).items()},
             took={int(worker): ms for worker, ms in stats.get("took", {}).items()},

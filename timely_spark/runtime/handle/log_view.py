@@ -64,6 +64,8 @@ class Progress:
     cut_off: Mapping[str, int]
     #: Bytes of state by step, summed over the workers.
     state_bytes: Mapping[str, int]
+    #: Bytes in the memory of the workers by step: the most of the batch.
+    memory_bytes: Mapping[str, int]
     #: The slowest worker in the batch, and its milliseconds.
     slowest: tuple[int, float] | None
     #: The milliseconds of the batch, by Spark's progress if each is a micro-batch: None if Spark has none.
@@ -256,6 +258,7 @@ class LogView:
             late=manifest.late,
             cut_off=manifest.cut_off,
             state_bytes=manifest.state_bytes,
+            memory_bytes=manifest.memory_bytes,
             slowest=None if slowest is None else (int(slowest[0]), float(slowest[1])),
             duration_ms=self.duration(batch, durations),
         )

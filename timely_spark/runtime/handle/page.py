@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -313,6 +313,7 @@ class Page:
             or "an input",
             **({"plan": plan} if plan else {}),
             "state": bytes_text(sum(manifest.state_bytes.get(name, 0) for name in step.steps)),
+            "memory": bytes_text(sum(manifest.memory_bytes.get(name, 0) for name in step.steps)),
             "time": f"{seconds_text(took)} in the last batches" if took else "none in the last batches",
         }
         rows = [[name, value] for name, value in facts.items()]
@@ -459,35 +460,41 @@ class Page:
         )
 
     def _sizes(self) -> str:
-        spent = self.history.spent()
         boxes = self.status.after.sketch.boxes(self.opened)
-        took: Counter[str] = Counter()
-        for name, seconds in spent.items():
-            took[boxes.get(name, name)] += seconds  # type: ignore[assignment]
+        took, memory = (
+            _by_box(self.history.spent(), boxes),
+            _by_box(self.status.after.manifest.memory_bytes, boxes),
+        )
         rows = [
             [
                 name,
                 frontier,
                 "" if size is None else bytes_text(size),
+                bytes_text(memory[name]) if memory[name] else "",
                 seconds_text(took[name]) if took[name] else "",
             ]
             for name, frontier, size in steps(self.status.after.manifest, self.status.after.frontier, boxes)
         ]
-        states: dict[str, list[Point]] = {}
-        for batch in self.history.batches:
-            sums: Counter[str] = Counter()
-            for name, size in batch.state_bytes.items():
-                sums[boxes.get(name, name)] += size
-            for name, size in sums.items():
-                states.setdefault(name, []).append((batch.ended, float(size)))
-        largest = sorted(states, key=lambda name: -max(size for _, size in states[name]))[:_LINES]
-        memory = line_chart(
-            "state", {name: states[name] for name in largest}, x="time", x_text=clock, y=bytes_text
+        batches = self.history.batches
+        charts = self._sizes_chart("state", [(one.ended, _by_box(one.state_bytes, boxes)) for one in batches])
+        charts += self._sizes_chart(
+            "memory", [(one.ended, _by_box(one.memory_bytes, boxes)) for one in batches]
         )
         workers = {f"worker {one}": ms / 1000 for one, ms in sorted(self.history.took().items())}
         skew = f"<h3>Time by worker</h3>{bars(workers, seconds_text)}" if len(workers) > 1 else ""
-        shown = html_table(["step", "frontier", "state", "time lately"], rows)
-        return f'<h2>Steps</h2>{shown}<div class="charts">{memory}<div>{skew}</div></div>'
+        shown = html_table(["step", "frontier", "state", "memory", "time lately"], rows)
+        return f'<h2>Steps</h2>{shown}<div class="charts">{charts}<div>{skew}</div></div>'
+
+    @staticmethod
+    def _sizes_chart(title: str, sizes: Sequence[tuple[float, Mapping[str, float]]]) -> str:
+        """A line over time for each of the largest steps."""
+        lines: dict[str, list[Point]] = {}
+        for at, own in sizes:
+            for name, size in own.items():
+                lines.setdefault(name, []).append((at, size))
+        largest = sorted(lines, key=lambda name: -max(size for _, size in lines[name]))[:_LINES]
+        shown = {name: lines[name] for name in largest}
+        return line_chart(f"{title} by step", shown, x="time", x_text=clock, y=bytes_text)
 
     def _usage(self) -> str:
         """The processes on this machine, and the files that are in memory."""
@@ -512,6 +519,14 @@ class Page:
             line_chart("files of states and messages", files, x="time", x_text=clock, y=bytes_text),
         ]
         return f'<h2>This machine</h2>{shown}<div class="charts">{"".join(charts)}</div>'
+
+
+def _by_box(values: Mapping[str, float], boxes: Mapping[str, str]) -> dict[str, float]:
+    """Sums over the steps of each box."""
+    total: dict[str, float] = defaultdict(float)
+    for name, value in values.items():
+        total[boxes.get(name, name)] += value
+    return total
 
 
 #: The largest state whose records are shown.

@@ -117,6 +117,7 @@ class Status:
             "lacking": manifest.coordinator.get("lacking", {}),
             "unnamed": after.summary.unnamed,
             "state_bytes": manifest.state_bytes,
+            "memory_bytes": manifest.memory_bytes,
             "usage": asdict(self.usage),
             "why": self.why and asdict(self.why),
         }

@@ -499,6 +499,7 @@ def manifest_of(rounds: Rounds, coordinator: Coordinator, result: RoundResult, s
             "moved": dict(states.moved),
             "spent": dict(states.spent),
             "state_bytes": dict(states.sizes),
+            "memory_bytes": dict(states.memory),
             "convergence": result.convergence.encode(),
         },
         **progress_fields(coordinator, result),

@@ -157,6 +157,11 @@ class Manifest:
         return dict(self.stats.get("state_bytes", {}))
 
     @property
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes in memory by step, summed over the workers."""
+        return dict(self.stats.get("memory_bytes", {}))
+
+    @property
     def outputs(self) -> dict[str, Delivered]:
         """By output what it was given, and what was delivered last."""
         return {name: Delivered(*each) for name, each in self.delivered.items()}

@@ -26,6 +26,8 @@ class State(Item):
     blobs: list[str] = field(default_factory=list)
     #: bytes by step
     sizes: Mapping[str, int] = field(default_factory=dict)
+    #: bytes in memory by step
+    memory: Mapping[str, int] = field(default_factory=dict)
     #: bytes of arrangements in `blobs`, which a round searches and does not read whole
     indexed: int = 0
     #: milliseconds that the worker has taken in this batch
@@ -73,6 +75,8 @@ class States:
     #: of all workers in this batch, records by channel, and microseconds by step
     moved: Counter[str] = field(default_factory=Counter)
     spent: Counter[str] = field(default_factory=Counter)
+    #: by worker the most bytes in memory of each step in this batch
+    peaks: dict[int, dict[str, int]] = field(default_factory=dict)
     #: by worker and step microseconds and `Worker.work`, if several tasks host the workers
     efforts: dict[int, dict[str, list[int]]] = field(default_factory=dict)
     #: what each worker did in this batch: see `State.measured`
@@ -88,6 +92,8 @@ class States:
                 self.efforts[worker] = {
                     step: [spent, *state.work[step]] for step, spent in state.spent.items()
                 }
+            peaks = self.peaks.setdefault(worker, {})
+            peaks.update({step: max(size, peaks.get(step, 0)) for step, size in state.memory.items()})
             self.moved.update(state.moved)
             self.spent.update(state.spent)
             self.measured.setdefault(worker, []).extend(state.measured)
@@ -99,6 +105,14 @@ class States:
         total: Counter[str] = Counter()
         for state in self.by_worker.values():
             total.update(state.sizes)
+        return total
+
+    @property
+    def memory(self) -> Counter[str]:
+        """Bytes in memory by step, summed over the workers: of this batch the most, else the last ones."""
+        total: Counter[str] = Counter()
+        for worker, state in self.by_worker.items():
+            total.update(self.peaks.get(worker, state.memory))
         return total
 
     @property
@@ -138,10 +152,20 @@ def write_state(
     moved = {str(channel): records for channel, records in sorted(worker.moved.items())}
     nodes = worker.plan.nodes
     spent = {nodes[index].name: ns // 1000 for index, ns in sorted(worker.spent.items())}
+    memory = worker.memory()
     counts = {nodes[index].name: each for index, each in worker.work.items()} if work else {}
     for each in (worker.moved, worker.spent, worker.work):
         each.clear()
     references = as_text(sorted(worker.references))
     return State(
-        before, references, worker.sizes, worker.arrangement_bytes, ms, moved, spent, counts, measured
+        before,
+        references,
+        worker.sizes,
+        memory,
+        indexed=worker.arrangement_bytes,
+        ms=ms,
+        moved=moved,
+        spent=spent,
+        work=counts,
+        measured=measured,
     )
