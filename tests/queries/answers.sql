@@ -1005,3 +1005,14 @@ NULL NULL NULL NULL NULL
 SELECT first(b, true), last(b, true), mode(b, true), approx_percentile(b, 0.5, 10) FROM t
 ----
 1 3 1 2
+
+-- aggregates in subqueries of HAVING, where FROM begins with joins in parentheses
+
+SELECT x.a FROM (t x JOIN u y ON x.a = y.a) JOIN (VALUES (1)) v(n) ON true GROUP BY x.a HAVING (SELECT max(b) FROM u) > 2
+----
+1
+2
+
+SELECT x.a FROM (t x JOIN u y ON x.a = y.a) JOIN (VALUES (1)) v(n) ON true GROUP BY x.a HAVING EXISTS (SELECT 1 FROM u WHERE u.b > max(x.b))
+----
+1

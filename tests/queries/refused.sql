@@ -90,3 +90,38 @@ SELECT percentile_cont(DISTINCT 0.5) WITHIN GROUP (ORDER BY b) FROM t
 SELECT a FROM t WHERE c LIKE 'x' ESCAPE 'ab'
 SELECT t.a FROM t NATURAL JOIN u USING (a)
 SELECT count(t.*) FROM t
+SELECT a FROM t JOIN u ON t.a = u.a
+SELECT u.a, count(*) FROM t JOIN u ON t.a = u.a GROUP BY t.a
+SELECT t.a + 1, count(*) FROM t JOIN u ON t.a = u.a GROUP BY t.a + 1 HAVING 1 + u.a > 0
+SELECT count(*) FROM t NATURAL JOIN u GROUP BY t.a ORDER BY u.a
+SELECT a FROM t JOIN u USING (a) GROUP BY u.a
+SELECT collect_list(a, b) FROM t
+SELECT array_contains(l, 'x') FROM t
+SELECT array_union(l, array('x')) FROM t
+SELECT array_append(l, c) FROM t
+SELECT element_at(m, 1) FROM t
+SELECT map_concat(m, map(1, 2)) FROM t
+SELECT l = array('1') FROM t
+SELECT element_at(l, '1') FROM t
+SELECT array_repeat(a, 1L) FROM t
+SELECT sort_array(l, 'x') FROM t
+SELECT json_array_length(a) FROM t
+SELECT from_json(a, 'x INT') FROM t
+SELECT get_json_object(c, 1) FROM t
+SELECT parse_url(a, 'HOST') FROM t
+SELECT md5(a) FROM t
+SELECT crc32(a) FROM t
+SELECT bit_count(d) FROM t
+SELECT ~ d FROM t
+SELECT + c LIKE 'a' FROM t WHERE + l
+SELECT round(timestamp_seconds(a)) FROM t
+SELECT unix_seconds(DATE '2024-01-01') FROM t
+SELECT unix_timestamp(c, 1) FROM t
+SELECT timestamp_seconds(c) FROM t
+SELECT timestamp_millis(d) FROM t
+SELECT time_bucket(INTERVAL '1' HOUR, timestamp_seconds(a), '2024-01-01') FROM t
+SELECT dateadd('DAY', 1, timestamp_seconds(a)) FROM t
+SELECT dateadd(DAY, 1, timestamp_seconds(a), 1) FROM t
+SELECT aggregate(l, 0, (s, x) -> s + 1L) FROM t
+SELECT concat_ws(',', m) FROM t
+SELECT json_tuple(c, a) FROM t

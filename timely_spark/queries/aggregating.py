@@ -43,7 +43,7 @@ def with_own_aggregates(node: Any) -> tuple[Any, dict[str, Any]]:
         return node, names
     tree = node.copy()
     sources = [tree.args.get("from_"), *(tree.args.get("joins") or ())]
-    own = {one.this.alias_or_name.lower() for one in sources if one is not None}
+    own = {name for one in sources if one is not None for name in _sources_of(one.this)}
     for query in list(tree.args["having"].find_all(exp.Query)):
         inner = {one.alias_or_name.lower() for one in query.find_all(exp.Table, exp.Subquery)}
         for call in [one for one in query.find_all(exp.Func, exp.Filter) if calls.is_aggregate(one)]:
@@ -53,6 +53,16 @@ def with_own_aggregates(node: Any) -> tuple[Any, dict[str, Any]]:
                 names[name] = call.copy()
                 call.replace(exp.column(name, OWN, quoted=True))
     return tree, names
+
+
+def _sources_of(node: Any) -> set[str]:
+    """The names of a source, and of those that are joined with it; of joins in parentheses those in these."""
+    names: set[str] = set()
+    if node.alias_or_name:
+        names = {node.alias_or_name.lower()}
+    elif isinstance(node.this, exp.Table | exp.Subquery):
+        names = _sources_of(node.this)
+    return names.union(*(_sources_of(one.this) for one in node.args.get("joins") or ()))
 
 
 class Aggregating(Joins):
@@ -115,7 +125,11 @@ class Aggregating(Joins):
             one.name: key for one, key in zip(by, keys, strict=True) if type(one).__name__ == "Column"
         }
         final = [(one, self.final_name(one.column)) for one in self.names.entries]
-        entries = [replace(one, column=columns_of.get(column, column)) for one, column in final]
+        entries = [
+            replace(one, column=columns_of.get(column, column))
+            for one, column in final
+            if (one.table, one.name) in self.grouped_by
+        ]
         self.names = VisibleColumns(
             [*(one for one in entries if one.column in keys), *own],
             [(depth, replace(one, column=self.final_name(one.column))) for depth, one in self.names.outer],
@@ -217,11 +231,27 @@ class Aggregating(Joins):
             node = alias
         if any(calls.aggregates_in(node)):
             raise self.binder.refuse(node, "GROUP BY of an aggregate", "group by a column of the input.")
+        self.grouped_by |= self.written(node)
         if calls.has_query(node):
             tree = self.final(self.rewritten(node))
             self.keys_of_queries[node] = self.add(tree, "key")
             return column_node(self.keys_of_queries[node])
         return self.known_key(self.final(self.plain(node, self.names)))
+
+    def written(self, node: Any) -> set[tuple[str, str]]:
+        """The tables and names of the columns in an expression over the rows that are grouped."""
+        names = self.names if self._before is None else self._before
+        written: set[tuple[str, str]] = set()
+        for one in node.find_all(exp.Column):
+            if one.meta.get("resolved"):
+                column = self.final_name(one.name)
+                written |= {(e.table, e.name) for e in names.entries if self.final_name(e.column) == column}
+            elif self.is_named(one, names):
+                entry, _ = names.find([part.name for part in one.parts]) or (None, 0)
+                written |= {(entry.table, entry.name)} if entry is not None else set()
+            elif (alias := self.aliased(one)) is not None and alias is not node:
+                written |= self.written(alias)
+        return written
 
     def known_key(self, tree: Any) -> Any:
         """The key of GROUP BY that a tree is, up to the order of operands and parentheses; else the tree."""

@@ -119,7 +119,8 @@ class Block(Aggregating):
             tree = self.plain(node, self._before)
         except SqlError:
             return None
-        return self.computed.get(self.known_key(tree))
+        # of the equal columns of two joined tables GROUP BY has those that it names
+        return self.computed.get(self.known_key(tree)) if self.written(node) <= self.grouped_by else None
 
     # -- what is selected ------------------------------------------------------------------------------------
 

@@ -24,10 +24,12 @@ AGGREGATES = {
     "Quantile": "percentile", "ApproxQuantile": "approx_percentile", "PercentileCont": "percentile",
     "PercentileDisc": "percentile_disc", "Median": "median", "GroupConcat": "string_agg",
 }  # fmt: skip
-NAMED = {"every": "bool_and", "some": "bool_or", "mean": "avg", "std": "stddev"} | {
-    name: name
-    for name in ("percentile", "max_by", "min_by", "corr", "covar_pop", "covar_samp", "try_sum", "try_avg")
-}
+NAMED = {
+    "every": "bool_and", "some": "bool_or", "mean": "avg", "std": "stddev", "percentile": "percentile",
+    "max_by": "max_by", "min_by": "min_by", "corr": "corr", "covar_pop": "covar_pop",
+    "covar_samp": "covar_samp", "try_sum": "try_sum", "try_avg": "try_avg",
+    "collect_list": "collect_list", "array_agg": "collect_list",
+}  # fmt: skip
 #: where sqlglot puts the arguments of aggregates
 _SLOTS = ("this", "expression", "quantile", "separator")
 #: those with a share

@@ -49,6 +49,8 @@ class BlockNames(ABC):
         #: with grouping sets, the column that tells them apart, and the keys that its bits stand for
         self.grouped: tuple[str, list[Any]] | None = None
         self._before: VisibleColumns | None = None
+        #: the tables and names of the columns that GROUP BY names
+        self.grouped_by: set[tuple[str, str]] = set()
         #: the selected expressions, each with its alias
         self.items: list[tuple[str | None, Any]] = []
         self._aliases: dict[str, Any] = {}

@@ -105,7 +105,8 @@ def _among(entries: Sequence[NamedColumn], parts: Sequence[str]) -> tuple[NamedC
 
 
 def _only(matches: Sequence[NamedColumn]) -> NamedColumn:
-    if len({one.column for one in matches}) > 1:
+    # of equal columns of two tables one is left of a join, and still both have the name
+    if len({(one.table, one.column) for one in matches}) > 1:
         raise Ambiguous(matches)
     return matches[0]
 

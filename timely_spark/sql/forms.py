@@ -437,7 +437,7 @@ def _unix_timestamp(binder: ExpressionBinder, node: Any) -> Term:
     if not node.expressions:
         return _changing(binder, node)
     operand, *pattern = binder.many(node.expressions)
-    if operand.type == pa.string():
+    if operand.type == pa.string() or any(one.type != pa.string() for one in pattern):
         shown = pattern or [binder.constant(pa.scalar("yyyy-MM-dd HH:mm:ss"))]
         return binder.called(node, "$unix_timestamp", [operand, *shown])
     return binder.called(node, "$unix_seconds", [operand])  # which rounds towards 1970
@@ -452,6 +452,8 @@ def _from_json(binder: ExpressionBinder, node: Any) -> Term:
         problem = f"from_json with the schema {binder.sql(node.expressions[1])}"
         raise binder.refuse(node, problem, "write a literal such as 'a INT, b ARRAY<STRING>'.")
     encoded = pa.scalar(pa.schema([("value", kind)]).serialize().to_pybytes())
+    if text.type not in {pa.string(), pa.null()}:
+        raise binder.refuse(node, f"from_json of {name_of(text.type)}", "it takes a text.")
     arguments = (binder.cast(text, pa.string(), node), binder.constant(encoded))
     return terms.FunctionCall(kind, "$from_json", arguments, binder.zone, binder.sql(node))
 
@@ -469,6 +471,8 @@ _ROUNDINGS = {"round": "round", "bround": "bround", "ceil": "ceil", "ceiling": "
 def _round(binder: ExpressionBinder, node: Any) -> Term:
     name, (operand, *rest) = _ROUNDINGS[node.name.lower()], binder.many(node.expressions)
     if not is_number(operand.type):
+        if operand.type not in {pa.string(), pa.null()}:
+            raise binder.refuse(node, f"{name} of {name_of(operand.type)}", "it takes number.")
         operand = binder.cast(operand, pa.float64(), node)
     digits = None
     if rest:
@@ -541,8 +545,10 @@ def _concat_ws(binder: ExpressionBinder, node: Any) -> Term:
     for one in parts:
         if types.is_array(one.type):
             lists.append(terms.Coalesce(texts, (binder.cast(one, texts, node), empty)))
-        else:
+        elif not pa.types.is_nested(one.type):
             lists.append(terms.Listed(texts, (binder.cast(one, pa.string(), node),)))
+        else:
+            raise binder.refuse(node, f"concat_ws of {name_of(one.type)}", "it takes texts and arrays.")
     return binder.called(node, "array_join", [binder.called(node, "$array_concat", lists), separator])
 
 

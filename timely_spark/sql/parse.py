@@ -272,8 +272,15 @@ def dialect() -> Any:
             return exp.StrPosition(this=parser._parse_bitwise(), substr=arguments[0])  # noqa: SLF001
         return exp.Anonymous(this="position", expressions=arguments)
 
+    def plus(parser: Any) -> Any:
+        """`+x`, of which sqlglot drops the sign; of a number it says nothing."""
+        operand = parser._parse_unary()  # noqa: SLF001 - there is no other name
+        number = isinstance(operand, exp.Literal) and not operand.is_string
+        return operand if number else exp.Anonymous(this="positive", expressions=[operand])
+
     names = {
         "_parse_bracket": bracket,
+        "UNARY_PARSERS": SparkParser.UNARY_PARSERS | {TokenType.PLUS: plus},
         "_parse_interval_span": interval,
         "_parse_position": position,
         "_parse_pivot_aggregation": aggregate,
@@ -303,8 +310,10 @@ def dialect() -> Any:
     )
 
 
-#: sqlglot drops third arguments of some aggregates, and refuses DISTINCT pairs
-_OWN_ARGUMENTS = {"PERCENTILE", "MAX_BY", "MIN_BY", "CORR", "COVAR_POP", "COVAR_SAMP"}
+#: sqlglot drops further arguments of some aggregates, and refuses DISTINCT pairs
+_OWN_ARGUMENTS = {
+    *("PERCENTILE", "MAX_BY", "MIN_BY", "CORR", "COVAR_POP", "COVAR_SAMP", "COLLECT_LIST", "ARRAY_AGG"),
+}
 
 
 def _chosen(table: dict[str, Any], names: set[str]) -> dict[str, Any]:

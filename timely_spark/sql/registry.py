@@ -92,14 +92,16 @@ def spark_function(
 
     Args:
         names: the function's name, and its other names.
-        signatures: such as ``"string, int? -> string"``: `?` may be missing, `...` any number of it; or
-            a function of the types of the arguments.
+        signatures: such as ``"string, int? -> string"``: `?` may be missing, `...` any number of it, `=`
+            is not cast from other types. Arguments of a capital letter have one type; a text and another
+            type have none but of `A`. Or a function of the types of the arguments.
         result: computes the type of the result from the types of the arguments; None if they do not fit.
     """
 
     def enter(kernel: Kernel) -> Kernel:
         rules = [Signature.parse(one, result).typed if isinstance(one, str) else one for one in signatures]
         takes = " or ".join(one.rpartition("->")[0].strip() for one in signatures if isinstance(one, str))
+        takes = takes.replace("=", "")
         fails = "failures" in inspect.signature(kernel).parameters and not tries
         for name in names.split():
             assert name not in FUNCTIONS, name
@@ -166,6 +168,8 @@ class Signature:
         for parameter, kind in zip(parameters, argument_types, strict=True):
             for name, variable_type in _variables(parameter, kind):
                 variables.setdefault(name, []).append(variable_type)
+        if any(name != "A" and types.mixes_texts(kinds) for name, kinds in variables.items()):
+            return None
         bound = {name: common_of(kinds) for name, kinds in variables.items()}
         if None in bound.values() or types.has_map(bound.get("C", pa.null())):
             return None
@@ -221,6 +225,11 @@ def _variables(parameter: str, kind: pa.DataType) -> Iterator[tuple[str, pa.Data
 
 def _target(parameter: str, kind: pa.DataType, bound: Mapping[str, Any], zone: str) -> pa.DataType | None:
     """The type to which an argument of a type is cast."""
+    if parameter[0] == "=":
+        to = _target(parameter[1:], kind, bound, zone)
+        order = types.INTEGERS
+        wider = kind in order and to in order and order.index(kind) <= order.index(to)
+        return to if wider or kind in {to, pa.null()} else None
     if parameter == "int32":  # of wider numbers Spark narrows none
         return pa.int32() if kind in {*types.INTEGERS[:3], pa.string(), pa.null()} else None
     if parameter in _KINDS:

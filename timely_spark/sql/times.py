@@ -61,7 +61,7 @@ _UNITS = (*MONTHS_OF, *DAYS_OF, *MICROS_OF)
 
 def _unit(binder: ExpressionBinder, node: Any) -> str:
     unit = str(node.expressions[0].name).upper()
-    if unit not in _UNITS:
+    if unit not in _UNITS or node.expressions[0].is_string:
         raise binder.refuse(node, f"{unit} is not a unit of time", f"the units are {', '.join(_UNITS)}.")
     return unit
 
@@ -86,7 +86,7 @@ def _to_char(binder: ExpressionBinder, node: Any) -> Term:
     return binder.called(node, _OF_BYTES[name], [value])
 
 
-@special("timestampadd dateadd date_add")
+@special("timestampadd dateadd date_add", 2, 3)
 def _timestampadd(binder: ExpressionBinder, node: Any) -> Term:
     if len(node.expressions) < 3:
         return binder.call(node, "date_add", *node.expressions)
@@ -95,7 +95,7 @@ def _timestampadd(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "$timestampadd", unit, number, time)
 
 
-@special("timestampdiff datediff date_diff")
+@special("timestampdiff datediff date_diff", 2, 3)
 def _timestampdiff(binder: ExpressionBinder, node: Any) -> Term:
     if len(node.expressions) < 3:
         return binder.call(node, "datediff", *node.expressions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
 
 import pyarrow as pa
@@ -271,6 +271,28 @@ def common_of(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
     # texts last: a text takes the type that the others have in common
     listed = sorted(kinds, key=lambda kind: kind == pa.string())
     return reduce(both, listed, pa.null())
+
+
+def mixes_texts(kinds: Sequence[pa.DataType]) -> bool:
+    """Whether texts and other types are together, also as parts of arrays, maps and structs.
+
+    >>> mixes_texts([pa.list_(pa.string()), pa.list_(pa.int32())]), mixes_texts([pa.string(), pa.null()])
+    (True, False)
+    """
+    some = {kind for kind in kinds if kind != pa.null()}
+    if pa.string() in some:
+        return len(some) > 1
+    parts = zip(*([one.type for one in _fields(kind)] for kind in some), strict=False)
+    return len(some) > 1 and any(map(mixes_texts, parts))
+
+
+def _fields(kind: pa.DataType) -> list[pa.Field]:
+    """The fields that a nested type has."""
+    if of.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    if is_array(kind):
+        return [kind.value_field]
+    return [*kind] if of.is_struct(kind) else []
 
 
 def casts_itself(kind: pa.DataType, to: pa.DataType) -> bool:

@@ -227,6 +227,6 @@ _of_sign("negative", operator.neg)
 _of_sign("abs", abs)
 
 
-@spark_function("positive", "number -> N", result=lambda kind: kind)
+@spark_function("positive", "number -> N", "interval -> N", result=lambda kind: kind)
 def _positive(a: Value) -> Any:
     return a

@@ -101,7 +101,7 @@ def _luhn_check(text: pa.Array) -> Any:
 
 
 @spark_function(
-    "mask", "string, string?, string?, string?, string? -> string", constant=[1, 2, 3, 4], nulls=True
+    "mask", "=string, =string?, =string?, =string?, =string? -> string", constant=[1, 2, 3, 4], nulls=True
 )
 def _mask(
     text: pa.Array,
@@ -131,7 +131,7 @@ def _quote(text: pa.Array) -> Any:
 _SOUNDS = "01230127022455012623017202"
 
 
-@spark_function("soundex", "string -> string")
+@spark_function("soundex", "=string -> string")
 def _soundex(text: pa.Array) -> Any:
     def sound(one: str) -> str:
         letters = one.upper() if one.isascii() else "".join(x.upper() if x.isascii() else x for x in one)
@@ -217,4 +217,4 @@ def _parse_url(url: pa.Array, part: pa.Scalar, key: pa.Scalar | None = None, *, 
 
 
 for _name, _tries in (("parse_url", False), ("try_parse_url", True)):
-    spark_function(_name, "string, string, string? -> string", constant=[1, 2], tries=_tries)(_parse_url)
+    spark_function(_name, "=string, =string, =string? -> string", constant=[1, 2], tries=_tries)(_parse_url)

@@ -62,7 +62,7 @@ def _element_at(a: Value, key: Value, *, length: int, failures: Failures) -> Any
 
 
 for _name, _tries in (("element_at", False), ("try_element_at", True)):
-    spark_function(_name, "array<T>, int -> T", "map<K, V>, K -> V", tries=_tries)(_element_at)
+    spark_function(_name, "array<T>, =int -> T", "map<K, V>, K -> V", tries=_tries)(_element_at)
 
 
 def _of_key(maps: pa.Array, keys: pa.Array) -> pa.Array:
@@ -172,7 +172,7 @@ def _arrays_overlap(a: Value, b: Value, *, length: int) -> Any:
     return pa.array(overlap, mask=null & ~overlap & (x.sizes > 0) & (y.sizes > 0))
 
 
-@spark_function("$array_concat", "array<T>... -> array<T>")
+@spark_function("$array_concat", "array<A>... -> array<A>")
 def _array_concat(*arrays: Value, length: int, result: pa.DataType) -> Any:
     each = [Elements(as_array(one, length)) for one in arrays]
     values = pa.concat_arrays([one.values for one in each])
@@ -194,7 +194,7 @@ for _name, _first in (("array_append", False), ("array_prepend", True)):
     spark_function(_name, "array<T>, T -> array<T>", nulls=True)(partial(_longer, first=_first))
 
 
-@spark_function("array_repeat", "T, int -> array<T>", nulls=True)
+@spark_function("array_repeat", "T, =int -> array<T>", nulls=True)
 def _array_repeat(value: Value, times: Value, *, length: int, result: pa.DataType) -> Any:
     count = as_array(times, length)
     n = np.maximum(np.asarray(pc.fill_null(count, 0)), 0)
@@ -203,7 +203,7 @@ def _array_repeat(value: Value, times: Value, *, length: int, result: pa.DataTyp
     return pc.if_else(count.is_valid(), repeated, pa.scalar(None, result)) if count.null_count else repeated
 
 
-@spark_function("array_join", "array<string>, string, string? -> string")
+@spark_function("array_join", "array<string>, =string, =string? -> string")
 def _array_join(a: Value, separator: Value, null: Value | None = None, *, length: int) -> Any:
     lists = as_array(a, length)
     x = Elements(lists)
@@ -238,7 +238,7 @@ def _sorted(a: pa.Array, codes: Any) -> pa.Array:
     return lists_of(x.values.take(pa.array(order)), x.sizes, a.type)
 
 
-@spark_function("sort_array", "array<C>, boolean? -> array<C>", constant=[1])
+@spark_function("sort_array", "array<C>, =boolean? -> array<C>", constant=[1])
 def _sort_array(a: Value, ascending: pa.Scalar | None = None, *, length: int) -> Any:
     lists = as_array(a, length)
     codes = dense_ranks(Elements(lists).values)
@@ -357,7 +357,7 @@ def _zipped(*arrays: Value, length: int, result: pa.DataType) -> Any:
     return lists_of(pa.StructArray.from_arrays(sides, fields=list(result.value_type)), sizes, result)
 
 
-@spark_function("array_insert", "array<T>, int, T -> array<T>", nulls=True)
+@spark_function("array_insert", "array<T>, =int, T -> array<T>", nulls=True)
 def _array_insert(
     a: Value, place: Value, value: Value, *, length: int, result: pa.DataType, failures: Failures
 ) -> Any:
@@ -451,7 +451,7 @@ def _map_concat(*maps: Value, length: int, result: pa.DataType, failures: Failur
     return _made_map(keys, items, x.sizes, result, failures)
 
 
-@spark_function("str_to_map", "string, string?, string? -> map<string, string>", constant=[1, 2])
+@spark_function("str_to_map", "=string, =string?, =string? -> map<string, string>", constant=[1, 2])
 def _str_to_map(
     a: Value,
     pairs: pa.Scalar | None = None,

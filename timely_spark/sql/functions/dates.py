@@ -198,7 +198,8 @@ def _bucket(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
     """A width, a time, and perhaps the begin of one bucket, all of the time's type."""
     if not 2 <= len(kinds) <= 3 or kinds[0] != types.INTERVAL or not pa.types.is_timestamp(kinds[1]):
         return None
-    return [types.INTERVAL, *[kinds[1]] * (len(kinds) - 1)], kinds[1]
+    typed = [types.INTERVAL, *[kinds[1]] * (len(kinds) - 1)], kinds[1]
+    return typed if kinds[-1] in {kinds[1], pa.null()} else None
 
 
 @spark_function("time_bucket", _bucket, constant=[0])
@@ -258,7 +259,7 @@ def _since_midnight(a: Value) -> Any:
 
 
 def _since(names: str, unit: int) -> None:
-    @spark_function(names, "timestamp -> bigint")
+    @spark_function(names, "=timestamp -> bigint")
     def _kernel(a: Value) -> Any:
         return to_numpy(a) // unit
 
@@ -279,7 +280,7 @@ def _time(a: Value, like: Value) -> Any:
 
 
 def _from_units(names: str, unit: int) -> None:
-    @spark_function(names, "bigint -> timestamp")
+    @spark_function(names, "=bigint -> timestamp")
     def _kernel(a: Value, *, failures: Failures) -> Any:
         x = to_numpy(a)
         with np.errstate(over="ignore"):
@@ -292,7 +293,7 @@ _from_units("timestamp_millis", 1000)
 _from_units("timestamp_micros", 1)
 
 
-@spark_function("timestamp_seconds", "number -> timestamp")
+@spark_function("timestamp_seconds", "=number -> timestamp")
 def _timestamp_seconds(a: Value, *, result: pa.DataType, failures: Failures) -> Any:
     x = to_numpy(a)
     if types.is_integral(a.type):

@@ -15,7 +15,7 @@ import pyarrow as pa
 from timely_spark.sql.registry import Failures, spark_function
 from timely_spark.sql.texts import of_distinct
 
-_BYTES = "binary -> string", "string -> string"
+_BYTES = "binary -> string", "=string -> string"
 #: by the second argument of `sha2`, the algorithm
 _SHA2 = {0: "sha256", 224: "sha224", 256: "sha256", 384: "sha384", 512: "sha512"}
 
@@ -34,7 +34,7 @@ _digest("md5", hashlib.md5)
 _digest("sha sha1", hashlib.sha1)
 
 
-@spark_function("sha2", "binary, int -> string", "string, int -> string", constant=[1])
+@spark_function("sha2", "binary, int -> string", "=string, int -> string", constant=[1])
 def _sha2(value: pa.Array, bits: pa.Scalar) -> Any:
     name = _SHA2.get(bits.as_py())
     if name is None:
@@ -42,7 +42,7 @@ def _sha2(value: pa.Array, bits: pa.Scalar) -> Any:
     return of_distinct(value, lambda one: hashlib.new(name, _bytes(one)).hexdigest(), pa.string())
 
 
-@spark_function("crc32", "binary -> bigint", "string -> bigint")
+@spark_function("crc32", "binary -> bigint", "=string -> bigint")
 def _crc32(value: pa.Array) -> Any:
     return of_distinct(value, lambda one: zlib.crc32(_bytes(one)), pa.int64())
 

@@ -103,7 +103,7 @@ _ABSENT = object()
 _STEP = re.compile(r"\.([^.\[*]+)|\['([^']+)'\]|\[(\d+)\]")
 
 
-@spark_function("get_json_object", "string, string -> string", constant=[1])
+@spark_function("get_json_object", "=string, =string -> string", constant=[1])
 def _get_json_object(text: pa.Array, path: pa.Scalar, *, failures: Failures) -> Any:
     shown = path.as_py()
     failures.at("*" in shown, f"the path {shown} has a *", "name members, and number elements.")
@@ -126,12 +126,12 @@ def _get_json_object(text: pa.Array, path: pa.Scalar, *, failures: Failures) -> 
     return _of_json(text, found, pa.string())
 
 
-@spark_function("json_array_length", "string -> int")
+@spark_function("json_array_length", "=string -> int")
 def _json_array_length(text: pa.Array) -> Any:
     return _of_json(text, lambda value: len(value) if type(value) is list else None, pa.int32())
 
 
-@spark_function("json_object_keys", "string -> array<string>")
+@spark_function("json_object_keys", "=string -> array<string>")
 def _json_object_keys(text: pa.Array) -> Any:
     def keys(value: Any) -> list[str] | None:
         return [name for name, _ in value] if isinstance(value, Members) else None
@@ -142,7 +142,8 @@ def _json_object_keys(text: pa.Array) -> Any:
 def _tuple_type(kinds: Sequence[pa.DataType], _: str) -> Typed | None:
     """The type of `json_tuple`: a list of one struct, which is a row."""
     row = pa.struct([(f"c{n}", pa.string()) for n in range(len(kinds) - 1)])
-    return ([pa.string()] * len(kinds), types.array_of(row)) if len(kinds) > 1 else None
+    fits = len(kinds) > 1 and {*kinds} == {pa.string()}
+    return ([*kinds], types.array_of(row)) if fits else None
 
 
 @spark_function("$json_tuple", _tuple_type, nulls=True, constant=range(1, 100))
@@ -354,7 +355,7 @@ def _double_quoted(text: str) -> str:
     return _SINGLE_QUOTED.sub(quoted, text)
 
 
-@spark_function("$from_json", "string, binary -> string", constant=[1])
+@spark_function("$from_json", "=string, binary -> string", constant=[1])
 def _from_json(text: pa.Array, schema: pa.Scalar, *, result: pa.DataType, zone: str) -> Any:
     kind = pa.ipc.read_schema(pa.py_buffer(schema.as_py())).field(0).type
     nothing: Any = {} if pa.types.is_struct(kind) else None

@@ -208,7 +208,7 @@ spark_function("$to_timestamp_ltz", "string, string -> timestamp", constant=[1])
 spark_function("$to_timestamp_ntz", "string, string -> timestamp_ntz", constant=[1])(_to_timestamp)
 
 
-@spark_function("$unix_timestamp", "string, string -> bigint", constant=[1])
+@spark_function("$unix_timestamp", "string, =string -> bigint", constant=[1])
 def _unix_timestamp(text: pa.Array, pattern: pa.Scalar, *, zone: str, failures: Failures) -> Any:
     return to_instants(_checked(text, pattern, failures), zone) // SECOND
 

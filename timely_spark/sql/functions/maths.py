@@ -193,7 +193,7 @@ _bits("|", np.bitwise_or)
 _bits("^", np.bitwise_xor)
 
 
-@spark_function("~", "integer -> N", result=lambda kind: kind)
+@spark_function("~", "=integer -> N", result=lambda kind: kind)
 def _inverted(a: Value) -> Any:
     return ~to_numpy(a)
 
@@ -213,13 +213,13 @@ _shift(
 )
 
 
-@spark_function("bit_count", "bigint -> int", "boolean -> int")
+@spark_function("bit_count", "=bigint -> int", "=boolean -> int")
 def _bit_count(a: Value) -> Any:
     x = np.atleast_1d(to_numpy(a)).astype(np.int64)
     return np.unpackbits(x.view(np.uint8)).reshape(len(x), 64).sum(axis=1).astype(np.int32)
 
 
-@spark_function("bit_get getbit", "bigint, int -> tinyint")
+@spark_function("bit_get getbit", "=bigint, int -> tinyint")
 def _bit_get(a: Value, place: Value, *, failures: Failures) -> Any:
     n = np.atleast_1d(to_numpy(place))
     failures.at((n < 0) | (n > 63), "there is no such bit", "bits are counted from 0 at the right.")

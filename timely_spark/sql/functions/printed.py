@@ -125,7 +125,7 @@ def _conv(text: pa.Array, source: pa.Scalar, target: pa.Scalar, *, failures: Fai
     return texts
 
 
-@spark_function("format_number", "number, int -> string", constant=[1])
+@spark_function("format_number", "=number, =int -> string", constant=[1])
 def _format_number(x: pa.Array, digits: pa.Scalar) -> Any:
     if digits.as_py() < 0:
         return pa.nulls(len(x), pa.string())
