@@ -291,6 +291,7 @@ class Scope:
         time: type[int | InnerTime] | None = None,
         max_iterations: int | None = None,
         on_limit: OnLimit | None = None,
+        watched: bool = True,
     ) -> Scope:
         """A new loop inside this scope; or, with `time`, a scope that refines the times around it.
 
@@ -309,6 +310,8 @@ class Scope:
                 streams work that do in loops. Records enter at one by ``enter(at=...)``.
             max_iterations: the largest number of iterations; None means until nothing changes.
             on_limit: what happens if `max_iterations` drops records: see `Stream.loop`.
+            watched: whether many iterations of a loop are a reason for a warning, and `Query.cancel` ends it;
+                not if later epochs begin at later iterations, so that one passes after the other.
 
         Example:
             The higher bids of an epoch are handled first, whatever order they are sent in:
@@ -338,9 +341,10 @@ class Scope:
         kind = "loop" if time is None else "scope"
         title = self.flow.graph.names.add(self.flow.graph.title(self.graph_scope), kind, name, where)
         on_limit = on_limit or "warn"
-        return Scope(
-            self.flow, LoopContext(title, self.graph_scope, limit, where, on_limit=on_limit, inner=time)
+        context = LoopContext(
+            title, self.graph_scope, limit, where, on_limit=on_limit, inner=time, watched=watched
         )
+        return Scope(self.flow, context)
 
     def _check_inner_time(self, time: type[int | InnerTime], limit: int | None) -> None:
         if limit is not None:

@@ -386,3 +386,16 @@ def test_the_way_stays_while_an_epoch_is_under_way(from_three) -> None:
     for stop in (2, 5, 12):
         got, _ = answers(from_three(), {"edges": edges}, [3, 2], stops=lambda at, stop=stop: at == stop)
         assert got == expected
+
+
+def test_a_late_epoch_is_not_taken_for_an_endless_loop() -> None:
+    """The loop that gives places counts on from epoch to epoch."""
+    flow = ts.Dataflow("late")
+    edges = flow.input("edges", "src long, dst long", epochs="manual").collection()
+    spread_components(edges).changes().capture("out")
+    simulation = Simulation(flow, workers=2)
+    simulation.send("edges", [(1, 2)], epoch=400)
+    simulation.advance_to("edges", 401)
+    simulation.run()
+    assert simulation.captured["out"].rows()[400] == [(1, 1, 1), (2, 1, 1)]
+    assert simulation.coordinator.loops.reached == {}, "so cancel() bounds no loop by it"

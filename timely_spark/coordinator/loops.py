@@ -173,7 +173,7 @@ class Loops:
         running: set[str] = set()
         for loops, time in pointstamps:
             for loop, counter in zip(loops, time.order_key()[1:], strict=True):
-                if isinstance(counter, int) and loop.inner is None:
+                if isinstance(counter, int) and loop.inner is None and loop.watched:
                     self.reached[loop.name] = max(counter, self.reached.get(loop.name, 0))
                     if time.epoch == epoch:
                         running.add(loop.name)

@@ -27,6 +27,8 @@ class LoopContext:
     on_limit: str = "return"
     #: the type of the inner time; None if the scope is a loop, or the root
     inner: type[Any] | None = None
+    #: whether many iterations are a sign that it does not end; not if the counter rises from epoch to epoch
+    watched: bool = True
     #: the kind of time of the root
     outermost: Times = PRODUCT
 

@@ -463,7 +463,7 @@ def with_places(edges: Stream) -> Stream:
     plain = [(ends[0], kind), (ends[1], kind)]
     homed = pa.schema([*plain, (DIFF, pa.int64()), (TO, pa.uint64()), (OF, pa.uint64())])
     edges = edges.then("home", [homed], vertex=_Homed(ends, kind), own=(TO, OF))[0]
-    loop = edges.scope.inner()
+    loop = edges.scope.inner(watched=False)
     at_ends, messages = loop.variable(edges), loop.variable(_MESSAGES)
     by = [Partition((end,), computed=end, expression=pc.field(end)) for end in (TO, "to")]
     placed, to_ends, sent = at_ends.then(

@@ -142,7 +142,7 @@ class LoopState:
             return True
         continues = True
         for loop, counter in zip(node.stage.scope.path[1:], key[2::2], strict=False):
-            if loop.inner is not None:
+            if loop.inner is not None or not loop.watched:
                 continue
             if counter > self.reached.get(loop.name, -1):
                 self.reached[loop.name] = counter
