@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import linecache
 import pickle
+import sys
+import types
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
-from timely_spark.errors import GraphError, NoSuchMethod, SchemaError, VertexError
+from timely_spark.errors import GraphError, NoSuchMethod, SchemaError, TimelyError, VertexError
 from timely_spark.testing import run
 
 LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
@@ -338,3 +341,24 @@ def test_columns_of_dataframes_are_refused(call: Any) -> None:
         SchemaError, match=r"(?s)is a column of a DataFrame \(.*test_locate_errors.*Hint: .*as a text"
     ):
         call(x, column)
+
+
+def test_a_cell_of_a_notebook_has_its_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """IPython compiles a cell as a file that nobody can open."""
+    file, texts = (
+        "/tmp/ipykernel_7/1740788592.py",
+        ["flow = ts.Dataflow('cells')", "x = flow.input('x', 'n long')"],
+    )
+    texts += ["y = x.distinct(name='once')", "z = y.where('m > 2')"]
+    numbers = {file: ("Cell", "In[3]")}
+    ipython = types.SimpleNamespace(compile=types.SimpleNamespace(format_code_name=numbers.get))
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: ipython))  # type: ignore[arg-type]
+    monkeypatch.setitem(linecache.cache, file, (1, None, [f"{line}\n" for line in texts], file))
+    program, names = compile("\n".join(texts), file, "exec"), {"ts": ts}
+    with pytest.raises(TimelyError, match=r"(?s)no column.*'m'.*\(In\[3\]:4"):
+        exec(program, names)
+    flow: Any = names["flow"]
+    flow.explain()
+    assert "In[3]:3" in capsys.readouterr().out

@@ -731,3 +731,8 @@ def test_a_limit_far_above_all_values_does_not_flatten_them() -> None:
         assert ('class="limit"' in chart) == drawn
         assert (f"the limit is {seconds_text(limit)}" in chart) != drawn
         assert f">{seconds_text(limit if drawn else 0.02)}</text>" in chart
+
+
+def test_half_of_an_odd_count_is_not_shown_as_another_count() -> None:
+    chart = line_chart("records", {"": [(0, 1), (1, 3)]}, x="batch")
+    assert re.findall(r'text-anchor="end">(\d+)</text>', chart)[:3] == ["0", "2", "4"]

@@ -56,6 +56,7 @@ def test_loops_latencies_and_states_have_panels() -> None:
     assert drawn[3] == {" _t": [(0, 100), (2, 90)], "s": [(0, 5), (1, 6), (2, 7)]}
     assert figure._repr_png_().startswith(b"\x89PNG")
     assert [panel.get_yscale() for panel in figure.axes] == ["linear"] * 4  # no powers for a few numbers
+    assert all(tick == int(tick) for tick in figure.axes[1].get_yticks()), "no tick is half a record"
     assert figure.axes[0].get_legend().get_window_extent().x0 > figure.axes[0].get_window_extent().x1
 
 

@@ -31,10 +31,8 @@ def caller() -> Where:
     """
     if (place := _PLACE.get()) is not None:
         return place
-    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads every source file on the way
-    while frame.f_back is not None and _ours(frame):
-        frame = frame.f_back
-    return Where(frame.f_code.co_filename, frame.f_lineno)
+    frame = _user_frame()
+    return Where(_cell(frame.f_code.co_filename) or frame.f_code.co_filename, frame.f_lineno)
 
 
 @contextmanager
@@ -50,7 +48,8 @@ def placed(where: Where | None) -> Iterator[None]:
 def start_of_text(text: Any) -> Where:
     """Where in the user's program a text begins; the line of the call if the program computes the text."""
     where = caller()
-    source = "".join(linecache.getlines(where.file))
+    lines = linecache.getlines(where.file) or linecache.getlines(_user_frame().f_code.co_filename)
+    source = "".join(lines)
     if where.column is not None or source.count(str(text)) != 1:
         return where
     return offset(Where(where.file, 1, 1), source, source.find(str(text)))
@@ -66,6 +65,22 @@ def offset(where: Where, text: str, start: int) -> Where:
         return where
     *before, last = text[:start].split("\n")
     return Where(where.file, where.line + len(before), len(last) + (1 if before else where.column))
+
+
+def _user_frame() -> FrameType:
+    """The innermost frame that runs code of the user's."""
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads every source file on the way
+    while frame.f_back is not None and _ours(frame):
+        frame = frame.f_back
+    return frame
+
+
+def _cell(file: str) -> str | None:
+    """`In[3]` for the file as which IPython compiles a cell, and which nobody can open; else None."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    cell = None if name_of is None else name_of(file)
+    return None if cell is None else str(cell[1])
 
 
 def _ours(frame: FrameType) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 
@@ -104,6 +105,8 @@ def line_chart(
     inner = width - _LEFT - 10
     low, right = min(at for at, _ in points), max(at for at, _ in points)
     high = max(highest, limit or 0.0) or 1.0
+    if y is short_number:  # half of an odd count would look like another count
+        high = 2 * math.ceil(high / 2)
     bottom = height - _BELOW
 
     def place(at: float, value: float) -> tuple[float, float]:

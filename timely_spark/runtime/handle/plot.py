@@ -86,6 +86,8 @@ def _lines(
     panel.grid(alpha=0.3)
     if y != "seconds":
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+        if text is short_number:  # counts: halves would look like other counts
+            panel.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     panel.spines[["top", "right"]].set_visible(False)
     if any(lines):
         panel.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
