@@ -22,6 +22,7 @@ from timely_spark.queries.scripts import planned, table_view
 from timely_spark.queries.unique import unique_columns
 from timely_spark.runtime.storage.files import Files
 from timely_spark.sql import bind
+from timely_spark.sql.parse import exp, parse_query
 
 EDGES = "src bigint, dst bigint, w bigint"
 
@@ -61,6 +62,11 @@ def test_a_script_has_comments_anywhere_and_names_with_schemas():
     assert list(views) == ["main.loops", "n"]
     views["n"].changes().capture("n")
     assert ts.testing.run(flow, {"edges": [[(1, 1, 1), (1, 2, 1)]]})["n"].rows() == {0: [(1, 1)]}
+
+
+def test_a_parameter_may_be_called_as_a_keyword_is():
+    tree = parse_query("SELECT a FROM t WHERE a > :from AND b < :to ORDER BY a LIMIT :limit")
+    assert {str(one.this) for one in tree.find_all(exp.Placeholder)} == {"from", "to", "limit"}
 
 
 def test_a_script_keeps_nothing():
@@ -142,7 +148,9 @@ def test_files_are_read_by_conditions_of_a_view(tmp_path):
     flow.sql(f"CREATE VIEW some AS {query}")["some"].changes().capture("out")
     read = needed(flow.compile(2), "edges")
     assert str(read.condition).startswith("((w > 2) and if_else(is_valid(dst), is_in(dst,")
-    assert ts.explain_sql(query, edges=collection()).count("files are read by it") == 2
+    assert f"TableScan edges: reads rows where {read.condition}" in ts.explain_sql(query, edges=collection())
+    of_one_reader = "SELECT a.src FROM edges a JOIN edges b ON a.src = b.dst WHERE a.w > 2"
+    assert " where " not in ts.explain_sql(of_one_reader, edges=collection())
     assert ts.explain_sql("SELECT src FROM edges", edges=collection()).endswith("TableScan edges: reads src")
 
 
@@ -365,9 +373,9 @@ def test_a_condition_that_may_fail_is_tested_behind_those_before_it():
     text = "SELECT src FROM edges WHERE dst <> 0 AND w > 0 AND 1 / dst < 1 AND w < 9"
     plan = ts.explain_sql(text, edges=collection())
     assert [line.strip() for line in plan.splitlines()[1:4]] == [
-        "Selection `w` < 9: files are read by it",
+        "Selection `w` < 9",
         "Selection 1 / `dst` < 1",
-        "Selection `dst` <> 0 AND `w` > 0: files are read by it",
+        "Selection `dst` <> 0 AND `w` > 0",
     ]
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from timely_spark.compiler.pushdown import needed
 from timely_spark.differential.collections import Collection
 from timely_spark.operators.aggregate import ALL
 from timely_spark.queries.aggregates import reductions_in
 from timely_spark.queries.building import Builder
-from timely_spark.queries.narrowing import needed_columns
 from timely_spark.queries.relations import (
     Aggregation,
     Compared,
@@ -21,7 +21,6 @@ from timely_spark.queries.relations import (
     Recursion,
     Relation,
     RelationJoin,
-    Selection,
     TableScan,
     Window,
 )
@@ -37,7 +36,7 @@ def plan_text(relations: Sequence[Relation], notes: Sequence[str], flow: Any) ->
         flow: an empty flow, in which they are built to see which exchanges the compiler elides.
     """
     builder = _TrialBuilder(flow, relations)
-    shown = _Tree(builder, needed_columns(relations)[1])
+    shown = _Tree(builder)
     for one in relations:
         shown.add(one, 0)
     return "\n".join([*shown.lines, *(f"Note: {one}" for one in dict.fromkeys(notes))])
@@ -51,7 +50,8 @@ class _TrialBuilder(Builder):
         tables = {one.name: one.columns for one in every if isinstance(one, TableScan)}
         tables = tables or {"no table": pa.schema([("n", pa.int64())])}
         inputs = [flow.input(f"table {n}", columns) for n, columns in enumerate(tables.values())]
-        super().__init__({name: one.collection() for name, one in zip(tables, inputs, strict=True)})
+        self._sources = dict(zip(tables, inputs, strict=True))
+        super().__init__({name: one.collection() for name, one in self._sources.items()})
         self._stages, self._owners = flow.graph.stages, dict[str, Relation]()
         self.expect(*relations)
         for number, one in enumerate(relations):
@@ -68,6 +68,14 @@ class _TrialBuilder(Builder):
         for one in self._stages[first:]:
             self._owners.setdefault(one.name, relation)
         return collection
+
+    def read(self, table: TableScan) -> str:
+        """What readers of files leave unread of a table."""
+        part = needed(self._plan, self._sources[table.name].name)
+        names = [name for name in table.columns.names if name in part.columns]
+        columns = f"reads {', '.join(names)}" if len(names) < len(table.columns) else ""
+        rows = f"{columns or 'reads rows'} where {part.condition}"
+        return columns if part.condition is None else rows
 
     def exchanges(self, relation: Relation) -> str:
         """The exchanges into a relation's steps, and those from others that are elided."""
@@ -89,8 +97,8 @@ class _TrialBuilder(Builder):
 
 
 class _Tree:
-    def __init__(self, builder: _TrialBuilder, needed: Mapping[Relation, frozenset[str]]) -> None:
-        self.builder, self.needed = builder, needed
+    def __init__(self, builder: _TrialBuilder) -> None:
+        self.builder = builder
         self.lines: list[str] = []
         self.numbers: dict[Relation, int] = {}
 
@@ -102,7 +110,7 @@ class _Tree:
             return
         self.numbers[one] = len(self.numbers) + 1
         number = f"#{self.numbers[one]} " if self._again(one) else ""
-        stores = stored(one) or self._read(one)
+        stores = self.builder.read(one) if isinstance(one, TableScan) else stored(one)
         shared = self.builder.shared_keys(one)
         arranged = f"; arranged by {shared}, for several joins" if shared else ""
         text = f"{number}{kind} {one.detail}".rstrip()
@@ -110,20 +118,6 @@ class _Tree:
         self.lines.append(f"{margin}{text}{': ' + stores if stores else ''}{moved}{arranged}")
         for each in one.inputs:
             self.add(each, depth + 1)
-
-    def _read(self, one: Relation) -> str:
-        """What a table that is read from files leaves unread."""
-        match one:
-            case TableScan(columns=columns):
-                names = [name for name in columns.names if name in self.needed[one]]
-                return f"reads {', '.join(names)}" if len(names) < len(columns) else ""
-            case Selection():
-                source: Relation = one
-                while isinstance(source, Selection) and self.builder.reads.get(source.input, 0) == 1:
-                    source = source.input
-                if one.condition.condition is not None and isinstance(source, TableScan):
-                    return "files are read by it"
-        return ""
 
     def _again(self, one: Relation) -> bool:
         return self.builder.reads.get(one, 0) > 1 and not isinstance(one, TableScan)

@@ -83,8 +83,8 @@ def explain_sql(query: str, **tables: Collection | Stream) -> str:
         Projection src, count AS n
           Aggregation count(*) by src: stores sums by src; exchanged by src
             Projection src
-              Selection `dst` > 1: files are read by it
-                TableScan edges
+              Selection `dst` > 1
+                TableScan edges: reads rows where (dst > 1)
 
     Raises:
         SqlError: as `sql`, as is GraphError.

@@ -280,6 +280,11 @@ def dialect() -> Any:
 
     names = {
         "_parse_bracket": bracket,
+        # a parameter may be called as a keyword is: `:from`
+        "COLON_PLACEHOLDER_TOKENS": {
+            *SparkParser.COLON_PLACEHOLDER_TOKENS,
+            *(token for text, token in Spark.Tokenizer.KEYWORDS.items() if text.isidentifier()),
+        },
         "UNARY_PARSERS": SparkParser.UNARY_PARSERS | {TokenType.PLUS: plus},
         "_parse_interval_span": interval,
         "_parse_position": position,

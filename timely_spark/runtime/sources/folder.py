@@ -510,7 +510,7 @@ class Folder:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             hint = "restore it from a backup, and start again"
             if self.versions is None:
-                hint = "mend it, or give files(schema=...) types that fit all files, and start again"
+                hint = "mend it, or declare types that fit all files (schema=), and start again"
             if "zone offset" in reason:
                 hint = (
                     "times without a zone are of type timestamp_ntz, and those with one of type timestamp: "
