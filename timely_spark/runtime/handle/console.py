@@ -57,6 +57,8 @@ _SECTIONS = """<main><section id="first">{first}</section>
 <footer>Keys: n and p another flow, e open or close all boxes, Esc close a step; Tab walks through the steps.
 The drawing: + and - (or Ctrl and the wheel) its size, 0 all of it, 1 as it was; the mouse moves it.
 Times are UTC; counts are of the retained batches.</footer></main>"""
+#: Of a checkpoint that no flow has yet: its state, and what the page does meanwhile.
+_NOT_STARTED, _FOLLOWS = "not started", "While Spark starts there is none yet: this page follows."
 _IDS = re.findall(r"{(\w+)}", _SECTIONS)
 #: Seconds to wait for what a client still sends when it is answered, and so many bytes at most.
 _LINGER, _UNREAD = 0.5, 1 << 20
@@ -133,7 +135,9 @@ class Server(ThreadingHTTPServer):
         except Exception as error:  # noqa: BLE001 - whatever half a file leads to; the next look may find it whole
             damage = f"{self.checkpoints[asked.flow]} is damaged: {type(error).__name__}: {error}"
         if damage:
-            sections["say"] = f'<div class="say bad"><pre>{escaped(damage)}</pre></div>'
+            kind = "warn" if self._is_empty(asked.flow) else "bad"
+            follows = f"\n{_FOLLOWS}" * (kind == "warn")
+            sections["say"] = f'<div class="say {kind}"><pre>{escaped(damage + follows)}</pre></div>'
         flows = "".join(self._card(asked, number) for number in range(len(self.checkpoints)))
         return {"flows": flows, **sections}
 
@@ -163,9 +167,18 @@ class Server(ThreadingHTTPServer):
         try:
             page = self.look(Asked(flow=number))
         except Exception as error:  # noqa: BLE001 - its own page says more
+            if self._is_empty(number):
+                return self.checkpoints[number], "warn", _NOT_STARTED
             return self.checkpoints[number], "bad", type(error).__name__
         late = f", {seconds_text(page.verdict.late)} behind" if page.verdict.late else ""
         return page.status.after.flow, page.verdict.kind, f"{page.status.state}{late}"
+
+    def _is_empty(self, number: int) -> bool:
+        """Whether no flow has started there yet; a damaged checkpoint is another matter."""
+        with suppress(TimelyError, ValueError, KeyError):
+            log = RoundLog(self.checkpoints[number])
+            return log.identity() is None and log.newest() is None
+        return False
 
     def _card(self, asked: Asked, number: int) -> str:
         own, count = number == asked.flow, len(self.checkpoints)
@@ -216,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _health(self, *, allowed: bool) -> None:
         """Say whether all flows are well; which one is not, to who may look at the page only."""
         flows = [self.server.brief(number) for number in range(len(self.server.checkpoints))]
-        code = 503 if any(kind == "bad" for _, kind, _ in flows) else 200
+        code = 503 if any(kind == "bad" or state == _NOT_STARTED for _, kind, state in flows) else 200
         lines = [f"{name}: {state}" for name, _, state in flows] if allowed else []
         self._answer(code, "\n".join(["well" if code == 200 else "not well", *lines, ""]))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from timely_spark.errors import split_hint
 from timely_spark.runtime.handle.charts import seconds_text
@@ -22,7 +24,8 @@ class Verdict:
 
     #: "good", "warn", "bad" or "rest"
     kind: str
-    #: for how many seconds the oldest that has arrived waits for its answer; 0 if everything is answered
+    #: for how many seconds the oldest that has arrived waits for its answer; 0 if everything is answered. A
+    #: flow that has failed waits at least since then
     late: float
     says: str = ""
     do: str = ""
@@ -39,6 +42,8 @@ class Verdict:
         if status.failure is not None:
             error, hint = split_hint(status.failure["error"])
             first = error.partition("\n")[0]
+            with suppress(ValueError):  # an unknown time
+                late = max(late, now - datetime.fromisoformat(status.failure["when"]).timestamp())
             return cls("bad", late, f"Failed at {status.failure['when']}: {first}", hint or AGAIN)
         if (loop := _diverging(status, history)) is not None:
             name, epoch, iteration, changes = loop
