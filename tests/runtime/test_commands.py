@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from timely_spark.runtime.handle.overview import Overview
 from timely_spark.runtime.handle.page import Asked
 from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.status import Status
-from timely_spark.runtime.query import live
+from timely_spark.runtime.query import live, rest
 from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.query.hosted import Hosted
 from timely_spark.runtime.query.streaming import first_attempt
@@ -115,6 +116,16 @@ def wait(time: Any, batch: Any) -> Any:
     """A user's function that takes long."""
     GO_ON.wait(20)
     return batch.slice(0, 0)
+
+
+def at_once(command: Callable[[], Any]) -> str:
+    """What a command answers within a second, on a busy machine one time of some."""
+    for _ in range(5):
+        started = time.monotonic()
+        text = str(command())
+        if time.monotonic() - started < 1:
+            return text
+    raise AssertionError
 
 
 def slow() -> ts.Dataflow:
@@ -224,28 +235,67 @@ def test_rounds_that_run_again_in_one_process_end_where_the_first_attempt_did(
     assert result.stats.get("cut", 0) == repeated
 
 
+def waits(row: Any) -> int:
+    GO_ON.wait(20)
+    return int(row.n)
+
+
+def slow_input() -> ts.Dataflow:
+    """The step that takes long is applied while input is packed."""
+    flow = ts.Dataflow("slow")
+    flow.input("x", "n long").map(waits, "n long", name="slowly").capture("out")
+    return flow
+
+
+def slow_message() -> ts.Dataflow:
+    """The step that takes long is applied to what another one sends."""
+    flow = ts.Dataflow("slow")
+    first = flow.input("x", "n long").unary(lambda time, batch: batch, "n long", name="first")
+    first.map(waits, "n long", name="slowly").capture("out")
+    return flow
+
+
 @pytest.mark.slow
-def test_why_status_and_the_line_tell_of_a_step_that_takes_long(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("flow", "step", "work"),
+    [
+        (slow, "up.slowly", "runs: round 1"),
+        (slow_input, "slowly", "reads its input"),
+        (slow_message, "slowly", "runs: round 1"),
+    ],
+)
+def test_all_tell_of_a_step_that_takes_long(
+    *,
+    flow: Callable[[], ts.Dataflow],
+    step: str,
+    work: str,
+    begin: Begin,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(Lock, "is_held", lambda self: True)
+    monkeypatch.setattr(rest, "QUIET", 0.01)
     GO_ON.clear()
-    process = begin(slow())
+    process = begin(flow())
     process.handles["x"].send([0])
     with batch_running(process):
         try:
             running = until(lambda: (at := live.running_batch(process.context.log, -1)) and at.calls and at)
-            assert running.calls[0].step == "up.slowly"
+            assert running.calls[0].step == step
             shown = Shown(process, looks=100)
-            started = time.monotonic()
             status = Status.of(process.context.checkpoint)
-            texts = [str(status), str(shown.why()), str(shown.why(5)), Overview.of(shown).line()]
-            assert time.monotonic() - started < SOON
+            texts = [str(status), at_once(shown.why), at_once(lambda: shown.why(5))]
+            texts += [at_once(Overview.of(shown).line)]
+            at_once(lambda: shown.cancel(9))
+            with rest.telling(process.context):
+                until(lambda: "stop()" in caplog.text)
         finally:
             GO_ON.set()
     for text in texts:
-        assert "up.slowly" in text
-        assert "batch 0 runs" in text or "now batch 0" in text
+        assert step in text
+        assert "now batch 0" in text or f"batch 0 {work}" in text
+    for said in ("cancel(9) takes effect at the next call of a step; ", "stop() waits for a batch to end: "):
+        assert re.search(f"{re.escape(said)}batch 0 {work}.*step '{step}' \\(.*test_commands", caplog.text)
     assert "test_commands.py" in texts[0]
     assert status.state == "running"
     json.loads(status.json())
@@ -288,13 +338,17 @@ def commands(process: Stepper, error: Exception | None, capsys: pytest.CaptureFi
             return error
 
     query = Query(Streaming(), process.context, inputs=[])  # type: ignore[arg-type]
-    started = time.monotonic()
+    at_once(lambda: query.ask("counts", [7], keys="n"))
     answer = query.ask("counts", [7], keys="n")
     assert answer.rows() == [(7, 1 + (answer.epoch or 0))], "epoch by epoch one 7 more"
-    texts = [str(query.why(1)), str(Status.of(process.context.checkpoint))]
-    with suppress(VertexError, QueryFailed):
-        query.watch(every=0.01)
-    assert time.monotonic() - started < SOON
+    texts = [at_once(lambda: query.why(1)), at_once(lambda: Status.of(process.context.checkpoint))]
+    at_once(lambda: (query.audit(), query.frontier(), query.last_progress, query.cancel(99)))
+
+    def watch() -> None:
+        with suppress(VertexError, QueryFailed):
+            query.watch(every=0.01)
+
+    at_once(watch)
     return "\n".join([*texts, capsys.readouterr().out])
 
 

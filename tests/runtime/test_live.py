@@ -99,13 +99,13 @@ def test_a_call_that_takes_long_is_told_with_its_seconds(
     clock = Clock(monkeypatch)
     clock.now = 100.0
     progress = Live(Log(clock), process="rounds")  # type: ignore[arg-type]
-    node = SimpleNamespace(name="slow", stage=SimpleNamespace(where="job.py:7"))
+    stage = SimpleNamespace(name="slow", where="job.py:7")
     iterations = SimpleNamespace(convergence=Convergence())
     worker: Any = SimpleNamespace(calling=None, stats={"records": 0}, iterations=iterations)
 
     with progress.during(0):
         clock.now += 10
-        worker.calling = node, 5, 9, clock.now - seconds
+        worker.calling = stage, 5, 9, clock.now - seconds
         progress.round(None, worker)
 
     assert clock.content["calls"] == told

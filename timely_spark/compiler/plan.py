@@ -209,6 +209,8 @@ class Plan:
     ends: dict[tuple[int, int], list[tuple[Through, LoopContext]]] = field(default_factory=dict)
     #: the plan by the ways of the checkpoint from which the flow continues, if they are others
     old_way: Plan | None = None
+    #: the present call while input is packed: stage, what it reads, records, and its start, as of a `Worker`
+    calling: tuple[Stage, Any, int, float] | None = field(default=None, compare=False)
     by_name: dict[str, Node] = field(init=False)
     #: by vertex and input, the channels that lead there
     into: dict[tuple[int, int], list[Channel]] = field(init=False)

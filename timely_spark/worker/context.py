@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -150,7 +151,9 @@ class CallContext:
                 self._drop(channel.through, loop, time, batch)
             return
         round_.work[self.node.index][2] += batch.num_rows
-        sent, batch = batch, through(channel.through, batch, twice=round_.plan.checks_laws)
+        sent = batch
+        if channel.through:
+            batch = self._through(channel.through, time, batch)
         # stateless steps on the way may make more of it, or fewer
         round_.iterations.check_size(channel, time, max(sent, batch, key=len), self.node)
         if not batch.num_rows:
@@ -160,6 +163,16 @@ class CallContext:
         own = batch if channel.exchange is None else round_.outbox.add(channel, arrival, batch)
         if own is not None:
             round_.receive(round_.plan.nodes[channel.target], channel.input, arrival, own)
+
+    def _through(self, stages: Through, time: Timestamp, batch: pa.Table) -> pa.Table:
+        """The batch after the per-batch stages of a channel, each of which is the worker's present call."""
+        round_ = self.round
+        outer, twice = round_.calling, round_.plan.checks_laws
+        for step in stages:
+            round_.calling = step[0], time, batch.num_rows, monotonic()
+            batch = through((step,), batch, twice=twice)
+        round_.calling = outer
+        return batch
 
     def _check_summaries(self, edge: int, time: Timestamp) -> None:
         """Check that the inputs which gave the capability reach an output at a time as early."""

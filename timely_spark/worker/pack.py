@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from time import monotonic
 from typing import Any, Literal
 
 import numpy as np
@@ -122,8 +123,10 @@ class _Batch:
         assert self.epochs is not None
         return list(zip(self.epochs[bounds[:-1]].tolist(), np.diff(bounds).tolist(), strict=True))
 
-    def through(self, stage: Stage, *, twice: bool) -> list[_Batch]:
+    def through(self, stage: Stage, plan: Plan, at: str) -> list[_Batch]:
         """The outputs of a per-batch stage, which is applied to each epoch's rows by themselves."""
+        twice = plan.checks_laws
+        plan.calling = stage, at, self.table.num_rows, monotonic()
         if self.epochs is None:
             return [_Batch(output) for output in apply_stage(stage, self.table, twice=twice)]
         bounds, epochs = self.bounds, self.epochs
@@ -175,13 +178,15 @@ def _pack(
 ) -> Iterator[tuple[int, InputBatch]]:
     # outputs by the route from the source, because a stage gets other rows by another route
     outputs: dict[tuple[tuple[Stage, int], ...], _Batch] = {(): whole}
+    at = f"input {entry.name!r}"
     for index in sorted({*entry.entries} - entry.quarantined if entries is None else entries):
         channel = plan.channels[index]
         route: tuple[tuple[Stage, int], ...] = ()
         for stage, port in channel.through:
             if (*route, (stage, port)) not in outputs:
-                for out, output in enumerate(outputs[route].through(stage, twice=plan.checks_laws)):
+                for out, output in enumerate(outputs[route].through(stage, plan, at)):
                     outputs[(*route, (stage, out))] = output
+                plan.calling = None
             route = (*route, (stage, port))
         batch = outputs[route]
         if channel.exchange is None:  # any worker; by shard, so that a replay chooses the same one

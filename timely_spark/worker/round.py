@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from timely_spark.compiler.plan import Node, Plan
 from timely_spark.errors import StateError
-from timely_spark.graph import Vertex
+from timely_spark.graph import Stage, Vertex
 from timely_spark.state.arrow import FEW, data_bytes, from_bytes, to_bytes
 from timely_spark.state.codec import BlobRef, BlobStore, Chunk, Codec, pack_json, unpack_json
 from timely_spark.state.memory import memory_of
@@ -141,8 +141,8 @@ class Worker:
         self.work: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         #: asked before each delivery whether the round ends there; the next round does the rest
         self.ends: Callable[[Worker], bool] | None = None
-        #: the present call: step, time, records, and its start by `time.monotonic`; None means between calls
-        self.calling: tuple[Node, Any, int, float] | None = None
+        #: the present call: stage, time, records, and its start by `time.monotonic`; None means between calls
+        self.calling: tuple[Stage, Any, int, float] | None = None
         #: the vertices that are called, each by what the one before it has sent, with the times
         self.running: list[tuple[int, Any]] = []
         #: if `plan.measured`, by ("call" or "message", step, epoch): number, records, bytes, nanoseconds
@@ -309,7 +309,7 @@ class Worker:
         work = self.work[node.index]
         work[0] += 1
         work[1] += records
-        self.calling = node, invocation.time, records, monotonic()
+        self.calling = node.stage, invocation.time, records, monotonic()
         with ErrorsOf(node, invocation.time, invocation.batch):
             self.context.call(node, self.vertex(node), invocation, capability, inputs)
         self.calling = outer

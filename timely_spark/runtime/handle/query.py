@@ -32,7 +32,7 @@ from timely_spark.runtime.handle.log_view import BEAT, Completed, LogView, Progr
 from timely_spark.runtime.handle.probe import QueryProbe
 from timely_spark.runtime.handle.sent import Sent
 from timely_spark.runtime.query.live import BatchProgress, running_batch
-from timely_spark.runtime.query.rest import at_rest, stop_with_warning, yielding
+from timely_spark.runtime.query.rest import at_rest, telling, yielding
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.storage.cancel import request
@@ -244,7 +244,8 @@ class Query:
 
         The flow can be started again from its checkpoint. A temporary checkpoint is deleted; captured outputs
         and frontiers can still be read from this handle. A running micro-batch ends at the next call of a
-        step, and leaves its other work to the next start. A line in the log names a step that takes long.
+        step, and leaves its other work to the next start. A call that takes long is not ended: after half a
+        second a line in the log names the step, and after some seconds Spark interrupts its task.
 
         Example:
             >>> query.stop()
@@ -255,9 +256,10 @@ class Query:
             NotComplete: a function of an output calls it, inside the micro-batch for whose end it waits.
         """
         self._context.check_may_wait("stop()")
-        with at_rest(self._query, self._context, self._watch.until):
-            stop = self._query.stop  # at its end the interpreter starts no thread
-            stop() if living.ending else stop_with_warning(self._context, lambda: wait_in_a_thread(stop))
+        ending = bool(living.ending)  # at its end the interpreter starts no thread
+        tells = contextlib.nullcontext() if ending else telling(self._context)
+        with tells, at_rest(self._query, self._context, self._watch.until):
+            self._query.stop() if ending else wait_in_a_thread(self._query.stop)
         if self._lock is not None:
             self._lock.release()
         self._keep_error()
@@ -437,7 +439,8 @@ class Query:
         has not begun changes nothing.
 
         The request is durable when this returns. A running micro-batch ends at the next call of a step, and
-        the bounds hold from then on. A vertex that requests one notification after the other is not ended.
+        the bounds hold from then on; a line in the log names a step whose present call takes long. A vertex
+        that requests one notification after the other is not ended.
 
         Args:
             epoch: the epoch, for example from a warning or from `frontier`.
@@ -454,6 +457,9 @@ class Query:
         epoch = as_epoch(epoch, "cancel", caller())
         self._check_kept("cancel()")
         request(self._context.log, epoch)
+        if (now := self.current_progress) is not None and now.calls:
+            text = f"cancel({epoch}) takes effect at the next call of a step; {now}"
+            self._context.log_message(logging.WARNING, "%s", text)
 
     def close(self, source: str) -> None:
         """Close an input, which completes its last epoch. Closing again does nothing.

@@ -156,7 +156,8 @@ class Driver:
         started = time.perf_counter()
         self._inputs.check(before.batch + 1, Ends.of(before), ends)
         self.context.plan.spread(before.spread)
-        rows = pa.concat_tables([last.rows, self._inputs.rows(Ends.of(before), ends)])
+        with self._rounds.live.during(before.batch + 1, self.context.plan):
+            rows = pa.concat_tables([last.rows, self._inputs.rows(Ends.of(before), ends)])
         start = RoundResult.of_input(Header.decode(before.header), self.context.blobs.resolve(rows))
         bound = Bound(**before.bound)
         coordinator, result, ran = self._rounds.from_input(

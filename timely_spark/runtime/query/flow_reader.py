@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles
 
 from timely_spark.errors import LogDamaged
+from timely_spark.runtime.query.live import packing
 from timely_spark.runtime.query.rest import rest, yields
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sources.file_readers import readers_of
@@ -119,11 +120,12 @@ class FlowReader:
     def read(self, share: bytes) -> Iterator[pa.RecordBatch]:
         """The packed rows of one share, in a task."""
         name, own = pickle.loads(share)
-        if name is not None:
-            yield from self.readers[name].read(own)
-            return
-        with self.context.task(packs=True):
-            yield from self.between(*own)
+        with packing(self.context):
+            if name is not None:
+                yield from self.readers[name].read(own)
+                return
+            with self.context.task(packs=True):
+                yield from self.between(*own)
 
     def between(self, start: Offset, end: Offset) -> Iterator[pa.RecordBatch]:
         """Exactly the rows that the log has between two offsets.

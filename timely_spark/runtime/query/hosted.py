@@ -84,7 +84,7 @@ class Hosted:
 
     def __post_init__(self) -> None:
         loops, name = bool(self.context.plan.feedbacks), f"rounds-{self.rank}"
-        self._live = Live(self.context.log, name, loops)
+        self.live = Live(self.context.log, name, loops)
 
     def run(
         self,
@@ -118,8 +118,8 @@ class Hosted:
         folder = context.record
         watch = None if folder is None else lambda recorded: recorded.write(folder)
         # all processes know the progress of all workers, so one of them reports it
-        self._live.reports = share.rank == share.ranks[0]
-        with self._live.during(batch) as progress:
+        self.live.reports = share.rank == share.ranks[0]
+        with self.live.during(batch) as progress:
             for bound in bounds:
                 result, more = run_local_rounds(
                     coordinator, result, encoded, bound, batch=batch, workers=workers, share=share,
@@ -149,7 +149,7 @@ class Hosted:
 
     def close(self) -> None:
         """Report no progress any more."""
-        self._live.close()
+        self.live.close()
 
 
 def exchange_by_peers(

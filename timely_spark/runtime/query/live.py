@@ -11,16 +11,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from timely_spark.compiler import Plan
 from timely_spark.coordinator import RoundResult
 from timely_spark.errors import TimelyError
 from timely_spark.runtime.storage.cancel import waiting
 from timely_spark.runtime.storage.log import RoundLog, stop_file
+from timely_spark.show.table import counted
 from timely_spark.worker import Worker
 from timely_spark.worker.convergence import Convergence
+
+if TYPE_CHECKING:
+    from timely_spark.runtime.run_context import RunContext
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +34,8 @@ _log = logging.getLogger(__name__)
 EVERY, SHARE = 0.2, 0.02
 #: Seconds after which a thread without a batch ends.
 IDLE = 5.0
+#: The batch after the newest one, as tasks that pack input see it.
+NEXT = -1
 _FOLDER = "live"
 _CALL = ("step", "where", "time", "records", "seconds")
 
@@ -67,7 +74,8 @@ class BatchProgress:
 
     #: The micro-batch, which with clock epochs is the epoch of its input.
     epoch: int
-    #: The rounds of the micro-batch so far, and the records that they delivered to steps.
+    #: The rounds of the micro-batch so far (none while its input is read), and the records that they
+    #: delivered to steps.
     rounds: int
     records: int
     loops: tuple[LoopProgress, ...]
@@ -79,14 +87,15 @@ class BatchProgress:
         return replace(self, loops=tuple(replace(each, loop=loop(each.loop)) for each in self.loops))
 
     def __str__(self) -> str:
-        parts = [f"batch {self.epoch} runs: round {self.rounds}, {self.records:,} records"]
+        work = f"runs: round {self.rounds}, {self.records:,} records" if self.rounds else "reads its input"
+        parts = [f"batch {self.epoch} {work}"]
         parts += [
             f"loop {loop.loop!r} at iteration {loop.iteration} of epoch {loop.epoch}, "
             f"{loop.changes:,} changes"
             for loop in self.loops
         ]
         parts += [
-            f"step {call.step!r} ({call.where}) at {call.time} has {call.records:,} records, for "
+            f"step {call.step!r} ({call.where}) at {call.time} has {counted(call.records, 'record')}, for "
             f"{call.seconds:.1f} s"
             for call in self.calls
         ]
@@ -107,14 +116,14 @@ class Live:
     loops: bool = True
     #: whether this process reports the rounds before, of all workers; the others report their own only
     reports: bool = True
-    #: the running batch; None between two batches
+    #: the running batch; None between two batches, and `NEXT` for a batch whose number is not known
     batch: int | None = None
     #: whether the batch has a file
     written: bool = False
     #: whether a command waits for the end of the batch
     asked: bool = False
-    #: the worker that runs, and the rounds before
-    _worker: Worker | None = None
+    #: the worker that runs, or the plan whose input is packed; and the rounds before
+    _caller: Worker | Plan | None = None
     _content: dict[str, Any] = field(default_factory=dict)
     #: when the next file is due, when the counts are to be taken again, and when a batch last began or ended
     _due: float = 0.0
@@ -125,12 +134,12 @@ class Live:
     _thread: threading.Thread | None = None
 
     @contextmanager
-    def during(self, batch: int) -> Iterator[Live]:
-        """Write, and look for commands, while the body runs a batch; then remove the file."""
+    def during(self, batch: int, packs: Plan | None = None) -> Iterator[Live]:
+        """Write, and look for commands, while the body runs a batch, or packs input; then remove the file."""
         with self._writing:
             self._changed = time.monotonic()
             self._due = self._stale = self._changed + EVERY
-            self._worker, self._content = None, {"rounds": 0, "records": 0, "loops": {}}
+            self._caller, self._content = packs, {"rounds": 0, "records": 0, "loops": {}}
             self.written, self.asked, self.batch = False, False, batch
             if self._thread is None:
                 thread = threading.Thread(target=self._look, name="timely-live", daemon=True)
@@ -141,14 +150,14 @@ class Live:
             yield self
         finally:
             with self._writing:
-                self.batch, self._worker, self._changed = None, None, time.monotonic()
+                self.batch, self._caller, self._changed = None, None, time.monotonic()
                 if self.written:
                     with suppress(Exception):
                         self.log.files.remove(self._name)
 
     def round(self, result: RoundResult | None, worker: Worker | None) -> None:
         """A round has ended with `result`; or `worker` works on the next one."""
-        self._worker = worker
+        self._caller = worker
         if (now := time.monotonic()) < self._stale:
             return
         self._stale = now + EVERY
@@ -185,17 +194,17 @@ class Live:
                 asked = self.asked or requested(self.log, loops=self.loops)
                 with self._writing:
                     self.asked = asked and self.batch == batch
-            if self._calling() and started >= self._due:
+            if started >= self._due and (self._calling() or isinstance(self._caller, Plan)):
                 self._write(batch)
             pause = max(EVERY, (time.monotonic() - started) / SHARE)
 
     def _calling(self) -> list[Any] | None:
         """The present call, if it takes long."""
-        calling = None if self._worker is None else self._worker.calling
+        calling = None if self._caller is None else self._caller.calling
         if calling is None or (seconds := time.monotonic() - calling[3]) < EVERY:
             return None
-        node, at, records, _ = calling
-        return [node.name, str(node.stage.where), str(at), records, seconds]
+        stage, at, records, _ = calling
+        return [stage.name, str(stage.where), str(at), records, seconds]
 
     def _write(self, batch: int | None) -> None:
         with self._writing:
@@ -203,8 +212,14 @@ class Live:
                 return
             started = time.monotonic()
             calling = self._calling()
-            content = {"batch": batch, **self._content, "calls": [] if calling is None else [calling]}
+            content = {**self._content, "calls": [] if calling is None else [calling]}
             try:
+                if not isinstance(self._caller, Plan):
+                    content["rounds"] = max(1, content["rounds"])
+                if batch == NEXT:
+                    newest = self.log.newest()
+                    batch = 0 if newest is None else newest + 1
+                content["batch"] = batch
                 self.log.files.write_json(self._name, content)
                 self.written = True
             except Exception as error:  # noqa: BLE001 - the batch itself reports a full disk
@@ -219,6 +234,18 @@ class Live:
     def close(self) -> None:
         """End the thread."""
         self._closed.set()
+
+
+@contextmanager
+def packing(context: RunContext) -> Iterator[None]:
+    """Write what a task does while the body packs a part of a micro-batch's input."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    name = f"packs-{0 if task is None else task.partitionId()}"
+    live = Live(context.log, name, loops=bool(context.plan.feedbacks))
+    with closing(live), live.during(NEXT, context.plan):
+        yield
 
 
 def requested(log: RoundLog, *, loops: bool) -> bool:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 #: Seconds that `stop` waits for a micro-batch to end; that the source pauses at most; after the stop; and
-#: that `stop` waits for Spark without a word.
-PATIENCE, REST, AFTER, QUIET = 5.0, 30.0, 2.0, 1.0
+#: that `stop` waits without a word.
+PATIENCE, REST, AFTER, QUIET = 5.0, 30.0, 2.0, 0.5
 _BEAT = 0.01
 Until: TypeAlias = Callable[[Callable[[], bool], Callable[[], bool], float], object]
 _yielding = threading.Lock()
@@ -94,21 +94,22 @@ def _may_run(query: StreamingQuery) -> bool:
     return bool(query.isActive and query.status["message"] != "Waiting for next trigger")
 
 
-def stop_with_warning(context: RunContext, stop: Callable[[], object]) -> None:
-    """Call what stops the query; if it takes longer than `QUIET`, log what it waits for."""
+@contextmanager
+def telling(context: RunContext) -> Iterator[None]:
+    """While the body stops the query: if that takes longer than `QUIET`, log what it waits for."""
 
     def warn() -> None:
         with suppress(Exception):  # the checkpoint was removed
             newest = context.log.newest()
             running = None if newest is None else running_batch(context.log, newest)
-            text = f"stop() waits for the end of {running or 'the running batch'}"
+            text = f"stop() waits for a batch to end: {running or 'the running one'}"
             context.log_message(logging.WARNING, "%s", text)
 
     timer = threading.Timer(QUIET, warn)
     timer.daemon = True
     timer.start()
     try:
-        stop()
+        yield
     finally:
         timer.cancel()
 

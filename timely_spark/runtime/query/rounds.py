@@ -36,6 +36,7 @@ from timely_spark.runtime.query.hosted import (
     garbage_of,
     host_of,
 )
+from timely_spark.runtime.query.live import Live
 from timely_spark.runtime.query.peers import Peers
 from timely_spark.runtime.query.staying import StayingTasks, Work
 from timely_spark.runtime.run_context import ROWS_DDL, RunContext
@@ -172,6 +173,11 @@ class Rounds:
             coordinator, batch, start, references, bounds, share=Share(), repeated=repeated
         )
         return coordinator, result, ran
+
+    @property
+    def live(self) -> Live:
+        """Writes what this process does."""
+        return self._hosted.live
 
     def write(self, batch: int, ran: Mapping[int, Worker], states: States) -> None:
         """Write the states of workers of this process that have run, and enter them in `states`."""

@@ -20,7 +20,7 @@ from timely_spark.errors import VertexError
 from timely_spark.runtime.batches import numbered
 from timely_spark.runtime.errors import OtherFlow
 from timely_spark.runtime.query.cut_off import CutOff
-from timely_spark.runtime.query.live import Live
+from timely_spark.runtime.query.live import Live, packing
 from timely_spark.runtime.run_context import ROWS_DDL, RunContext, batch_id, packed_sources
 from timely_spark.runtime.session import cores, register
 from timely_spark.runtime.sources.source import JournaledSource
@@ -89,7 +89,7 @@ def _pack(context: RunContext, source: str, batches: Iterator[pa.RecordBatch]) -
 
     task = TaskContext.get()
     shard = task.partitionId() if task is not None else 0
-    with context.task(packs=True):
+    with context.task(packs=True), packing(context):
         names = context.plan.source(source).stage.outputs[0].names
         yield from context.pack(source, (batch.rename_columns(names) for batch in batches), shard)
 
