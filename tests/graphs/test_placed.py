@@ -20,10 +20,12 @@ from tests.graphs.test_components import LONGS
 from tests.support.accumulated import after_each
 from tests.support.rescaling import answers, move
 from timely_spark.authors import DIFF, computed
-from timely_spark.graphs import components, contraction, places
-from timely_spark.graphs.placed import components_by_place
-from timely_spark.graphs.places import PLACE, PLACES, with_places
+from timely_spark.coordinator.migration import FlowChanged
+from timely_spark.graphs import components, contraction, placed, places
+from timely_spark.graphs.placed import components_of_labels, forests_by_place
+from timely_spark.graphs.places import PLACE, PLACES, in_places
 from timely_spark.testing import Simulation
+from timely_spark.worker import Worker
 
 Changes = list[tuple[Any, Any, int]]
 
@@ -51,6 +53,11 @@ class Live:
     def __init__(self, flow: ts.Dataflow, workers: int) -> None:
         self.flow, self.simulation = flow, Simulation(flow, workers=workers)
         self.edges, self.labels, self.seen = Counter[tuple[Any, Any]](), Counter[tuple[Any, Any]](), 0
+
+    def vertices(self, step: str) -> list[Any]:
+        plan, blobs = self.simulation.plan, self.simulation.blobs
+        states = enumerate(self.simulation.states)
+        return [Worker(plan, state, n, blobs).vertex(plan.by_name[step]) for n, state in states if state]
 
     def send(self, changes: Changes) -> int:
         """The number of rounds that an epoch takes."""
@@ -98,7 +105,8 @@ def check_given_places(epochs: list[list[tuple[int, int, int, int]]], workers: i
     flow = ts.Dataflow("given")
     edges = flow.input("edges", "a long, b long, place long, diff long").collection(diff="diff").stream
     named = computed(edges, "a", "b", {PLACE: pc.field("place"), DIFF: DIFF}, own=(PLACE, DIFF))
-    components_by_place(named).capture("out")
+    labels, _ = forests_by_place(named.scope.inner(watched=False).enter(named))
+    components_of_labels(labels.leave()).capture("out")
 
     made = ts.testing.run(flow, {"edges": epochs}, workers=workers)["out"].rows()
 
@@ -162,7 +170,7 @@ def test_a_path_is_cut_in_the_middle_and_joined_again() -> None:
     cut = (node[n // 2], node[n // 2 + 1])
     assert live.send([(*cut, -1)]) <= 10
     assert live.send([(*cut, 1)]) <= 10
-    assert live.send([(node[0], n, 1), (n + 1, n + 2, 1)]) <= 11
+    assert live.send([(node[0], n, 1), (n + 1, n + 2, 1)]) <= 12
 
 
 @pytest.mark.slow
@@ -256,7 +264,7 @@ def places_of(epochs: list[Changes], workers: int) -> list[list[tuple[int, int, 
     """By epoch the changes of edges, each with its place."""
     flow = ts.Dataflow("places")
     edges = flow.input("edges", "a long, b long, diff long").collection(diff="diff").stream
-    with_places(edges).capture("out")
+    in_places(edges, lambda placed: (placed, None)).capture("out")
     made = ts.testing.run(flow, {"edges": epochs}, workers=workers)["out"].rows()
     return [made.get(epoch, []) for epoch in range(len(epochs))]
 
@@ -399,3 +407,51 @@ def test_a_late_epoch_is_not_taken_for_an_endless_loop() -> None:
     simulation.run()
     assert simulation.captured["out"].rows()[400] == [(1, 1, 1), (2, 1, 1)]
     assert simulation.coordinator.loops.reached == {}, "so cancel() bounds no loop by it"
+
+
+@pytest.fixture
+def drifting(monkeypatch: pytest.MonkeyPatch, few) -> list[Changes]:
+    """A path of sixty nodes in four places, whose edges others replace."""
+    few(20, 8)
+    monkeypatch.setattr(placed, "_NEWS", 2)
+    monkeypatch.setattr(places, "PLACES", 4)
+    draw, path = random.Random(5), [(n, n + 1, 1) for n in range(59)]
+    changes, counts = [path], Counter({edge[:2]: 1 for edge in path})
+    for _ in range(3):
+        gone = [(*edge, -n) for edge, n in counts.items() if draw.random() < 0.4]
+        come = [(*sorted(draw.choices(range(60), k=2)), 1) for _ in gone]
+        for a, b, diff in (epoch := [*gone, *come]):
+            counts[a, b] += diff
+        counts = +counts
+        changes.append(epoch)
+    return changes
+
+
+@pytest.mark.slow
+def test_all_edges_get_other_places_when_many_were_replaced(drifting) -> None:
+    """Deletions stay exact in that epoch and in later ones."""
+    live, again = Live(spread_flow(), 3), []
+    for changes in drifting:
+        live.send(changes)
+        again.append(max(vertex.run for vertex in live.vertices("loop.place")) % 2)
+    assert sum(again[:-1]) > 0
+    live.send([(*edge, -n) for edge, n in live.edges.items() if n])
+    assert not live.labels
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+def test_workers_change_while_all_edges_get_other_places(drifting) -> None:
+    inputs = {"edges": drifting[:3]}
+    expected, batches = answers(spread_flow(), inputs, [3])
+    moved = 0
+    for stop in range(0, batches, 3):
+        try:
+            got, _ = answers(spread_flow(), inputs, [3, 2], stops=lambda at, stop=stop: at == stop)
+        except FlowChanged as error:  # noqa: PERF203 - each stop is a run
+            refused = str(error)
+            assert "every worker has a copy" in refused
+        else:
+            assert got == expected
+            moved += 1
+    assert moved > batches // 6

@@ -130,6 +130,15 @@ class Affected:
         changed |= self.rank != self.old_rank
         return changed
 
+    def grown(self) -> tuple[int, int]:
+        """By how many nodes and trees the forest has grown."""
+        own = np.arange(len(self))
+        new, old = (
+            (np.count_nonzero(label != NO_NODE), np.count_nonzero(label == own))
+            for label in (self.label, self.old_label)
+        )
+        return int(new[0] - old[0]), int(new[1] - old[1])
+
     def relabelled(self, name: str) -> pa.Table:
         """The changes of nodes' labels, as columns "node", `name` and `DIFF`."""
         moved = np.flatnonzero(self.label != self.old_label)

@@ -43,7 +43,7 @@ def connected_components(
         spread: whether all workers have equal shares of the nodes, for graphs that outgrow one worker: nodes
             that are near each other when they come get one place, and each place has a forest of its own.
             The results are the same, but may stay wrong once an edge was removed more often than inserted,
-            of which the log warns. An epoch takes up to 9 exchanges, one with many new nodes about 35.
+            of which the log warns. An epoch takes up to 12 exchanges, one with many new nodes about 40.
             By default, None, with 16 workers or more. No effect inside loops.
 
     **Columns:** in: `src`, `dst`, of any key type; `node`, of theirs. Nulls are ignored. Out: ``node``,

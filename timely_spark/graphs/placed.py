@@ -6,6 +6,7 @@ Any places give the same components; good ones, of edges that are near each othe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,29 +22,64 @@ from timely_spark.authors import (
     Partitioner,
     States,
     changes,
+    consolidate,
     numbers,
 )
 from timely_spark.graphs.affected import Affected, summed, unique
 from timely_spark.graphs.forest import Forest, components, spanning_forest
 from timely_spark.graphs.pairs import in_bytes, insert_pairs, pairs_of, states_with
-from timely_spark.graphs.places import PLACE, with_places
+from timely_spark.graphs.places import OF, PLACE, TO, all_placed, homed, homed_schema, in_places
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 
+#: a worker tells how many trees it has if that differs by more, and by an eighth, from what it has told
+_NEWS = 32
+
 
 class _LocalForests(BufferingVertex):
-    """A spanning forest for each place; send the changes of its nodes' labels."""
+    """A spanning forest for each place; send the changes of its nodes' labels.
+
+    When edges have come and gone, near nodes are in many places, whose forests then have many trees. Workers
+    tell each other how many; if these are twice as many as after all edges got places, all get others.
+
+    Inputs: edges with places, and what workers tell. Outputs: labels, edges that are to get other places,
+    and what this worker tells.
+    """
 
     def __init__(self, ends: tuple[str, str], kind: pa.DataType, *, tells_negative: bool) -> None:
-        super().__init__()
+        super().__init__(inputs=2)
         self.ends, self.kind, self.tells_negative = ends, kind, tells_negative
         #: by place the edges, nodes and members of its `Forest`, which stays when it has no edges
         self.forests: dict[int, list[Arrangement]] = {}
+        #: by place the numbers of its nodes and trees
+        self.sizes: dict[int, tuple[int, int]] = {}
+        #: by worker the numbers that it has told last
+        self.reported: dict[int, tuple[int, int]] = {}
+        #: of the trees that there were after all edges had got places; 0 if none have yet
+        self.trees = 0
+
+    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
+        """Buffer edges until all that enter with them have places."""
+        super().on_recv(edge, time if edge else all_placed(time), batch)
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        if not batches[0]:
-            return
-        edges = pa.concat_tables(batches[0])
+        """The edges of an epoch, or what workers tell after it."""
+        if batches[0]:
+            self._update(time, pa.concat_tables(batches[0]))
+            nodes, trees = np.sum([*self.sizes.values()], axis=0).tolist()
+            _, before = self.reported.get(self.worker, (0, 0))
+            if abs(trees - before) > _NEWS + before // 8:
+                self.send_by(2, time, pa.table([[self.worker], [nodes], [trees]], schema=_REPORTS))
+        if batches[1]:
+            worker, *sizes = pa.concat_tables(batches[1]).to_pydict().values()
+            self.reported |= dict(zip(worker, zip(*sizes, strict=True), strict=True))
+            nodes, trees = np.sum([*self.reported.values()], axis=0).tolist()
+            if not self.trees:
+                self.trees = trees
+            elif trees > 2 * self.trees + nodes // 32:
+                self._place_again(time)
+
+    def _update(self, time: Timestamp, edges: pa.Table) -> None:
         place = numbers(edges, PLACE)
         order = np.argsort(place, kind="stable")
         edges, place = edges.select([*self.ends, DIFF]).take(pa.array(order)), place[order]
@@ -58,7 +94,20 @@ class _LocalForests(BufferingVertex):
                 self._context.negative(time, nodes.negative)
             self.forests[at] = [forest.edges, forest.nodes, forest.members]
             labels.append(nodes.relabelled("label"))
+            each, trees = self.sizes.get(at, (0, 0))
+            more, roots = nodes.grown()
+            self.sizes[at] = each + more, trees + roots
         self.send_by(0, time, pa.concat_tables(labels))
+
+    def _place_again(self, time: Timestamp) -> None:
+        """Let all edges enter once more, and take back all labels."""
+        if edges := self.present():
+            self.send_by(1, time, homed(consolidate(pa.concat_tables(edges)), self.ends))
+            labels = [part for *_, members in self.forests.values() for part in members.batches()]
+            columns = pa.concat_tables(labels, promote_options="permissive")
+            less = pa.array(-numbers(columns, DIFF).astype(np.int64))
+            self.send_by(0, time, columns.select(["node", "label"]).append_column(DIFF, less))
+        self.forests, self.sizes, self.reported, self.trees = {}, {}, {}, 0
 
     def present(self) -> list[pa.Table]:
         """Changes whose sums are the present edges, the lesser end first."""
@@ -69,11 +118,21 @@ class _LocalForests(BufferingVertex):
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Move whole forests, each with its place."""
-        parts = [{"buffered": state["buffered"]} for state in states]
-        moved = super().repartition(parts, workers, partition)
-        forests = {at: one for state in states for at, one in state["forests"].items()}
-        states_with = [{at: one for at, one in forests.items() if at % workers == w} for w in range(workers)]
-        return [{**part, "forests": forests} for part, forests in zip(moved, states_with, strict=True)]
+        moved = super().repartition([{"buffered": state["buffered"]} for state in states], workers, partition)
+        trees = max(state.get("trees", 0) for state in states)
+        forests, sizes = (
+            {at: one for state in states for at, one in state[name].items()} for name in ("forests", "sizes")
+        )
+        own = [[at for at in forests if at % workers == w] for w in range(workers)]
+        return [
+            {
+                **part,
+                "forests": {at: forests[at] for at in places},
+                "sizes": {at: sizes[at] for at in places},
+                "trees": trees,
+            }
+            for part, places in zip(moved, own, strict=True)
+        ]
 
 
 class _LeastLabels(BufferingVertex):
@@ -197,21 +256,42 @@ class _Named(BufferingVertex):
         return components
 
 
+_REPORTS = pa.schema([("worker", pa.int64()), ("nodes", pa.int64()), ("trees", pa.int64())])
+
+
 def spread_components(edges: Stream, *, tells_negative: bool = False, name: str | None = None) -> Stream:
     """The `components` of a `spanning_forest`, with the nodes spread over all workers."""
-    return components_by_place(with_places(edges), tells_negative=tells_negative, name=name)
+    labels = in_places(edges, partial(forests_by_place, tells_negative=tells_negative))
+    return components_of_labels(labels, name=name)
 
 
-def components_by_place(placed: Stream, *, tells_negative: bool = False, name: str | None = None) -> Stream:
-    """For each node the least node of its component, from changes of edges that have places."""
+def forests_by_place(placed: Stream, *, tells_negative: bool = False) -> tuple[Stream, Stream]:
+    """Changes of nodes' labels in each place, of edges in a loop; and edges that are to get other places."""
     ends, kind = (placed.schema.names[0], placed.schema.names[1]), placed.schema.field(0).type
-    of_node = [pa.schema([("node", kind), (to, kind), (DIFF, pa.int64())]) for to in ("label", "component")]
-    labels = placed.then(
+    reports = placed.scope.variable(_REPORTS)
+    labels, again, tells = placed.then(
         "local_forests",
-        of_node[:1],
+        [
+            pa.schema([("node", kind), ("label", kind), (DIFF, pa.int64())]),
+            homed_schema(ends, kind),
+            _REPORTS,
+        ],
+        others=[reports],
         vertex=_LocalForests(ends, kind, tells_negative=tells_negative),
-        requires=[Partition((PLACE,), computed=PLACE, expression=pc.field(PLACE))],
-    )[0]
+        requires=[
+            Partition((PLACE,), computed=PLACE, expression=pc.field(PLACE)),
+            Partition((), broadcast=True),
+        ],
+        own=(TO, OF),
+    )
+    reports.feed(tells)
+    return labels, again
+
+
+def components_of_labels(labels: Stream, *, name: str | None = None) -> Stream:
+    """For each node the least node of its component, from changes of its labels in several places."""
+    kind = labels.schema.field("node").type
+    of_node = [pa.schema([("node", kind), (to, kind), (DIFF, pa.int64())]) for to in ("label", "component")]
     least, pairs = labels.then(
         "least_labels",
         [of_node[0], pa.schema([("low", kind), ("high", kind), (DIFF, pa.int64())])],

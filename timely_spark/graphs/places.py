@@ -1,8 +1,9 @@
 """Places of edges: nodes that are near each other get one place, and each edge the place of one of its ends.
 
-A node gets its place once, and keeps it while it has edges: that of a neighbour, or by contraction. Nodes are
-known by their hashes here; two nodes of one hash share a place. *Any* place is right: it only decides how
-many trees the forests of all places have, and so what a change costs.
+A node gets its place once, and keeps it while it has edges: that of a neighbour, or by contraction;
+until all edges enter once more, when many were replaced. Nodes are known by their hashes here; two nodes of
+one hash share a place. *Any* place is right: it only decides how many trees the forests of all places have,
+and so what a change costs.
 
 An epoch is one run through a loop. Its iterations are numbered from 0:
 
@@ -17,7 +18,7 @@ An epoch is one run through a loop. Its iterations are numbered from 0:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +73,9 @@ _DEGREE = 1024
 _MANY = 256
 #: how often pieces of few nodes move to a neighbour's place
 _MOVES, _FEW = 2, 32
-#: Epoch e begins at iteration e * _SPAN, so that epochs pass one after the other.
-_SPAN = 64
+#: Epoch e begins at iteration e * _SPAN, so that epochs pass one after the other. If all edges get other
+#: places in it, they enter after _AGAIN more.
+_SPAN, _AGAIN = 128, 64
 _U = np.uint64
 #: what one of two hashes is multiplied by, where both make one
 _ODD = _U(0x9E3779B97F4A7C15)
@@ -104,8 +106,10 @@ class _Places(BufferingVertex):
         self.ends = ends
         #: the place of each node, as often as it is an end of an edge
         self.places = Arrangement((TO,), within=(PLACE,))
-        #: the epoch that is in the loop
-        self.epoch = -1
+        #: what is in the loop: twice an epoch, and 1 more where all edges get other places in it
+        self.run = -1
+        #: whether the number of workers has changed meanwhile
+        self.rescaled = False
         #: the changes of `places` in that epoch
         self.changes: list[pa.Table] = []
         #: edges of another way, which are to enter
@@ -139,10 +143,9 @@ class _Places(BufferingVertex):
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """One iteration."""
         iteration = time.order_key()[1] - time.epoch * _SPAN
-        if time.epoch != self.epoch:
-            self._end()
-            self.epoch = time.epoch
-            self._place_waiting(time)  # after another number of workers
+        again = iteration > _AGAIN
+        iteration -= again * (1 + _AGAIN)
+        self._begin(time, 2 * time.epoch + again)
         settled = np.count_nonzero(self.place != NEW)
         edges, sent = (pa.concat_tables(tables) if tables else None for tables in batches)
         messages = _received(sent)
@@ -162,6 +165,15 @@ class _Places(BufferingVertex):
             self._place_waiting(time)
         if (self.place == NEW).any():
             self.notify_at(Time(time.epoch, time.order_key()[1] + 1))
+
+    def _begin(self, time: Timestamp, run: int) -> None:
+        """After another run store its nodes; after another number of workers let the edges pass that wait."""
+        if run != self.run or self.rescaled:
+            self._end()
+            if run % 2 and run != self.run:
+                self.places = Arrangement((TO,), within=(PLACE,))
+            self.run, self.rescaled = run, False
+            self._place_waiting(time)
 
     # -- edges ---------------------------------------------------------------------------------------------
 
@@ -433,13 +445,18 @@ class _Places(BufferingVertex):
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Move nodes and edges by their hashes. Those that are being contracted take places by these."""
         names = ("buffered", "places", "changes", "moved", "waiting")
-        parts = []
+        parts: list[dict[str, Any]] = []
+        run = max(state.get("run", -1) for state in states)
         for state in states:
+            if run % 2 and state.get("run") != run:  # these places are void
+                parts.append({name: state[name] for name in ("buffered", "moved")})
+                continue
             new = {name: state[name] for name in ("nodes", "place", "ends_of")}
             place = np.where(new["place"] == NEW, (new["nodes"] % _U(PLACES)).astype(np.int64), new["place"])
             counts = pa.table({TO: new["nodes"], PLACE: place, DIFF: new["ends_of"]})
             parts.append({name: state[name] for name in names} | {"changes": [*state["changes"], counts]})
-        return super().repartition(parts, workers, partition)
+        moved = super().repartition(parts, workers, partition)
+        return [{**state, "run": run, "rescaled": True} for state in moved]
 
 
 _MESSAGES = pa.schema(
@@ -457,23 +474,46 @@ def _where(table: pa.Table, rows: Mask) -> pa.Table:
     return table if rows.all() else table.filter(pa.array(rows))
 
 
-def with_places(edges: Stream) -> Stream:
-    """Changes of edges, the lesser end first, with a column `PLACE`: an edge keeps its place."""
+def all_placed(time: Timestamp) -> Time:
+    """The time in the loop by which all edges have places that enter in this epoch, or once more in it."""
+    first = time.epoch * _SPAN
+    again = time.order_key()[1] > first + _AGAIN
+    return Time(time.epoch, first + (_SPAN if again else _AGAIN) - 1)
+
+
+def homed_schema(ends: Sequence[str], kind: pa.DataType) -> pa.Schema:
+    """The columns of edges with the hashes of their homes."""
+    return pa.schema(
+        [*((end, kind) for end in ends), (DIFF, pa.int64()), (TO, pa.uint64()), (OF, pa.uint64())]
+    )
+
+
+def in_places(edges: Stream, use: Callable[[Stream], tuple[Stream, Stream | None]]) -> Stream:
+    """What is made of changes of edges, the lesser end first, with a column `PLACE`: an edge keeps its place.
+
+    Args:
+        use: gets the edges, in a loop. Returns a stream that leaves it; and edges with the hashes of their
+            homes that are to get other places, or None. These are all edges, at one iteration of an epoch.
+    """
     ends, kind = (edges.schema.names[0], edges.schema.names[1]), edges.schema.field(0).type
-    plain = [(ends[0], kind), (ends[1], kind)]
-    homed = pa.schema([*plain, (DIFF, pa.int64()), (TO, pa.uint64()), (OF, pa.uint64())])
-    edges = edges.then("home", [homed], vertex=_Homed(ends, kind), own=(TO, OF))[0]
+    columns = homed_schema(ends, kind)
+    edges = edges.then("home", [columns], vertex=_Homed(ends, kind), own=(TO, OF))[0]
     loop = edges.scope.inner(watched=False)
     at_ends, messages = loop.variable(edges), loop.variable(_MESSAGES)
     by = [Partition((end,), computed=end, expression=pc.field(end)) for end in (TO, "to")]
     placed, to_ends, sent = at_ends.then(
         "place",
-        [pa.schema([*plain, (PLACE, pa.int64()), (DIFF, pa.int64())]), homed, _MESSAGES],
+        [
+            pa.schema([(ends[0], kind), (ends[1], kind), (PLACE, pa.int64()), (DIFF, pa.int64())]),
+            columns,
+            _MESSAGES,
+        ],
         others=[messages],
         vertex=_Places(ends),
         requires=by,
         own=(PLACE,),
     )
-    at_ends.feed(to_ends)
+    result, again = use(placed)
+    at_ends.feed(to_ends if again is None else to_ends.concat(again))
     messages.feed(sent)
-    return placed.leave()
+    return result.leave()
