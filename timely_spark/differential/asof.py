@@ -14,7 +14,7 @@ from timely_spark.differential.joins import padded
 from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.reductions import reduced
 from timely_spark.differential.trace import DIFF
-from timely_spark.graph import composed, operator
+from timely_spark.graph import operator
 from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.asof import Checked, Direction, Nearest
 from timely_spark.operators.event_time import Duration
@@ -49,7 +49,6 @@ class AsOf(Logic):
 
 
 @operator(Collection)
-@composed
 def asof_join(
     collection: Collection,
     other: Collection,

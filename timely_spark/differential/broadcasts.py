@@ -11,7 +11,7 @@ from timely_spark.differential.consolidation import transient
 from timely_spark.differential.joins import JoinChanges
 from timely_spark.differential.reductions import with_one_key
 from timely_spark.differential.trace import DIFF
-from timely_spark.graph import Partition, Partitioner, States, composed, operator
+from timely_spark.graph import Partition, Partitioner, States, operator
 from timely_spark.operators.aggregate import ALL
 from timely_spark.operators.join import Keys, keys_text, matching_keys, other_columns
 from timely_spark.operators.rows import key_columns
@@ -40,7 +40,6 @@ class BroadcastJoin(JoinChanges):
 
 
 @operator(Collection)
-@composed
 def broadcast_join(
     collection: Collection,
     other: Collection,

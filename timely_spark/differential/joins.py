@@ -22,7 +22,6 @@ from timely_spark.graph import (
     Skew,
     States,
     caller,
-    composed,
     operator,
 )
 from timely_spark.operators.join import How, Join, Keys, check_how, keys_text, matching_keys, other_columns
@@ -144,7 +143,6 @@ class NullSafeJoin(JoinChanges):
 
 
 @operator(Collection)
-@composed
 def join(
     collection: Collection,
     other: Collection,
@@ -258,7 +256,6 @@ def join_null_safe(
 
 
 @operator(Collection)
-@composed
 def semijoin(
     collection: Collection,
     other: Collection,
@@ -302,7 +299,6 @@ def semijoin(
 
 
 @operator(Collection)
-@composed
 def antijoin(
     collection: Collection,
     other: Collection,

@@ -25,7 +25,6 @@ from timely_spark.graph import (
     as_table,
     caller,
     check_given,
-    composed,
     describe,
     never_fails,
     operator,
@@ -317,7 +316,6 @@ def _each(
 
 
 @operator(Collection)
-@composed
 def concat(collection: Collection, *others: Collection, name: str | None = None) -> Collection:
     """All records of several collections, with added multiplicities. Outer collections enter the scope."""
     first, *rest = every = collection.together("concat", *others)

@@ -9,7 +9,7 @@ from typing import Any
 
 from timely_spark.differential.collections import Collection, check_product_order
 from timely_spark.errors import GraphError
-from timely_spark.graph import Expression, OnLimit, caller, check_columns, composed, operator
+from timely_spark.graph import Expression, OnLimit, caller, check_columns, operator
 from timely_spark.graph.naming import Owner
 from timely_spark.graph.suggest import a_type
 from timely_spark.operators.rows import check_function
@@ -18,7 +18,6 @@ from timely_spark.streams import Scope
 
 
 @operator(Collection)
-@composed
 def enter_at(
     collection: Collection, scope: Scope, iteration: str | Expression, *, name: str | None = None
 ) -> Collection:

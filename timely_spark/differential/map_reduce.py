@@ -11,14 +11,13 @@ import pyarrow.compute as pc
 from timely_spark.differential.collections import Collection, check_collection
 from timely_spark.differential.loops import beginning
 from timely_spark.differential.trace import DIFF
-from timely_spark.graph import OnLimit, SchemaLike, composed, operator
+from timely_spark.graph import OnLimit, SchemaLike, operator
 from timely_spark.operators.rows import check_function, computed
 
 _DONE = "__timely_done"
 
 
 @operator(Collection)
-@composed
 def map_reduce(
     collection: Collection,
     mapper: Callable[[Any], Iterable[Any]],

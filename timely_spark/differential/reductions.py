@@ -33,7 +33,6 @@ from timely_spark.graph import (
     caller,
     check_columns,
     check_given,
-    composed,
     describe,
     integer,
     names,
@@ -155,7 +154,6 @@ def _in_parts(
 
 
 @operator(Collection)
-@composed
 def count(
     collection: Collection, column: str = "count", *, keys: Columns = None, name: str | None = None
 ) -> Collection:
@@ -186,7 +184,6 @@ def count(
 
 
 @operator(Collection)
-@composed
 def sum(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The sum of a column per key: integers as long, others as double or decimal. Nulls are ignored.
 
@@ -234,7 +231,6 @@ def _total(
 
 
 @operator(Collection)
-@composed
 def mean(collection: Collection, value: str, *, keys: Columns = None, name: str | None = None) -> Collection:
     """The mean of a column per key, as double. Nulls are ignored.
 
@@ -262,7 +258,6 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
 
 
 @operator(Collection)
-@composed
 def min(
     collection: Collection,
     value: str,
@@ -298,7 +293,6 @@ def min(
 
 
 @operator(Collection)
-@composed
 def max(
     collection: Collection,
     value: str,
@@ -347,7 +341,6 @@ def _extreme(
 
 
 @operator(Collection)
-@composed
 def top_k(
     collection: Collection,
     k: int,
@@ -391,7 +384,6 @@ def top_k(
 
 
 @operator(Collection)
-@composed
 def distinct(collection: Collection, *, name: str | None = None) -> Collection:
     """Each present record once.
 
@@ -410,7 +402,6 @@ def distinct(collection: Collection, *, name: str | None = None) -> Collection:
 
 
 @operator(Collection)
-@composed
 def threshold(
     collection: Collection, function: Callable[[Any], Any], *, name: str | None = None
 ) -> Collection:
@@ -447,7 +438,6 @@ def _threshold(
 
 
 @operator(Collection)
-@composed
 def reduce(
     collection: Collection,
     function: Callable[[Any, list[Any]], Iterable[Any]],
@@ -489,7 +479,6 @@ def reduce(
 
 
 @operator(Collection)
-@composed
 def reduce_batches(
     collection: Collection,
     function: Callable[[pa.Table], Any],

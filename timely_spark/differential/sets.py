@@ -13,7 +13,7 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.reducers import GROUP, Logic
 from timely_spark.differential.reductions import reduced
 from timely_spark.differential.trace import DIFF
-from timely_spark.graph import Expression, composed, operator
+from timely_spark.graph import Expression, operator
 from timely_spark.operators.rows import computed
 from timely_spark.operators.sets import OPERATIONS, check_same_schema
 from timely_spark.state.arrow import numbers
@@ -38,7 +38,6 @@ class SetLogic(Logic):
 
 
 @operator(Collection)
-@composed
 def union(
     collection: Collection, other: Collection, *, all: bool = False, name: str | None = None
 ) -> Collection:
@@ -67,7 +66,6 @@ def union(
 
 
 @operator(Collection)
-@composed
 def intersect(
     collection: Collection, other: Collection, *, all: bool = False, name: str | None = None
 ) -> Collection:
@@ -87,7 +85,6 @@ def intersect(
 
 
 @operator(Collection)
-@composed
 def subtract(
     collection: Collection, other: Collection, *, all: bool = False, name: str | None = None
 ) -> Collection:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import SchemaError
-from timely_spark.graph import Expression, caller, check_columns, composed, names, operator
+from timely_spark.graph import Expression, caller, check_columns, names, operator
 from timely_spark.operators.group_map import StatefulMap
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import computed, key_columns
@@ -54,7 +54,6 @@ def _inserted(records: pa.Table, diff: int) -> pa.Table:
 
 
 @operator(Stream)
-@composed
 def upserts(
     stream: Stream,
     keys: str | Sequence[str],

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from timely_spark.graph.locate_errors import located_method
+from timely_spark.graph.naming import composed
 
 Operator = TypeVar("Operator", bound=Callable[..., Any])
 
@@ -19,6 +20,7 @@ _SECTION = re.compile(r"\n\n(?=(?:Args|\*\*Columns|Example|Raises):)")
 def operator(owner: type, *, also: str | None = None) -> Callable[[Operator], Operator]:
     """Decorate a function: it becomes a method of the class `owner`. Its first argument is the instance.
 
+    If the operator has the argument `name`, and adds several steps, they are named after it: see `composed`.
     If `owner._explained_by` has a method of this name, the docstring gets from there what it lacks.
 
     Type checkers read the methods in `timely_spark/methods.pyi`, which `make methods` writes.
@@ -31,7 +33,8 @@ def operator(owner: type, *, also: str | None = None) -> Callable[[Operator], Op
     ('n > 1', 'n < 4')
     """
 
-    def add(function: Operator) -> Operator:
+    def add(plain: Operator) -> Operator:
+        function: Any = composed(plain)
         method = located_method(function)
         if (twin := getattr(getattr(owner, "_explained_by", None), function.__name__, None)) is not None:
             method.__doc__ = _completed(function, twin)
@@ -40,7 +43,7 @@ def operator(owner: type, *, also: str | None = None) -> Callable[[Operator], Op
                 msg = f"{function.__module__}.{name}: {owner.__name__} has a method {name!r} already"
                 raise TypeError(msg)
             setattr(owner, name, method)
-        return function
+        return function  # type: ignore[no-any-return]
 
     return add
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import caller, check_columns, composed, operator, word
+from timely_spark.graph import caller, check_columns, operator, word
 from timely_spark.operators.aggregate import ALL, one_group
 from timely_spark.operators.event_time import Duration, length, time_type
 from timely_spark.operators.expire import Per, check_per, checked_expire, options_text
@@ -220,7 +220,6 @@ class AsOfJoin(BufferingVertex):
 
 
 @operator(Stream)
-@composed
 def asof_join(
     stream: Stream,
     other: Stream,

@@ -20,7 +20,6 @@ from timely_spark.graph import (
     Stateless,
     caller,
     check_columns,
-    composed,
     integer,
     names,
     operator,
@@ -246,7 +245,6 @@ def _merged(monotone: Monotone, left: Any, right: Any) -> pa.Array:
 
 
 @operator(Stream)
-@composed
 def merge(
     stream: Stream,
     value: str,
@@ -338,7 +336,6 @@ def _check_natural(kind: pa.DataType, value: str) -> None:
 
 
 @operator(Stream)
-@composed
 def when(
     stream: Stream,
     reached: str | Expression | Callable[[Any], bool],
@@ -382,7 +379,6 @@ def when(
 
 
 @operator(Stream)
-@composed
 def count_distinct(
     stream: Stream,
     column: str = "count",

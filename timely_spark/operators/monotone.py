@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.graph import Monotone, Vertex, composed, operator
+from timely_spark.graph import Monotone, Vertex, operator
 from timely_spark.operators.expire import Per, Sessions, check_per, checked_expire, options_text
 from timely_spark.operators.retractions import check_no_retractions
 from timely_spark.operators.rows import keys_and_value
@@ -256,7 +256,6 @@ def max(
     return _extreme(stream, "max", value, keys, expire=expire, name=name)
 
 
-@composed
 def _extreme(
     stream: Stream,
     operator: str,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError
-from timely_spark.graph import check_columns, composed, integer, operator
+from timely_spark.graph import check_columns, integer, operator
 from timely_spark.operators.aggregate import ALL, Aggregate, Combines, one_group
 from timely_spark.operators.expire import Per, check_per, options_text
 from timely_spark.operators.retractions import check_no_retractions
@@ -47,7 +47,6 @@ class First(Combines):
 
 
 @operator(Stream)
-@composed
 def top_k(
     stream: Stream,
     k: int,

@@ -24,7 +24,6 @@ from timely_spark.graph import (
     Several,
     States,
     check_columns,
-    composed,
     names,
     operator,
 )
@@ -185,7 +184,6 @@ class Windows(Several):
 
 
 @operator(Stream)
-@composed
 def window(
     stream: Stream,
     on: str,
