@@ -336,6 +336,10 @@ def test_the_page_has_a_link_for_each_row_and_its_answer(begin: Any, serve: Any,
     assert reasons.answer("counts", "2") is not None  # the output in the box that was clicked
     page = server.sections(Asked(0, step="near", row=row))["why"]
     assert "is in &#x27;near&#x27;, because of\n  edges: (src=1" in page
+    assert "after batch 0: " in page
+    process.feed("edges", [(2, 3, 1, None)])
+    page = server.sections(Asked(0, step="near", row=row))["why"]
+    assert "after batch 0; batches were done since then: load the page again: " in page
     ET.fromstring(f"<div>{page}</div>")
     assert "query.explain_row(&#x27;near&#x27;" in serve(str(tmp_path)).sections(Asked(0, step="near"))["why"]
 

@@ -341,7 +341,9 @@ class Page:
         elif answer.text is None:
             said = f"The flow runs on parts of its inputs, for {seconds_text(self.now - answer.asked)}"
         else:
-            said = f"asked at {clock(answer.asked)}: {answer.text}"
+            later = "; batches were done since then: load the page again"
+            stale = later * (answer.batch < self.status.after.manifest.batch)
+            said = f"asked at {clock(answer.asked)}, after batch {answer.batch}{stale}: {answer.text}"
         said = f'<div class="say"><pre>{escaped(said)}</pre></div>' * bool(said)
         last = self.reasons.rows(output)
         rows = "".join(

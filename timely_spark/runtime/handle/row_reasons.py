@@ -27,6 +27,8 @@ class RowReason:
     """An answer, as text; None while it is looked for."""
 
     asked: float
+    #: the newest batch then: a later one may change the answer
+    batch: int
     text: str | None = None
 
 
@@ -47,7 +49,7 @@ class RowReasons:
             if any(answer.text is None for answer in self._answers.values()):
                 return
             self._answers.pop((output, row), None)
-            self._answers[output, row] = RowReason(time.time())
+            self._answers[output, row] = RowReason(time.time(), self._newest())
             while len(self._answers) > _ANSWERS:
                 del self._answers[next(iter(self._answers))]
         threading.Thread(target=self._look, args=(output, row), name="timely-answer", daemon=True).start()
@@ -68,6 +70,14 @@ class RowReasons:
         tables = [table for _, table in watch.released(output, until - _EPOCHS, until)]
         rows = pa.concat_tables(tables).to_pylist() if tables else []
         return [(_as_text(row, watch.schemas()[output]), row) for row in rows[-ROWS:]]
+
+    def _newest(self) -> int:
+        """The newest batch; -1 if nobody has the query any more, which the answer says then."""
+        try:
+            batch: int = self._query._watch.newest().batch  # noqa: SLF001 - a part of the query
+        except ReferenceError:
+            return -1
+        return batch
 
     def _look(self, output: str, row: str) -> None:
         try:
