@@ -29,11 +29,11 @@ def minimum_spanning_forest(
     ``connected_components(forest)`` has a row for each node that has an edge to another.
 
     In each iteration every component takes its lightest edge to another one; these edges belong to the
-    forest, and the components that they connect become one (an inner loop, in which each component doubles
-    the distance to its root that it knows). Takes at most log2(n) iterations of 5 exchanges, each with at
-    most log2(n) inner ones of 1. An epoch costs the components that take another edge, or become part of
-    another one, in the iterations in which they do, and their edges; an edge that is too heavy to be taken
-    costs itself in the iterations until its ends are connected.
+    forest, and the components that they connect become one (an inner loop, in which each component
+    takes the parent of its parent until that is the root). Takes at most log2(n) iterations of 5 exchanges,
+    each with at most log2(n) inner ones of 1. An epoch costs the components that take another edge, or become
+    part of another one, in the iterations in which they do, and their edges; an edge that is too heavy to be
+    taken costs itself in the iterations until its ends are connected.
 
     Args:
         edges: the edges, in either direction or both.

@@ -173,7 +173,7 @@ class KeyFunction:
         function: gets a key and its records; with a state also the state, and returns a pair.
         keys: the key columns.
         schema: the schema of the results, without the keys.
-        state: that of the state, without the keys; None if the function has none.
+        state: the schema of the state, without the keys; None if the function has no state.
     """
 
     def __init__(
@@ -395,7 +395,7 @@ def stateful_map_batches(
         GraphError: `function` cannot be called; the stream is in a loop, or the flow has times of its own
             kind; or `expire` is not an integer of at least 1.
         SchemaError: a key is missing or nested; a column of the state is nested; or a key is in a schema.
-        VertexError: at run time: the function fails, or returns no pair, other columns, or other keys.
+        VertexError: at run time: the function fails, returns no pair, or other columns or keys.
     """
     check_function("stateful_map_batches", function, "table", "states")
     options: Any = {"keys": keys, "state": state, "expire": expire, "name": name}

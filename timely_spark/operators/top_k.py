@@ -25,7 +25,7 @@ _GROUP = "__timely_group"
 
 @dataclass(frozen=True, slots=True)
 class First(Combines):
-    """The first `k` records of each key in an order; those of parts contain those of the whole."""
+    """The first `k` records of each key in an order: they are among the first `k` of the parts."""
 
     keys: tuple[str, ...]
     k: int
@@ -59,9 +59,9 @@ def top_k(
 ) -> Stream:
     """The first `k` records of each key by a column; ties are ordered by the other columns, ascending.
 
-    When a time is complete, all the first records of each key that has records at it are sent, as an
-    aggregate is: of all records up to that time, or with ``per="time"`` of that time's records. A record that
-    came several times takes several places. NaN come last, then nulls. A collection's `top_k` sends changes.
+    When a time is complete, each key with records at that time sends all of its first records: of all records
+    up to that time, or with ``per="time"`` of that time's records. A record that came several times takes
+    several places. NaN come last, then nulls. A collection's `top_k` sends changes.
 
     Args:
         k: the greatest number of records per key.

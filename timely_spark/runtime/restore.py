@@ -40,7 +40,7 @@ def check(log: RoundLog, plan: Plan, *, empty: bool = False) -> tuple[Manifest |
     """Check that a flow can continue from a checkpoint's newest manifest; changes nothing.
 
     Returns:
-        The manifest, and by output what its results lack: steps that started `empty`.
+        The manifest; and by output, in words, what its results lack because steps started `empty`.
     """
     chosen = log.chosen()
     if chosen is None:
@@ -52,7 +52,7 @@ def check(log: RoundLog, plan: Plan, *, empty: bool = False) -> tuple[Manifest |
 
 
 def check_not_ahead(output: Output, plan: Plan, before: Manifest | None) -> None:
-    """Refuse a place that has later epochs than the checkpoint: an output skips or rewrites those it has.
+    """Refuse a table or folder with later epochs than the checkpoint: the output would skip or rewrite them.
 
     By the clock an epoch is a batch, and the outputs are at most one batch ahead of the newest manifest.
     """
@@ -92,9 +92,9 @@ def restore(log: RoundLog, context: RunContext, newest: int, *, empty: bool = Fa
 
 
 def withdraw(context: RunContext) -> None:
-    """After a start that Spark has not accepted: write the manifest that there was before it.
+    """Undo a start that Spark has not accepted: write the manifest from before it again.
 
-    The one of a changed flow lacks the state of the steps that it has removed.
+    The manifest of a changed flow lacks the state of the steps that were removed.
     """
     log = RoundLog(context.checkpoint, context.term)
     with suppress(TimelyError):  # the error of the start says more
@@ -128,7 +128,7 @@ def _migrated(
 
 
 def _planned(log: RoundLog, manifest: Manifest) -> list[str]:
-    """The inputs whose records are in a batch that has begun and has no manifest."""
+    """The inputs with records in a batch that has begun and has no manifest."""
     read: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     if (planned := log.planned()) > manifest.micro_batch:
         read += zip(log.read_to(planned - 1), log.read_to(planned), strict=True)

@@ -25,7 +25,7 @@ class Negatives:
 
     step: str
     epoch: int
-    #: one of the records, and how often it is there
+    #: one of the records, and its multiplicity
     example: str
     records: int
 
@@ -48,5 +48,5 @@ _OTHERWISE = {
 
 
 def check_on_negative(on_negative: Any) -> None:
-    """Refuse what is no `on_negative`."""
+    """Check the argument `on_negative`."""
     word("on_negative", on_negative, _OTHERWISE, hint=f"{_OTHERWISE['raise']}; {_OTHERWISE['warn']}.")

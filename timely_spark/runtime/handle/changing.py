@@ -24,7 +24,8 @@ class Changing:
     epoch: int
     #: Columns: iteration long, the records', diff long: by how much a record's multiplicity changes then.
     changes: pa.Table
-    #: after so many iterations the records are what they were; None if not twice in those that are shown
+    #: the iterations of a cycle, after which the records are again what they were; None if the shown
+    #: iterations do not have a cycle twice
     cycle: int | None
 
     @classmethod

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: The most epochs and steps that have a line of their own: the last epochs, and the steps with most state.
 LINES = 8
-#: An axis is one of powers if the largest value is so many times the least, and there are so many points.
+#: An axis is logarithmic if there are so many points, and the largest is so many times the least.
 _POWERS, _POINTS = 1000, 12
 
 
@@ -57,7 +57,7 @@ def figure_of(title: str, history: History, sketch: Sketch) -> Figure:
 
 
 def _states(history: History, boxes: Mapping[str, str]) -> dict[str, list[tuple[int, float]]]:
-    """By step, or box of steps, the bytes of its state by batch; of those with most."""
+    """The bytes of state by step (or box of steps) and batch, for the steps with most state."""
     steps: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for batch in history.batches:
         for step, size in batch.state_bytes.items():
@@ -94,7 +94,7 @@ def _lines(
 
 
 def _plain(text: str) -> str:
-    r"""A text that matplotlib does not read as a formula, nor a label as hidden.
+    r"""Escape a text: matplotlib reads `$` as a formula, and hides a label that begins with `_`.
 
     >>> _plain("a$b"), _plain("_a")
     ('a\\$b', ' _a')

@@ -74,7 +74,7 @@ def build(
 def sources(
     session: SparkSession, context: RunContext, dataframes: Mapping[str, DataFrame | JournaledSource]
 ) -> RunContext:
-    """The run with the sources that this package reads, which know what of their input the flow needs."""
+    """Add the sources that this package reads to the run; each knows which of its input the flow needs."""
     tasks = cores(session) or _TASKS
     bound = {
         name: source.bind(context.checkpoint, needed(context.plan, name), tasks)
@@ -146,7 +146,7 @@ def _work(
 
 
 def restored_worker(context: RunContext, worker: int, reference: bytes | None) -> Worker:
-    """The worker that has this reference to its state; a new worker if the reference is None."""
+    """Restore a worker from the reference to its state; None makes a new worker."""
     if reference is None:
         return Worker(context.plan, None, worker, context.blobs)
     with context.blobs.reading(reference):

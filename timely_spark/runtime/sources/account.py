@@ -47,10 +47,10 @@ class Account:
     late: int = 0
     #: how many names in a folder are not read, as links to files that are
     ignored: int = 0
-    #: how many files, entries, epochs, messages or Delta versions are there that no batch has begun to read:
-    #: of a handle at most 1,000; of the others as of the last look; of a Spark DataFrame it is not known
+    #: the files, entries, epochs, messages or Delta versions that no batch has begun to read: of a handle at
+    #: most 1,000; of other sources as of the last look; 0 for a Spark DataFrame, as Spark does not say
     waiting: int = 0
-    #: of some names (files, entries, columns) that are not read, the reasons
+    #: why files, entries or columns are not read, by their names; of some if there are many
     names: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -139,7 +139,7 @@ def _waiting(log: RoundLog, name: str, last: int | None) -> int:
 
 
 def write_waiting(files: Files, source: str, count: int) -> None:
-    """Write how much of a source no batch has begun to read, if that has changed."""
+    """Write how much of a source is unread, if that has changed."""
     _write_changed(files, _file("waiting", source), {"count": count}, {"count": 0})
 
 

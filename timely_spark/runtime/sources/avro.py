@@ -74,7 +74,10 @@ class Avro(Decoder):
         return cls(record, pa.schema(list(kind)))
 
     def parse(self, prepared: Any, start: int, end: int, columns: Sequence[str]) -> pa.Table:
-        """The records of one file of Avro, between numbers and marks: so each record ends where it should."""
+        """Decode the values as one file of Avro.
+
+        Each value stands between a number and a mark, so it is noticed if a value ends elsewhere.
+        """
         from fastavro import reader, writer
 
         values = prepared.slice(start, end - start)
@@ -103,7 +106,7 @@ class Avro(Decoder):
 
 
 def _long(number: int) -> bytes:
-    """A number that is not negative, in Avro's encoding."""
+    """Encode a number of at least 0 as a long of Avro."""
     rest, encoded = number << 1, bytearray()
     while rest > 0x7F:
         encoded.append(rest & 0x7F | 0x80)
@@ -112,7 +115,7 @@ def _long(number: int) -> bytes:
 
 
 class _Types:
-    """The types of columns for those of Avro; names refer to types that were defined before."""
+    """Convert Avro's types to Arrow's; a name refers to a type that was defined before."""
 
     def __init__(self) -> None:
         self._named: dict[str, pa.DataType] = {}

@@ -71,7 +71,8 @@ class SparkLog:
         """Before a start: check all files that Spark, or this package, reads when it restarts.
 
         Args:
-            recorded: by batch with a manifest the offsets that it was given, None if the manifest has none.
+            recorded: for each batch with a manifest, the offsets that Spark gave it; None if the manifest has
+                none.
         """
         offsets, commits = self.offsets, self.commits
         last = offsets[-1] if offsets else -1
@@ -114,7 +115,7 @@ class SparkLog:
             raise self._unreadable(name, f"it is older than {before}")
 
     def _check_listed(self, source: int, end: str) -> None:
-        """Check the files in which Spark lists what its own source of files has read, to the offset `end`."""
+        """Check the lists of the files that a source of Spark's has read, up to its offset `end`."""
         match = _LISTED.fullmatch(end)
         if match is None or (last := int(match[1])) < 0:
             return
