@@ -80,10 +80,11 @@ def debezium(
     log (``__debezium_unavailable_value``; set REPLICA IDENTITY FULL).
 
     A value is read as JSON has it. Set ``decimal.handling.mode=string`` for decimals; with its default they
-    are bytes in base64. Such events are bad records, if an envelope's schema or a letter tells. Of dates and
-    times, texts in ISO 8601 are read as such (``time.precision.mode=isostring``, and columns with a zone in
-    every mode). Declare numbers as int or long, and convert them:
-    ``rows.select("*", at="timestamp_micros(micros)")``; likewise bytes as string, by ``unbase64``.
+    are bytes in base64. Such events are bad records, if an envelope's schema or a letter tells. Times as
+    texts in ISO 8601 are read as such: columns with a zone in every mode, and all with
+    ``time.precision.mode=isostring``, but for dates, which it writes as ``2024-02-29Z``: declare them as
+    string, and convert them: ``rows.select("*", born="to_date(left(born, 10))")``. Declare numbers as int or
+    long: ``rows.select("*", at="timestamp_micros(micros)")``; likewise bytes as string, by ``unbase64``.
 
     An epoch costs its events. The state is the last event of each key, also of a deleted one.
 
