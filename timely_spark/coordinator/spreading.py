@@ -124,7 +124,7 @@ class _Spreading(Migrator):
 
 
 def _placed_by_found_keys(plan: Plan) -> set[str]:
-    """The vertices whose records have their worker by hot keys that a run finds; or by steps before them.
+    """The vertices at which hot keys that a run finds decide the workers of records, or steps before them do.
 
     Where the partitioning is unknown, records stay on the worker of the step before.
     """

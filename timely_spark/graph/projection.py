@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import ExpressionError, excerpt
 
-#: the options of a cast in an expression's text, of which the type is of interest
+#: the options of a cast in an expression's text; only the type is shown
 _CAST_OPTIONS = re.compile(r"\{to_type=([^{}]+?)(?:, allow_\w+=\w+)*\}")
 #: what computes a column of a table of one schema; or a scalar, if the column is constant
 _Compute = Callable[[pa.Table], Any]

@@ -176,7 +176,7 @@ class Monotone:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
-    """One of several ways to the same records, of which a plan has one."""
+    """One of several ways to the same records; a plan takes one of them."""
 
     #: the numbers of workers for which it is taken
     workers: range

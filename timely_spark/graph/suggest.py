@@ -104,7 +104,7 @@ class Suggests:
     __slots__ = ()
     #: further suggestions of a class, which come first
     _suggestions: ClassVar[Mapping[str, str]] = {}
-    #: a class whose methods are looked for here, and what has them
+    #: another class with methods that are looked for on this one, and what has these methods
     _elsewhere: ClassVar[tuple[type, str] | None] = None
 
     if not TYPE_CHECKING:  # type checkers report missing attributes themselves

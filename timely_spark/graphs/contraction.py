@@ -133,7 +133,7 @@ def relinked(graph: LocalGraph, received: Messages) -> LocalGraph:
 
 
 def divide(level: Level, clusters: Hashes, start: Indices) -> Messages:
-    """The start of each member's interval; clusters whose own is unknown, -1, say nothing."""
+    """The start of each member's interval; a cluster sends nothing while its own start is unknown (-1)."""
     own = np.where(level.became == level.nodes, level.weight, 0)
     base, at = start[node_rows(clusters, level.cluster)], node_rows(level.nodes, level.cluster)
     before = np.cumsum(level.amount) - level.amount

@@ -45,7 +45,7 @@ ALL = "__timely_all"
 """A constant column that makes all records one group, on one worker."""
 
 AggregateSpec: TypeAlias = Literal["count"] | tuple[AggregateKind, str]
-"""``"count"`` of all records, or a kind and the column whose values it is of."""
+"""``"count"`` of all records, or a kind and a column: ``("sum", "amount")``."""
 
 
 class Combines:

@@ -46,7 +46,7 @@ class ExactlyOnce:
     connect: Callable[[], Connection]
     name: str
     function: Callable[[Any, int, pa.Table], object]
-    #: the id of the checkpoint whose epochs these are
+    #: the id of the checkpoint that writes the epochs
     checkpoint: str = ""
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ class TableLayout:
         comment: str | None,
         properties: Mapping[str, str] | None,
     ) -> TableLayout:
-        """Check the arguments of `to_delta`, whose table has the columns."""
+        """Check the arguments of `to_delta` for a table with these columns."""
         parts, clusters = names("to_delta", partition_by), names("to_delta", cluster_by)
         for argument, chosen in (("partition_by", parts), ("cluster_by", clusters)):
             if missing := [name for name in chosen if name not in columns]:

@@ -58,7 +58,7 @@ def limbs_of(values: Any) -> tuple[Longs | None, list[Longs]]:
 
 
 def _limbs_of_doubles(doubles: Doubles) -> tuple[Longs, list[Longs]]:
-    """What is no number is 0: its scale says what it is."""
+    """`limbs_of` for doubles: NaN and infinities have limbs of 0, and each a scale of its own."""
     fractions, exponents = np.frexp(doubles)
     with np.errstate(invalid="ignore"):
         digits = np.ldexp(fractions, 53).astype(np.int64)

@@ -165,7 +165,7 @@ class CallContext:
             round_.receive(round_.plan.nodes[channel.target], channel.input, arrival, own)
 
     def _through(self, stages: Through, time: Timestamp, batch: pa.Table) -> pa.Table:
-        """The batch after the per-batch stages of a channel, each of which is the worker's present call."""
+        """Apply the per-batch stages of a channel; each is the worker's present call while it runs."""
         round_ = self.round
         outer, twice = round_.calling, round_.plan.checks_laws
         for step in stages:

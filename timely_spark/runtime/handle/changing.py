@@ -84,7 +84,7 @@ def _text(change: dict[str, Any]) -> str:
 
 
 def _period(changes: pa.Table, end: int, last: int) -> int | None:
-    """The least number of iterations whose changes cancel out, and are those of as many iterations before."""
+    """The length of a cycle: the changes of so many iterations cancel out, and repeat those before them."""
     for period in range(1, last // 2 + 1):
         once, before = (_after(changes, end - n * period, period) for n in (1, 2))
         if not once.num_rows or consolidate(once.drop_columns(["iteration"])).num_rows:

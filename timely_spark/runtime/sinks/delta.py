@@ -65,7 +65,7 @@ class DeltaSink(Sink):
     target: str
     keys: Sequence[str] = ()
     diff: str | None = None
-    #: whether a table of another checkpoint is replaced; or of which checkpoints, by their ids
+    #: whether a table of another checkpoint is replaced; or the ids of the checkpoints whose tables are
     overwrite: bool | frozenset[str] = False
     #: whether there is a column of epochs; None means as in the table that is there
     epoch: bool | None = None

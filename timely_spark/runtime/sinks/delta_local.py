@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def local_folder(location: str) -> str | None:
-    """The folder of a table whose location Spark tells, if it is on the local file system.
+    """The local folder of a table, by the location that Spark tells; None if it is on another file system.
 
     Example:
         >>> local_folder("file:/tmp/a%20table"), local_folder("s3://bucket/table")

@@ -92,7 +92,7 @@ class DeltaLog:
             return hashlib.sha256(file.read()).hexdigest()[:16]
 
     def check_same(self, version: int, commit: str | None) -> None:
-        """Check that a version is still the one whose `commit_id` this is, unless one of them is unknown."""
+        """Check that a version still has the `commit_id` that it had; an unknown one, None, fits any."""
         if commit is not None and self.commit_id(version) not in {None, commit}:
             raise self._recreated(version)
 

@@ -99,7 +99,7 @@ class Deliveries:
         self._check(self._folder.listed(), version)
 
     def merge(self, before: int) -> None:
-        """Merge the deliveries before a version, none of which is delivered again, once they are `EVERY`."""
+        """Merge the deliveries before a version once there are `EVERY`; none of them is delivered again."""
         self._countdown -= before != self._before
         self._before = before
         if self._countdown > 0:
