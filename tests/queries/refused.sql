@@ -125,3 +125,10 @@ SELECT dateadd(DAY, 1, timestamp_seconds(a), 1) FROM t
 SELECT aggregate(l, 0, (s, x) -> s + 1L) FROM t
 SELECT concat_ws(',', m) FROM t
 SELECT json_tuple(c, a) FROM t
+SELECT a > > 2 FROM t
+SELECT a FROM t ORDER BY -1
+SELECT a, count(*) FROM t GROUP BY -1
+SELECT a AS x, b AS x FROM t ORDER BY x LIMIT 1
+SELECT a AS x, max(b) AS x FROM t GROUP BY a HAVING x > 1
+SELECT a AS x, b AS x, x + 1 FROM t
+SELECT stack(2, 'a', a, 'b', d) FROM t

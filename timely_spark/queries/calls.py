@@ -200,6 +200,8 @@ def aggregates_in(node: Any) -> Iterator[Any]:
 
 def place_of(node: Any) -> int | None:
     """The place of the selected column that a number in GROUP BY or ORDER BY means; None of other trees."""
+    if isinstance(node, exp.Neg) and place_of(node.this) is not None:
+        return -1
     digits = type(node).__name__ == "Literal" and not node.is_string and node.this.isdigit()
     return int(node.this) - 1 if digits else None
 

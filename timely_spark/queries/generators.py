@@ -80,7 +80,7 @@ def _stacked(binder: Binder, node: Any) -> Any:
         )
         for at in range(0, rows * width, width)
     ]
-    return exp.Anonymous(this="array", expressions=structs)
+    return exp.Anonymous(this="$stacked", expressions=structs)
 
 
 @dataclass(frozen=True, eq=False)

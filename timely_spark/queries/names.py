@@ -108,6 +108,7 @@ class BlockNames(ABC):
         match = None if other else self._found(node, parts, names)
         if match is None:
             if alias is not None:
+                self._refuse_repeated(node, parts[0])
                 aliased: exp.Expression = self._of_alias(node, alias, names)
                 for part in parts[1:]:
                     aliased = exp.Dot(this=aliased, expression=exp.to_identifier(part))
@@ -150,6 +151,12 @@ class BlockNames(ABC):
         """Refuse names that are those of several columns."""
         for one in columns:
             self._found(one, [part.name for part in one.parts], self.names)
+
+    def _refuse_repeated(self, node: Any, name: str) -> None:
+        """Refuse an alias that several selected expressions have."""
+        if sum((alias or "").lower() == name.lower() for alias, _ in self.items) > 1:
+            hint = "give each selected expression an alias of its own."
+            raise self.binder.refuse(node, f"{name} is ambiguous: several expressions have this alias", hint)
 
     def _of_alias(self, node: Any, alias: Any, names: VisibleColumns) -> Any:
         """The expression of another column of the result, as Spark lets names of its aliases be used."""

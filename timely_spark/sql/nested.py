@@ -20,6 +20,16 @@ def _array(binder: ExpressionBinder, node: Any) -> Term:
     return terms.Listed(types.array_of(element), tuple(values))
 
 
+@special("$stacked")
+def _stacked(binder: ExpressionBinder, node: Any) -> Term:
+    """The rows of `stack`, an array of structs, whose types must be the same."""
+    for parts in zip(*([*one.type] for one in binder.many(node.expressions)), strict=True):
+        if len(kinds := {part.type for part in parts} - {pa.null()}) > 1:
+            shown = ", ".join(sorted(map(name_of, kinds)))
+            raise binder.refuse(node, f"a column of stack has values of {shown}", "cast them to one type.")
+    return _array(binder, node)
+
+
 @special("map")
 def _map(binder: ExpressionBinder, node: Any) -> Term:
     arguments = binder.many(node.expressions)

@@ -257,6 +257,15 @@ def dialect() -> Any:
         """An expression of PIVOT with its alias, where sqlglot takes no more than a call."""
         return parser._parse_alias(parser._parse_disjunction())  # noqa: SLF001 - there is no other name
 
+    pairs: Any = SparkParser._match_pair  # noqa: SLF001 - there is no other name
+
+    def pair(parser: Any, first: Any, second: Any, advance: bool = True) -> Any:  # noqa: FBT001, FBT002
+        """Two tokens; those of a shift, `<<`, without a blank between them, which sqlglot allows."""
+        here, after = parser._curr, parser._next  # noqa: SLF001
+        shift = first == second and first in {TokenType.LT, TokenType.GT}
+        apart = shift and here is not None and after is not None and here.end + 1 != after.start
+        return None if apart else pairs(parser, first, second, advance)
+
     spans: Any = SparkParser._parse_interval_span  # noqa: SLF001 - there is no other name
 
     def interval(parser: Any, this: Any, **options: Any) -> Any:
@@ -279,6 +288,7 @@ def dialect() -> Any:
         return operand if number else exp.Anonymous(this="positive", expressions=[operand])
 
     names = {
+        "_match_pair": pair,
         "_parse_bracket": bracket,
         # a parameter may be called as a keyword is: `:from`
         "COLON_PLACEHOLDER_TOKENS": {
