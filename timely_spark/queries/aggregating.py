@@ -227,7 +227,7 @@ class Aggregating(Joins):
                 )
             node = items[place][1]
         alias = self._alias_expanded(node)
-        if calls.has_query(alias) and not self.is_named(node, self.names):
+        if alias is not node and not self.names.has([part.name for part in node.parts]):
             node = alias
         if any(calls.aggregates_in(node)):
             raise self.binder.refuse(node, "GROUP BY of an aggregate", "group by a column of the input.")
