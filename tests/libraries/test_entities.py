@@ -47,7 +47,7 @@ def test_parts_that_nothing_reads_have_no_steps() -> None:
         found = ts.entities(pairs, threshold=THRESHOLD, name="people")
         for part in ("members", *parts):
             getattr(found, part).probe(f"of_{part}")
-        return sorted(stage.name for stage in flow.graph.stages)
+        return sorted(stage.name for stage in flow.compile().stages)
 
     assert not any("people_" in name for name in steps())
     assert steps("held", "audit", "lineage") == steps("lineage", "audit", "held")
