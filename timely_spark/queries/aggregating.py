@@ -43,9 +43,10 @@ def with_own_aggregates(node: Any) -> tuple[Any, dict[str, Any]]:
         return node, names
     tree = node.copy()
     sources = [tree.args.get("from_"), *(tree.args.get("joins") or ())]
-    own = {name for one in sources if one is not None for name in _sources_of(one.this)}
+    own = {"", *(name for one in sources if one is not None for name in _sources_of(one.this))}
     for query in list(tree.args["having"].find_all(exp.Query)):
-        inner = {one.alias_or_name.lower() for one in query.find_all(exp.Table, exp.Subquery)}
+        inner = {one.alias_or_name.lower() for one in query.find_all(exp.Table, exp.Subquery, exp.Values)}
+        inner |= {""} if inner else set()  # a name without a table is that of a column of its own tables
         for call in [one for one in query.find_all(exp.Func, exp.Filter) if calls.is_aggregate(one)]:
             tables = {one.table.lower() for one in call.find_all(exp.Column)}
             if tables and tables <= own - inner:

@@ -158,7 +158,7 @@ def _aggregate(binder: ExpressionBinder, node: Any) -> Term:
     array, kind = _of_array(binder, node)
     start = binder.bind(node.expressions[1])
     names, body = _lambda(binder, node.expressions[2], [start.type, kind])
-    if body.type not in {start.type, pa.null()}:
+    if body.type != pa.null() and not types.same_but_names(body.type, start.type):
         problem = f"{node.name} begins with {name_of(start.type)}, its function gives {name_of(body.type)}"
         raise binder.refuse(node, problem, "cast the first value to that type.")
     folded: Term = terms.Folded(start.type, array, names, binder.cast(body, start.type, node), start)

@@ -286,6 +286,13 @@ def mixes_texts(kinds: Sequence[pa.DataType]) -> bool:
     return len(some) > 1 and any(map(mixes_texts, parts))
 
 
+def same_but_names(a: pa.DataType, b: pa.DataType) -> bool:
+    """Whether two types are the same, or differ in the names of fields only."""
+    parts = _fields(a), _fields(b)
+    nested = type(a) is type(b) and len(parts[0]) == len(parts[1]) > 0
+    return a == b or (nested and all(same_but_names(x.type, y.type) for x, y in zip(*parts, strict=True)))
+
+
 def _fields(kind: pa.DataType) -> list[pa.Field]:
     """The fields that a nested type has."""
     if of.is_map(kind):

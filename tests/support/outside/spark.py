@@ -69,9 +69,7 @@ def blocks(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 #: settings whose other value gives other answers
-SETTING = re.compile(
-    r"(?i)(?:re)?set\s+(\S+legacy[^\s=]+|\S+allowPrecisionLoss|\S+groupByAliases)\s*(?:=\s*(\w+))?$"
-)
+SETTING = re.compile(r"(?i)(?:re)?set\s+(\S+legacy[^\s=]+|\S+allowPrecisionLoss)\s*(?:=\s*(\w+))?$")
 
 
 class SparkFile(Cases):
