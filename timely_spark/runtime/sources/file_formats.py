@@ -28,8 +28,8 @@ def with_options(name: str) -> ds.FileFormat:
     """A format with the options that Spark's files need."""
     import pyarrow.dataset as ds
 
-    if name == "parquet":  # Spark writes timestamps as INT96, in microseconds
-        return ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+    if name == "parquet":  # Spark writes timestamps as INT96, in microseconds, and a checksum of each page
+        return ds.ParquetFileFormat(coerce_int96_timestamp_unit="us", page_checksum_verification=True)
     if name == "csv":  # as Spark: only an empty field without quotes is null
         nulls = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
         return ds.CsvFileFormat(convert_options=csv.ConvertOptions(**nulls))

@@ -158,3 +158,30 @@ def valid(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             msg = f"column {name!r}: {error}"
             raise pa.ArrowInvalid(msg) from error
         yield batch
+
+
+def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
+    """The value of a text in the name of a folder."""
+    if text is None:
+        return pa.scalar(None, kind)
+    return pa.scalar(text).cast(kind)
+
+
+def scalar_of(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
+    """Convert a value to a type; None if it does not fit, as a time without a zone in one with it."""
+    try:
+        if kind is not None and (wanted := zones(kind)):
+            written = zones(pa.scalar(value).type)
+            if any(written[at] != wanted[at] for at in written.keys() & wanted.keys()):
+                return None
+        return pa.scalar(value, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+
+
+def row_groups_at(fragment: Any) -> Iterator[int]:
+    """The first byte of each row group."""
+    metadata = fragment.metadata
+    for group in range(metadata.num_row_groups):
+        column = metadata.row_group(group).column(0)
+        yield min(at for at in (column.dictionary_page_offset, column.data_page_offset) if at)

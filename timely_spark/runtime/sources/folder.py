@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import and_
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -21,13 +21,17 @@ from timely_spark.errors import Where
 from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
+from timely_spark.runtime.sources.bad_row import with_place
 from timely_spark.runtime.sources.file_formats import Format, file_kind, with_options
 from timely_spark.runtime.sources.file_types import (
     INSTANT,
     changes_values,
     folded,
     intervals,
+    partition_value,
     plain,
+    row_groups_at,
+    scalar_of,
     types,
     valid,
     with_instants,
@@ -217,7 +221,7 @@ class Folder:
             schemas = self._known(schema, quarantine=quarantine)
         for name, value in self.defaults.items():
             kind = schema.field(name).type if name in schema.names else None
-            if kind is None or value is None or _scalar(value, kind) is None:
+            if kind is None or value is None or scalar_of(value, kind) is None:
                 expected = f"values of columns of ({describe(schema)})"
                 hint = "columns without a default are null in files that lack them."
                 if kind is not None and zones(kind):
@@ -263,7 +267,7 @@ class Folder:
         for key, text in self._values(newest.path, newest.values):
             columns[key] = pa.int64() if text is not None and text.isdecimal() else pa.string()
         for name, value in self.defaults.items():
-            if name not in columns and (scalar := _scalar(value)) is not None:
+            if name not in columns and (scalar := scalar_of(value)) is not None:
                 columns[name] = scalar.type
         return as_schema(pa.schema(list(columns.items()))), own.names
 
@@ -321,7 +325,7 @@ class Folder:
         equal = [
             pc.field(name).is_null()
             if text is None
-            else pc.field(name) == _value(text, schema.field(name).type)
+            else pc.field(name) == partition_value(text, schema.field(name).type)
             for name, text in values
             if name in schema.names
         ]
@@ -408,7 +412,8 @@ class Folder:
 
         for path, start, end, constants, size in parts:
             values = self._values(path, constants)
-            with self.reading(path):
+            part = Part(path, start, end, constants, size)
+            with self.reading(path, partial(with_place, self, part, schema, columns)):
                 self._check_size(path, size)
                 fragment = self._fragment(self._validated(path), schema, values)
                 own = self._own(fragment)
@@ -426,7 +431,7 @@ class Folder:
                     yield from valid(self._json(path, schema, exprs, dict(values)))
                     continue
                 if self.divisible:
-                    groups = [n for n, at in enumerate(_starts(fragment)) if start <= at < end]
+                    groups = [n for n, at in enumerate(row_groups_at(fragment)) if start <= at < end]
                     fragment = fragment.subset(row_group_ids=groups)
                     # statistics do not know of defaults
                     if condition is not None and groups and present >= self.defaults.keys():
@@ -450,7 +455,7 @@ class Folder:
 
     def _json(
         self,
-        path: str,
+        path: Any,
         schema: pa.Schema,
         exprs: Mapping[str, pc.Expression],
         values: Mapping[str, str | None],
@@ -466,17 +471,26 @@ class Folder:
         for name, default in self._defaults(schema, exprs).items():
             exprs[name] = pc.coalesce(exprs[name], default)
         for name in values.keys() & exprs.keys():
-            exprs[name] = pc.scalar(_value(values[name], schema.field(name).type))
-        with self.place[0].open_input_stream(path) as file:
+            exprs[name] = pc.scalar(partition_value(values[name], schema.field(name).type))
+        with self.place[0].open_input_stream(path) if isinstance(path, str) else path as file:
             content = read_json(file, self.format, texts)
             for batch in content.to_batches() if isinstance(content, pa.Table) else content:
                 scanner = ds.Scanner.from_batches([batch], schema=texts, columns=exprs, use_threads=False)
                 yield from scanner.to_batches()
 
+    def json_rows(self, lines: Any, values: Values, schema: pa.Schema, columns: Sequence[str]) -> Any:
+        """The rows of some lines of JSON, checked."""
+        exprs = {name: pc.field(name) for name in columns}
+        return valid(self._json(lines, schema, exprs, dict(values)))
+
+    def as_it_is(self, path: str) -> Any:
+        """A file with its own columns and types."""
+        return self._fragment(path, pa.schema([]), ())
+
     def _defaults(self, schema: pa.Schema, columns: Iterable[str]) -> dict[str, pc.Expression]:
         """The defaults of columns."""
         return {
-            name: pc.scalar(_scalar(self.defaults[name], schema.field(name).type))
+            name: pc.scalar(scalar_of(self.defaults[name], schema.field(name).type))
             for name in columns
             if name in self.defaults
         }
@@ -496,7 +510,7 @@ class Folder:
         return self.or_without(path) + more
 
     @contextmanager
-    def reading(self, path: str) -> Iterator[None]:
+    def reading(self, path: str, with_place: Callable[[str], str] = str) -> Iterator[None]:
         """Name the source and the file in errors."""
         try:
             yield
@@ -507,7 +521,7 @@ class Folder:
             hint = f"restore it and start again{self.or_without(path)}."
             raise self.error(msg, hint) from error
         except _DAMAGE as error:
-            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            reason = with_place(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
             hint = "restore it from a backup, and start again"
             if self.versions is None:
                 hint = "mend it, or declare types that fit all files (schema=), and start again"
@@ -571,30 +585,3 @@ class FileSource(JournaledSource):
         """Do as `JournaledSource.bind`, and let hints name the checkpoint."""
         bound = replace(self, folder=replace(self.folder, checkpoint=checkpoint))
         return super(FileSource, bound).bind(checkpoint, read, tasks)
-
-
-def _value(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """The value of a text."""
-    if text is None:
-        return pa.scalar(None, kind)
-    return pa.scalar(text).cast(kind)
-
-
-def _scalar(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
-    """Convert a value to a type; None if it does not fit, as a time without a zone in one with it."""
-    try:
-        if kind is not None and (wanted := zones(kind)):
-            written = zones(pa.scalar(value).type)
-            if any(written[at] != wanted[at] for at in written.keys() & wanted.keys()):
-                return None
-        return pa.scalar(value, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return None
-
-
-def _starts(fragment: Any) -> Iterator[int]:
-    """The first byte of each row group."""
-    metadata = fragment.metadata
-    for group in range(metadata.num_row_groups):
-        column = metadata.row_group(group).column(0)
-        yield min(at for at in (column.dictionary_page_offset, column.data_page_offset) if at)
