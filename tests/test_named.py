@@ -453,3 +453,25 @@ def test_an_epoch_that_had_begun_ends_alike_with_other_workers_and_with_more_ste
     send(new, 1)
     new.run()
     assert {**old.captured["out"].rows(), **new.captured["out"].rows()} == kept.captured["out"].rows()
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda x, step: x.loop(step, name="up"),
+        lambda x, step: x.collection().iterate(step, name="up"),
+        lambda x, step: x.collection().iterate_until(step, lambda _, after: after, name="up"),
+    ],
+)
+def test_the_steps_of_a_loops_body_have_the_names_that_the_user_gives(loop: Build) -> None:
+    made = ts.Dataflow("body")
+
+    def step(x: Any) -> Any:
+        x.distinct(name="inner").leave().capture("out")
+        return x.distinct()
+
+    loop(made.input("x", "n long"), step).capture("end")
+    names = {stage.name: stage.named for stage in made.graph.stages}
+    assert names["up.inner"]
+    assert names["out"]
+    assert not all(names[name] for name in names if name.startswith("up.distinct")), "the body's has no name"

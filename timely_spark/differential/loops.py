@@ -56,7 +56,7 @@ def enter_at(
     return collection.like(collection.stream.enter(scope, at=at, name=name))
 
 
-@operator(Collection)
+@operator(Collection, body=True)
 def iterate(
     collection: Collection,
     step: Callable[[Collection], Collection],

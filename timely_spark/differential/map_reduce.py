@@ -68,7 +68,7 @@ def map_reduce(
     return collection.flat_map(mapper, mapped).reduce(reducer, reduced, keys=keys, name=name)
 
 
-@operator(Collection)
+@operator(Collection, body=True)
 def iterate_until(
     collection: Collection,
     step: Callable[[Collection], Collection],

@@ -17,10 +17,11 @@ Operator = TypeVar("Operator", bound=Callable[..., Any])
 _SECTION = re.compile(r"\n\n(?=(?:Args|\*\*Columns|Example|Raises):)")
 
 
-def operator(owner: type, *, also: str | None = None) -> Callable[[Operator], Operator]:
+def operator(owner: type, *, also: str | None = None, body: bool = False) -> Callable[[Operator], Operator]:
     """Decorate a function: it becomes a method of the class `owner`. Its first argument is the instance.
 
     If the operator has the argument `name`, and adds several steps, they are named after it: see `composed`.
+    Not if it is a loop: the steps of its `body`, a function of the user's, have names of their own.
     If `owner._explained_by` has a method of this name, the docstring gets from there what it lacks.
 
     Type checkers read the methods in `timely_spark/methods.pyi`, which `make methods` writes.
@@ -34,7 +35,7 @@ def operator(owner: type, *, also: str | None = None) -> Callable[[Operator], Op
     """
 
     def add(plain: Operator) -> Operator:
-        function: Any = composed(plain)
+        function: Any = plain if body else composed(plain)
         method = located_method(function)
         if (twin := getattr(getattr(owner, "_explained_by", None), function.__name__, None)) is not None:
             method.__doc__ = _completed(function, twin)

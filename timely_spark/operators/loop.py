@@ -170,7 +170,7 @@ def leave(stream: Stream, *, name: str | None = None) -> Stream:
     )[0]
 
 
-@operator(Stream)
+@operator(Stream, body=True)
 def loop(
     stream: Stream,
     step: Callable[[Stream], Any],
