@@ -379,7 +379,7 @@ def _alternatives() -> list[dict[str, Any]]:
 _SCALED = {
     "words": "word count",
     "pagerank": "PageRank, 5 iterations",
-    "forests": "components, `graphs.connected_components`",
+    "forests": "components, with `spread=False`",
     "spread": "components, `connected_components(spread=True)`",
     "components": "components, by a loop of labels",
 }
