@@ -371,10 +371,13 @@ class Dataflow(Inputs, Suggests):
             parallel_rounds=parallel_rounds,
             replace=replace,
         )
+        written = written_to(checkpoint) if workers is None or self.graph.has_ways else None
         if workers is None:
-            workers = default_workers(session, checkpoint)
-        written = written_to(checkpoint) if self.graph.has_ways else None
-        plan = self.compile(workers) if written is None else self._continuing(workers, *written)
+            workers = default_workers(session, written)
+        if written is not None and self.graph.has_ways:
+            plan = self._continuing(workers, *written)
+        else:
+            plan = self.compile(workers)
         plan = with_warn_after(plan, warn_after, epoch_limit, on_negative)
         return start(
             plan,

@@ -17,7 +17,7 @@ import timely_spark as ts
 from tests.support.hops import hop
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.runtime.errors import NoSession, SourceMismatch
-from timely_spark.runtime.start import default_workers
+from timely_spark.runtime.start import default_workers, written_to
 
 HOPS = 5
 
@@ -193,7 +193,7 @@ def test_a_restart_with_the_sources_in_another_order(
         for name in "ab":
             flow.source(name, "value string").capture(f"out_{name}")
         sources = {name: spark.readStream.text(str(tmp_path / name)) for name in names}
-        workers = default_workers(spark, checkpoint) if names == "ba" else 3
+        workers = default_workers(spark, written_to(checkpoint)) if names == "ba" else 3
         query = flow.start(
             spark, checkpoint=checkpoint, workers=workers, sources=sources, trigger="available_now"
         )

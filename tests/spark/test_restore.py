@@ -16,7 +16,7 @@ from tests.support.hops import hop
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.graphs import components
 from timely_spark.runtime.handle.status import Status
-from timely_spark.runtime.start import default_workers
+from timely_spark.runtime.start import default_workers, written_to
 from timely_spark.runtime.storage.log import RoundLog
 
 HOPS = 30
@@ -52,7 +52,7 @@ def test_another_number_of_workers_in_the_middle_of_a_loop(
     spark: SparkSession, checkpoint: str, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(spark, checkpoint)
-    assert default_workers(spark, checkpoint) == 2
+    assert default_workers(spark, written_to(checkpoint)) == 2
     again = paths()
     with caplog.at_level(logging.WARNING):
         query = again.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now")

@@ -480,7 +480,7 @@ class _Components(Forest):
 
 def negated(changes: pa.Table) -> pa.Table:
     """The opposite changes, of two columns."""
-    return changes.set_column(2, DIFF, pc.negate(changes.column(DIFF)))
+    return changes.set_column(2, DIFF, pc.negate(changes.column(DIFF).cast(pa.int64())))
 
 
 def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:

@@ -26,7 +26,7 @@ from timely_spark.authors import (
     numbers,
 )
 from timely_spark.graphs.affected import Affected, summed, unique
-from timely_spark.graphs.forest import Forest, components, spanning_forest
+from timely_spark.graphs.forest import Forest, components, negated, spanning_forest
 from timely_spark.graphs.pairs import in_bytes, insert_pairs, pairs_of, states_with
 from timely_spark.graphs.places import OF, PLACE, TO, all_placed, homed, homed_schema, in_places
 from timely_spark.streams import Stream
@@ -105,8 +105,7 @@ class _LocalForests(BufferingVertex):
             self.send_by(1, time, homed(consolidate(pa.concat_tables(edges)), self.ends))
             labels = [part for *_, members in self.forests.values() for part in members.batches()]
             columns = pa.concat_tables(labels, promote_options="permissive")
-            less = pa.array(-numbers(columns, DIFF).astype(np.int64))
-            self.send_by(0, time, columns.select(["node", "label"]).append_column(DIFF, less))
+            self.send_by(0, time, negated(columns.select(["node", "label", DIFF])))
         self.forests, self.sizes, self.reported, self.trees = {}, {}, {}, 0
 
     def present(self) -> list[pa.Table]:

@@ -17,7 +17,7 @@ def narrowed(roots: Sequence[Relation]) -> list[Relation]:
 
     A relation that several read keeps what any of them reads, so it is built once.
     """
-    order, needed = needed_columns(roots)
+    order, needed = _needed_columns(roots)
     readers = Counter(input_ for one in order for input_ in one.inputs)
     #: what one relation reads
     read_once: set[Relation] = set()
@@ -32,7 +32,7 @@ def narrowed(roots: Sequence[Relation]) -> list[Relation]:
     return [_exactly(narrow[root], root.schema.names, root) for root in roots]
 
 
-def needed_columns(roots: Sequence[Relation]) -> tuple[list[Relation], dict[Relation, frozenset[str]]]:
+def _needed_columns(roots: Sequence[Relation]) -> tuple[list[Relation], dict[Relation, frozenset[str]]]:
     """All relations, inputs before their readers; and by relation the columns that a reader needs."""
     order: list[Relation] = []
     seen: set[Relation] = set()

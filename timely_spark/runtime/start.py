@@ -311,10 +311,9 @@ def _stop_named(session: SparkSession, name: str) -> None:
             query.stop()
 
 
-def default_workers(session: SparkSession | None, checkpoint: str | os.PathLike[str] | None = None) -> int:
-    """The number of workers in the checkpoint; else of the tasks that the session runs at once, at most 8."""
+def default_workers(session: SparkSession | None, written: tuple[Mapping[str, Any], Any] | None) -> int:
+    """The number of workers in what is `written_to` a checkpoint; else of the session's tasks, at most 8."""
     require_spark()
-    written = written_to(checkpoint)
     return partitions_for(active_session(session), 8) if written is None else int(written[0]["workers"])
 
 

@@ -472,7 +472,7 @@ def _round(binder: ExpressionBinder, node: Any) -> Term:
     name, (operand, *rest) = _ROUNDINGS[node.name.lower()], binder.many(node.expressions)
     if not is_number(operand.type):
         if operand.type not in {pa.string(), pa.null()}:
-            raise binder.refuse(node, f"{name} of {name_of(operand.type)}", "it takes number.")
+            raise binder.refuse(node, f"{name} of {name_of(operand.type)}", "it takes a number.")
         operand = binder.cast(operand, pa.float64(), node)
     digits = None
     if rest:

@@ -7,12 +7,14 @@ from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from timely_spark.runtime.storage.hours import HOUR
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.worker.convergence import Convergence, Iterations
+
+Moment = TypeVar("Moment", int, float)
 
 #: So many batches are looked at.
 LAST = 100
@@ -213,3 +215,27 @@ def _sums(parts: Iterable[Mapping[Any, Any]]) -> Counter[Any]:
     for part in parts:
         total.update(part)
     return total
+
+
+def by_box(values: Mapping[str, float], boxes: Mapping[str, str]) -> dict[str, float]:
+    """Sums over the steps of each box, of values by step."""
+    total: dict[str, float] = defaultdict(float)
+    for name, value in values.items():
+        total[boxes.get(name, name)] += value
+    return total
+
+
+def largest_over_time(
+    sizes: Iterable[tuple[Moment, Mapping[str, float]]], most: int
+) -> dict[str, list[tuple[Moment, float]]]:
+    """The points of the names whose greatest sizes are largest.
+
+    >>> largest_over_time([(1, {"a": 1, "b": 5}), (2, {"a": 2, "c": 3})], 2)
+    {'b': [(1, 5)], 'c': [(2, 3)]}
+    """
+    lines: dict[str, list[tuple[Moment, float]]] = defaultdict(list)
+    for at, own in sizes:
+        for name, size in own.items():
+            lines[name].append((at, size))
+    names = sorted(lines, key=lambda name: -max(size for _, size in lines[name]))[:most]
+    return {name: lines[name] for name in names}

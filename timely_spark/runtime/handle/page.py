@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,7 +28,7 @@ from timely_spark.runtime.handle.charts import (
     timeline,
 )
 from timely_spark.runtime.handle.day import since_yesterday
-from timely_spark.runtime.handle.history import Epoch, History, quantile
+from timely_spark.runtime.handle.history import Epoch, History, by_box, largest_over_time, quantile
 from timely_spark.runtime.handle.overview import steps
 from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.status import Status
@@ -464,8 +464,8 @@ class Page:
     def _sizes(self) -> str:
         boxes = self.status.after.sketch.boxes(self.opened)
         took, memory = (
-            _by_box(self.history.spent(), boxes),
-            _by_box(self.status.after.manifest.memory_bytes, boxes),
+            by_box(self.history.spent(), boxes),
+            by_box(self.status.after.manifest.memory_bytes, boxes),
         )
         rows = [
             [
@@ -478,9 +478,9 @@ class Page:
             for name, frontier, size in steps(self.status.after.manifest, self.status.after.frontier, boxes)
         ]
         batches = self.history.batches
-        charts = self._sizes_chart("state", [(one.ended, _by_box(one.state_bytes, boxes)) for one in batches])
+        charts = self._sizes_chart("state", [(one.ended, by_box(one.state_bytes, boxes)) for one in batches])
         charts += self._sizes_chart(
-            "memory", [(one.ended, _by_box(one.memory_bytes, boxes)) for one in batches]
+            "memory", [(one.ended, by_box(one.memory_bytes, boxes)) for one in batches]
         )
         workers = {f"worker {one}": ms / 1000 for one, ms in sorted(self.history.took().items())}
         skew = f"<h3>Time by worker</h3>{bars(workers, seconds_text)}" if len(workers) > 1 else ""
@@ -490,12 +490,7 @@ class Page:
     @staticmethod
     def _sizes_chart(title: str, sizes: Sequence[tuple[float, Mapping[str, float]]]) -> str:
         """A line over time for each of the largest steps."""
-        lines: dict[str, list[Point]] = {}
-        for at, own in sizes:
-            for name, size in own.items():
-                lines.setdefault(name, []).append((at, size))
-        largest = sorted(lines, key=lambda name: -max(size for _, size in lines[name]))[:_LINES]
-        shown = {name: lines[name] for name in largest}
+        shown = largest_over_time(sizes, _LINES)
         return line_chart(f"{title} by step", shown, x="time", x_text=clock, y=bytes_text)
 
     def _usage(self) -> str:
@@ -521,14 +516,6 @@ class Page:
             line_chart("files of states and messages", files, x="time", x_text=clock, y=bytes_text),
         ]
         return f'<h2>This machine</h2>{shown}<div class="charts">{"".join(charts)}</div>'
-
-
-def _by_box(values: Mapping[str, float], boxes: Mapping[str, str]) -> dict[str, float]:
-    """Sums over the steps of each box."""
-    total: dict[str, float] = defaultdict(float)
-    for name, value in values.items():
-        total[boxes.get(name, name)] += value
-    return total
 
 
 #: The largest state whose records are shown.

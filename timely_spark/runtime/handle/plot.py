@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller
 from timely_spark.runtime.handle.charts import bytes_text
-from timely_spark.runtime.handle.history import History
+from timely_spark.runtime.handle.history import History, by_box, largest_over_time
 from timely_spark.show.drawing import short_number
 from timely_spark.show.sketch import Sketch
 
@@ -48,22 +47,15 @@ def figure_of(title: str, history: History, sketch: Sketch) -> Figure:
         if len(values) >= _POINTS and max(values) >= _POWERS * min(values):
             panel.set_yscale("log")
     *_, latency, state = panels
+    boxes = sketch.boxes()
+    sizes = [(batch.number, by_box(batch.state_bytes, boxes)) for batch in history.batches]
+    states = largest_over_time(sizes, LINES)
     latencies = [(epoch.epoch, epoch.seconds) for epoch in history.epochs()]
     _lines(latency, "latency", "epoch", "seconds", {"": latencies})
     latency.set_ylim(bottom=0)
-    _lines(state, "state", "batch", "", _states(history, sketch.boxes()), text=bytes_text)
+    _lines(state, "state", "batch", "", states, text=bytes_text)
     drawn.suptitle(_plain(title))
     return drawn
-
-
-def _states(history: History, boxes: Mapping[str, str]) -> dict[str, list[tuple[int, float]]]:
-    """The bytes of state by step (or box of steps) and batch, for the steps with most state."""
-    steps: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for batch in history.batches:
-        for step, size in batch.state_bytes.items():
-            steps[boxes.get(step, step)][batch.number] += size
-    largest = sorted(steps, key=lambda step: -max(steps[step].values()))[:LINES]
-    return {step: list(steps[step].items()) for step in largest}
 
 
 def _lines(

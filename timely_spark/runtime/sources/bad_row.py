@@ -41,8 +41,10 @@ def with_place(folder: Any, part: Part, schema: pa.Schema, columns: Sequence[str
             if at[1] is not None:
                 column = folder.as_it_is(part.path).physical_schema.names[int(at[1])]
             return _placed(row, column, reason.replace(at[0], ""))
-        first = _in_json(folder, part, schema, columns) if folder.kind == "json" else None
-        if folder.divisible or folder.kind == "arrow":
+        first = None
+        if folder.kind == "json":
+            first = _in_json(folder, part, schema, columns)
+        elif folder.divisible or folder.kind == "arrow":
             first = _in_columns(folder, part, schema, columns)
         if first is not None:
             return _placed(*first, _IN_BLOCK.sub("", reason))
