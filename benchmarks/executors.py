@@ -3,11 +3,15 @@
 All on this machine, so executors do not add cores beyond it; they add processes, and rounds whose tasks reach
 each other over sockets only. An executor has one core and a JVM of its own. Four workers each time; results
 are compared. `in threads` is the same in `local[2]`, one JVM with two cores.
+
+Beside each stands what `predicted` says of so many processes, with the error: the rounds, the seconds of an
+epoch, and the processor time of the Python processes, which does not depend on how many cores there are. The
+prediction leaves out the input's way through Spark to the workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +21,7 @@ import timely_spark as ts
 from benchmarks import harness
 from benchmarks.harness import Report, median
 from benchmarks.loops import Run, as_flow
+from benchmarks.predicted import Path, Prices, simulated
 from tests.support.standalone import Cluster
 from timely_spark.runtime.session import slots
 
@@ -49,7 +54,7 @@ def session(master: str, executors: int) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def on_executors(report: Report, flows: Mapping[str, Flow], *, quick: bool) -> None:
+def on_executors(report: Report, flows: Mapping[str, Flow], prices: Prices, *, quick: bool) -> None:
     """Rows of each flow, for each kind of cluster and number of executors."""
     counts, epochs = ((1, 2), 2) if quick else ((1, 2, 4), 5)
     data = {
@@ -69,12 +74,18 @@ def on_executors(report: Report, flows: Mapping[str, Flow], *, quick: bool) -> N
     with Cluster(harness.folder() / "cluster", workers=most) as cluster:
         runs = {("standalone", count): measured(cluster.url, count) for count in counts}
     runs |= {("local-cluster", count): measured(f"local-cluster[{count},1,1024]", count) for count in counts}
+    paths = {
+        (name, count): simulated(build, data[name], WORKERS, count)
+        for name, (build, _) in flows.items()
+        for count in counts
+    }
     for (kind, count), found in runs.items():
         for name, run in found.items():
             assert run.results == threads[name].results, f"{name} has another result on {kind}, {count}"
             took, alone = median(run.times[1:]), median(threads[name].times[1:])
+            case = f"{name}, {data[name][0].num_rows:,} records, {kind}, {count} executors"
             report.add(
-                f"{name}, {data[name][0].num_rows:,} records, {kind}, {count} executors",
+                case,
                 ours=took,
                 baseline=median(runs[kind, 1][name].times[1:]),
                 against="1 executor",
@@ -82,3 +93,22 @@ def on_executors(report: Report, flows: Mapping[str, Flow], *, quick: bool) -> N
                 threads=alone,
                 rounds=run.rounds,
             )
+            beside_prediction(report, case, run, paths[name, count], prices)
+
+
+def beside_prediction(report: Report, case: str, run: Run, paths: Sequence[Path], prices: Prices) -> None:
+    """Rows of an epoch's seconds and processor time, whose baselines are the predicted ones."""
+    measured = {"epoch": run.times, "processor time of Python": run.processor}
+    predicted = {
+        "epoch": [1000 * sum(path.parts(prices).values()) for path in paths],
+        "processor time of Python": [1000 * path.processor(prices) for path in paths],
+    }
+    for what, times in measured.items():
+        took, expected = median(times[1:]), median(predicted[what])
+        report.add(
+            f"{case}, {what}",
+            ours=took,
+            baseline=expected,
+            against="predicted",
+            note=f"predicted {expected / took - 1:+.0%}; {run.rounds} rounds, predicted {paths[-1].rounds}",
+        )

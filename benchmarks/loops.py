@@ -35,6 +35,7 @@ import pyarrow.parquet as pq
 import timely_spark as ts
 from benchmarks import harness
 from benchmarks.harness import BASELINE, OURS, Report, median
+from benchmarks.resources import python_seconds
 from timely_spark.captured import sorted_rows
 
 if TYPE_CHECKING:
@@ -161,9 +162,10 @@ def hops_by_hand(edges: DataFrame) -> DataFrame:
 
 @dataclass
 class Run:
-    """Milliseconds of each warm epoch, rounds of the last, and the results."""
+    """Milliseconds of each epoch, and of the processors of Python processes; rounds of the last; results."""
 
     times: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     rounds: int = 0
     results: list[list[tuple[Any, ...]]] = field(default_factory=list)
 
@@ -181,10 +183,12 @@ def as_flow(
     checkpoint = str(harness.folder() / "checkpoint")
     with flow.start(session, checkpoint=checkpoint, workers=workers, **start) as query:
         for table in data:
+            taken = python_seconds()
             before, began = query.rounds, clock.perf_counter()
             flow.handle(source).send(table)
             harness.answered(query, "out")
             found.times.append(1000 * (clock.perf_counter() - began))
+            found.processor.append(1000 * (python_seconds() - taken))
             found.rounds = query.rounds - before
         epochs = (rows for rows in query.captured("out").rows().values() if rows)
         found.results = list(epochs)

@@ -273,9 +273,11 @@ class Turns:
         self.laps[number].append((took - self._coordinator, self._coordinator))
 
 
-def simulated(build: Callable[[], ts.Dataflow], data: list[pa.Table], workers: int) -> list[Path]:
-    """Each epoch's path, with a process for each worker; the first is warm-up."""
-    cluster = Cluster(build(), workers=workers, processes=workers)
+def simulated(
+    build: Callable[[], ts.Dataflow], data: list[pa.Table], workers: int, processes: int | None = None
+) -> list[Path]:
+    """Each epoch's path but the first, which is warm-up; with a process for each worker, or `processes`."""
+    cluster = Cluster(build(), workers=workers, processes=processes or workers)
     return [cluster.epoch(table) for table in data][1:]
 
 

@@ -71,6 +71,11 @@ def processors() -> dict[str, float]:
     return {kind: one.seconds for kind, one in _kinds(os.getpid()).items()}
 
 
+def python_seconds() -> float:
+    """`processor` without the JVMs."""
+    return sum(seconds for kind, seconds in processors().items() if kind != "JVM")
+
+
 def shares(seconds: float) -> dict[str, float]:
     """The shares of a core that processes take from now on for so long."""
     before = processors()

@@ -8,7 +8,8 @@ loop; "pagerank", five iterations over a collection. Epochs are alike and apart:
 1. On Spark, with 2 cores: the same data on 1, 2, 4 and 8 workers. More workers than cores can only cost:
    rounds and messages; the ratio to one worker says how much.
 2. The same with executors, processes of one core each, of a local-cluster and of a standalone cluster, all on
-   this machine: 1, 2 and 4 of them (`executors`). Four can only cost here, too.
+   this machine: 1, 2 and 4 of them (`executors`). Four can only cost here, too. Beside each stands what is
+   predicted of so many processes, and the error of that.
 3. Prices, measured here: a micro-batch with next to no data; the start of parallel tasks; and between two
    processes over loopback, an exchange of 16 bytes to 64 MB.
 4. In the simulator, which predicts what a cluster takes (`predicted` says how, and what it assumes): strong
@@ -342,7 +343,7 @@ def run(quick: bool) -> Report:
     report = Report("scaling", "Scaling: with workers, with executors, and with the data", quick=quick)
     prices = on_spark(report, quick=quick)
     flows = ("words",) if quick else ("words", "pagerank")
-    on_executors(report, {name: FLOWS[name] for name in flows}, quick=quick)
+    on_executors(report, {name: FLOWS[name] for name in flows}, prices, quick=quick)
     by_counts(report, prices, quick=quick)
     by_size(report, quick=quick)
     report.write()
