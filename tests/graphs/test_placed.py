@@ -173,6 +173,41 @@ def test_a_path_is_cut_in_the_middle_and_joined_again() -> None:
     assert live.send([(node[0], n, 1), (n + 1, n + 2, 1)]) <= 12
 
 
+@pytest.mark.campaign
+def test_a_path_of_a_million_nodes_is_cut_in_the_middle() -> None:
+    """As arrays: each node has the least of its side of the cut."""
+    n, half = 1_000_000, 500_000
+    node = np.random.default_rng(1).permutation(n)
+    simulation = Simulation(spread_flow(), workers=16)
+    label = np.zeros(n, np.int64)
+
+    def send(src: Any, dst: Any, diff: int) -> int:
+        before = simulation.rounds
+        edges = {"src": src, "dst": dst, "diff": np.full(len(src), diff)}
+        simulation.send(simulation.plan.sources[0], pa.table(edges))
+        simulation.run()
+        return simulation.rounds - before
+
+    def answers() -> Any:
+        table = pa.concat_tables(simulation.captured["out"].epochs.values())
+        found, diff = np.zeros(n, np.int64), table["diff"].to_numpy()
+        np.add.at(found, table["node"].to_numpy(), diff * table["component"].to_numpy())
+        count = np.bincount(table["node"].to_numpy(), weights=diff, minlength=n)
+        assert (count == 1).all()
+        return found
+
+    send(node[:-1], node[1:], 1)
+    assert (answers() == 0).all()
+    cut = node[half - 1 : half], node[half : half + 1]
+    assert send(*cut, -1) <= 10
+    sides = node[:half], node[half:]
+    for side in sides:
+        label[side] = side.min()
+    assert (answers() == label).all()
+    assert send(*cut, 1) <= 10
+    assert (answers() == 0).all()
+
+
 @pytest.mark.slow
 def test_a_window_slides_and_leaves_no_state() -> None:
     live, kept = Live(spread_flow(), 2), []
