@@ -234,6 +234,8 @@ def test_of_rows_that_end_no_more_than_half_have_ended_and_all_others_are_found(
         sizes = [batch.num_rows for batch in state.batches()]
 
         assert sorted(row for row in kept if row[1] >= before) == sorted(held)
+        _, rows = state.matches(pa.table({"k": range(7)}), ["k"])
+        assert sorted(tuple(row.values()) for row in rows.to_pylist()) == sorted(held)
         assert len(kept) <= 2 * len(held)
         assert all(a >= 2 * b for a, b in itertools.pairwise(sizes)) or not size
         again = Arrangement(["k"], state.batches())

@@ -21,7 +21,7 @@ from timely_spark.coordinator import Coordinator
 from timely_spark.differential.joins import JoinChanges
 from timely_spark.operators.aggregate import Aggregate
 from timely_spark.operators.expire import Sessions
-from timely_spark.operators.join import Join, JoinExpiring
+from timely_spark.operators.join import Join
 from timely_spark.operators.monotone import Improvements
 from timely_spark.operators.output_vertex import MonotoneOutput
 from timely_spark.runtime.sinks.sink import STAMP
@@ -232,8 +232,9 @@ def _consolidated(vertex: Any, state: Arrangement, since: int) -> Any:
     compact = getattr(vertex, "_compact", None)
     if compact is not None and len(inspect.signature(compact).parameters) == 2:
         table = compact(h, table)[1]
-    if not isinstance(vertex, COMPACTED) or isinstance(vertex, JoinChanges | JoinExpiring | Sessions):
+    if not isinstance(vertex, COMPACTED) or isinstance(vertex, JoinChanges | Sessions):
         return table
+    since -= getattr(vertex, "expire", None) or 0
     return advanced(table, PRODUCT, since)  # epochs that nothing later can tell apart
 
 

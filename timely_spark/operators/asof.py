@@ -23,7 +23,7 @@ from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Longs, Mask, flat
 from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.state.grouping import changes, group
-from timely_spark.state.row_times import RowTimes, compaction, epochs_of, with_time
+from timely_spark.state.row_times import RowTimes, compaction, with_time
 from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import Timestamp
 
@@ -193,7 +193,7 @@ class AsOfJoin(BufferingVertex):
         groups = group(left, self.by)
         places, matches = index.matches(left.take(pa.array(groups.firsts)), self.by)
         if self.per != "time" and len(places):
-            before = self._before(time, matches)
+            before = RowTimes.of(matches, self._context.times)[0].less_equal(time)
             places, matches = places[before], matches.filter(pa.array(before))
         if not len(places):
             matches = self.schemas[1].empty_table()
@@ -205,18 +205,12 @@ class AsOfJoin(BufferingVertex):
     def _store(self, index: Arrangement, time: Timestamp, right: pa.Table) -> None:
         if self.per == "time":
             index.insert(right)
-        elif self.expire is None:
-            rows = with_time(right, self._context.coarse(time))
-            index.insert(rows, compact=compaction(self._context.since(), self._context.times))
-        else:
-            index.expire(time.epoch - self.expire)
-            index.insert(with_time(right, time))
-
-    def _before(self, time: Timestamp, rows: pa.Table) -> Mask:
-        """The right records that count at a time."""
+            return
         if self.expire is not None:
-            return np.asarray(epochs_of(rows) >= time.epoch - self.expire)
-        return RowTimes.of(rows, self._context.times)[0].less_equal(time)
+            index.expire(time.epoch - self.expire)
+        since = self._context.since() - (self.expire or 0)  # later rows expire by their own epoch
+        rows = with_time(right, self._context.coarse(time))
+        index.insert(rows, compact=compaction(since, self._context.times))
 
 
 @operator(Stream)

@@ -98,15 +98,13 @@ class Sessions(BufferingVertex):
         keys = self.state.keys
         firsts = group(batch, keys).firsts
         each = batch if len(firsts) == batch.num_rows else batch.take(firsts)
+        self.state.expire(time.epoch - self.expire)
         probe, stored = self.state.lookup(each, keys)
         if len(probe):
-            epochs = epochs_of(stored)
-            order = np.lexsort((epochs, probe))
+            order = np.lexsort((epochs_of(stored), probe))
             last = order[np.append(np.diff(probe[order]) != 0, [True])]
-            last = last[epochs[last] >= time.epoch - self.expire]
             probe, stored = probe[last], stored.take(last).select(batch.schema.names)
         total = self.combine(0, pa.concat_tables([stored, batch])) if len(probe) else batch
-        self.state.expire(time.epoch + 1 - self.expire)
         self.state.insert(with_time(total, time), compact=partial(latest, keys))
         self.send_by(0, time, self.changes(total, each, probe, stored))
 

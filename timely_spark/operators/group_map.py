@@ -28,7 +28,7 @@ from timely_spark.state.arrow import Hashes, Indices, numbers
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.grouping import Groups, changes, group
-from timely_spark.state.row_times import epochs_of, with_time
+from timely_spark.state.row_times import with_time
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 
@@ -127,21 +127,20 @@ class StatefulMap(GroupMap):
         after = self.fitting(state, self.rows, keys)
         if self.expire is not None:
             after = with_time(after, time)
-            self.state.expire(time.epoch + 1 - self.expire)
         replaced = with_summed_weights(pa.concat_tables([_weighed(before, -1), _weighed(after, 1)]))[1]
         self.state.insert(replaced, compact=_compact)
         self.send_by(0, time, self.fitting(results, self.schema, keys))
 
     def _stored(self, time: Timestamp, keys: pa.Table) -> pa.Table:
         """The present state of keys, with the epoch of its last change if it expires."""
+        if self.expire is not None:
+            self.state.expire(time.epoch - self.expire)
         _, rows = self.state.matches(keys, self.keys)
         if not rows.num_rows:
             none = self.rows.empty_table()
             return none if self.expire is None else with_time(none, time)
         rows = with_summed_weights(rows)[1]
         rows = rows.take(pa.array(np.repeat(np.arange(rows.num_rows), np.maximum(numbers(rows, _WEIGHT), 0))))
-        if self.expire is not None:
-            rows = rows.filter(pa.array(epochs_of(rows) >= time.epoch - self.expire))
         return rows.drop_columns([_WEIGHT])
 
 

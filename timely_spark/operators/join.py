@@ -52,6 +52,7 @@ class Join(Vertex):
     Args:
         on: the key columns of each side.
         columns: the columns of a pair; those of both sides are the left side's.
+        expire: match rows at most so many epochs apart; None means any.
     """
 
     #: whether null equals null: SQL's ``<=>``
@@ -61,8 +62,8 @@ class Join(Vertex):
     reads_time = False
     repartition = repartition
 
-    def __init__(self, on: Keys, columns: Sequence[str]) -> None:
-        self.on, self.columns = on, tuple(columns)
+    def __init__(self, on: Keys, columns: Sequence[str], expire: int | None = None) -> None:
+        self.on, self.columns, self.expire = on, tuple(columns), expire
         self.sides = [Arrangement(keys) for keys in on]
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
@@ -88,10 +89,15 @@ class Join(Vertex):
 
     def stored(self, side: int, time: Timestamp) -> Arrangement:
         """The rows of a side, with their times."""
+        if self.expire is not None:
+            for each in self.sides:
+                each.expire(self._context.since() - self.expire)
         return self.sides[side]
 
     def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, matches: Matches) -> None:
         """Send the pairs of rows of the batch with the rows that were found."""
+        if self.expire is not None:
+            matches = matches.filter(np.abs(matches.times(1)[:, 0] - time.epoch) <= self.expire)
         times, _ = RowTimes.of(matches.table(matches.columns(TIME)), self._context.times)
         for at, part in times.joins(time, self.pairs(edge, arrived, matches)):
             self.send_by(0, at, part)
@@ -104,31 +110,9 @@ class Join(Vertex):
 
     def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Store the batch."""
+        since = self._context.since() - (self.expire or 0)  # later rows may still match by their own epoch
         rows = with_time(batch, self._context.coarse(time))
-        self.sides[edge].insert(rows, compact=compaction(self._context.since(), self._context.times))
-
-
-class JoinExpiring(Join):
-    """Join records at most `expire` epochs apart; older records are dropped."""
-
-    def __init__(self, on: Keys, columns: Sequence[str], expire: int) -> None:
-        super().__init__(on, columns)
-        self.expire = expire
-
-    def stored(self, side: int, time: Timestamp) -> Arrangement:
-        """The rows of a side that have not expired."""
-        for each in self.sides:
-            each.expire(self._context.since() - self.expire)
-        return self.sides[side]
-
-    def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, matches: Matches) -> None:
-        """Send the pairs of close epochs."""
-        close = np.abs(matches.times(1)[:, 0] - time.epoch) <= self.expire
-        super().send_pairs(edge, time, arrived, matches.filter(close))
-
-    def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Store the batch with its own epoch."""
-        self.sides[edge].insert(with_time(batch, time))
+        self.sides[edge].insert(rows, compact=compaction(since, self._context.times))
 
 
 class JoinPerTime(Join):
@@ -244,11 +228,7 @@ class JoinCompleteExpiring(JoinComplete):
         for edge, table in enumerate((left, right)):
             probe, matched = self.sides[1 - edge].matches(table, self.on[edge])
             if len(probe):
-                close = epochs_of(matched) >= time.epoch - self.expire
-                part = joined_rows(
-                    self.schema.names, edge, table, probe[close], matched.filter(pa.array(close))
-                )
-                self.send_by(0, time, part)
+                self.send_by(0, time, joined_rows(self.schema.names, edge, table, probe, matched))
             self.sides[edge].insert(with_time(table, time))
 
     def _first_matches(self, time: Timestamp, left: pa.Table, right: pa.Table) -> None:
@@ -257,8 +237,7 @@ class JoinCompleteExpiring(JoinComplete):
         before = self._latest(1, keys, self.on[1])
         probe, earlier = self.sides[0].matches(keys, self.on[1])
         if len(probe):
-            own = epochs_of(earlier)
-            first = (own >= time.epoch - self.expire) & (before[probe] < own - self.expire)
+            first = before[probe] < epochs_of(earlier) - self.expire
             self.send_by(0, time, earlier.filter(pa.array(first)).select(left.schema.names))
         self._note(1, time, keys)
         matched = self._latest(1, left, self.on[0]) >= time.epoch - self.expire
@@ -502,10 +481,10 @@ def join(
         vertex = JoinComplete(keys, sides, schema, how)
         if expire is not None:
             vertex = JoinCompleteExpiring(keys, sides, schema, how, expire)
-    elif expire is not None:
-        vertex = JoinExpiring(keys, schema.names, expire)
+    elif per == "time":
+        vertex = JoinPerTime(keys, schema.names)
     else:
-        vertex = (Join if per == "accumulated" else JoinPerTime)(keys, schema.names)
+        vertex = Join(keys, schema.names, expire)
     return stream.then(
         "join",
         [schema],

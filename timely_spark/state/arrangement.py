@@ -146,6 +146,8 @@ class Arrangement:
         #: older rows: in each lane those with hashes from one of the cuts (or 0) to below the next
         self.lanes: list[list[Batch]] = [[]]
         self.cuts: list[int] = []
+        #: the least epoch that has not expired; None if rows do not expire
+        self._since: int | None = None
 
     @property
     def parts(self) -> list[Batch]:
@@ -241,17 +243,19 @@ class Arrangement:
                         self.lanes[at + side].append(part.between(low, high))
 
     def expire(self, before: int) -> None:
-        """Drop the rows before an epoch, by `EPOCH`, from batches where they are half or more.
+        """From now on look-ups find no row before an epoch, by `EPOCH`. Checkpoints do not have the epoch.
 
-        So at most half of the stored rows have expired, and dropping a row costs as much as inserting it
-        (amortised), however large the state is.
+        Batches drop such rows when they are half or more. So at most half of the stored rows have expired,
+        and dropping a row costs as much as inserting it (amortised), however large the state is.
 
         Example:
             >>> state = Arrangement(("id",))
             >>> state.insert(pa.table({"id": [1, 2, 3], EPOCH: [3, 4, 4]}))
-            >>> [(state.expire(epoch), len(state)) for epoch in (4, 5)]
-            [(None, 3), (None, 0)]
+            >>> ids = pa.table({"id": [1, 2, 3]})
+            >>> [(state.expire(epoch), len(state), len(state.find(ids, ["id"]))) for epoch in (3, 4, 5)]
+            [(None, 3, 3), (None, 3, 2), (None, 0, 0)]
         """
+        self._since = before
         self.recent = list(_unexpired(self.recent, before, self._key))
         self.lanes = [list(_unexpired(lane, before, self._key)) for lane in self.lanes]
 
@@ -352,6 +356,10 @@ class Arrangement:
                 equal = same(keys_at, probe.select(list(dict.fromkeys(on))).take(pa.array(at)), keys, on)
                 if not equal.all():
                     low, at = low[equal], at[equal]
+            if self._since is not None and part.earliest < self._since:
+                epochs = part.integers(EPOCH, low, h[at])
+                assert epochs is not None
+                low, at = low[current := epochs >= self._since], at[current]
             rows.append(at)
             pairs.append((part, low))
         at = rows[0] if len(rows) == 1 else np.concatenate(rows) if rows else np.zeros(0, np.int64)
