@@ -15,12 +15,14 @@ import pytest
 import timely_spark as ts
 from tests.support.accumulated import after, after_each
 from timely_spark.errors import SchemaError, VertexError
-from timely_spark.libraries.entities import CHANGE, _regrouped
+from timely_spark.libraries.entities import _regrouped
+from timely_spark.libraries.lineage import CHANGE
 from timely_spark.testing import run
 
 THRESHOLD, STEP, LARGEST = 0.5, 0.1, 4
 EPOCHS = 4
 Pair = tuple[int, int]
+Link = tuple[int, int, float]
 
 
 def flow_of(**options: Any) -> ts.Dataflow:
@@ -33,9 +35,10 @@ def flow_of(**options: Any) -> ts.Dataflow:
     entities = ts.entities(
         pairs.collection(diff="diff"), threshold=THRESHOLD, max_size=LARGEST, step=STEP, **more, **options
     )
-    for part in ("members", "held", "audit"):
+    for part in ("members", "held", "audit", "bridges"):
         getattr(entities, part).changes().capture(part)
-    entities.lineage.capture("lineage")
+    for part in ("lineage", "causes"):
+        getattr(entities, part).capture(part)
     return flow
 
 
@@ -52,7 +55,9 @@ def test_parts_that_nothing_reads_have_no_steps() -> None:
     assert not any("people_" in name for name in steps())
     assert steps("held", "audit", "lineage") == steps("lineage", "audit", "held")
     assert len(steps()) < 40 < len(steps("audit"))
-    with pytest.raises(ts.TimelyError, match="take one of its parts: members, held, audit, lineage"):
+    with pytest.raises(
+        ts.TimelyError, match="take one of its parts: members, held, audit, lineage, causes, bridges"
+    ):
         steps("links")
 
 
@@ -115,6 +120,7 @@ def test_parts_held_links_and_figures_are_those_of_the_rule(seed: int) -> None:
     out = run(flow_of(), changes, workers=draw.choice([1, 3]), seed=seed, crashes=0.2 * (seed == 3))
 
     before: dict[int, str] = {}
+    was_used: set[Link] = set()
     totals = (after_each(epochs, EPOCHS) for epochs in changes.values())
     for epoch, rows in enumerate(zip(*totals, strict=True)):
         present = {name: {*counts} for name, counts in zip(changes, rows, strict=True)}
@@ -140,9 +146,57 @@ def test_parts_held_links_and_figures_are_those_of_the_rule(seed: int) -> None:
             for record in before.keys() | members.keys()
             if before.get(record) != members.get(record)
         )
-        told = {tuple(row[:2]): row[2] for row in out["lineage"].rows().get(epoch, [])}
-        assert told == dict(moved)
-        before = members
+        lineage = {tuple(row[:2]): row[2] for row in out["lineage"].rows().get(epoch, [])}
+        assert lineage == dict(moved)
+
+        bridges = sorted((tuple(row) for row in at(out["bridges"], epoch)), key=str)
+        assert bridges == sorted(
+            (row for name, part in entities.items() for row in bridges_of(name, part, links)), key=str
+        )
+        is_used = {(a, b, score) for a, b, score in links if members[a] == members[b]}
+        causes = {tuple(row) for row in out["causes"].rows().get(epoch, [])}
+        expected_causes = deciding(is_used - was_used, members, before, joined=True)
+        assert causes == expected_causes | deciding(was_used - is_used, before, members, joined=False)
+        check_connect(causes, members, before, joined=True)
+        check_connect(causes, before, members, joined=False)
+        before, was_used = members, is_used
+
+
+def deciding(links: set[Link], inner: dict[int, str], outer: dict[int, str], *, joined: bool) -> set[Any]:
+    """The links that come (or go), between records of one entity that are not of one before (or after)."""
+    return {
+        (a, b, score, joined, inner[a], outer.get(a), outer.get(b))
+        for a, b, score in links
+        if a != b and (outer.get(a) is None or outer.get(a) != outer.get(b))
+    }
+
+
+def check_connect(causes: set[Any], inner: dict[int, str], outer: dict[int, str], *, joined: bool) -> None:
+    """The law of causes: they connect the parts of each entity that are apart on the epoch's other side."""
+    graph = nx.Graph()
+    point = {record: outer.get(record, record) for record in inner}
+    graph.add_nodes_from((inner[record], point[record]) for record in inner)
+    for a, b, _, sign, entity, *_ in causes:
+        if sign == joined:
+            graph.add_edge((entity, point[a]), (entity, point[b]))
+    assert len(list(nx.connected_components(graph))) == len(set(inner.values()))
+
+
+def bridges_of(entity: str, part: set[int], links: set[Link]) -> list[tuple[Any, ...]]:
+    """The rows of bridges of an entity."""
+    best: dict[Pair, float] = {}
+    for a, b, score in links:
+        if a in part and b in part and a != b:
+            pair = min(a, b), max(a, b)
+            best[pair] = max(best.get(pair, score), score)
+    graph, rows = nx.Graph([*best]), []
+    for pair in list(nx.bridges(graph)):
+        a, b = sorted(pair)
+        graph.remove_edge(a, b)
+        side = len(nx.node_connected_component(graph, a))
+        graph.add_edge(a, b)
+        rows.append((entity, a, b, best[a, b], min(side, len(part) - side)))
+    return rows
 
 
 def audit(part: set[int], links: set[tuple[int, int, float]]) -> list[Any]:

@@ -32,10 +32,12 @@ from timely_spark.authors import (
 from timely_spark.differential import Collection
 from timely_spark.errors import BadArgument, SchemaError, excerpt
 from timely_spark.graphs import connected_components, minimum_spanning_forest
+from timely_spark.libraries.bridges import bridges, lesser_first
+from timely_spark.libraries.lineage import CHANGE, before_and_after, causes, lineage
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 
-CHANGE, LEVEL = "diff", "level"
+LEVEL = "level"
 _OF_EPOCHS = "ids are made of the epochs in which records come"
 
 
@@ -46,6 +48,7 @@ class Entities(Several):
     #: record, entity: the entity of each record
     members: Collection
     _links: Collection
+    _refuses: bool
     _name: str | None
 
     @cached_property
@@ -72,7 +75,43 @@ class Entities(Several):
         A null means records that came or went. Two rows with one `to` are a merge, two with one `from` a
         split.
         """
-        return _lineage(self.members, name=self._named("lineage"))
+        return lineage(self.members, name=self._named("lineage"))
+
+    @cached_property
+    @algorithm
+    def causes(self) -> Stream:
+        """The reasons of `lineage`: at each epoch the links that join or part records.
+
+        Columns: a, b, score, joined, entity, entity_a, entity_b. A link that joins is used from this epoch
+        on; one that parts is used no longer, because its pair went or is held. `entity` is that of both
+        records, after they are joined or before they part; `entity_a` and `entity_b` are those of each on the
+        other side of the epoch, always different. A null is a record that came or went.
+
+        The law: take each part of an entity that was of one entity before, and each record that came, as a
+        point. The links that join connect the points of each entity. Likewise, the links that part connect
+        all that an entity falls into. Several links between the same points are a row each.
+        """
+        links = self._used.select("a", "b", "score") if self._refuses else self._links
+        return causes(links, self.members, name=self._named("causes"))
+
+    @cached_property
+    @algorithm
+    def bridges(self) -> Collection:
+        """The pairs without which an entity falls into two parts: entity, a, b, score, smaller.
+
+        `a` is the lesser record, `score` the highest of the pair, and `smaller` the number of records of the
+        smaller part. A bridge between two large parts is nearly always a wrong match. An entity that changes
+        is computed again from all its links, with a step for each link of its longest shortest path: give
+        `max_size` where pairs may chain.
+        """
+        return bridges(self._used.select("entity", "a", "b", "score"), name=self._named("bridges"))
+
+    @cached_property
+    @algorithm
+    def _used(self) -> Collection:
+        """The links between different records of an entity."""
+        inside = pc.field("entity") == pc.field("other")
+        return self._ends.where(inside & (pc.field("a") != pc.field("b")), name=self._named("used"))
 
     @cached_property
     def _ends(self) -> Collection:
@@ -103,7 +142,7 @@ def entities(
     of `must_link` are never held, nor are those with an infinite score. The result depends on the present
     pairs alone; only the ids depend on the past, by the rule of `stable_ids`.
 
-    An epoch costs the records of the entities that change. `held`, `audit` and `lineage` cost nothing unless
+    An epoch costs the records of the entities that change. All parts but `members` cost nothing unless
     they are read; `audit`, which keeps the strongest links of each entity, costs most. Held links cost a loop
     with an iteration for each step of scores that is held, over the links of refused entities only.
 
@@ -164,10 +203,11 @@ def entities(
     nodes = ends if records is None else ends.concat(records.select("record"))
     nodes = nodes.where(pc.is_valid(pc.field("record"))).distinct()
     groups = connected_components(links.select(src="a", dst="b"), nodes=nodes, node="record")
-    if max_size is not None or cannot_link is not None:
+    refuses = max_size is not None or cannot_link is not None
+    if refuses:
         groups = _allowed(groups, links, cannot_link, max_size, step)
     members = stable_ids(groups.select(record="node", group="component"), name=name)
-    return Entities(members, links, name)
+    return Entities(members, links, refuses, name)
 
 
 def _checked(
@@ -266,30 +306,8 @@ _MUST = float(np.finfo(np.float64).max)
 
 def _in_order(pairs: pa.Table) -> pa.Table:
     """The pairs with the lesser end first."""
-    turned = pc.greater(pairs["a"], pairs["b"])
-    low, high = pc.if_else(turned, pairs["b"], pairs["a"]), pc.if_else(turned, pairs["a"], pairs["b"])
+    low, high = lesser_first(pairs["a"], pairs["b"])
     return pairs.set_column(0, "a", low).set_column(1, "b", high)
-
-
-@algorithm
-def _lineage(members: Collection, *, name: str | None) -> Stream:
-    """How many records move from an entity to another, at each epoch. Columns: see `Entities`."""
-    schema = pa.schema([("from", pa.string()), ("to", pa.string())])
-    moved = members.changes().unary_notify(partial(_moves, schema), schema, by="record")
-    return moved.group_by("from", "to").aggregate(records="count", per="time", name=name)
-
-
-def _moves(schema: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
-    _, before, after = _before_and_after(changes, "entity")
-    return pa.table([before, after], schema)
-
-
-def _before_and_after(changes: pa.Table, value: str) -> tuple[pa.Array, Any, Any]:
-    """The records of changes, with their values before and after: each has one value at a time."""
-    records = changes["record"].unique()
-    rows = (changes.filter(pc.equal(changes[CHANGE], sign)) for sign in (-1, 1))
-    before, after = (some[value].take(pc.index_in(records, some["record"])) for some in rows)
-    return records, before, after
 
 
 # -- stable ids ----------------------------------------------------------------------------------------------
@@ -374,7 +392,7 @@ def _regrouped(messages: pa.Schema, _: Any, changes: pa.Table) -> pa.Table:
     A record that comes has the new one twice, because all rows without a group would be one worker's. It is
     its own founder.
     """
-    records, before, after = _before_and_after(changes, "group")
+    records, before, after = before_and_after(changes, "group")
     if changes.num_rows + before.null_count + after.null_count != 2 * len(records):
         msg = f"stable_ids: a record has several rows, among them {excerpt(changes)}"
         raise SchemaError(msg, hint='give one for each: distinct(), or min("group", keys="record").')
