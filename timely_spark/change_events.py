@@ -69,7 +69,7 @@ def debezium(
     """The table of a database, from the change events that Debezium writes of it.
 
     The law: of each key the row is that of its last event, if that is not a deletion (`Stream.upserts`). The
-    last event is the one whose place in the database's log is greatest, then the one with the greatest
+    last event has the greatest place in the database's log; of several with that place, it has the greatest
     `offset`, if the stream has this column. So events that come twice, late or in another order change
     nothing. The place is what `source` has of ``lsn`` (PostgreSQL), ``file``, ``pos``, ``row`` (MySQL,
     MariaDB), ``commit_lsn``, ``change_lsn``, ``event_serial_no`` (SQL Server), ``scn`` (Oracle).

@@ -105,7 +105,7 @@ class Pipeline:
 
     @property
     def outputs(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """By name of a kept view its Delta table, and the keys that are given."""
+        """The Delta table of each kept view, by its name, and the keys that are given."""
         views = [one for one in self.definitions.values() if not isinstance(one, TableSource)]
         return {one.name: one.output for one in views if one.output is not None}
 
@@ -190,7 +190,7 @@ class Pipeline:
         return running
 
     def _sizes(self, files: Files | None) -> Mapping[str, float]:
-        """By table the bytes of its files, as they were at its first start: a later plan is the same."""
+        """The bytes of each table's files at its first start: a later plan then is the same."""
         saved = (files and files.json(PARTS)) or {"sizes": {}}
         if "sizes" not in saved:
             return _UNKNOWN
@@ -365,12 +365,12 @@ class _Built:
         return [one for one in schema.names if one in unique] or schema.names
 
     def fingerprints(self) -> dict[str, str]:
-        """By kept view what tells it from another one of its name: see `identity`."""
+        """What tells each kept view from another one of its name: see `identity`."""
         identities = {view: (self.identity(view), output) for view, output in self.pipeline.outputs.items()}
         return {view: hashlib.sha256(repr(parts).encode()).hexdigest() for view, parts in identities.items()}
 
     def identity(self, name: str) -> tuple[Any, ...]:
-        """What a definition and all that it reads are: of a query its plan, of a function its text."""
+        """A definition, and all that it reads, by content: a query's plan, a function's text."""
         one = self.pipeline.definitions[name]
         if isinstance(one, TableSource):
             return (one,)

@@ -2,7 +2,7 @@
 
 The flow runs again, on its accumulated inputs in one epoch. For a row that is there, records are left out as
 long as the row stays (delta debugging: Zeller and Hildebrandt, 2002), until the row needs each of those that
-are left. What each step sends in a run on these alone is the way from them to the row.
+are left. In a run on these alone, what the steps send is the way from them to the row.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Explanation:
     at: int | None
     #: whether the row is there
     present: bool
-    #: By input, records. If the row is there: without any of them it would not be, and they suffice. Else:
+    #: Records, by input. If the row is there: without any of them it would not be, and they suffice. Else:
     #: records without which it would be there; none if none were found.
     inputs: Mapping[str, pa.Table]
     #: If the row is there, what the steps on the way send, given only these records. Else, what they send
@@ -194,7 +194,7 @@ def explain_row(
 
 
 def captured_inputs(plan: Plan) -> dict[str, str]:
-    """By input that is captured, the output of `capture` that has its records as they came."""
+    """For each input that is captured, the output of `capture` that has its records as they came."""
     captures = {node.index: node.name for node in plan.nodes if node.stage.parameters.get("to") == "capture"}
     return {
         source.name: captures[plan.channels[index].target]
@@ -216,7 +216,7 @@ def inputs_before(plan: Plan, output: str) -> list[str]:
 
 
 def smallest(items: Sequence[Any], holds: Callable[[Sequence[Any]], bool]) -> list[Any]:
-    """A part of the items for which `holds`, but not without any one of them. It holds for all of them.
+    """A part of the items for which `holds` is true, but not without any one of them.
 
     Example:
         >>> smallest(range(100), lambda some: {3, 77} <= set(some))
@@ -320,7 +320,7 @@ def _text(record: Mapping[str, Any]) -> str:
 
 
 def _titles(plan: Plan, steps: Sequence[str]) -> dict[str, str]:
-    """By step its name in the text of an explanation, see `StepRecords`."""
+    """Each step's name in the text of an explanation, see `StepRecords`."""
     sketch, sending = Sketch.of(plan), {*steps}
     boxes, names = sketch.boxes(), {step.key: step.name for step in sketch.steps}
     into: dict[str, list[str]] = defaultdict(list)

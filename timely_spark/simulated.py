@@ -41,7 +41,7 @@ class SimulatedFolders:
                 name: source for name, source in flow.frames.items() if isinstance(source, ReplaySource)
             }
         self._read = dict.fromkeys(self._sources, -1)
-        #: By source, the snapshot with which it begins.
+        #: The snapshot that each source begins with.
         self._since: dict[str, int] = {}
 
     def replay(self, inputs: SimulatedInputs) -> None:

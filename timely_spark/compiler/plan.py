@@ -270,7 +270,7 @@ class Plan:
 
     @cached_property
     def partitioning(self) -> dict[tuple[str, int], Partition | None]:
-        """By step and input, the partitioning of the arriving records; None means unknown."""
+        """The partitioning of the records that arrive at each step's inputs; None means unknown."""
         by_edge = output_partitioning(self.edges, self.exchanged, self.elided)
         return {(edge.target.name, edge.input): by_edge.get(edge.index) for edge in self.edges}
 
@@ -300,7 +300,7 @@ class Plan:
 
     @cached_property
     def feedbacks(self) -> dict[int, LoopContext]:
-        """By channel its loop: of the channels that cross a feedback with the same records, the first."""
+        """The loop of each channel that crosses a feedback; only of the first one with the same records."""
         first: dict[int, tuple[int, LoopContext]] = {}
         for channel in self.channels:
             for edge in channel.edges:
@@ -310,7 +310,7 @@ class Plan:
 
     @cached_property
     def entries_to(self) -> dict[int, list[InputPath]]:
-        """By location the inputs' channels that lead there."""
+        """The inputs' channels that lead to each location."""
         entries: dict[int, list[InputPath]] = defaultdict(list)
         for source in self.inputs:
             for index in source.entries:
@@ -327,7 +327,8 @@ class Plan:
     def pairing(self) -> dict[str, tuple[str, ...]]:
         """The steps that match records of one epoch of different inputs by the clock, with these inputs.
 
-        What these inputs are sent together may fall into different micro-batches, which are epochs.
+        Records that are sent to these inputs together may fall into different micro-batches, which are
+        epochs.
         """
         reaching: dict[tuple[int, int], set[str]] = defaultdict(set)
         for source in self.inputs if self.clocked else ():

@@ -372,7 +372,7 @@ class Coordinator:
         )
 
     def _updated_arrivals(self) -> list[tuple[int, list[Any]]]:
-        """`arrivals` after the vertices for which they have changed were looked up again."""
+        """`arrivals`, once the changed ones were looked up again."""
         for location in self.tracker.arrived():
             if (index := location // 2) in self.arrivals and location % 2 == 0:
                 times = _in_order(self.tracker.arrivals(location))
@@ -388,7 +388,7 @@ class Coordinator:
 
         Only notifications that have changed are looked at.
         """
-        # with clock epochs the next batch, for which no epoch waits that has begun
+        # with clock epochs the next batch: no epoch that has begun waits for it
         positions = {
             s.name: input_frontier(s, self.inputs[s.name], self.batch + 1)[1] for s in self.plan.inputs
         }

@@ -38,7 +38,7 @@ class Differences:
     changed: Mapping[str, Mapping[str, tuple[Any, Any]]]
     #: whether hot keys differ: then the records of some steps are on other workers
     hot_keys: bool
-    #: steps in both flows that are the same, as are all steps before them, whatever those are called
+    #: steps that are the same in both flows, behind steps that are the same, whatever the names of those
     same: frozenset[str]
     #: those among them that are the only steps of their kind in each flow: no other step has got their name
     certain: frozenset[str]
@@ -99,7 +99,7 @@ _COMPUTED = ("kind", "operator", "parameters", "vertex", "refines", "outputs")
 
 
 def _kinds(*flows: Mapping[str, Any]) -> list[dict[str, int]]:
-    """By flow the kind of each step: of one kind are steps that do the same, behind steps of equal kinds.
+    """The kind of each step, by flow. Steps are of one kind if they do the same, behind steps of equal kinds.
 
     Kinds are refined until they stay the same, as cycles have no first step. Functions of the user are not
     compared, nor are the bounds of loops.

@@ -77,7 +77,7 @@ def reads_changes(plan: Plan, stage: Stage) -> bool:
 
 
 def lacking_by_output(plan: Plan, lacking: Mapping[str, int]) -> dict[str, str]:
-    """By output what its results lack: the steps before it that started empty, with their first epochs."""
+    """What each output's results lack: the steps before it that started empty, with their first epochs."""
     before: dict[str, dict[str, int]] = defaultdict(dict)
     for name, epoch in lacking.items():
         for stage in behind(plan, [plan.by_name[name].stage]) if name in plan.by_name else ():

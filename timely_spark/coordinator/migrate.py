@@ -3,7 +3,7 @@
 Steps are identified by name. A step with contents (state, batches, notifications, unreleased epochs) must be
 the same in both flows. A new step that needs the past (see `lacking`) is refused, or starts empty if the user
 says so. The state of a removed step is dropped and reported; records in flight are never dropped. With
-another number of workers, state and batches are repartitioned by H; with other hot keys state is.
+another number of workers, state and batches are repartitioned by H; with other hot keys, only state.
 
 Pointstamps are counted again from the migrated workers, so the counts are right by construction. A migration
 writes nothing: a flow that is refused leaves the checkpoint unchanged.
@@ -423,7 +423,7 @@ class Migrator:
         return new
 
     def _new_worker(self, index: int) -> Worker:
-        """A worker with what does not move of the old one, or of an empty one."""
+        """A worker with those parts of the old one, or of an empty one, that do not move."""
         staying = self.continuing - self.moving
         head, parts = self.heads[index] if staying else (_EMPTY, [])
         vertices = {name: entry for name, entry in head["vertices"].items() if name in staying}

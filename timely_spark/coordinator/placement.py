@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Final, TypeAlias
 
-#: By step microseconds, calls, records that it was given, and records that it has sent.
+#: For each step its microseconds, calls, records that it was given, and records that it has sent.
 Effort: TypeAlias = Mapping[str, Sequence[int]]
 
 NOTHING: Final = (0, 0, 0, 0)

@@ -63,7 +63,7 @@ class Arrange(Vertex):
         return with_sequence(batch, self.sequence).append_column(HASH, pa.array(hashed.view(np.int64)))
 
     def received(self, since: int) -> int:
-        """The last sequence number that a reader, to which nothing before `since` will come, has received."""
+        """The last sequence number that a reader has received, if nothing before `since` will come to it."""
         return (
             min((one for epoch, one in self.first.items() if epoch >= since), default=self.sequence + 1) - 1
         )

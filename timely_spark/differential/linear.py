@@ -53,7 +53,7 @@ class Failing(Stateless):
         self.expressions = tuple(expressions)
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """Nearly always all and none; else each half by itself."""
+        """Nearly always all records have values; if one fails, try each half by itself."""
         try:
             for one in self.expressions:
                 one.evaluate(batch)
@@ -67,7 +67,7 @@ class Failing(Stateless):
 
 
 def may_fail(collection: Collection, expressions: Sequence[Any]) -> Collection:
-    """The collection for expressions that may fail: no transient record is among those for which they do.
+    """The collection for expressions that may fail: they are not evaluated on transient records.
 
     What may be transient is exchanged and consolidated only where an expression fails; for functions, all is.
     """

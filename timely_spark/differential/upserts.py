@@ -67,8 +67,8 @@ def upserts(
     For change data that tells rows as they are now: a compacted topic of Kafka, the log of a database.
     The law: at every epoch the collection has, of each key, the record so far whose `sequence_by` is
     greatest, unless `apply_as_deletes` holds for it. So records that come late, or several times, change
-    nothing. Of a key's different records with one `sequence_by` the one counts whose other columns are
-    greatest, a deletion before all others.
+    nothing. If a key has different records with one `sequence_by`, that with the greatest other columns
+    counts; a deletion counts before all others.
 
     An epoch costs its records. The state is one record per key, also of a key that is deleted: an earlier
     record of it may still come.

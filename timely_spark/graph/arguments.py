@@ -115,7 +115,7 @@ def alike(name: str, names: Iterable[str]) -> list[str]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name that is most like another; None if none is like it.
+    """The name that is most like another; None if no name is like it.
 
     >>> nearest("scr", ["src", "dst"])
     'src'

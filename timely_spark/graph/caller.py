@@ -76,7 +76,7 @@ def _user_frame() -> FrameType:
 
 
 def _cell(file: str) -> str | None:
-    """`In[3]` for the file as which IPython compiles a cell, and which nobody can open; else None."""
+    """`In[3]` for the name under which IPython compiles a cell, which is not a file; None for others."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
     cell = None if name_of is None else name_of(file)

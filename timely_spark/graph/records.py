@@ -67,7 +67,7 @@ def as_table(records: Any, schema: pa.Schema, *, of: str | None = None, projecte
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """The table in memory of its own: its arrays may be those of numpy, to which the user writes again."""
+    """A copy of the table: its arrays may be numpy's, and the user may write to them again."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -299,7 +299,7 @@ def _check_kinds(own: pa.DataType, to: pa.DataType, column: str) -> None:
 
 
 def _kind(kind: pa.DataType) -> object:
-    """What the values of a type are; those of two types are cast to each other only if that is the same."""
+    """The kind of a type's values. A value is cast to another type only if both types are of one kind."""
     kind = getattr(kind, "storage_type", kind)
     return next((name for name, types in _KINDS.items() if any(each(kind) for each in types)), kind.id)
 

@@ -294,7 +294,7 @@ class Edge:
 
 
 def edges_into(edges: Iterable[Edge]) -> Mapping[Stage, list[Edge]]:
-    """By stage its input edges; of a stage without inputs there are none."""
+    """The input edges of each stage; a stage without inputs has none."""
     into: dict[Stage, list[Edge]] = defaultdict(list)
     for edge in edges:
         into[edge.target].append(edge)

@@ -131,7 +131,7 @@ class Affected:
         return changed
 
     def grown(self) -> tuple[int, int]:
-        """By how many nodes and trees the forest has grown."""
+        """How many nodes and trees the forest has gained."""
         own = np.arange(len(self))
         new, old = (
             (np.count_nonzero(label != NO_NODE), np.count_nonzero(label == own))

@@ -36,11 +36,11 @@ def betweenness(
 ) -> Collection:
     """For each node its betweenness: the part of shortest paths that lead through it, summed over all pairs.
 
-    Of all pairs of a source and another target, neither of them the node, the sum of the shortest paths
-    through the node, divided by all shortest paths of the pair. An undirected graph's pairs count once, that
-    is one half in each direction. There is no normalisation: divided by the number of pairs, (n - 1)(n - 2),
-    every result would change with the number of nodes. Parallel edges count as one; self-loops only make a
-    node present. Sums are of sorted doubles, so results do not depend on past changes.
+    The sum, over all pairs of a source and another target without this node, of the share of the pair's
+    shortest paths that lead through it. An undirected graph's pairs count once, that is one half in each
+    direction. There is no normalisation: divided by the number of pairs, (n - 1)(n - 2), every result would
+    change with the number of nodes. Parallel edges count as one; self-loops only make a node present. Sums
+    are of sorted doubles, so results do not depend on past changes.
 
     Brandes's algorithm, as two loops: forwards the distances from each source and the numbers of shortest
     paths, backwards the parts of these paths that lead through each node. Each loop takes as many iterations
@@ -54,7 +54,7 @@ def betweenness(
         edges: the edges; if undirected, in either direction or both.
         directed: whether the edges are directed.
         samples: the sources; only those with edges or in `nodes` count. None means all nodes, and
-            the result is exact. Of k random ones of n nodes the result times n / k is an estimate.
+            the result is exact. With k random sources of n nodes, the result times n / k is an estimate.
         nodes: further nodes; one without edges has betweenness 0.
 
     **Columns:** in: `src`, `dst`, of any key type; `node`. Nulls are ignored. Out: ``node``, of their type;

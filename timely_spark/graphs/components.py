@@ -12,7 +12,7 @@ from timely_spark.graphs.forest import components, spanning_forest
 from timely_spark.graphs.placed import spread_components
 from timely_spark.streams import Stream
 
-#: From so many workers on nodes get places: 400,000 random edges then load as fast both ways, more faster.
+#: From this number of workers on, nodes get places: 400,000 random edges load as fast, more load faster.
 _MANY = 16
 
 
@@ -42,9 +42,9 @@ def connected_components(
         nodes: further nodes; one without edges is a component of its own.
         spread: whether all workers have equal shares of the nodes, for graphs that outgrow one worker: nodes
             that are near each other when they come get one place, and each place has a forest of its own.
-            The results are the same, but may stay wrong once an edge was removed more often than inserted,
-            of which the log warns. An epoch takes up to 12 exchanges, one with many new nodes about 40.
-            By default, None, with 16 workers or more. No effect inside loops.
+            The results are the same, but may stay wrong once an edge was removed more often than inserted;
+            the log warns of that. An epoch takes up to 12 exchanges, one with many new nodes about 40. By
+            default, None, with 16 workers or more. No effect inside loops.
 
     **Columns:** in: `src`, `dst`, of any key type; `node`, of theirs. Nulls are ignored. Out: ``node``,
     ``component``, of their type.

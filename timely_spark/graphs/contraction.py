@@ -6,7 +6,7 @@ last level back to the first, each cluster divides its interval of positions amo
 of one length have equally many nodes, and nested clusters lie together wherever intervals are cut.
 
 Nodes are 64-bit hashes. Each function is one step of one worker, between two exchanges of `Messages`: two for
-a level, one for the totals, and one for each level back. What a message to an unknown node says is ignored.
+a level, one for the totals, and one for each level back. Messages to unknown nodes are ignored.
 
 Source: Łącki, Mirrokni and Włodarczyk, Connected Components at Scale via Local Contractions, 2018.
 """

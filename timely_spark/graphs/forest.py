@@ -176,7 +176,7 @@ class Forest(BufferingVertex):
         return total
 
     def _with_edge(self, nodes: Affected, which: Indices) -> Indices:
-        """Those of some nodes that have an edge. Of most, a few entries show it, however many there are."""
+        """Those of some nodes that have an edge. For most nodes a few of their entries show it."""
         if not len(which) or not len(self.edges):
             return which[:0]
         keys = pa.table({"node": nodes.of(which)})

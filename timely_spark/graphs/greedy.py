@@ -106,10 +106,10 @@ def colouring(
     colours before it as neighbours, and the colouring depends on the graph alone, not on past changes or the
     number of workers. The graph is undirected; parallel edges count as one, self-loops are ignored.
 
-    A node chooses once all its earlier neighbours have. Takes as many iterations as the longest path on which
-    each node comes after the one before, of one exchange each: with a random order O(log n) for a bounded
-    number of neighbours. An epoch costs the nodes with another colour, or one chosen in another iteration,
-    and their edges.
+    A node chooses once all its earlier neighbours have. Takes as many iterations as the longest path on
+    which each node comes after the one before: with a random order, and a bounded number of neighbours,
+    O(log n). An iteration has one exchange. An epoch costs the nodes with another colour, or one chosen in
+    another iteration, and their edges.
 
     Args:
         edges: the edges, in either direction or both.

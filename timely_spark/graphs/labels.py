@@ -82,11 +82,11 @@ def label_propagation(
 ) -> Collection:
     """For each node the label that reaches it from labelled nodes, by synchronous propagation.
 
-    In each iteration all nodes at once take the most frequent label of their neighbours that have one, the
-    least one of several. A node none of whose neighbours has one keeps its own, if it has one. As for `cdlp`,
-    an edge makes each end a neighbour of the other, and parallel edges, edges in both directions and
-    self-loops count by their number. Of a node's several labels in `labels` the least counts. With all nodes
-    as their own labels this is `cdlp`.
+    In each iteration all nodes at once take the most frequent label among their neighbours; of equally
+    frequent ones the least. A node keeps its own label if no neighbour has one. As for `cdlp`, an edge makes
+    each end a neighbour of the other, and parallel edges, edges in both directions and self-loops count by
+    their number. If `labels` has several labels of a node, the least counts. With all nodes as their own
+    labels this is `cdlp`.
 
     With ``fixed=True`` nodes in `labels` keep these: the labels of few nodes, that are known, spread over the
     others (semi-supervised classification).

@@ -23,9 +23,9 @@ def minimum_spanning_forest(
 ) -> Collection:
     """The edges of least total weight that connect what the edges of an undirected graph connect.
 
-    Of equal weights the edge with the lesser end comes first, then the one with the lesser other end. So the
-    forest is unique: it depends on the graph alone, not on past changes or the number of workers. Of parallel
-    edges the lightest counts, self-loops are ignored. The forest has the components of the graph:
+    Edges of equal weight are in the order of their lesser ends, then of their other ends. So the forest is
+    unique: it depends on the graph alone, not on past changes or the number of workers. Of parallel edges the
+    lightest counts, self-loops are ignored. The forest has the components of the graph:
     ``connected_components(forest)`` has a row for each node that has an edge to another.
 
     In each iteration every component takes its lightest edge to another one; these edges belong to the

@@ -248,7 +248,7 @@ class _Named(BufferingVertex):
         return summed(one, other, numbers(rows, DIFF))
 
     def _component(self, nodes: Affected, labels: Indices) -> Indices:
-        """By number of a label its component."""
+        """The component of each label, which is given by its number."""
         label, component = pairs_of(self.components, nodes, labels)
         components = np.arange(len(nodes))
         components[label] = component

@@ -68,10 +68,10 @@ def pagerank(
     results equal those of a computation from scratch exactly.
 
     With ``start="uniform"`` each of n nodes starts with 1 / n, and ranks are doubles. With
-    ``dangling="spread"`` what nodes without outgoing edges hold is spread over all nodes in each iteration,
-    so that the sum of ranks stays the same: with both this is PageRank as LDBC Graphalytics defines it. In
-    either case walks are counted in parts of 2^40 and added as integers, so these results too are those
-    of a computation from scratch to the last bit, for at most four million nodes. With a damping of 0.85 the
+    ``dangling="spread"`` each iteration spreads the ranks of nodes without outgoing edges over all nodes, so
+    the sum of ranks stays the same. With both this is PageRank as LDBC Graphalytics defines it. In either
+    case walks are counted in parts of 2^40 and added as integers, so these results too are those of a
+    computation from scratch to the last bit, for at most four million nodes. With a damping of 0.85 the
     relative error is at most 2e-12 * iterations^2 * the most edges that leave a node (and one in ranks
     around `unit`, which are rounded down).
 
@@ -91,14 +91,15 @@ def pagerank(
     one iteration what they compute in two: such ranks differ from these, within the same bound.
 
     Takes ``iterations`` iterations; each costs the ranks that change in it, and their edges. An edge changes
-    all ranks in which it makes a difference of one: of 10,000 nodes with 50,000 edges nearly all with the
-    default unit, which costs up to as much as a computation from scratch; a tenth with ``unit=1000``. With
-    ``iterations=None`` there are as many iterations as a rank takes to its last step, each of one exchange.
-    With a `tolerance` the nodes are arrays, so a load costs what a plain loop over arrays costs: some 100 ns
-    an edge and iteration, of which there are ``log(tolerance / unit) / log(damping)``. An epoch costs the
-    ranks that move by a tolerance, and their edges, and writes the state: some 50 bytes an edge. With
-    "uniform" or "spread" an iteration has two exchanges, and an epoch also costs ``iterations`` records of
-    each node if the number of nodes, or what is spread, changes.
+    all ranks in which it makes a difference of one. Among 10,000 nodes with 50,000 edges these are nearly
+    all ranks with the default unit, which costs up to as much as a computation from scratch; with
+    ``unit=1000`` they are a tenth. With ``iterations=None`` there are as many iterations as a rank takes to
+    its last step, each of one exchange. With a `tolerance` the nodes are arrays, so a load costs what a plain
+    loop over arrays costs: some 100 ns an edge and iteration. There are
+    ``log(tolerance / unit) / log(damping)`` iterations. An epoch costs the ranks that move by a tolerance,
+    and their edges, and writes the state: some 50 bytes an edge. With "uniform" or "spread" an iteration has
+    two exchanges, and an epoch also costs ``iterations`` records of each node if the number
+    of nodes, or what is spread, changes.
 
     Args:
         edges: the directed edges.

@@ -19,8 +19,9 @@ def triangles(
     A `wcoj` of the edges, each from its lesser end to the greater one: a changed edge is extended by the
     neighbours of that end which has fewer, and these are looked up at the other end. So a hub costs its
     edges, not their pairs, and no path of two edges is stored: state is the edges by either end. There is no
-    loop. Of twelve exchanges five follow one another. An epoch costs, for each of its edges, the lesser
-    degree of the ends. (In the scope of a loop the edges are joined one after the other: paths are stored.)
+    loop. There are twelve exchanges; five of them follow one another. An epoch costs, for each of its edges,
+    the lesser degree of the ends. (In the scope of a loop the edges are joined one after the other: paths
+    are stored.)
 
     Args:
         edges: the edges, in either direction or both.

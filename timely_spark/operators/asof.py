@@ -229,13 +229,13 @@ def asof_join(
 ) -> Stream:
     """Each record with the latest record of the other side at or before its time: pandas' `merge_asof`.
 
-    Two kinds of time meet here: `on` is a column, in whose order the records of an epoch need not come; an
+    Two kinds of time meet here: `on` is a column, and the records of an epoch may come in any order; an
     epoch says what is known. When a record's epoch is complete, the record goes out, once, with the nearest
-    of all records of the other side that came up to that epoch. What comes in later epochs changes nothing: a
-    stream retracts nothing (a collection does: `Collection.asof_join`). If the other side comes later,
+    of all records of the other side that came up to that epoch. What comes in later epochs changes nothing:
+    a stream retracts nothing (a collection does: `Collection.asof_join`). If the other side comes later,
     `delay` this one.
 
-    Of several records of the other side at one time, the one counts whose columns are least, compared in
+    If the other side has several records at one time, the one with the least columns counts, compared in
     their order (nulls last). A null key matches nothing, and neither does a null time. An epoch costs its
     records, and all stored records of the other side with their keys: give `expire`, or use keys with few
     records each.

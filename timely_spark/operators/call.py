@@ -195,7 +195,7 @@ class Answers:
             self.files.move(draft, name)
 
     def sweep(self, batch: int) -> None:
-        """Delete the answers of micro-batches before this one, none of which can run again."""
+        """Delete the answers of micro-batches before this one, which cannot run again."""
         with StorageFailed.owning(f"call: record: {self.path}", "swept"):
             for entry in self.files.get_file_info(fs.FileSelector(self.path, allow_not_found=True)):
                 name = entry.base_name

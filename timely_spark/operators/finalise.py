@@ -154,8 +154,8 @@ def _finalising(monotone: Monotone) -> Vertex:
 def _check_diff(graph: LogicalGraph, output: Stage, kind: NotFinal, *, by_epochs: bool) -> None:
     """Refuse an output with a diff that reads an aggregate, which replaces values and retracts none.
 
-    Also one of records that may improve, if improvements cannot be matched by key, or earlier epochs cannot
-    be distinguished from later ones.
+    Refuse an output of records that may improve, too, if improvements cannot be matched by key, or earlier
+    epochs cannot be distinguished from later ones.
     """
     seen, todo = {output}, [(output, output)]
     while todo:
@@ -275,8 +275,8 @@ def _transfer(
 def _absorbs(monotone: Monotone, kind: Monotone | Derived) -> bool:
     """Whether a monotone reduction ends with the same result if its input improves later.
 
-    A set may always grow. Of values the reduction must take the best in the same sense: if the step between
-    is monotone, each result of a worse value is improved in turn. A `distinct` would keep the worse result.
+    A set may always grow. A reduction of values must take the best in the same sense: if the step between is
+    monotone, each result of a worse value is improved in turn. A `distinct` would keep the worse result.
     """
     before = kind.monotone if isinstance(kind, Derived) else kind
     return before.value is None or (monotone.value is not None and _sense(monotone) == _sense(before))

@@ -95,7 +95,7 @@ _CHECKED = 32
 
 
 def broken_lattice(merge: Merge, values: pa.Array, *triples: Indices) -> tuple[str, int] | None:
-    """The first law of a lattice that is broken among triples of values, in words, and by which triple.
+    """The first law of a lattice that a triple of values breaks: in words, and the number of the triple.
 
     >>> broken_lattice(pc.add, pa.array([0, 1]), np.array([0, 1]), np.array([0, 0]), np.array([0, 0]))
     ('merge is not idempotent: merge(1, 1) is 2, not 1', 1)

@@ -59,7 +59,7 @@ def _joined(kind: pa.DataType, *sides: pa.Array) -> pa.Array:
 def merged_neighbours(
     values: pa.Array, ids: Indices, merge: Callable[[pa.Array, pa.Array], pa.Array]
 ) -> tuple[pa.Array, Indices]:
-    """Merge pairs of neighbours of one id until each id, which are in order, has one value; and these ids."""
+    """Merge neighbours of one id until each id has one value: these values and their ids, in order."""
     while (equal := np.append(ids[1:] == ids[:-1], [False])).any():
         starts = run_starts(ids)
         place = np.arange(len(ids)) - np.repeat(starts, np.diff(starts, append=len(ids)))

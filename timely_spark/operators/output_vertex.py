@@ -48,7 +48,7 @@ class OutputVertex(Vertex):
 
 
 class ChangesOutput(OutputVertex):
-    """Hand out a stream's changes for a current table: those of one epoch that cancel out are none."""
+    """Hand out a stream's changes for a current table, without those of one epoch that cancel out."""
 
     def __init__(self, schema: pa.Schema, weights: str, keys: Sequence[str]) -> None:
         super().__init__(schema)

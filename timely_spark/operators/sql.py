@@ -26,7 +26,7 @@ def expression(operator: str, text: Any, schema: pa.Schema) -> Any:
 
 
 def named_expressions(operator: str, schema: pa.Schema, *columns: str | Mapping[str, Any]) -> dict[str, Any]:
-    """By its name each column to compute: a column's name, or an expression.
+    """Each column to compute, by its name: a column's name, or an expression.
 
     A text that is the name of a column, or could be one, is a name; "*" is all columns; any other is an
     expression.

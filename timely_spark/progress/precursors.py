@@ -11,7 +11,7 @@ __all__ = ("precursors",)
 
 
 def precursors(reachability: Reachability, active: Iterable[tuple[int, Any]]) -> dict[tuple[int, Any], int]:
-    """By active pointstamp (location, time) the number of other active ones that could result in it.
+    """For each active pointstamp (location, time), how many other active ones could result in it.
 
     Law: the number is 0 if and only if nothing else that is active could result in it: then it is in Naiad's
     frontier, and a notification may be delivered. The tracker keeps frontiers, not

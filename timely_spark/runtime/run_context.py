@@ -92,7 +92,7 @@ class RunContext:
     planned: int = FIRST
     #: The micro-batch after which this run goes on; earlier runs have completed batches of it.
     continued: int = FIRST
-    #: By input the last entry, and the offset, that earlier runs have read.
+    #: The last entry, and the offset, that earlier runs have read of each input.
     read_entries: Mapping[str, int] = field(default_factory=dict)
     read_offsets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Seconds that a micro-batch stays resident; 0 if none does, and why not.
@@ -114,7 +114,7 @@ class RunContext:
     parallel: bool = False
     #: A folder into which every worker's round is recorded, for `testing.recorded`.
     record: str | None = None
-    #: By input the sources that this package reads, pickled: they may have credentials in them.
+    #: The sources that this package reads, by input; pickled, since they may have credentials in them.
     packed_sources: bytes = field(default=pickle.dumps({}), repr=False)
 
     def tell_stopped(self, is_active: Callable[[], bool]) -> None:
@@ -183,7 +183,7 @@ class RunContext:
 
     @cached_property
     def sources(self) -> Mapping[str, Any]:
-        """By input the sources that this package reads: each a `JournaledSource`."""
+        """The sources that this package reads, by input: each a `JournaledSource`."""
         return dict(pickle.loads(self.packed_sources))
 
     def __getstate__(self) -> dict[str, object]:

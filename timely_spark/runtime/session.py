@@ -276,7 +276,7 @@ def tune(session: SparkSession) -> list[str]:
 def applied(session: SparkSession, confs: Mapping[str, str]) -> Iterator[list[str]]:
     """Set confs while a query is started, which copies them; then restore the session's values.
 
-    Of threads that do so with one session each has its own turn: else one would restore another's values.
+    Threads that do so with one session take turns: else one would restore another's values.
 
     Yields:
         One line per conf that could not be set.
@@ -457,7 +457,7 @@ def page_of(session: SparkSession) -> str | None:
 
 
 def has_stopped(session: SparkSession | None) -> bool:
-    """Whether the context of a session was stopped, in which no query runs on; False under Connect."""
+    """Whether the context of a session was stopped, and its queries with it; False under Connect."""
     if session is None:
         return False
     try:

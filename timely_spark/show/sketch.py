@@ -165,7 +165,7 @@ class Sketch:
 
     @cached_property
     def calls(self) -> dict[str, str]:
-        """By the name of each call's box the key of its frame."""
+        """The key of each call's frame, by the name of its box."""
         return {frame.name: key for key, frame in self.frames.items() if frame.kind == CALL}
 
     def folded(self, expand: Expand = False) -> Sketch:  # noqa: FBT002 - what users call has it by name
@@ -203,7 +203,7 @@ class Sketch:
         return replace(self, steps=tuple(steps.values()), frames=frames, arrows=tuple(arrows.values()))
 
     def boxes(self, expand: Expand = False) -> dict[str, str]:  # noqa: FBT002 - see `folded`
-        """By step the name of what stands for it: the box of its call, or itself."""
+        """The name of what stands for each step: the box of its call, or the step itself."""
         return {name: step.name for step in self.folded(expand).steps for name in step.steps}
 
     def records(self, arrow: Arrow, moved: Mapping[int, int]) -> int:
@@ -309,7 +309,7 @@ def _frame(part: LoopContext | Name) -> Enclosure:
 
 
 def _boxes(stages: Sequence[Stage]) -> dict[Stage, tuple[int, Enclosure]]:
-    """By stage the frame of its call, and how many other frames are around that; only of boxes."""
+    """The frame of each stage's call, and how many other frames are around that; only of boxes."""
     calls_of: dict[LoopContext, set[OperatorCall | None]] = defaultdict(set)
     for stage in stages:
         for scope in stage.scope.path[1:]:

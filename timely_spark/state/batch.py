@@ -185,7 +185,7 @@ class Batch:
         return which if self.starts is None else self.starts[which].astype(np.int64)
 
     def between(self, low: int, high: int) -> Batch:
-        """The rows from the one of a hash to before the one of another, given as positions in `hashes`."""
+        """The rows of some hashes: of those from one position in `hashes` to before another."""
         hashed, starts = self.hashes[low:high], self.starts
         if starts is None:
             distinct = self.distinct or len(run_starts(hashed)) == len(hashed)

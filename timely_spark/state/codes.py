@@ -145,7 +145,7 @@ def adjacent(table: pa.Table, columns: Sequence[str]) -> Groups:
 def _packed(numbers: Sequence[Indices], rows: int) -> tuple[Codes, int]:
     """One number for each row, in the order of several; and how many bits it has.
 
-    Each takes as many bits as it is wide. What does not fit is replaced by its rank.
+    Each takes as many bits as it is wide. Numbers that do not fit are replaced by their ranks.
     """
     codes, bits = np.zeros(rows, _U), 0
     for each in numbers:

@@ -51,7 +51,7 @@ class Descending:
         return [self.number]
 
     def less_equal(self, other: Descending) -> bool:
-        """Whether the number is the other one, or a greater one."""
+        """Whether the number is at least the other."""
         return self.number >= other.number
 
     def join(self, other: Descending) -> Descending:

@@ -38,7 +38,7 @@ class Expectation:
 
     @classmethod
     def by_step(cls, encoded: Mapping[str, Mapping[str, Any]]) -> dict[str, Expectation]:
-        """By step the one that `dataclasses.asdict` wrote, through JSON."""
+        """The expectation of each step, as `dataclasses.asdict` wrote it, through JSON."""
         return {
             step: cls(counts["checked"], counts["failed"], counts["first"] and tuple(counts["first"]))
             for step, counts in encoded.items()

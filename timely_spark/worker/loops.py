@@ -60,7 +60,7 @@ class LoopCounts:
 
 
 def highest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """By name the highest number.
+    """The highest number of each name.
 
     >>> highest([{"x": 3}, {"x": 2, "y": 1}])
     {'x': 3, 'y': 1}

@@ -246,7 +246,7 @@ def apply_stage(stage: Stage, batch: pa.Table, *, twice: bool = False) -> tuple[
 
 
 def _checked(stage: Stage, vertex: Stateless, results: Any) -> tuple[pa.Table, ...]:
-    """What a user's vertex makes of a batch, checked and copied as what it sends is."""
+    """The rows that a user's vertex makes of a batch, checked and copied like those that it sends."""
     if not isinstance(results, tuple | list) or len(results) != len(stage.outputs):
         count = f" of {len(results)}" if isinstance(results, tuple | list) else ""
         msg = f"apply returns {a_type(results)}{count}; it has outputs: {len(stage.outputs)}"

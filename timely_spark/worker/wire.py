@@ -47,7 +47,7 @@ _NO_LOOPS = LoopCounts()
 ELSEWHERE = -1
 
 Change: TypeAlias = tuple[int, Any, int]
-"""By what number the count of a place (a location or vertex) and a time has changed."""
+"""How much the count of a place (a location or vertex) and a time has changed."""
 
 
 class RowKind(str, Enum):

@@ -173,15 +173,15 @@ class History:
         return convergence(each for batch in self.batches for each in batch.iterations)
 
     def moved(self) -> Counter[int]:
-        """By channel the records."""
+        """The records of each channel."""
         return _sums(batch.moved for batch in self.batches)
 
     def spent(self) -> Mapping[str, float]:
-        """By step the seconds."""
+        """The seconds of each step."""
         return _sums(batch.spent for batch in self.batches)
 
     def took(self) -> Mapping[int, float]:
-        """By worker the milliseconds."""
+        """The milliseconds of each worker."""
         return _sums(batch.took for batch in self.batches)
 
 

@@ -179,13 +179,13 @@ class Round:
 
     @property
     def inputs(self) -> dict[str, tuple[int | None, str]]:
-        """By input its epoch, None if it is closed, and the user's line."""
+        """Each input's epoch, None if it is closed, and the user's line."""
         epochs = self.manifest.coordinator["inputs"]
         return {name: (at, self.summary.inputs[name][1]) for name, at in epochs.items()}
 
     @cached_property
     def frontier(self) -> dict[str, list[Any]]:
-        """By step its frontier, empty if it is complete; with times of a user's kind by output and probe."""
+        """Each step's frontier, or with a user's times each output's and probe's; empty if it is complete."""
         return self.summary.frontier(self.manifest.coordinator) or self.manifest.frontier
 
     @property
@@ -299,7 +299,7 @@ class Round:
         return max(changing_loops.values(), key=lambda each: max(each.iterations, default=-1))
 
     def _in_flight(self, name: str, epoch: int) -> Iterator[tuple[str, pa.Table]]:
-        """By step of a loop the records in flight, as a trace of an epoch."""
+        """The records in flight at each step of a loop, as a trace of an epoch."""
         tables_of: dict[str, list[pa.Table]] = {}
         for where, batch in self._batches():
             step, at = where["step"], where["at"]

@@ -52,7 +52,7 @@ class Progress:
     frontier: Mapping[str, list[Any]]
     #: Records that the batch delivered to steps.
     records: int
-    #: By loop and epoch, the records that entered each iteration by feedback; of a collection these are the
+    #: The records that entered each iteration by feedback, by loop and epoch; of a collection these are the
     #: changed records. The numbers of more than 128 iterations are added up.
     iterations: tuple[Iterations, ...]
     #: Messages for the next round.
@@ -170,7 +170,7 @@ class LogView:
             return self._usage
 
     def accounts(self) -> Mapping[str, Account]:
-        """By input what became of all that it was given."""
+        """What became of all that each input was given."""
         with self._reading:
             if self._last is not None:
                 return self._last.accounts
@@ -190,7 +190,7 @@ class LogView:
         return sorted(self.newest().frontier)
 
     def least_epochs(self) -> dict[str, int]:
-        """By output or probe the least epoch that may still appear; without those that are complete."""
+        """The least epoch that may still appear at each output or probe; without those that are complete."""
         return {
             name: min(at.epoch for at in frontier)
             for name in self.names()

@@ -153,7 +153,7 @@ def loops_table(running: BatchProgress) -> Table:
 
 
 def steps_table(steps: Iterable[tuple[str, str, int | None]]) -> Table:
-    """By step its frontier, and the bytes of its state."""
+    """Each step's frontier, and the bytes of its state."""
     rows = [[name, frontier, "" if size is None else size] for name, frontier, size in steps]
     title = "Steps: the least times that may still arrive"
     return Table(["step", "frontier", "bytes of state"], rows, title)
@@ -165,7 +165,7 @@ def steps(
     boxes: Mapping[str, str],
     most: int | None = None,
 ) -> list[tuple[str, str, int | None]]:
-    """By step, or box of steps, its frontier in words and the bytes of its state.
+    """For each step, or box of steps, its frontier in words and the bytes of its state.
 
     Args:
         boxes: by step the name of what stands for it: `Sketch.boxes`.

@@ -112,7 +112,7 @@ class Page:
     # -- sections --------------------------------------------------------------------------------------------
 
     def sections(self, drawn: str = "") -> dict[str, str]:
-        """By the id of its element the HTML of each section.
+        """The HTML of each section, by the id of its element.
 
         Args:
             drawn: a drawing of several flows, instead of the flow's own.
@@ -248,7 +248,7 @@ class Page:
 
     @cached_property
     def _running(self) -> dict[str, int]:
-        """By loop the iteration of the micro-batch that runs."""
+        """The iteration that each loop has reached in the micro-batch that runs."""
         if self.status.now is None:
             return {}
         sketch = self.status.after.sketch
@@ -257,7 +257,7 @@ class Page:
 
     @cached_property
     def _loop_texts(self) -> dict[str, str]:
-        """By loop where it is, or was last."""
+        """Where each loop is, or was last."""
         texts = dict[str, str]()
         for loop, epochs in self.history.convergence().items():
             epoch, points = max(epochs.items())

@@ -123,7 +123,7 @@ class Query:
         )
         #: The error that ended the query, once its checkpoint is deleted.
         self._error: TimelyError | None = None
-        #: By port the consoles of `ui`.
+        #: The consoles of `ui`, by port.
         self._consoles: dict[int, Server] = {}
         #: Settings that the session refused, and why.
         self.unset = list(unset)
@@ -399,8 +399,9 @@ class Query:
         Args:
             target: a probe, an output's or probe's name, or an epoch; None means all outputs and probes.
             epoch: the epoch; None means the epochs of all that the inputs have now: what handles have sent,
-                files, versions of tables, captured epochs. Of a DataFrame, what a micro-batch reads that
-                begins later. With manual epochs and columns of epochs: all epochs that are closed then.
+                files, versions of tables, captured epochs. Of a DataFrame they have what a micro-batch reads
+                that begins after the call. With manual epochs and columns of epochs: all epochs that are
+                closed then.
             timeout: seconds; None means without limit.
 
         Returns:

@@ -30,11 +30,11 @@ def ask(
     """Look up records of a captured collection, at one complete epoch (Naiad section 6.4).
 
     By default the answer is *stale*: that of the newest epoch which is complete. It comes at once, also
-    while a loop runs in a micro-batch. A *fresh* answer waits for the epoch in which everything is that
-    the inputs have now, as `wait_for` does; of the inputs that lead to the output, and not of others. One
-    *within* some time waits for what handles have sent until that time ago, and for all that is now in
-    files and tables. With manual epochs, records of an epoch that is not closed are in no answer:
-    `NotComplete`. Any number of threads may ask at once.
+    while a loop runs in a micro-batch. A *fresh* answer waits, as `wait_for` does, for the epoch that has
+    everything that the inputs have now; only inputs that lead to the output count. One *within* some time
+    waits for what handles have sent until that time ago, and for all that is now in files and tables. With
+    manual epochs, records of an epoch that is not closed are in no answer: `NotComplete`. Any number of
+    threads may ask at once.
 
     The first question reads all captured changes into an index in this process; later ones read what
     later epochs change, and cost as much as the answer is large. One reads a few files; none costs a

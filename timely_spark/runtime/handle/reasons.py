@@ -48,7 +48,7 @@ def why(self: Query, epoch: int | None = None) -> Why:
 
 
 def audit(self: Query) -> dict[str, Account]:
-    """By input what became of all that it was given, up to the newest batch.
+    """What became of all that each input was given, up to the newest batch.
 
     Law: `listed == entered + quarantined + skipped`, in files, entries of handles, messages or captured
     epochs; and of the records that were read, `rows`, `late` ones were late, and all others are in the flow.
@@ -66,7 +66,7 @@ def audit(self: Query) -> dict[str, Account]:
 
 
 def expectations(self: Query) -> dict[str, Expectation]:
-    """By the name of each `expect` how many records it has checked, and how many failed.
+    """How many records each `expect` has checked, by its name, and how many failed.
 
     Up to the newest batch.
 

@@ -1,4 +1,4 @@
-"""`Sent`: the epochs in which everything is complete that inputs had until now, or until some time ago."""
+"""`Sent`: the epochs that have everything that the inputs have now, or had some time ago."""
 
 from __future__ import annotations
 

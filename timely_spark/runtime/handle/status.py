@@ -148,7 +148,7 @@ class Status:
         return [f"expectation {step!r}  {one}" for step, one in counted if bool(one.failed) is failed]
 
     def steps(self) -> list[tuple[str, str, int | None]]:
-        """By step, or box of the steps of one call, its frontier and the bytes of its state."""
+        """For each step, or box of the steps of one call, its frontier and the bytes of its state."""
         return steps(self.after.manifest, self.after.frontier, self.after.sketch.boxes(self.expand))
 
     @property

@@ -19,7 +19,7 @@ from timely_spark.runtime.handle.charts import bytes_text, seconds_text
 from timely_spark.runtime.storage.files import Files
 
 DRIVER, JVM, TASKS, SOURCES = "driver", "JVM", "tasks", "sources"
-#: By a part of its command line the kind of a process below the JVM; others are of their parent's kind.
+#: The kind of a process below the JVM, by a part of its command line; others are of their parent's kind.
 _KINDS = {b"pyspark.daemon": TASKS, b"pyspark.sql.": SOURCES}
 _PROCESSES = Path("/proc")
 
@@ -73,7 +73,7 @@ class Usage:
 
 
 def flow_processes(driver: int) -> dict[str, Processes]:
-    """By kind a driver's process, its JVM, and all below; empty where the kernel has no `/proc`."""
+    """A driver's process, its JVM, and all below, by kind; empty where the kernel has no `/proc`."""
     children: dict[int, list[int]] = defaultdict(list)
     stats: dict[int, tuple[int, str, Processes]] = {}
     with suppress(OSError):

@@ -110,7 +110,7 @@ def _key(pointstamp: OpenPointstamp) -> tuple[str, str]:
 
 
 def _since(flow: Round, active: list[OpenPointstamp], epoch: int) -> dict[tuple[str, str], int]:
-    """By pointstamp the first retained batch since which it has been there."""
+    """The first retained batch since which each pointstamp has been there."""
     manifest = flow.manifest
     since = {_key(each): manifest.batch for each in active}
     still = set(since)

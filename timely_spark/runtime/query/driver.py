@@ -69,7 +69,7 @@ class Driver:
     def __post_init__(self) -> None:
         self._rounds = Rounds(self.context, self.context.parallel)
         self._inputs = ResidentInputs(self.context)
-        #: By output the time of the last delivery.
+        #: The time of each output's last delivery.
         self._delivered: dict[str, float] = {}
 
     def release(self) -> None:

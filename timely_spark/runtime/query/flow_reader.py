@@ -60,7 +60,7 @@ class FlowReader:
 
     @cached_property
     def readers(self) -> Mapping[str, Reader]:
-        """By input the readers of the sources that this package reads."""
+        """The readers of the sources that this package reads, by input."""
         # the watch begins when it is asked for: tasks have readers, too
         return readers_of(self.context, lambda folder: self._wakeup.changes(folder))  # noqa: PLW0108
 
@@ -172,7 +172,7 @@ class FlowReader:
         return end | ({"after": after} if after else {})
 
     def _last_read(self, start: Offset) -> dict[str, int]:
-        """By input with entries the last one that was read."""
+        """The last entry that was read of each input that has entries."""
         resident = {} if self._manifest is None else self._manifest.entries
         read = start["inputs"], resident, self.context.read_entries
         return {name: max(entries.get(name, -1) for entries in read) for name in self.context.inputs}
@@ -219,9 +219,9 @@ class FlowReader:
     def _question(self, start: Offset) -> Offset:
         """With availableNow and an epoch column: an offset that finds out whether the sources are exhausted.
 
-        Of DataFrames only Spark knows. The new offset makes Spark run a batch. If that batch has no rows
-        of any source, by Spark's offset log, the driver ends the epochs that have begun; a replay of the
-        batch reads the same log. If the batch has rows, the question is asked again later.
+        Only Spark knows whether DataFrames are exhausted. The new offset makes Spark run a batch. If that
+        batch has no rows of any source, by Spark's offset log, the driver ends the epochs that have begun; a
+        replay of the batch reads the same log. If the batch has rows, the question is asked again later.
         """
         columns = [source.name for source in self.context.plan.inputs if by_column(source.epochs)]
         manifest = self._manifest

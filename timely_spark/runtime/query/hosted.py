@@ -33,7 +33,7 @@ SENT = 256 << 20
 class TaskResult(Item):
     """The result of a task's rounds, without rows: the encoded coordinator and `RoundResult`.
 
-    Of all tasks but the first, what `merged_snapshot` needs of the coordinator.
+    What `merged_snapshot` needs of the coordinator, for all tasks but the first.
     """
 
     kind = RowKind.RESULT

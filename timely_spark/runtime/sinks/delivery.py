@@ -1,6 +1,6 @@
 """`Delivery`: the output records of one epoch, as a table in the driver or as a DataFrame of Spark's tasks.
 
-Small epochs are tables in the driver. Of a large epoch the driver has references only; tasks read the blobs,
+Small epochs are tables in the driver. For a large epoch the driver has only references: tasks read the blobs,
 and group the parts by key if a later part may retract records of an earlier one.
 """
 

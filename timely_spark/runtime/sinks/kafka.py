@@ -36,7 +36,7 @@ _CLIENT = {
 }
 #: Seconds until the brokers must have answered the driver once.
 _ANSWER = 5.0
-#: By options the client of this process; None means that the brokers have not answered it.
+#: The client of this process for some options; None means that the brokers have not answered it.
 _producers: dict[frozenset[tuple[str, str]], Producer | None] = {}
 
 

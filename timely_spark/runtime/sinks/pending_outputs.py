@@ -36,7 +36,7 @@ class PendingOutputs:
         }
         #: (output, epoch) that this batch delivers, or discards.
         self.taken: set[tuple[str, int]] = set()
-        #: By output the epochs that are complete, and wait for others.
+        #: The epochs of each output that are complete, and wait for others.
         self.due: dict[str, list[int]] = {}
         #: The files that were read, with the rows of each output and epoch.
         self._files: dict[str, tuple[pa.Table, _Places]] = {}

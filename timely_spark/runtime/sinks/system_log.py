@@ -21,7 +21,7 @@ from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import States
 
 CountChanges: TypeAlias = list[list[Any]]
-"""By round of a micro-batch the changes of counts: `RoundResult.pointstamps`."""
+"""The changes of counts in each round of a micro-batch: `RoundResult.pointstamps`."""
 
 SCHEMA = pa.schema(
     [

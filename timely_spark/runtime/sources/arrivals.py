@@ -100,9 +100,9 @@ class Unread:
         """Enter the files of a complete listing; returns by path those that are never read, and why.
 
         Empty files wait until they have content. A path that was read is not read again. A new path is not
-        read if it is another link to a file that is listed by a path that was read, or if the file was read
-        by a path that was removed. Inode, size and time of modification tell: an inode is used again
-        for another file, with another time if it has fractions of a second.
+        read if it is another link to a file that was read: by a path that is still listed, or by one that
+        was removed. Inode, size and time of modification tell: an inode is used again for another file, with
+        another time if it has fractions of a second.
         """
         arrived = sorted(files, key=lambda file: file[:2])
         links = {file.id: file.path for file in reversed(arrived) if file.path in self._read}

@@ -72,7 +72,7 @@ def first_bad(number: int, fit: Callable[[int, int], bool]) -> int | None:
 
 
 def _in_columns(folder: Any, part: Part, schema: pa.Schema, columns: Sequence[str]) -> tuple[int, str] | None:
-    """The row and column of a file with types of its own: the value that is none of its type, or of ours."""
+    """The row and column of the first value, in a file with types, that does not fit them or ours."""
     before, batches = _own_rows(folder, part, columns)
     for batch in batches:
         bad = [

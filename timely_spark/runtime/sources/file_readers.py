@@ -46,7 +46,7 @@ class FilesReader(Reader):
 
     counts = "files"
     _available_now = False
-    #: By name what the last listing had that is not read, and why; None before the first one.
+    #: The names in the last listing that are not read, each with the reason; None before the first listing.
     _ignored: Mapping[str, str] | None = None
 
     #: The last batch of the journal that was there when this object looked first.
@@ -183,7 +183,7 @@ class DeltaReader(Reader):
 
     @cached_property
     def _versions(self) -> dict[str, int]:
-        """By file its version, if that can be skipped."""
+        """The version of each file that can be skipped."""
         return {}
 
     def _end_here(self) -> None:
@@ -355,7 +355,7 @@ class ReplayReader(Reader):
 
 
 def readers_of(context: RunContext, changes: Changes) -> dict[str, Reader]:
-    """By input the readers of the sources that this package reads, for any process."""
+    """The readers of the sources that this package reads, by input; for any process."""
     kinds: dict[type[Any], type[Reader]] = {
         DeltaSource: DeltaReader,
         KafkaSource: KafkaReader,

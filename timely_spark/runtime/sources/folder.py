@@ -170,7 +170,7 @@ class Folder:
         ], {}
 
     def sizes(self, files: Sequence[File]) -> dict[str, int | None]:
-        """By path the size that a file has now; None if it was removed."""
+        """The size that each file has now, by path; None if it was removed."""
         infos = self.place[0].get_file_info([file.path for file in files])
         return {info.path: info.size for info in infos}
 
@@ -446,7 +446,7 @@ class Folder:
                 yield from valid(scanner.to_batches())
 
     def _check_size(self, path: str, size: int | None) -> None:
-        """Check that a file is as long as when it was listed: its parts are of that file, as is a replay."""
+        """Check that a file is as long as when it was listed: its parts, and replays, are of that file."""
         info = None if size is None else self.place[0].get_file_info(path)
         if info is not None and info.is_file and info.size != size:
             what = f"{path} had {size:,} bytes when it was listed, and has {info.size:,}: it was changed"

@@ -111,7 +111,7 @@ class FileJournal:
         self._folder.tidy(present)
 
     def identities(self) -> dict[str, str | None]:
-        """By path the identities of all files that were ever in a batch."""
+        """The identities of all files that were ever in a batch, by path."""
         files: dict[str, str | None] = {}
         for place, (merged, _) in enumerate(self._merged):
             table = self._folder.table(*merged)
@@ -176,7 +176,7 @@ class FileJournal:
 def _table(files: Sequence[File]) -> pa.Table:
     """Files as rows, by way of JSON.
 
-    What else makes columns of Python's values imports pandas first, half of what it costs to start a query.
+    Other ways to make columns of Python's values import pandas first: half of what it costs to start a query.
     """
     if not files:
         return _SCHEMA.empty_table()

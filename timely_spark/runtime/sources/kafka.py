@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 Offsets: TypeAlias = Mapping[str, Sequence[int]]
-"""By topic, for each partition, the offset of the next message."""
+"""The offset of the next message of each partition, by topic."""
 
 #: What may be asked for beside the values, and the types of these columns.
 METADATA = {
@@ -207,7 +207,7 @@ class Brokers:
         return Consumer({**self._reading, **options})
 
     def describe(self, topics: Sequence[str]) -> Mapping[str, tuple[str, int]]:
-        """By topic its id and the number of its partitions.
+        """Each topic's id and number of partitions.
 
         Raises:
             KafkaException: of a topic, which is the second argument; or the brokers do not answer.

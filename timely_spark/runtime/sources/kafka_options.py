@@ -89,7 +89,7 @@ def _decoder(form: Any, schema: Any) -> Decoder:
 
 
 def _metadata(metadata: Any, schema: pa.Schema) -> Mapping[str, str]:
-    """By what is asked for the name of its column."""
+    """The name of the column of each thing that is asked for."""
     one = isinstance(metadata, str) or not isinstance(metadata, Mapping | Sequence)
     named = (
         {}

@@ -51,7 +51,7 @@ class KafkaReader(Reader):
     source: KafkaSource
     #: With availableNow, where the partitions ended at the start.
     _target: Offsets | None = None
-    #: By topic its id and the number of its partitions, and when the brokers are asked again.
+    #: Each topic's id and number of partitions, and when the brokers are asked again.
     _topics: Mapping[str, tuple[str, int]] = {}
     _next_description = 0.0
     #: Since when the brokers do not answer; 0 if they do.
@@ -96,7 +96,7 @@ class KafkaReader(Reader):
         }
 
     def _asked(self, start: Offset) -> tuple[Offsets, Offsets] | None:
-        """From where on messages are there, and up to where; None if the brokers do not answer."""
+        """The first offsets with messages, and those after the last; None if the brokers do not answer."""
         from confluent_kafka import KafkaException
 
         topics, brokers = self.source.topics, self.source.topics.brokers

@@ -42,7 +42,7 @@ class Skipped:
 
     @property
     def names(self) -> dict[str, str]:
-        """By name, why it is not read."""
+        """Why each name is not read."""
         numbers = [f"entry {n}" for n in self.entries] + [f"version {n}" for n in self.versions]
         return dict.fromkeys([*self.files, *numbers], "was skipped")
 

@@ -10,7 +10,7 @@ from timely_spark.errors import LogDamaged
 from timely_spark.runtime.storage.log import RoundLog
 
 Cuts = dict[tuple[int, int], int]
-"""By round of a batch and worker, the number of deliveries after which the round ends."""
+"""The number of deliveries after which a worker's round ends, by round of a batch and worker."""
 
 
 def recorded_cuts(log: RoundLog, batch: int) -> Cuts:

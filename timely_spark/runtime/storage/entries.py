@@ -78,7 +78,7 @@ class Buffer:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self._position = Position()
-        #: By checkpoint where a start began to write the entries, the number of the first one.
+        #: The number of the first entry that a start began to write, by checkpoint.
         self.begun: dict[str, int] = {}
 
     @property

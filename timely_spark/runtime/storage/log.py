@@ -117,9 +117,9 @@ class RoundLog:
         self.spark = SparkLog(files)
         self.checkpoint = files.location
         self.files = files.below("timely")
-        #: By input the oldest entry that may still exist.
+        #: The oldest entry of each input that may still exist.
         self._oldest: dict[str, int] = {}
-        #: By output what it captured.
+        #: What each output captured.
         self._captured: dict[str, Deliveries] = {}
         #: The last batch whose manifest this object has written; None if it has written none.
         self.written: int | None = None
@@ -169,7 +169,7 @@ class RoundLog:
     def claim(self, run: dict[str, Any]) -> RoundLog:
         """The log for a new run, which owns the checkpoint from now on; `run` describes the run.
 
-        Of two runs that claim it at the same moment, that of the higher term owns it.
+        If two runs claim it at the same moment, the run of the higher term owns it.
 
         Raises:
             FileExistsError: another run claimed the checkpoint at the same moment.
@@ -339,7 +339,7 @@ class RoundLog:
     def chosen(self) -> tuple[Manifest, pa.Table] | None:
         """Before a start: the manifest to continue from, by Spark's own log, and its rows.
 
-        None: a new checkpoint.
+        None if the checkpoint is new.
         """
         offsets, commits = self.spark.offsets, self.spark.commits
         last = offsets[-1] if offsets else FIRST
@@ -377,8 +377,8 @@ class RoundLog:
 
         Manifests of micro-batches that are not in Spark's log (rolled back by hand) are removed, and so are
         the ends of resident batches after them, and what was captured in them. If there is no newer
-        manifest, the one to continue from is written again under the run's own term: a later one of a run
-        that has lost the checkpoint does not count.
+        manifest, the one to continue from is written again under the run's own term, so that a later
+        manifest of a run that has lost the checkpoint does not count.
         """
         if (chosen := self.chosen()) is None:
             return None

@@ -60,10 +60,10 @@ class Manifest:
     worked: bool = True
     #: Why no micro-batch stays any more; empty if they may.
     not_resident: str = ""
-    #: By input the last entry that was read; of other inputs the offset up to which they were read.
+    #: The last entry that was read of each input; for inputs without entries the offset they were read up to.
     entries: dict[str, int] = field(default_factory=dict)
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: By output the epochs that are complete, and wait to be delivered together with others.
+    #: The epochs of each output that are complete, and wait to be delivered together with others.
     due: dict[str, list[int]] = field(default_factory=dict)
     #: The fingerprint of the plan that wrote the manifest.
     plan: str
@@ -81,7 +81,7 @@ class Manifest:
     frontier: dict[str, list[Any]]
     #: Whether all inputs are closed and all work is done.
     complete: bool
-    #: By output what `Delivered` has.
+    #: What `Delivered` has of each output.
     delivered: dict[str, list[Any]] = field(default_factory=dict, compare=False)
     #: captured output -> the version of its last delivery.
     captured: dict[str, int]
@@ -128,12 +128,12 @@ class Manifest:
 
     @property
     def spread(self) -> dict[str, list[int]]:
-        """By step the hot keys that the run has found and spreads: see `Plan.spread`."""
+        """The hot keys of each step that the run has found and spreads: see `Plan.spread`."""
         return dict(self.coordinator.get("spread", {}))
 
     @property
     def hot_keys(self) -> dict[str, str]:
-        """By step the warning of the last hot key, with its batch."""
+        """The warning of each step's last hot key, with its batch."""
         return dict(self.coordinator.get("hot_keys", {}))
 
     @property
@@ -143,12 +143,12 @@ class Manifest:
 
     @property
     def negatives(self) -> dict[str, tuple[int, str]]:
-        """By step the records that have become negative, and the warning of the first."""
+        """How many records of each step have become negative, and the warning of the first."""
         return dict(self.coordinator.get("negatives", {}))
 
     @property
     def expectations(self) -> dict[str, Expectation]:
-        """By step of an `expect` what it has checked since the flow began."""
+        """What each `expect` has checked since the flow began, by its step."""
         return Expectation.by_step(self.coordinator.get("expectations", {}))
 
     @property
@@ -163,7 +163,7 @@ class Manifest:
 
     @property
     def outputs(self) -> dict[str, Delivered]:
-        """By output what it was given, and what was delivered last."""
+        """What each output was given, and what was delivered last."""
         return {name: Delivered(*each) for name, each in self.delivered.items()}
 
     def has_delivered(self, output: str, release: str) -> bool:

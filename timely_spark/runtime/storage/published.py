@@ -7,7 +7,7 @@ removed. A hold that is not renewed expires.
 One call of `compact` writes a snapshot, and a later call removes the files that the snapshot replaces, if no
 hold is older. So a snapshot that is still the newest one after a reader has placed its hold stays.
 
-Of an arranged collection each snapshot is sorted by H of the keys, and has H in a column: other flows map the
+Each snapshot of an arranged collection is sorted by H of the keys, and has H in a column: other flows map the
 file, and look records up in place (`MappedSnapshots`). Such a reader's hold names the snapshot, too.
 """
 
