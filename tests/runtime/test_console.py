@@ -741,6 +741,17 @@ def test_a_limit_far_above_all_values_does_not_flatten_them() -> None:
         assert f">{seconds_text(limit if drawn else 0.02)}</text>" in chart
 
 
+def test_a_long_line_says_its_highest_value_of_each_part_of_the_axis() -> None:
+    values = [(float(n), n % 7 / 100) for n in range(500)] + [(500.0, 0.9)]
+
+    chart = line_chart("latency", {"p50": values, "p99": [(0.0, 0.5)]}, x="batch", y=seconds_text)
+
+    said = re.findall('<rect class="at"[^>]*><title>([^<]*)</title>', chart)
+    assert len(said) == 60
+    assert said[0] == "p50 batch 6: 60 ms\np99 batch 0: 500 ms"
+    assert said[-1] == "p50 batch 500: 900 ms"
+
+
 def test_half_of_an_odd_count_is_not_shown_as_another_count() -> None:
     chart = line_chart("records", {"": [(0, 1), (1, 3)]}, x="batch")
     assert re.findall(r'text-anchor="end">(\d+)</text>', chart)[:3] == ["0", "2", "4"]

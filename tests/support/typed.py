@@ -16,3 +16,8 @@ if TYPE_CHECKING:
     assert_type(x.max("n", keys="k").collection().count(keys="k").changes().flow, ts.Dataflow)
     x.max("n", key="k")  # type: ignore[call-arg]
     x.nothing()  # type: ignore[attr-defined]
+    x.aggregate(total=("sum", "n"), rows="count")
+    x.aggregate(total=("summ", "n"))  # type: ignore[arg-type]
+    x.group_by("k").aggregate({"total": ("summ", "n")})  # type: ignore[dict-item]
+    x.join(x, on="k", how="outerr")  # type: ignore[arg-type]
+    ts.all_reduce(x, "n", op="summ")  # type: ignore[arg-type]

@@ -47,7 +47,8 @@ stroke-width:3}.frame rect{fill:var(--loop);stroke:var(--c0)} .frame text{fill:v
 fill:var(--call);stroke:var(--c3)}.frame.call text{fill:var(--c3)} .frame.region rect{fill:var(--card);
 stroke:var(--faint)}.arrow{stroke:var(--faint)} .tip{fill:var(--faint)} .arrow.exchange{stroke:var(--hot)}
 .tip.exchange{fill:var(--hot)}.arrow.feedback{stroke:var(--c0)} .tip.feedback{fill:var(--c0)}polyline{
-fill:none;stroke:currentColor;stroke-width:1.5} circle{fill:currentColor} .axis{stroke:var(--faint)}.grid{
+fill:none;stroke:currentColor;stroke-width:1.5} circle{fill:currentColor}
+.at:hover{fill:var(--line);fill-opacity:.6} .axis{stroke:var(--faint)}.grid{
 stroke:var(--line)} .limit{stroke:var(--bad);stroke-dasharray:5 4} .bar rect{fill:var(--c0)}.timeline rect{
 fill:var(--c0)} .timeline .open rect{fill:var(--warn)} .timeline .late rect{fill:var(--bad)}
 .timeline g .waits{fill:var(--faint)}.c0{

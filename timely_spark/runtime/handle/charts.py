@@ -12,6 +12,8 @@ from timely_spark.show.table import escaped
 #: How many colours the style sheet has: classes `c0` to `c7`.
 COLOURS = 8
 _LEFT, _BELOW, _ABOVE = 58, 18, 8
+#: So many points of a line are marked, and each says its value; of more, each of so many parts of the axis.
+_MARKS = 60
 
 Point = tuple[float, float]
 
@@ -136,12 +138,22 @@ def line_chart(
         path = " ".join(f"{at_x:.1f},{at_y:.1f}" for at_x, at_y in places)
         colour = f"c{number % COLOURS}"
         parts.append(f'<polyline class="{colour}" points="{path}"><title>{escaped(label)}</title></polyline>')
-        if len(line) <= 60:
+        if len(line) <= _MARKS:
             parts += [
                 f'<circle class="{colour}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="2.2">'
                 f"<title>{escaped(f'{label} {x} {x_text(at)}: {y(value)}'.strip())}</title></circle>"
                 for (at_x, at_y), (at, value) in zip(places, line, strict=True)
             ]
+    if right > low and any(len(line) > _MARKS for line in lines.values()):
+        parts += [
+            f'<rect class="at" fill="none" pointer-events="all" x="{_LEFT + inner * n / _MARKS:.1f}" '
+            f'y="{_ABOVE}" width="{inner / _MARKS:.1f}" height="{bottom - _ABOVE}"><title>'
+            + escaped(
+                "\n".join(f"{label} {x} {x_text(at)}: {y(value)}".strip() for label, (at, value) in some)
+            )
+            + "</title></rect>"
+            for n, some in _highest(lines, low, right).items()
+        ]
     drawn = (
         f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">'
         f"<title>{escaped(title)}</title>{''.join(parts)}</svg>"
@@ -151,6 +163,22 @@ def line_chart(
     return (
         f'<figure><figcaption>{escaped(title)}</figcaption><div class="chart">{drawn}{listed}</div></figure>'
     )
+
+
+def _highest(
+    lines: Mapping[str, Sequence[Point]], low: float, right: float
+) -> dict[int, list[tuple[str, Point]]]:
+    """By a number below `_MARKS`, for each part of an axis: each line's highest point there.
+
+    >>> _highest({"a": [(0, 3), (1, 5), (240, 2)]}, 0, 240)
+    {0: [('a', (1, 5))], 59: [('a', (240, 2))]}
+    """
+    parts: dict[int, dict[str, Point]] = {}
+    for label, line in lines.items():
+        for point in line:
+            part = parts.setdefault(min(int(_MARKS * (point[0] - low) / (right - low)), _MARKS - 1), {})
+            part[label] = max(part.get(label, point), point, key=lambda one: one[1])
+    return {number: [*part.items()] for number, part in sorted(parts.items())}
 
 
 def timeline(rows: Sequence[tuple[str, float, float, float, str, str]], *, start: float, end: float) -> str:
