@@ -6,6 +6,7 @@ mkdocstrings loads `Reference`. mkdocs calls `on_post_page`, which ends the buil
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any
 
 import griffe
@@ -31,8 +32,26 @@ def fenced(docstring: str) -> str:
     return EXAMPLE.sub(fence, docstring)
 
 
+def is_internal(path: str) -> bool:
+    """Whether a class of the package is in the `__all__` neither of the package nor of its own module.
+
+    Errors have no `__all__`; a page has all of them.
+
+    >>> is_internal("timely_spark.graph.suggest.Suggests"), is_internal("timely_spark.errors.TimelyError")
+    (True, False)
+    """
+    module, _, name = path.rpartition(".")
+    if module.partition(".")[0] != "timely_spark" or module == "timely_spark.errors":
+        return False
+    return not any(name in getattr(import_module(one), "__all__", ()) for one in ("timely_spark", module))
+
+
 class Reference(griffe.Extension):
     """Fence the examples of every object, and leave out what a module only imports or uses."""
+
+    def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Leave out base classes that no page describes."""
+        cls.bases = [base for base in cls.bases if not is_internal(str(base))]
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Fence the examples of an object."""

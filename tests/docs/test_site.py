@@ -11,6 +11,7 @@ import types
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -157,25 +158,51 @@ def test_a_bundle_for_databricks_parses_and_its_files_exist(name: str) -> None:
         assert json.loads(policy["definition"])
 
 
-def test_an_example_that_is_not_rendered_as_code_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tools that make the site are not needed for it."""
+@pytest.fixture
+def reference(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of `conf/reference.py`, without the tools that make the site."""
     for name, attributes in {
-        "griffe": {"Extension": object},
+        "griffe": {"Extension": object, "Class": object},
         "mkdocs": {},
         "mkdocs.exceptions": {"PluginError": ValueError},
     }.items():
         module = types.ModuleType(name)
         vars(module).update(attributes)
         monkeypatch.setitem(sys.modules, name, module)
-    made = run_path(str(ROOT / "conf" / "reference.py"))
-    check, page = made["on_post_page"], SimpleNamespace(url="api/flow.html")
+    return run_path(str(ROOT / "conf" / "reference.py"))
+
+
+def test_the_reference_lists_no_internals(reference: dict[str, Any]) -> None:
+    def listed(exports: list[str] | None, *, init: bool = False) -> list[str]:
+        own, imported = (SimpleNamespace(is_alias=alias, is_module=False) for alias in (False, True))
+        folder = SimpleNamespace(is_alias=False, is_module=True)
+        members = {"bfs": own, "caller": imported, "TYPE_CHECKING": own, "paths": folder}
+        module = SimpleNamespace(exports=exports, is_init_module=init, members=members)
+        reference["Reference"]().on_module(mod=module)
+        return [*members]
+
+    assert listed(None) == ["bfs", "paths"]
+    assert listed(["caller", "bfs"]) == ["bfs", "caller", "paths"]
+    assert listed(["bfs"]) == ["bfs", "paths"]
+
+    def bases(kind: type) -> list[str]:
+        own = SimpleNamespace(bases=[f"{base.__module__}.{base.__qualname__}" for base in kind.__bases__])
+        reference["Reference"]().on_class(cls=own)
+        return own.bases
+
+    assert bases(ts.Stream) == []
+    assert bases(ts.errors.SchemaError) == ["timely_spark.errors.TimelyError", "builtins.TypeError"]
+
+
+def test_an_example_that_is_not_rendered_as_code_ends_the_build(reference: dict[str, Any]) -> None:
+    check, page = reference["on_post_page"], SimpleNamespace(url="api/flow.html")
 
     assert check("<p>a</p><pre>&gt;&gt;&gt; 1</pre>", page=page)
     for grey in ("<p>&gt;&gt;&gt; 1 1</p>", "<blockquote><p>1</p></blockquote>"):
         with pytest.raises(ValueError, match=r"api/flow\.html: an example is not rendered as code"):
             check(grey, page=page)
     for example in (ts.Query, ts.Dataflow.input, ts.graphs.pagerank):
-        lines, code = made["fenced"](inspect.getdoc(example) or "").splitlines(), False
+        lines, code = reference["fenced"](inspect.getdoc(example) or "").splitlines(), False
         assert sum(">>>" in line for line in lines) > 0
         for line in lines:
             code ^= line.strip().startswith("```")
