@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,31 @@ def test_a_table_with_a_feature_of_its_own_is_left_to_spark(folder: str) -> None
     deltalake.DeltaTable(folder).alter.add_feature(feature, allow_protocol_versions_increase=True)
 
     assert not appended(folder, records("a"), "app", 0, OWN)
+
+
+def test_two_runs_of_copies_of_a_checkpoint_do_not_both_go_on(folder: str) -> None:
+    columns = [name for name in SCHEMA.names if name != "epoch"]
+
+    def run() -> Callable[[int, str], None]:
+        history = DeltaHistory(folder, "app")
+        history.begin(own=True, delivered=True)
+        sink = DeltaSink(folder, _app="app", _own=OWN, _columns=columns, _folder=folder, _history=history)
+
+        def deliver(epoch: int, word: str) -> None:
+            sink.deliver(None, epoch, [part(epoch, records(word).drop_columns(["epoch"]))])  # type: ignore[arg-type]
+
+        return deliver
+
+    original, copy = run(), run()
+    original(0, "a")
+    copy(0, "a")  # a run that was taken for dead may write its last epoch once more
+    original(1, "b")
+    with pytest.raises(OutputMismatch, match="was written by another run of this output"):
+        copy(1, "c")
+    original(2, "d")
+    original(2, "d")  # tried again
+
+    assert words(folder) == ["a", "b", "d"]
 
 
 def test_nothing_is_appended_to_a_table_that_lost_epochs(folder: str) -> None:

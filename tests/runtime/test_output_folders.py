@@ -45,9 +45,9 @@ def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Outpu
     return prepared
 
 
-def deliver(output: Output, epoch: int, folder: Path) -> None:
+def deliver(output: Output, epoch: int, folder: Path, *more: int) -> None:
     blobs, session = Blobs(Files(str(folder))), None
-    payload = to_bytes(pa.table({"n": pa.array([epoch], pa.int64())}))
+    payload = to_bytes(pa.table({"n": pa.array([epoch, *more], pa.int64())}))
     output.sink.deliver(session, epoch, [Delivery(epoch, [payload], blobs, output.vertex)])  # type: ignore[arg-type]
 
 
@@ -76,6 +76,23 @@ def test_no_epoch_follows_in_a_folder_that_another_flow_took(
     with pytest.raises(OutputMismatch, match="overwritten by another flow"):
         deliver(first, 2, tmp_path)
     assert epochs(tmp_path / "out") == [0]
+
+
+def test_two_runs_of_copies_of_a_checkpoint_do_not_both_go_on(
+    begin: Callable[..., Output], tmp_path: Path
+) -> None:
+    original = begin("one")
+    deliver(original, 0, tmp_path)
+    copy = begin("one", resumed=True)
+    deliver(copy, 1, tmp_path, 7)
+    deliver(copy, 2, tmp_path)
+    with pytest.raises(OutputMismatch, match=r"epoch-0*1\.\w+ was written by another run of this output"):
+        deliver(original, 1, tmp_path)
+    deliver(original, 2, tmp_path)  # the same records
+    again = begin("one", resumed=True)
+    deliver(again, 2, tmp_path, 8)  # the run before may have written it, and then ended
+    deliver(again, 2, tmp_path)  # tried again
+    deliver(again, 3, tmp_path)
 
 
 def test_a_folder_that_lost_its_owner_lacks_epochs_whatever_it_holds(

@@ -179,6 +179,19 @@ class OutputMismatch(TimelyError, ValueError):
         return cls(msg, hint=hint)
 
     @classmethod
+    def shared(cls, place: str) -> OutputMismatch:
+        """Another run of the same checkpoint, or of a copy of it, writes to the table or folder as well."""
+        msg = (
+            f"{place} was written by another run of this output while this one runs: this checkpoint, or the "
+            "one of the other run, is a copy."
+        )
+        hint = (
+            "stop one of the two, and check the last epochs of the output; a flow on a copied checkpoint "
+            "gives its outputs other names and places."
+        )
+        return cls(msg, hint=hint)
+
+    @classmethod
     def ahead(cls, place: str, epoch: int, batch: int) -> OutputMismatch:
         """A table or folder has epochs of this output that the checkpoint has not begun."""
         msg = (

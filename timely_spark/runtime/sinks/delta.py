@@ -191,6 +191,8 @@ class DeltaSink(Sink):
         if not parts:
             return
         self._check_whole(session)
+        if self._history is not None and self._history.is_shared(version):
+            raise OutputMismatch.shared(self.target)
         records = None
         if not any(part.is_large for part in parts):
             records = pa.concat_tables([with_epoch_column(part.table, part.epoch, STAMP) for part in parts])

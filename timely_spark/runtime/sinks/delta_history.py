@@ -40,6 +40,9 @@ class DeltaHistory:
     _delivered: bool = False
     #: the last transaction of the output that `begin` has found; -1 if there is none
     last: int = -1
+    #: the last transaction of the output that came after `begin`, and the last one that this run has begun
+    _newest_own: int = -1
+    _reached: int = -1
 
     def begin(self, *, own: bool, delivered: bool) -> None:
         """Begin with the last version but one of the output, if the table is its `own`; or the newest.
@@ -81,6 +84,14 @@ class DeltaHistory:
             self._read_on()
         return self._complete[max(self._complete)]
 
+    def is_shared(self, transaction: int) -> bool:
+        """Whether another run has written later than this one, which now begins `transaction`.
+
+        Before the first transaction of this run, the run before may still have written its last one.
+        """
+        before, self._reached = self._reached, max(self._reached, transaction)
+        return -1 < before < self._newest_own
+
     def _read_on(self) -> bool:
         """Look at the versions after the last one that was looked at; whether there are any."""
         first = version = max(self._complete)
@@ -88,9 +99,10 @@ class DeltaHistory:
             complete = not self._delivered or self._is_complete_after(
                 commit, complete=self._complete[version]
             )
-            if self._own(commit) is not None:
+            if (transaction := self._own(commit)) is not None:
                 self._complete.clear()
                 self._delivered = True
+                self._newest_own = transaction
             version += 1
             self._complete[version] = complete
         return version != first

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -44,6 +44,8 @@ class FolderSink(Sink):
     format: Format = "parquet"
     overwrite: bool = False
     grouped: ClassVar[bool] = True
+    #: the last epoch that this run has written; -1 before its first delivery
+    _reached: int = field(default=-1, init=False, repr=False, compare=False)
 
     @property
     def place(self) -> str:
@@ -65,6 +67,7 @@ class FolderSink(Sink):
         """Own the folder, or refuse to write to it."""
         files, columns = Files(self.path), f"{describe(output.schema)} in {self.format}"
         self._own = own = {"checkpoint": identity, "output": output.name}
+        self._reached = -1
         owner = self._owner()
         if owner is not None and own.items() <= owner.items():
             if (stored := owner.get("columns", columns)) != columns:
@@ -108,8 +111,12 @@ class FolderSink(Sink):
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write a file for each epoch, also an empty one, so that readers see which epochs are complete."""
         self._check_own(self._owner())
+        reached = self._reached
         for part in parts:
-            write = self._writer(part.epoch, part.vertex.schema)
+            # in the first delivery the file may be there: the run before has written it, and then ended
+            new = -1 < reached < part.epoch
+            write = replace(self._writer(part.epoch, part.vertex.schema), new=new)
+            self._reached = max(self._reached, part.epoch)
             if part.is_large:
                 numbered(part.frame(session)).coalesce(1).mapInArrow(write.as_task, "rows long").collect()
             else:
@@ -132,6 +139,8 @@ class Writer:
     schema: pa.Schema
     #: for the column of epochs; None means without the column
     epoch: int | None = None
+    #: whether only another run can have written the file, if it exists
+    new: bool = False
 
     def __call__(self, tables: Iterable[pa.Table]) -> int:
         """Write the records in Spark's types; returns the number of rows."""
@@ -141,7 +150,10 @@ class Writer:
             for table in tables:
                 writer.write_table(self._with_epoch(table.cast(self.schema)))
                 rows += table.num_rows
-        self.files.write(self.name, sink.getvalue(), durable=True)
+        content = sink.getvalue()
+        if self.new and self.files.read(self.name) not in {None, content.to_pybytes()}:
+            raise OutputMismatch.shared(self.files.path(self.name))
+        self.files.write(self.name, content, durable=True)
         return rows
 
     def _with_epoch(self, table: pa.Table) -> pa.Table:
