@@ -96,17 +96,17 @@ class Names:
         owner = self.owner
         if owner is None or (argument is not None and argument == owner.argument and owner.given):
             if argument is None:
-                return self._derived(outer, kind, kind, where, stable=False)
+                return self._derived(outer, kind, where, stable=False)
             return self._given(outer, argument, where)
         if argument is not None and argument == owner.argument:
             word = owner.text
         else:
             word = owner.part(outer, argument or kind)
-        return self._derived(outer, word, kind, where, stable=owner.stable)
+        return self._derived(outer, word, where, stable=owner.stable)
 
     def part(self, name: Name, word: str) -> Name:
         """The name of a step that the compiler inserts behind `name`."""
-        return self._derived(name.outer, f"{name.text}.{word}", word, name.where, stable=name.stable)
+        return self._derived(name.outer, f"{name.text}.{word}", name.where, stable=name.stable)
 
     def owned(self, outer: Name | None, argument: str | None) -> Owner | None:
         """The owner of the steps of an operator with this `name` argument; None if they have no owner."""
@@ -138,7 +138,7 @@ class Names:
         self.every[name.full] = name
         return name
 
-    def _derived(self, outer: Name | None, word: str, root: str, where: Where, *, stable: bool) -> Name:
+    def _derived(self, outer: Name | None, word: str, where: Where, *, stable: bool) -> Name:
         text = self._free(outer, word)
         name = Name(outer, text, where, given=False, stable=stable, root=word)
         self.every[name.full] = name

@@ -85,7 +85,7 @@ def skip(
 
 
 def _entry(log: RoundLog, names: list[str], number: int, done: Manifest) -> str:
-    name = _only(names, "a handle", "--input")
+    name = _only(names, "a handle")
     read = done.entries.get(name, -1)
     if number <= read:
         raise _already(("entry", number), name, read)
@@ -100,7 +100,7 @@ def _entry(log: RoundLog, names: list[str], number: int, done: Manifest) -> str:
 
 
 def _version(log: RoundLog, names: list[str], offsets: Mapping[str, Mapping[str, int]], version: int) -> str:
-    name = _only(names, "a Delta table whose first version was read", "--input")
+    name = _only(names, "a Delta table whose first version was read")
     if version <= (read := offsets[name]["version"]):
         raise _already(("version", version), name, read)
     before = Skipped.of(log.files, name)
@@ -141,11 +141,11 @@ def _journaled(log: RoundLog, name: str) -> Iterator[tuple[str, int]]:
             yield from ((each.path, batch) for each in journal.batch(batch) if each.bad is None)
 
 
-def _only(names: list[str], what: str, option: str) -> str:
+def _only(names: list[str], what: str) -> str:
     if len(names) == 1:
         return names[0]
     msg = f"the flow has {len(names) or 'no'} inputs that can be meant: {what} is needed"
-    raise BadFile(msg, hint=f"name it: {option} {' or '.join(sorted(names)) or 'NAME'}.")
+    raise BadFile(msg, hint=f"name it: --input {' or '.join(sorted(names)) or 'NAME'}.")
 
 
 def _already(what: tuple[str, object], source: str, read: int | None) -> BadFile:
