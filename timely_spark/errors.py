@@ -149,7 +149,7 @@ class NotComplete(TimelyError, TimeoutError):
     def open(
         cls, names: Sequence[str], epoch: int, inputs: Mapping[str, int], *, where: Where
     ) -> NotComplete:
-        """Records were sent up to `epoch`; `inputs` have closed the epochs before theirs only."""
+        """Records were sent up to `epoch`; `inputs` have closed only the epochs before theirs."""
         name, first = min(inputs.items(), key=lambda pair: pair[1])
         msg = (
             f"ask({', '.join(map(repr, names))}): records were sent to epoch {epoch}, and input {name!r} has "
@@ -407,7 +407,7 @@ FEWER = (
 class LimitReached(VertexError):
     """A loop with ``on_limit="raise"`` has reached `max_iterations`, or a step sends more than `epoch_limit`.
 
-    Or a step sends more at one time, an epoch or an iteration of a loop, than `epoch_limit` allows.
+    `epoch_limit` is for what a step sends at one time: in an epoch, or in an iteration of a loop.
 
     >>> error = LimitReached.of("hops", Where("job.py", 3), "near", epoch=2, iteration=5, rows="{'n': 1}")
     >>> print(error)

@@ -16,7 +16,7 @@ from timely_spark.worker.negatives import check_on_negative
 NoticeKind = Literal["iterations", "again", "grows", "limit", "canceled"]
 #: The kinds of notices that come again and again.
 ENDLESS: set[NoticeKind] = {"iterations", "again"}
-#: Records of an iteration that repeats them, from which a test fails.
+#: A test fails if an iteration that repeats records has so many of them.
 EXPLODED = 1 << 20
 
 

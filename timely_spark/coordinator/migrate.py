@@ -67,9 +67,9 @@ class Migrator:
         states: the `Worker.checkpoint` of each old worker, None if it never ran.
         messages: the messages in flight, of schema `ROWS`. They are queued at their workers.
         empty: whether new steps that need the past may start empty.
-        planned: inputs that a batch reads which has begun, and will run again.
-        unread: by handle that the old plan lacks what no batch has read: number, epoch and columns.
-        due: by output the complete epochs that are not delivered.
+        planned: the inputs that are read by a batch that has begun, and will run again.
+        unread: what no batch has read of each handle that the old plan lacks: number, epoch and columns.
+        due: the complete epochs of each output that are not delivered.
     """
 
     def __init__(  # noqa: PLR0917 - all of a checkpoint's parts, none of them optional
@@ -145,7 +145,7 @@ class Migrator:
         return contents
 
     def _read(self) -> list[str]:
-        """The inputs that were read; with a journal perhaps nothing of them that the old flow needed."""
+        """The inputs that were read; from one with a journal perhaps only what the old flow did not need."""
         read = self.snapshot.get("read", {})
         inputs = [source for source in self.plan.inputs if source.name in read]
         return [each.name for each in inputs if read[each.name] or each.stage.origin == "journal"]
@@ -368,7 +368,7 @@ class Migrator:
 
     @cached_property
     def open_epoch(self) -> int:
-        """An epoch that is complete nowhere, and neither is any later one."""
+        """An epoch that is complete nowhere; no later one is complete either."""
         snapshot = self.snapshot
         clock = any(epochs == "clock" for _, epochs, _ in self.old_plan["inputs"])
         past: list[int] = [snapshot["begun"], *snapshot["done"].values(), snapshot["batch"] if clock else -1]

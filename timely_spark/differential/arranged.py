@@ -82,7 +82,7 @@ class Arrange(Vertex):
 
 
 class Removals(BufferingVertex):
-    """Tell of records that are removed more often than the index, its input, has had them.
+    """Tell of records that are removed more often than the index, which is the input, has had them.
 
     The index may be ahead of its changes. So the removed records of a time are looked up when it is complete.
     Batches without removals are dropped: a negative record that is inserted and removed at a time may count

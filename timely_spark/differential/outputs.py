@@ -54,11 +54,11 @@ def to_delta(
             keys must be unique.
         diff: the name of the column of differences.
         epoch: whether a table with `keys` has a column of the epoch of a row's last change. None means that
-            it is kept up in a table that has it.
+            a table that has the column keeps it up to date.
         release: "epoch", or, for a log, "arrival".
 
-    **Columns:** without keys epoch long, the records', `diff` long. With keys the records', after epoch if it
-    is asked for.
+    **Columns:** without keys epoch long, the records', `diff` long. With keys the records'; epoch comes
+    first if it is asked for.
 
     Raises:
         GraphError: the collection is in a loop; or `keys` are combined with `release` "arrival".

@@ -62,8 +62,8 @@ class Locate(Stateless):
 class Index(Vertex):
     """Keep the trace of a relation, by key and within a key by further columns, and forward each change.
 
-    Readers on the same worker read the trace itself. They look up what came up to an epoch, or before it: so
-    compaction leaves the last epoch that a reader may ask for apart.
+    Readers on the same worker read the trace itself. They look up the changes up to an epoch, or those
+    before it. So compaction never merges the last epoch that a reader may ask for with earlier ones.
     """
 
     needs_frontier = True
@@ -105,7 +105,7 @@ class IndexLookup:
     within: tuple[str, ...]
     #: attributes that only this relation has, each with its column
     others: tuple[tuple[str, str], ...]
-    #: whether prefixes stay that find nothing
+    #: whether prefixes that find nothing stay, and the others go
     negated: bool
 
     def until(self, time: Timestamp) -> int:
@@ -172,7 +172,7 @@ class Counting(_Lookup):
 
 
 class Match(_Lookup):
-    """Match each prefix with the records of an index: of its `BEST` one, or `turn` after that.
+    """Match each prefix with the records of the index that is `turn` places after its `BEST` one.
 
     In turn 0 the key is known, and the records found extend the prefix. Then these attributes are known, too.
 

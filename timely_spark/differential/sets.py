@@ -71,7 +71,7 @@ def intersect(
 ) -> Collection:
     """The records that two collections have in common, each once: SQL's ``INTERSECT``.
 
-    With `all`, with the lesser of both multiplicities. Otherwise as `union`.
+    With `all`, a record has the lesser of both multiplicities. Otherwise as `union`.
 
     Example:
         >>> import timely_spark as ts

@@ -55,7 +55,7 @@ def snapshot(
         changes: a DataFrame of changes, such as the table that `to_delta` wrote or the view of `to_memory`;
             or the result of `capture`.
         at: the epoch, inclusive; None means the last one. A DataFrame does not say which epochs are
-            complete: an epoch after its last one is as its last.
+            complete: after its last epoch the records stay the same.
         diff: the column of differences.
         epoch: the column of epochs, in a DataFrame.
         count: a column for the multiplicity: each record is then there once, also one of negative

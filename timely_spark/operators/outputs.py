@@ -286,7 +286,8 @@ def to_delta(
             The keys must be unique, or the epoch fails. Not with `release` "arrival": retractions are known
             when the epoch is complete.
         epoch: whether there is a column of the epoch of a row's last change. A log has it, and so has a table
-            of records on arrival. With `keys`, None means that it is kept up in a table that has it.
+            of records on arrival. With `keys`, None means that a table that has the column keeps it up to
+            date.
         overwrite: replace the contents of a table that another checkpoint wrote; or only of one that a
             checkpoint with one of these ids wrote.
         partition_by: columns of the table, each combination of whose values gets a folder. A table that
@@ -298,7 +299,7 @@ def to_delta(
         properties: the table's properties, as ``{"delta.enableChangeDataFeed": "true"}``; others stay.
         release: "epoch", or "arrival" to append each round's records at once.
 
-    **Columns:** without keys epoch long, the stream's own, `diff`. With keys the stream's own; epoch is the
+    **Columns:** without keys epoch long, the stream's own, `diff`. With keys the stream's own; epoch comes
     first if it is asked for.
 
     Example:

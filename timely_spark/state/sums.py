@@ -19,7 +19,7 @@ from timely_spark.state.arrow import Doubles, Indices, Longs, Mask, abs_bound, f
 
 _LOW = (1 << 32) - 1
 
-#: the scales of doubles that are no numbers, beyond those of numbers
+#: the scales of NaN and of infinities, beyond those of numbers
 _NAN, _INFINITE, _MINUS_INFINITE = 100, 101, 102
 #: how many groups are added up at once
 _AT_ONCE = 1 << 18
