@@ -25,9 +25,8 @@ from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.starting import starting
 from timely_spark.runtime.handle.usage import DRIVER, Processes, Usage
 from timely_spark.runtime.query.live import BatchProgress, LoopProgress
-from timely_spark.runtime.storage.latencies import Latencies
 from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.runtime.storage.manifest import Delivered
+from timely_spark.runtime.storage.manifest import Manifest
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 RUNNING = BatchProgress(
@@ -37,11 +36,19 @@ RUNNING = BatchProgress(
     loops=(LoopProgress(loop=f"hops{HOSTILE}", epoch=6, iteration=40, changes=1200, total=50_000),),
 )
 OVERVIEW = Overview(
-    name=HOSTILE, state=f"failed: {HOSTILE}\nHint", batch=5, rounds=9, rate=1.5, epochs=range(20),
+    name=HOSTILE, state=f"failed: {HOSTILE}\nHint", rate=1.5,
+    manifest=Manifest(
+        batch=5, micro_batch=5, plan="", run="", header="", runnable=False, released=[], frontier={},
+        complete=False, captured={}, unreleased={}, garbage=[], kept_from=0, rounds=9, bound={},
+        coordinator={
+            "unreleased": {HOSTILE: [*range(20)]},
+            "hot_keys": {"a": HOSTILE}, "negatives": {"a": [1, HOSTILE]},
+            "expectations": {HOSTILE: {"checked": 3, "failed": 1, "first": [2, HOSTILE]}},
+        },
+        stats={"slow": HOSTILE}, latencies={"40": 3}, delivered={HOSTILE: [5, 2, 0.0]},
+    ),
     held_back_by=[HOSTILE], running=RUNNING, steps=[(HOSTILE, "(5, 0)", None), ("b", "complete", 10)],
-    hot_keys=[HOSTILE], slow=HOSTILE, negatives=[HOSTILE], expectations={HOSTILE: HOSTILE}, recent=[],
-    took=Latencies({"40": 3}), residency=HOSTILE,
-    waiting={HOSTILE: HOSTILE}, outputs={HOSTILE: Delivered(5, 2, 0.0)},
+    recent=[], residency=HOSTILE, waiting={HOSTILE: HOSTILE},
     usage=Usage(when=0.0, processes={DRIVER: Processes(1, 2.0, 3)}, stored=4, cached=None),
 )  # fmt: skip
 
@@ -87,7 +94,7 @@ def test_an_overview_has_epochs_in_flight_steps_and_the_last_batches(shown: Show
     overview = Overview.of(shown)
 
     assert overview.state == "running"
-    assert (overview.epochs, overview.held_back_by) == ([1], ["x"])
+    assert (overview.manifest.open_epochs, overview.held_back_by) == ([1], ["x"])
     assert overview.line().startswith("shown: running, batch ")
     assert [name for name, *_ in overview.steps] == [node.name for node in shown._context.plan.nodes]
     assert {name: at for name, at, _ in overview.steps}["out"] == "(1)"
@@ -301,7 +308,9 @@ def test_it_can_be_watched_from_another_thread(shown: Shown, capsys: pytest.Capt
 
 
 def test_the_line_says_where_a_running_batch_stands() -> None:
-    line = replace(OVERVIEW, name="fraud", state="running", epochs=[], waiting={"in": "3 files"}).line()
+    manifest = replace(OVERVIEW.manifest, coordinator={"unreleased": {}})
+    shown = replace(OVERVIEW, manifest=manifest, name="fraud", state="running", waiting={"in": "3 files"})
+    line = shown.line()
 
     assert line.startswith("fraud: running, batch 5, 9 rounds, 2 records/s, 3.2 ms a batch, ")
     assert "p99 3.2, 3 files of in waiting; now batch 6, round 12, hops" in line

@@ -202,8 +202,8 @@ def _lines() -> Shower:
 
     def show(overview: Overview, last: bool) -> None:  # noqa: FBT001 - a `Shower`
         nonlocal shown, due
-        if last or overview.batch > shown or time.monotonic() >= due:
-            shown, due = overview.batch, time.monotonic() + _LINES
+        if last or overview.manifest.batch > shown or time.monotonic() >= due:
+            shown, due = overview.manifest.batch, time.monotonic() + _LINES
             print(printable(overview.line()), flush=True)  # noqa: T201
 
     return show

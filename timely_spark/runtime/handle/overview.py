@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.runtime.handle.log_view import Progress
 from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.query.live import BatchProgress
-from timely_spark.runtime.storage.latencies import Latencies
-from timely_spark.runtime.storage.manifest import Delivered, Manifest
+from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.show.table import Table, escaped, listed
 from timely_spark.times.refined import time_text
 
@@ -28,31 +27,20 @@ class Overview:
     name: str
     #: "running", "ended", or "failed: " and the error
     state: str
-    #: the newest batch that is done; -1 before the first
-    batch: int
-    rounds: int
+    #: of the newest batch that is done
+    manifest: Manifest
     #: records that the recent batches delivered to steps, per second; None means unknown
     rate: float | None
-    #: epochs that have begun and are not complete, and the inputs and steps that keep the oldest open
-    epochs: Sequence[int]
+    #: the inputs and steps that keep the oldest epoch in flight open
     held_back_by: Sequence[str]
     running: BatchProgress | None
     #: by step its frontier, and the bytes of its state
     steps: Sequence[tuple[str, str, int | None]]
-    #: the warnings of hot keys, and of negative records
-    hot_keys: Sequence[str]
-    #: see `Manifest.slow`
-    slow: str
-    negatives: Sequence[str]
-    #: by step of an `expect`, in words, what it has checked
-    expectations: Mapping[str, str]
     recent: Sequence[Progress]
-    #: how long the batches of the run took; and whether micro-batches stay resident, or why not
-    took: Latencies
+    #: whether micro-batches stay resident, or why not
     residency: str
-    #: by input what waits to be read, in words; by output what it was given, and the last epoch
+    #: what waits to be read of each input, in words
     waiting: Mapping[str, str]
-    outputs: Mapping[str, Delivered]
     usage: Usage
 
     @classmethod
@@ -68,39 +56,31 @@ class Overview:
         return cls(
             name=query.name or watch.context.name,
             state="running" if active else "ended" if error is None else f"failed: {error}",
-            batch=manifest.batch,
-            rounds=manifest.rounds,
+            manifest=manifest,
             rate=sum(progress.records for progress in timed) / seconds if seconds else None,
-            epochs=manifest.open_epochs,
             held_back_by=watch.held_back_by(),
             running=running and running.named(watch.sketch.loop),
             steps=steps(manifest, watch.summary.frontier(manifest.coordinator), watch.sketch.boxes(), _TIMES),
-            hot_keys=list(manifest.hot_keys.values()),
-            slow=manifest.slow,
-            negatives=[text for _, text in manifest.negatives.values()],
-            expectations={step: str(counts) for step, counts in manifest.expectations.items()},
             recent=recent,
-            took=manifest.took,
             residency=watch.context.residency(manifest.not_resident),
             waiting={name: one.backlog for name, one in watch.accounts().items() if one.waiting},
-            outputs=manifest.outputs,
             usage=watch.usage(),
         )
 
     def line(self) -> str:
         """The overview on one line: ``hello: ended, batch 3, 9 rounds, 1,234 records/s``."""
-        parts = [self.state.partition("\n")[0]]
-        if self.batch >= 0:
-            parts += [f"batch {self.batch}", f"{self.rounds} rounds"]
+        manifest, parts = self.manifest, [self.state.partition("\n")[0]]
+        if manifest.batch >= 0:
+            parts += [f"batch {manifest.batch}", f"{manifest.rounds} rounds"]
         elif self.state == "running":
             parts.append("the first micro-batch also starts Spark's Python workers")
         if self.rate is not None:
             parts.append(f"{self.rate:,.0f} records/s")
-        if (median := self.took.quantile(0.5)) is not None:
-            parts.append(f"{median:.3g} ms a batch, p99 {self.took.quantile(0.99):.3g}")
+        if (median := manifest.took.quantile(0.5)) is not None:
+            parts.append(f"{median:.3g} ms a batch, p99 {manifest.took.quantile(0.99):.3g}")
         parts += [f"{backlog} of {name} waiting" for name, backlog in self.waiting.items()]
-        if self.epochs:
-            parts.append(f"epochs in flight: {listed(self.epochs, _EPOCHS)}")
+        if epochs := manifest.open_epochs:
+            parts.append(f"epochs in flight: {listed(epochs, _EPOCHS)}")
         line = f"{self.name}: {', '.join(parts)}"
         if self.running is not None:
             line += f"; now batch {self.running.epoch}, round {self.running.rounds}"
@@ -112,18 +92,19 @@ class Overview:
 
     def tables(self) -> Iterator[Table]:
         """The overview as tables."""
-        open_ = [["epochs in flight", listed(self.epochs, _EPOCHS) or "none"]]
-        if self.epochs and self.held_back_by:
+        manifest, epochs = self.manifest, self.manifest.open_epochs
+        open_ = [["epochs in flight", listed(epochs, _EPOCHS) or "none"]]
+        if epochs and self.held_back_by:
             open_.append(["held back by", ", ".join(self.held_back_by)])
-        open_ += [["latency", str(self.took)]] * bool(self.took.counts)
+        open_ += [["latency", str(manifest.took)]] * bool(manifest.latencies)
         open_ += [["epochs", self.residency]]
         open_ += [["waiting", f"{backlog} of {name}"] for name, backlog in self.waiting.items()]
-        open_ += [["output", f"{name}: {one}"] for name, one in self.outputs.items()]
+        open_ += [["output", f"{name}: {one}"] for name, one in manifest.outputs.items()]
         open_ += map(list, self.usage.lines())
-        open_ += [["hot key", text] for text in self.hot_keys]
-        open_ += [["slow task", self.slow]] * bool(self.slow)
-        open_ += [["negative records", text] for text in self.negatives]
-        open_ += [[f"expectation {step!r}", text] for step, text in self.expectations.items()]
+        open_ += [["hot key", text] for text in manifest.hot_keys.values()]
+        open_ += [["slow task", manifest.slow]] * bool(manifest.slow)
+        open_ += [["negative records", text] for _, text in manifest.negatives.values()]
+        open_ += [[f"expectation {step!r}", str(one)] for step, one in manifest.expectations.items()]
         yield Table(["", ""], open_)
         if self.running is not None:
             yield loops_table(self.running)
