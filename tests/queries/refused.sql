@@ -132,3 +132,19 @@ SELECT a AS x, b AS x FROM t ORDER BY x LIMIT 1
 SELECT a AS x, max(b) AS x FROM t GROUP BY a HAVING x > 1
 SELECT a AS x, b AS x, x + 1 FROM t
 SELECT stack(2, 'a', a, 'b', d) FROM t
+SELECT a AS x, x + 1 AS y FROM t GROUP BY a, y
+SELECT a AS x, x + 1 AS y FROM t GROUP BY ALL
+SELECT a AS all, b FROM t GROUP BY all
+SELECT * FROM t GROUP BY a, b, 1
+SELECT a, b, count(*) FROM t GROUP BY ROLLUP (a, b, (a, b), ())
+SELECT a, b, count(*) FROM t GROUP BY CUBE (a, ())
+SELECT (SELECT count(*) FROM u WHERE u.a > t.a GROUP BY t.a) FROM t
+SELECT sum(b) FROM t GROUP BY a HAVING max(a) > 5 ORDER BY max(a)
+SELECT sum(b) FROM t GROUP BY a + 1 HAVING 1 + a > 5 ORDER BY 1 + a
+SELECT sum(b) AS x FROM t GROUP BY a HAVING max(b) > 5 ORDER BY x, max(b)
+SELECT sum(a) OVER () FROM t GROUP BY a, b + 1 ORDER BY b + 1
+SELECT a, count(*), sum(count(*)) OVER () FROM t GROUP BY a ORDER BY count(*)
+SELECT a, b FROM t ORDER BY b IN (SELECT a FROM u)
+SELECT a FROM t ORDER BY a, EXISTS (SELECT b FROM u)
+SELECT listagg(CAST(c AS binary), ',') FROM t
+SELECT listagg(DISTINCT d, ',') WITHIN GROUP (ORDER BY d) FROM t

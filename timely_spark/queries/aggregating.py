@@ -21,7 +21,7 @@ from timely_spark.queries.statistics import SHAPES
 from timely_spark.queries.weights import PAIRS, VARIANCES
 from timely_spark.sql import parse
 from timely_spark.sql.parse import exp
-from timely_spark.sql.types import array_of, has_map, is_atomic, is_number, name_of
+from timely_spark.sql.types import array_of, has_map, is_atomic, is_float, is_number, name_of
 
 #: the aggregates that may be told to ignore nulls
 _NULLS_COUNT = {"first", "last", "any_value", "collect_list", "collect_set"}
@@ -196,9 +196,9 @@ class Aggregating(Joins):
         return sets
 
     def _column_called_all(self) -> Any:
-        """The tree of a column `all`, which `GROUP BY all` means if there is one; else None."""
+        """The tree of a column or an alias `all`, which `GROUP BY all` means if there is one; else None."""
         column = exp.column("all")
-        return column if self.is_named(column, self.names) else None
+        return column if self.is_named(column, self.names) or self.aliased(column) is not None else None
 
     def _sets_of(self, node: Any, items: Sequence[tuple[str | None, Any]]) -> list[list[Any]]:
         """The grouping sets of one part of GROUP BY: most are one key."""
@@ -211,33 +211,50 @@ class Aggregating(Joins):
             )
             return [self._grouped_by(one, items) for one in inside]
 
-        if isinstance(node, exp.Rollup):
-            return _prefixes([keys(one) for one in node.expressions])
-        if isinstance(node, exp.Cube):
-            return _subsets([keys(one) for one in node.expressions])
+        if isinstance(node, exp.Rollup | exp.Cube):
+            parts = [keys(one) for one in node.expressions]
+            if [] in parts:
+                raise self.binder.refuse(node, "an empty set in ROLLUP or CUBE", "leave it out.")
+            return _prefixes(parts) if isinstance(node, exp.Rollup) else _subsets(parts)
         if isinstance(node, exp.GroupingSets):
             return [each for one in node.expressions for each in self._sets_of(one, items)]
         return [keys(node)]
 
     def _grouped_by(self, node: Any, items: Sequence[tuple[str | None, Any]]) -> Any:
         """A key of GROUP BY as a tree: an expression, the number of a selected one, or its alias."""
-        if (place := calls.place_of(node)) is not None:
+        selected = any(node is tree for _, tree in items)  # of GROUP BY ALL, where 1 is no place
+        if not selected and (place := calls.place_of(node)) is not None:
             if not 0 <= place < len(items):
                 raise self.binder.refuse(
                     node, f"GROUP BY {node.this}", f"write a number from 1 to {len(items)}."
                 )
+            if any(isinstance(one, exp.Star) for one in self.node.expressions):
+                raise self.binder.refuse(node, f"GROUP BY {place + 1} of a star", "name the column.")
             node = items[place][1]
         alias = self._alias_expanded(node)
         if alias is not node and not self.names.has([part.name for part in node.parts]):
             node = alias
-        if any(calls.aggregates_in(node)):
-            raise self.binder.refuse(node, "GROUP BY of an aggregate", "group by a column of the input.")
+        self._refuse_key(node, selected=any(node is tree for _, tree in items))
         self.grouped_by |= self.written(node)
         if calls.has_query(node):
             tree = self.final(self.rewritten(node))
             self.keys_of_queries[node] = self.add(tree, "key")
             return column_node(self.keys_of_queries[node])
         return self.known_key(self.final(self.plain(node, self.names)))
+
+    def _refuse_key(self, node: Any, *, selected: bool) -> None:
+        """Refuse in `GROUP BY` an aggregate, columns of the query around, and aliases in what is selected."""
+        if any(calls.aggregates_in(node)):
+            raise self.binder.refuse(node, "GROUP BY of an aggregate", "group by a column of the input.")
+        for one in node.find_all(exp.Column):
+            if self.names.has([part.name for part in one.parts]):
+                continue
+            if self.is_named(one, self.names):
+                hint = "leave it out: it has one value for each row of that query."
+                raise self.binder.refuse(one, "GROUP BY of a column of the query around", hint)
+            if selected and self.aliased(one) is not None:
+                hint = "write the expression again, or select it in a subquery of FROM."
+                raise self.binder.refuse(one, f"{one.name} is an alias of this SELECT, in a key", hint)
 
     def written(self, node: Any) -> set[tuple[str, str]]:
         """The tables and names of the columns in an expression over the rows that are grouped."""
@@ -324,7 +341,7 @@ class Aggregating(Joins):
         if one.filter is not None and one.function in {"first", "last"}:  # which do not pass over nulls
             inputs = [*inputs, exp.Boolean(this=True)]
         order = tuple(ordering(argument(read(by.this)), by) for by in one.order)
-        options = self._options(node, one)
+        options = self._options(node, one, kind)
         if (one.function in calls.BESTS and options) or isinstance(next(iter(options), None), tuple):
             kind = array_of(kind)
         return AggregateFunction(
@@ -394,7 +411,8 @@ class Aggregating(Joins):
             options = (pa.float64(), pa.bool_(), pa.string(), pa.int32())
             to = next(option for option in options if typed(option) is not None)
             arguments, kind = [cast_to(arguments[0], to), *arguments[1:]], typed(to)
-        if kind is None:
+        unsafe = is_float(first) or bool(getattr(first, "tz", None))  # of several such values one text may be
+        if kind is None or (unsafe and one.function == "string_agg" and one.distinct and one.order):
             hint = "cast the argument, or take a part of it."
             raise self.binder.refuse(node, f"{shown} of {name_of(first)}", hint)
         return arguments, kind
@@ -406,7 +424,7 @@ class Aggregating(Joins):
             raise self.binder.refuse(node, f"{shown} of {name_of(kind)}", "give two numbers.")
         return cast_to(tree, pa.float64())
 
-    def _options(self, node: Any, one: calls.AggregateCall) -> tuple[Any, ...]:
+    def _options(self, node: Any, one: calls.AggregateCall, kind: pa.DataType) -> tuple[Any, ...]:
         """The constants of an aggregate."""
         shown = calls.function_name(one.node)
         constants = (
@@ -419,6 +437,8 @@ class Aggregating(Joins):
             if not shares or not all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares):
                 hint = "write a number from 0 to 1, or an array of several."
                 raise self.binder.refuse(node, f"{shown} without a share", hint)
+        if pa.types.is_binary(kind) and isinstance(next(iter(options), None), str):
+            raise self.binder.refuse(node, f"{shown} of binary with a text between", "write X'2C'.")
         if one.function in calls.BESTS and options and options[0] not in range(1, 100_001):
             raise self.binder.refuse(node, f"{shown} of {options[0]} rows", "give a number from 1 to 100000.")
         return options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -289,6 +289,7 @@ class Block(Aggregating):
                 return node
             return self._rebuilt(node, output)
 
+        beyond = self.computed is not None and (bool(self.windows) or self._filters_more(trees))
         entries: list[Any] = []
         for one in orders_of(order, len(items)):
             ordered, place = one.this, calls.place_of(one.this)
@@ -301,11 +302,48 @@ class Block(Aggregating):
                 place = outputs.get(ordered.name.lower())
             tree = None
             if place is None:
+                self._refuse_order(ordered, outputs, beyond=beyond)
                 tree = self.rewritten(output(ordered))
                 same = [n for n, each in enumerate(trees) if each == tree]
                 place = same[0] if same else None
             entries.append((place, tree, one))
         return entries
+
+    def _filters_more(self, trees: Sequence[Any]) -> bool:
+        """Whether `HAVING` reads a key or an aggregate that is not selected."""
+
+        def more(node: Any) -> bool:
+            if calls.has_query(node) or (isinstance(node, exp.Column) and self.aliased(node) is not None):
+                return False
+            if isinstance(node, exp.Expression) and self.rewritten(node) in trees:
+                return False
+            if calls.is_aggregate(node) or self._group_of(node) is not None:
+                return True
+            return any(map(more, node.iter_expressions()))
+
+        having = self.node.args.get("having")
+        return having is not None and more(having.this)
+
+    def _refuse_order(self, node: Any, outputs: Mapping[str, int], *, beyond: bool) -> None:
+        """Refuse in `ORDER BY` tests of subqueries, as Spark does, and what no longer is a column.
+
+        Args:
+            node: an expression of the clause.
+            outputs: the names of what is selected.
+            beyond: whether windows, or more than is selected in `HAVING`, come between groups and order.
+        """
+        tests = [one for one in node.find_all(exp.In, exp.Exists) if self.is_subquery(one)]
+        if any(one not in self.keys_of_queries for one in tests):
+            raise self.binder.refuse(
+                node, "a test of a subquery in ORDER BY", "select it, and order by its name."
+            )
+        if beyond:
+            for one in node.walk(prune=lambda part: isinstance(part, exp.Window)):
+                column = isinstance(one, exp.Column) and (bool(one.table) or one.name.lower() not in outputs)
+                if calls.is_aggregate(one) or (column and self._group_of(one) is None):
+                    shown = one.sql(dialect=parse.dialect())
+                    hint = "select it, and order by its name or number."
+                    raise self.binder.refuse(one, f"ORDER BY {shown} behind HAVING or a window", hint)
 
     # -- windows ---------------------------------------------------------------------------------------------
 

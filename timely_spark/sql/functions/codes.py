@@ -67,6 +67,8 @@ def _unpadded(text: str) -> bytes:
     """The bytes of base64, with blanks between the digits, and perhaps without padding."""
     digits = re.sub(r"(?<!=)\s+|\s+(?![\s=])", "", text)  # not between the signs of padding
     padding = "" if "=" in digits else "=" * (-len(digits) % 4)
+    if len(digits + padding) % 4:  # too many signs of padding, which Python takes
+        raise ValueError(text)
     return base64.b64decode(digits + padding, validate=True)
 
 
