@@ -52,7 +52,12 @@ if TYPE_CHECKING:
 
 BASELINES = Path(__file__).parent / "baselines"
 #: Nodes and edges.
-SIZES = {"20k": (20_000, 100_000), "100k": (100_000, 500_000), "1m": (1_000_000, 5_000_000)}
+SIZES = {
+    "20k": (20_000, 100_000),
+    "100k": (100_000, 500_000),
+    "1m": (1_000_000, 5_000_000),
+    "2m": (2_000_000, 10_000_000),
+}
 #: What is aimed at with a million nodes, in seconds.
 AIMS = {trace.LOAD: "<=5", "1,000 inserts + 1,000 deletes": "<=1", "one insert": "<=0.3"}
 
