@@ -221,7 +221,7 @@ def test_a_window_slides_and_leaves_no_state() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", ["path", pytest.param("random", marks=pytest.mark.campaign), "star"])
+@pytest.mark.parametrize("shape", ["path", pytest.param("random", marks=pytest.mark.campaign), "star", "skewed"])
 def test_workers_have_equal_shares(shape: str) -> None:
     n, draw = 8_000, np.random.default_rng(1)
     node = draw.permutation(n)
@@ -229,6 +229,7 @@ def test_workers_have_equal_shares(shape: str) -> None:
         "path": (node[:-1], node[1:]),
         "random": draw.integers(0, n, (2, 2 * n)),
         "star": (np.full(n - 1, node[0]), node[1:]),
+        "skewed": node[(n * draw.random((2, 2 * n)) ** 4).astype(np.int64)],
     }[shape]
     simulation = Simulation(spread_flow(), workers=16)
     simulation.send("edges", pa.table({"src": a, "dst": b, "diff": np.ones(len(a), np.int64)}))

@@ -3,7 +3,7 @@
 In each level a node becomes the least of itself and a few of its neighbours, in an order that differs from
 level to level; nodes that became the same one are a cluster, and a node of the next level. Then, from the
 last level back to the first, each cluster divides its interval of positions among its members. So intervals
-of one length have equally many nodes, and nested clusters lie together wherever intervals are cut.
+of one length have equal weights, and nested clusters lie together wherever intervals are cut.
 
 Nodes are 64-bit hashes. Each function is one step of one worker, between two exchanges of `Messages`: two for
 a level, one for the totals, and one for each level back. Messages to unknown nodes are ignored.
@@ -44,7 +44,7 @@ class LocalGraph:
     """A worker's nodes, in order, and some of their neighbours."""
 
     nodes: Hashes
-    #: of how many nodes of the first level each consists
+    #: the sum of those of the nodes of the first level that each consists of
     weight: Indices
     #: for each link the number of the node here, in order, and its neighbour
     at: Indices

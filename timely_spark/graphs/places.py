@@ -330,7 +330,7 @@ class _Places(BufferingVertex):
                 np.minimum.at(least, at, other)
                 self.place[left] = (least % _U(PLACES)).astype(np.int64)
                 return
-            self.graph = linked(nodes, np.ones(len(nodes), np.int64), at, other)
+            self.graph = linked(nodes, np.maximum(1, self.ends_of[left]), at, other)
         if step > 3 * LEVELS + 1 and step % 3 == 0:
             self._move(time, received)
         if not len(nodes):
