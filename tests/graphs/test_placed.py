@@ -221,7 +221,9 @@ def test_a_window_slides_and_leaves_no_state() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", ["path", pytest.param("random", marks=pytest.mark.campaign), "star", "skewed"])
+@pytest.mark.parametrize(
+    "shape", ["path", pytest.param("random", marks=pytest.mark.campaign), "star", "skewed"]
+)
 def test_workers_have_equal_shares(shape: str) -> None:
     n, draw = 8_000, np.random.default_rng(1)
     node = draw.permutation(n)

@@ -330,7 +330,8 @@ class _Places(BufferingVertex):
                 np.minimum.at(least, at, other)
                 self.place[left] = (least % _U(PLACES)).astype(np.int64)
                 return
-            self.graph = linked(nodes, np.maximum(1, self.ends_of[left]), at, other)
+            weight = np.maximum(1, self.ends_of[left])  # places shall have equally many edges
+            self.graph = linked(nodes, weight, at, other)
         if step > 3 * LEVELS + 1 and step % 3 == 0:
             self._move(time, received)
         if not len(nodes):
