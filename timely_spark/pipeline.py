@@ -420,7 +420,7 @@ class _Built:
         return self.flow.source(name, self._frame(table))
 
     def _frame(self, table: TableSource) -> DataFrame:
-        """A table that Spark reads: of Kafka, messages are JSON with the table's columns."""
+        """A table that Spark reads; messages of Kafka are JSON with the table's columns."""
         if self.spark is None:
             raise table.binder.refuse(
                 table.tree, f"{table.name} USING {table.format} needs a session", _NO_SESSION
@@ -434,11 +434,11 @@ class _Built:
 
 
 def read_pipeline(path: str | os.PathLike[str], parameters: Mapping[str, str]) -> Pipeline:
-    """The pipeline of a file or folder: of files ``*.py`` the `view` functions, of ``*.sql`` the statements.
+    """The pipeline of a file or folder: the `view` functions of files ``*.py``, the statements of ``*.sql``.
 
     - ``CREATE TABLE name (columns) USING parquet | csv | json | arrow | delta | kafka OPTIONS (...)``, with
-      ``path`` among the options, or ``LOCATION``. A column ``diff`` is the change of a row's multiplicity. Of
-      Kafka each message is one JSON object with the columns.
+      ``path`` among the options, or ``LOCATION``. A column ``diff`` is the change of a row's multiplicity.
+      Each message of Kafka is one JSON object with the columns.
     - ``CREATE VIEW name AS query``.
     - ``CREATE MATERIALIZED VIEW name LOCATION '...' AS query``: a Delta table. Its keys are seen from
       the query, or are ``TBLPROPERTIES ('keys' = 'a, b')``.

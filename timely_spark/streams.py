@@ -295,19 +295,20 @@ class Scope:
     ) -> Scope:
         """A new loop inside this scope; or, with `time`, a scope that refines the times around it.
 
-        Law: inside, a time is that outside and an inner one, in the product order. So notifications, counts
-        and joins are those of both, as if the flow had such times everywhere; other scopes of the flow have
-        theirs. What leaves has the time outside again, and an epoch outside is complete when all of its
-        inner times are. A worker delivers what waits in an epoch in the order of inner times: with priorities
-        as times, the most urgent first. An inner time is complete when its epoch is and nothing before it in
-        the epoch is under way. Source: timely's scopes and `Refines`; Naiad has loop counters only.
+        Law: a time inside is a pair of the time outside and an inner time, in the product order.
+        Notifications, counts and joins are by these pairs, as if the whole flow had them; other scopes have
+        times of their own. What leaves has the time outside again, and an epoch outside is complete when all
+        of its inner times are. A worker delivers what waits in an epoch in the order of inner times: with
+        priorities as times, the most urgent first. An inner time is complete when its epoch is and nothing
+        before it in the epoch is under way. Source: timely's scopes and `Refines`; Naiad has loop counters
+        only.
 
         Args:
             name: the scope's name.
-            time: the type of the inner times: ``int``, for integers from 0 on, with which everything
-                works, loops and collections included; `times.Descending`, for numbers, the greater
-                ones first; or your own with the methods of `times.InnerTime`, with which all operators on
-                streams work that do in loops. Records enter at one by ``enter(at=...)``.
+            time: the type of the inner times: ``int`` for integers from 0 on, where everything works, loops
+                and collections included; `times.Descending` for numbers, the greater ones first; or your own
+                with the methods of `times.InnerTime`, where those operators on streams work that work in
+                loops. Records enter at one by ``enter(at=...)``.
             max_iterations: the largest number of iterations; None means until nothing changes.
             on_limit: what happens if `max_iterations` drops records: see `Stream.loop`.
             watched: whether many iterations of a loop are a reason for a warning, and `Query.cancel` ends it;

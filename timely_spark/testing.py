@@ -132,8 +132,8 @@ class Simulation:
             as many `run` fails if the loop has no `max_iterations`; None means never.
         epoch_limit: the most records or bytes that a step may send at one time, as for `Dataflow.start`.
         on_negative: "warn" (by a `UserWarning`) or "raise", as for `Dataflow.start`.
-        given_epochs: where state expires by epochs, or ids are made of them, count those that `send` is
-            given, as `run` does; else by the clock an epoch is a batch.
+        given_epochs: whether state expires by the epochs that `send` is given, and ids are made of them, as
+            `run` does; else by the clock an epoch is a batch.
 
     Example:
         >>> import timely_spark as ts
@@ -479,7 +479,7 @@ def run(
 ) -> Result:
     """Run a flow on the records of each input, epoch by epoch, to the end.
 
-    Where state expires by epochs, or ids are made of them (`entities`), these are the epochs of `inputs`,
+    If state expires by epochs, or ids are made of epochs (`entities`), the epochs are those of `inputs`,
     whatever the workers and the schedule.
 
     Without a seed the schedule is one of those of Spark, and the same in every run: see `Simulation`. The

@@ -1,6 +1,6 @@
 """Hot keys: where one worker gets much more than its share of an exchange, because of one key.
 
-A step with ``skew="auto"`` spreads such keys; of any other step the user is told.
+A step with ``skew="auto"`` spreads such keys; the user is told of those of other steps.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ SLOW, HELPED = 2.0, 1.5
 
 
 def slowness(own: Effort, other: Effort) -> float:
-    """How many times as long as another process one takes for equal work, at least.
+    """By what factor one process takes longer than another for equal work, at least.
 
     0 if most of its time went to steps whose kinds of work the other does not have.
 

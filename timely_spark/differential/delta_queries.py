@@ -49,7 +49,7 @@ def wcoj(
     exchanges to count candidates, one to propose them, and r - 1 to filter them. The first attribute of a
     change costs one less; delta queries run at the same time. An epoch costs the prefixes of its changes. The
     number of prefixes is worst-case optimal if relations have two shared attributes. A relation with more
-    proposes all that it lacks at once, unless it lacks one only.
+    shared attributes proposes values of all that a prefix lacks at once, unless the prefix lacks only one.
 
     Inside a loop, times are not totally ordered. There the result comes from ordinary joins, one relation
     after another, which store the intermediate results.

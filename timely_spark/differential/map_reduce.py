@@ -80,10 +80,10 @@ def iterate_until(
 ) -> Collection:
     """Apply a function of collections repeatedly, until a predicate holds of an iteration.
 
-    The law: at every time the result is the first ``step(x)`` for which ``converged(x, step(x))`` has a
-    record, of those that a batch program computes from the accumulated collection; or a fixed point, if one
-    comes first. So the predicate may stop a loop that would never end, or would end late, and the result
-    follows insertions and deletions as that of `iterate` does.
+    The law: at every time the result is that of a batch program on the accumulated collection: the first
+    ``step(x)`` for which ``converged(x, step(x))`` has a record, or a fixed point if one comes first. So the
+    predicate may stop a loop that would never end, or would end late, and the result follows insertions and
+    deletions as that of `iterate` does.
 
     Besides the exchanges of `step`, an iteration has one for records of the result, and one for the verdict,
     which goes to all workers.

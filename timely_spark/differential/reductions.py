@@ -189,8 +189,9 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
 
     Sums are exact; one of doubles is rounded once, at its end. So a sum does not depend on past changes, on
     an order or on the number of workers, and values are not stored. A sum of longs beyond 64 bits, or of
-    decimals beyond 38 digits, is an error when it runs, and so are values times their multiplicities from
-    2^62 on, where a multiplicity is 2^31 or more. Records of negative multiplicity count negatively.
+    decimals beyond 38 digits, is an error when it runs. So is the product of a value and its multiplicity,
+    if the product is 2^62 or more and the multiplicity 2^31 or more. Records of negative multiplicity count
+    negatively.
 
     **Columns:** out: `keys` (as for `count`), then `value`; null where all values are.
 
@@ -235,8 +236,8 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
     """The mean of a column per key, as double. Nulls are ignored.
 
     It is the exact sum divided by the number of valid values, so it does not depend on past changes or on the
-    number of workers. The sum of longs may be larger than a long; a value times a multiplicity of 2^31 or
-    more is an error from 2^62 on.
+    number of workers. The sum of longs may be larger than a long; products with multiplicities are limited
+    as in `sum`.
 
     **Columns:** out: `keys` (as for `count`), then `value` double; null where all values are.
 

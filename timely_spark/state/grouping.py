@@ -16,9 +16,9 @@ from timely_spark.state.arrow import FEW, Hashes, Indices, Mask, rows_at
 from timely_spark.state.hashing import exact, hashes, same
 
 _U = np.uint64
-#: by so many bits a hash is shifted to leave as many as a radix sort of numpy's takes
+#: a hash that is shifted by so many bits has as many left as numpy's radix sort takes
 _BEGIN = _U(48)
-#: so few sorted runs are merged in less time than their rows are sorted
+#: merging so few sorted runs takes less time than sorting their rows
 _RUNS = 8
 
 

@@ -169,7 +169,7 @@ class History:
         return [at for epoch in epochs if (at := self.open_since(epoch)) is not None]
 
     def convergence(self) -> dict[str, dict[int, list[tuple[int, float]]]]:
-        """By loop and epoch, the changed records by iteration."""
+        """The changed records of each iteration, by loop and epoch."""
         return convergence(each for batch in self.batches for each in batch.iterations)
 
     def moved(self) -> Counter[int]:
@@ -186,7 +186,7 @@ class History:
 
 
 def convergence(every: Iterable[Iterations]) -> dict[str, dict[int, list[tuple[int, float]]]]:
-    """By loop and epoch, the changed records by iteration.
+    """The changed records of each iteration, by loop and epoch.
 
     An epoch may take several batches. The records of `width` iterations count as their mean.
     """

@@ -33,7 +33,7 @@ from timely_spark.worker.convergence import Convergence, Iterations
 #: Seconds between two looks at the log while waiting: the most, the least, and parts of the time so far. Only
 #: the most counts where this process writes the log, which then wakes who waits.
 BEAT, FIRST_BEAT, _PARTS = 0.01, 0.001, 8
-#: Seconds for which a `Usage` is not taken again.
+#: A `Usage` is not taken again for so many seconds.
 _RECENT = 1.0
 
 
