@@ -13,11 +13,12 @@ import pytest
 import timely_spark as ts
 from tests.support.stepper import Begin, Stepper
 from timely_spark.errors import LogDamaged, Where
-from timely_spark.runtime.errors import LostOwnership
+from timely_spark.runtime.errors import LostOwnership, SentElsewhere
 from timely_spark.runtime.query import flow_reader
 from timely_spark.runtime.query.flow_reader import FlowReader
 from timely_spark.runtime.run_context import packed_sources
 from timely_spark.runtime.sources.folder import FileSource, Folder
+from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import FIRST, RoundLog, stop_file
 from timely_spark.worker import ROWS, wire
 from timely_spark.worker.wire import InputBatch
@@ -184,6 +185,43 @@ def test_entries_go_when_no_batch_that_is_kept_can_read_them(begin: Begin) -> No
         oldest = process.context.log.read(n).kept_from - 1
         assert oldest >= n - 4
         assert there() == list(range(max(0, oldest), n + 1))
+
+
+@pytest.mark.parametrize("sent", [0, 1])
+def test_a_handle_that_others_have_overtaken_sends_nothing(begin: Begin, sent: int) -> None:
+    process = begin(two_inputs(), keep=1)
+    old = ts.Dataflow("two").input("x", "k long").handle
+    for _ in range(sent):
+        process.feed("x", [-1])
+    old.open(process.context.log)
+    for n in range(8):
+        process.feed("x", [n])
+    before = process.context.log.files.numbers("inputs/x")
+    assert before[0] > sent, "the number that it writes next was removed"
+
+    with pytest.raises(SentElsewhere, match=f"entry {sent} was sent by another process"):
+        old.send([100])
+
+    assert process.context.log.files.numbers("inputs/x") == before
+    old.open(process.context.log)
+    old.send([100])
+    process.batches()
+    assert (101,) in [row for rows in process.captured().values() for row in rows]
+
+
+def test_a_start_while_a_handle_sends_misses_no_entry(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing may have a file that came meanwhile, and lack one that came before it."""
+    process = begin(two_inputs())
+    for n in range(3):
+        process.handles["x"].send([n])
+    log, numbers = process.context.log, Files.numbers
+    monkeypatch.setattr(Files, "numbers", lambda files, folder: [n for n in numbers(files, folder) if n != 1])
+    assert log.entries("x") == [0, 2]
+    log.files.remove("inputs/x/1.arrow")
+    with pytest.raises(LogDamaged, match=r"does not hold inputs/x/1\.arrow"):
+        log.entries("x")
 
 
 def test_a_restarted_driver_removes_what_the_one_before_left(begin: Begin) -> None:

@@ -162,17 +162,31 @@ class Journal:
         table = entry.table.replace_schema_metadata({HEAD: json.dumps(head | {"id": entry.id}).encode()})
         self._interrupted = entry
         # `new`: a second process that sends into the same input gets an error, and overwrites nothing
+        number = self.position.sent
         try:
-            self.log.files.write_table(_file(self.name, position.sent - 1), table, durable=True, new=True)
+            self.log.files.write_table(_file(self.name, number), table, durable=True, new=True)
         except FileExistsError:  # some network file systems raise this after creating the link
-            if not self._is_written(entry):
-                self._interrupted = None
-                number = position.sent - 1
-                msg = f"Input {self.name!r}: entry {number} was sent by another process; this one is not."
-                hint = "let one process at a time send into an input; a new start continues after it."
-                raise SentElsewhere(msg, hint=hint) from None
+            own = self._is_written(entry)
+        else:
+            own = not self._is_behind(number)
+            if not own:
+                remove_entry(self.log, self.name, number)
+        if not own:
+            self._interrupted = None
+            msg = f"Input {self.name!r}: entry {number} was sent by another process; this one is not."
+            hint = "let one process at a time send into an input; a new start continues after it."
+            raise SentElsewhere(msg, hint=hint)
         self._move_to(position)
         self._interrupted = None
+
+    def _is_behind(self, number: int) -> bool:
+        """Whether the flow has read an entry of this number, and removed it: nobody would read another one.
+
+        Entries are removed in order, and the last one that was read stays.
+        """
+        if number == 0:
+            return self.log.taken(self.name) >= 0
+        return entry_size(self.log, self.name, number - 1) is None
 
     def _move_to(self, position: Position) -> None:
         self.position, now = position, time.monotonic()

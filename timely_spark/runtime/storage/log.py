@@ -455,9 +455,11 @@ class RoundLog:
         folder = f"inputs/{quoted(name)}"
         numbers, taken = self.files.numbers(folder), self.taken(name)
         needed = {*range(numbers[0], numbers[-1])} if numbers else set()
-        if missing := (needed | ({taken} - {-1})).difference(numbers):
-            with self.reading_entry(name, min(missing)):
-                raise LogDamaged.no_file(self.files.root, f"{folder}/{min(missing)}.arrow")
+        for number in sorted((needed | ({taken} - {-1})).difference(numbers)):
+            # while a handle sends, a listing may have an entry and lack the one before
+            if not self.files.exists(f"{folder}/{number}.arrow"):
+                with self.reading_entry(name, number):
+                    raise LogDamaged.no_file(self.files.root, f"{folder}/{number}.arrow")
         return numbers
 
     @contextmanager
