@@ -163,14 +163,16 @@ class Journal:
         self._interrupted = entry
         # `new`: a second process that sends into the same input gets an error, and overwrites nothing
         number = self.position.sent
-        try:
-            self.log.files.write_table(_file(self.name, number), table, durable=True, new=True)
-        except FileExistsError:  # some network file systems raise this after creating the link
-            own = self._is_written(entry)
-        else:
-            own = not self._is_behind(number)
-            if not own:
-                remove_entry(self.log, self.name, number)
+        own = not self._is_behind(number)
+        if own:
+            try:
+                self.log.files.write_table(_file(self.name, number), table, durable=True, new=True)
+            except FileExistsError:  # some network file systems raise this after creating the link
+                own = self._is_written(entry)
+            else:
+                if self._is_behind(number):  # since just now
+                    remove_entry(self.log, self.name, number)
+                    own = False
         if not own:
             self._interrupted = None
             msg = f"Input {self.name!r}: entry {number} was sent by another process; this one is not."
