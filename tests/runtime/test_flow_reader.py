@@ -209,9 +209,7 @@ def test_a_handle_that_others_have_overtaken_sends_nothing(begin: Begin, sent: i
     assert (101,) in [row for rows in process.captured().values() for row in rows]
 
 
-def test_a_start_while_a_handle_sends_misses_no_entry(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_while_a_handle_sends_misses_no_entry(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing may have a file that came meanwhile, and lack one that came before it."""
     process = begin(two_inputs())
     for n in range(3):
