@@ -11,6 +11,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.errors import SchemaError, VertexError
+from timely_spark.operators.rows import map_records
 from timely_spark.testing import run
 
 
@@ -127,3 +128,23 @@ def test_columns_may_have_any_name() -> None:
     assert result["all"].rows() == {0: [(6, 1)], 1: [(12, 1)]}
     assert result["grouped"].rows() == {0: [(1, 2, 3, 1)], 1: [(1, 2, 3, 2)]}
     assert result["mapped"].rows() == {0: rows, 1: rows}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.time64("ns"), 1),
+        (pa.timestamp("us"), 2**62),
+        (pa.timestamp("s"), -(2**63)),
+        (pa.date32(), 2**31 - 1),
+        (pa.duration("s"), 2**62),
+    ],
+    ids=str,
+)
+def test_a_value_that_python_does_not_have_is_refused(kind: pa.DataType, value: int) -> None:
+    """It would be rounded, or fail without the column's name."""
+    units = pa.array([value], pa.int32() if kind == pa.date32() else pa.int64())
+    table = pa.table({"k": ["a"], "x": pa.Array.from_buffers(kind, 1, units.buffers())})
+    with pytest.raises(SchemaError, match=r"column 'x' has a value of type .* that Python does not have"):
+        map_records(lambda row: row.x, table)
+    assert map_records(lambda row: row.x, table.slice(0, 0)) == []

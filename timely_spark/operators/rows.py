@@ -141,9 +141,21 @@ def rows_of(function: Callable[..., Any], answer: Any) -> list[Any]:
 def records(batch: pa.Table) -> Iterable[Any]:
     """The rows of a batch as named tuples; `row["column"]` works for every name, as in PySpark."""
     row = _row_type(tuple(batch.schema.names))
-    columns = [column.to_pylist() for column in batch.columns]
+    columns = [_values(name, column) for name, column in zip(batch.column_names, batch.columns, strict=True)]
     rows = zip(*columns, strict=True) if columns else repeat((), batch.num_rows)
     return (row(*values) for values in rows)
+
+
+def _values(name: str, column: pa.ChunkedArray) -> list[Any]:
+    """The values in Python, which has no nanoseconds of a time of day, and no year 10,000."""
+    try:
+        if column.type == pa.time64("ns"):
+            column = column.cast(pa.time64("us"))
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (pa.ArrowInvalid, OverflowError, ValueError) as error:
+        msg = f"column {name!r} has a value of type {column.type} that Python does not have: {error}"
+        hint = "convert it before, by select(...) or map_batches(...), or leave the record out by where(...)."
+        raise SchemaError(msg, hint=hint) from error
 
 
 @lru_cache(maxsize=1000)
@@ -166,9 +178,9 @@ def map_records(function: Callable[[Any], Any], batch: pa.Table) -> list[Any]:
     Raises:
         RecordError: the function failed; the cause is its exception. The step's `VertexError` shows both.
     """
-    results, row = [], None
+    results, row, rows = [], None, records(batch)
     try:
-        for row in records(batch):
+        for row in rows:
             results.append(function(row))
     except RAISED as error:
         raise RecordError(row) from error

@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
+from timely_spark.errors import LogDamaged
 from timely_spark.runtime.errors import EpochClosed, SentElsewhere
 from timely_spark.runtime.storage.files import HEAD, quoted
 from timely_spark.runtime.storage.log import RoundLog
@@ -188,7 +189,11 @@ class Journal:
         """
         if number == 0:
             return self.log.taken(self.name) >= 0
-        return entry_size(self.log, self.name, number - 1) is None
+        if entry_size(self.log, self.name, number - 1) is not None:
+            return False
+        if not self.log.files.exists("flow.json"):  # nobody has sent: the checkpoint was removed
+            raise LogDamaged.no_file(self.log.files.root, "flow.json")
+        return True
 
     def _move_to(self, position: Position) -> None:
         self.position, now = position, time.monotonic()
