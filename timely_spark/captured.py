@@ -137,7 +137,7 @@ class Result(dict[str, Captured]):
         self.flow = flow
         #: per loop, the number of records that `max_iterations` dropped
         self.cut_off = dict(cut_off)
-        #: by the name of each `expect` what it has checked
+        #: what each `expect` has checked, by its name
         self.expectations = dict(expectations or {})
 
     def __missing__(self, name: Any) -> Captured:

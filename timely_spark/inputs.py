@@ -53,7 +53,7 @@ class Inputs:
 
     name: str
     graph: LogicalGraph
-    #: by the name of its input what is read: a DataFrame, or what this package reads itself
+    #: what is read, by the name of its input: a DataFrame, or what this package reads itself
     frames: dict[str, DataFrame | JournaledSource]
     _handles: dict[str, InputHandle]
 

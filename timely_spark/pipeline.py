@@ -53,9 +53,9 @@ Definition: TypeAlias = "TableSource | SqlView | FunctionView"
 class Pipeline:
     """Tables and views; made by `read_pipeline`."""
 
-    #: by name, each after those that it reads
+    #: the definitions by name, each after those that it reads
     definitions: Mapping[str, Definition]
-    #: by name of a view, the tables and views that it reads
+    #: the tables and views that each view reads, by its name
     reads: Mapping[str, Sequence[str]]
     #: the values of `:name` in SQL, and of keyword-only arguments
     parameters: Mapping[str, str]

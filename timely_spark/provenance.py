@@ -458,7 +458,7 @@ class _Way:
     seen: _Sent
     #: the locations from which the output is reached
     ahead: set[int]
-    #: by channel, the per-batch stages that no earlier channel applies to the same records
+    #: the per-batch stages of each channel that no earlier channel applies to the same records
     first: Mapping[int, set[Stage]]
 
     @classmethod

@@ -205,14 +205,14 @@ class Plan:
     checks_laws: bool = False
     #: how many micro-batches can be rolled back: by default what Spark retains, and two more
     keep: int = 102
-    #: by vertex and output, stages and loop of the feedback paths that no time gets through (one iteration)
+    #: stages and loop of the feedback paths that no time gets through (one iteration), by vertex and output
     ends: dict[tuple[int, int], list[tuple[Through, LoopContext]]] = field(default_factory=dict)
     #: the plan by the ways of the checkpoint from which the flow continues, if they are others
     old_way: Plan | None = None
     #: the present call while input is packed: stage, what it reads, records, and its start, as of a `Worker`
     calling: tuple[Stage, Any, int, float] | None = field(default=None, compare=False)
     by_name: dict[str, Node] = field(init=False)
-    #: by vertex and input, the channels that lead there
+    #: the channels that lead to each input of a vertex
     into: dict[tuple[int, int], list[Channel]] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -88,9 +88,9 @@ class Coordinator:
         self.quarantined: dict[str, int] = {}
         self.refused_rows: Counter[str] = Counter()
         self.loops = Loops.of(plan)
-        #: by step the warning of the last hot key, with its micro-batch
+        #: the warning of each step's last hot key, with its micro-batch
         self.hot_keys: dict[str, str] = {}
-        #: by step H of the hot keys that are spread, and of those that will be, as the run has found them
+        #: H of each step's hot keys that are spread, and of those that will be, as the run has found them
         self.spread: dict[str, list[int]] = {}
         self.to_spread: dict[str, list[int]] = {}
         #: why no hot key is spread; empty if they are
@@ -125,7 +125,7 @@ class Coordinator:
         #: the locations of capabilities that are due to one input
         self._port_holds = {held for node in self.plan.nodes for _, held in node.ports}
         self.end_nodes = [node for node in self.plan.nodes if node.stage.kind.is_end]
-        #: by step of an `expect` what it has checked
+        #: what each `expect` has checked, by its step
         checking = (node for node in self.plan.nodes if node.template.checks_records)
         self.expectations = {node.name: Expectation() for node in checking}
         #: pairs of a worker and a vertex with a deliverable notification, as of these positions of the inputs

@@ -78,7 +78,7 @@ class Share:
     processes: int = 1
     #: sends a table to each of `ranks`, and returns the tables that this process is sent, in that order
     swap: Callable[[list[pa.Table]], list[pa.Table]] = list
-    #: by worker the process that hosts it
+    #: the process that hosts each worker
     places: tuple[int, ...] = ()
 
     @property

@@ -112,19 +112,19 @@ class Loops:
         limits: Mapping[str, int] | None = None,
         steps: Mapping[str, str] | None = None,
     ) -> None:
-        #: by name the user's line, and `on_limit`
+        #: the user's line of each loop, and its `on_limit`
         self.loops, self.every = loops, every
-        #: by loop with `max_iterations` the highest counter that these let a time have
+        #: the highest counter that a time may have in each loop with `max_iterations`
         self.limits = limits or {}
-        #: by name of a step the user's line
+        #: the user's line of each step
         self.steps = steps or {}
-        #: by loop the highest counter that any time has had
+        #: the highest counter that any time has had in each loop
         self.reached: dict[str, int] = {}
-        #: by canceled loop the highest counter that a time may still have
+        #: the highest counter that a time may still have in each canceled loop
         self.bounds: dict[str, int] = {}
         #: records that limits have dropped, by loop, since the flow began
         self.dropped: Counter[str] = Counter()
-        #: by kind, loop or step, and epoch, the counter of the last notice in multiples of `every`
+        #: the counter of the last notice, in multiples of `every`, by kind, loop or step, and epoch
         self.noticed: dict[tuple[str, str, int], int] = {}
 
     @classmethod

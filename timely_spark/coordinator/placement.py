@@ -67,7 +67,7 @@ class Placement:
     text: str = ""
 
     def __post_init__(self) -> None:
-        #: by worker its process
+        #: the process of each worker
         self.places = self._equal = tuple(worker % self.processes for worker in range(self.workers))
         #: since processes were last compared: the work of each worker, microseconds by process, and batches
         self._efforts: dict[int, Effort] = {}

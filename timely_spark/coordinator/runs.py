@@ -30,7 +30,7 @@ class Runs:
     def __init__(self, vertices: Iterable[int]) -> None:
         self._vertices = sorted(vertices)
         self._places = {vertex: place for place, vertex in enumerate(self._vertices)}
-        #: by place the times; before the first vertex, and at first everywhere, there are none
+        #: the times of each place; before the first vertex, and at first everywhere, there are none
         self._times: list[list[Any]] = [[] for _ in self._vertices]
         #: in order, the places whose times differ from those of the place before
         self._begins: list[int] = []

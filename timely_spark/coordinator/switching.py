@@ -47,7 +47,7 @@ class _Switching(Migrator):
 
     def __init__(self, first: Migration, plan: Plan, blobs: BlobStore | None) -> None:
         old_way = first.coordinator.plan
-        #: by choice and operator the vertices of the way before
+        #: the vertices of the way before, by choice and operator
         self.before: dict[object, dict[str, list[Vertex]]] = defaultdict(lambda: defaultdict(list))
         for node in old_way.nodes:
             if node.stage.way is not None and node.name not in plan.by_name:

@@ -45,7 +45,7 @@ class Arrange(Vertex):
         self.state = Arrangement(keys)
         #: the sequence number of the last batch of changes
         self.sequence = 0
-        #: by epoch, the first sequence number at it; without complete epochs
+        #: the first sequence number of each epoch; without complete epochs
         self.first: dict[int, int] = {}
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:

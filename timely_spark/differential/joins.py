@@ -62,7 +62,7 @@ class JoinChanges(Join):
         self.shared = shared
         #: the compaction frontier, and what readers had received of the shared trace, as of the last change
         self._compacted = 0, 0
-        #: by side the last changes with their times, which are not in its trace yet
+        #: the last changes of each side with their times, which are not in its trace yet
         self._stored: list[list[tuple[Any, pa.Table]]] = [[] for _ in on]
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:

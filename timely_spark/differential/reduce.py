@@ -43,7 +43,8 @@ class Reduce(BufferingVertex):
         self.logic, self.shared, self.tells_negative = logic, shared, tells_negative
         #: the traces; the changes of the present loop context are in the working set only
         self.input, self.output = Arrangement(logic.keys), Arrangement(logic.keys)
-        #: by time, keys to which it is interesting as a join of times; without those of the working set
+        #: the keys to which a time is interesting as a join of times, by time; without those of the working
+        #: set
         self.interesting: dict[Any, list[pa.Table]] = {}
         #: of the loop context of the last notification
         self._work: WorkingSet | None = None

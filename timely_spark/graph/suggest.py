@@ -9,7 +9,7 @@ from timely_spark.errors import NoSuchMethod
 from timely_spark.graph.arguments import alike, in_expressions
 from timely_spark.graph.caller import caller
 
-#: by names of Spark, pandas, timely and differential, in lower case without underscores: ours
+#: our names, by those of Spark, pandas, timely and differential, in lower case without underscores
 _SUGGESTIONS = {
     name: meant
     for meant, names in {

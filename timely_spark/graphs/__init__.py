@@ -76,7 +76,7 @@ __all__ = [
     "triangles",
 ]
 
-#: by names of other libraries, in lower case without underscores: ours
+#: our names, by those of other libraries, in lower case without underscores
 _SUGGESTIONS = {
     "aggregatemessages": "pregel of timely_spark; or join and sum",
     "betweennesscentrality": "betweenness",

@@ -49,11 +49,11 @@ class _LocalForests(BufferingVertex):
     def __init__(self, ends: tuple[str, str], kind: pa.DataType, *, tells_negative: bool) -> None:
         super().__init__(inputs=2)
         self.ends, self.kind, self.tells_negative = ends, kind, tells_negative
-        #: by place the edges, nodes and members of its `Forest`, which stays when it has no edges
+        #: the edges, nodes and members of each place's `Forest`, which stays when it has no edges
         self.forests: dict[int, list[Arrangement]] = {}
-        #: by place the numbers of its nodes and trees
+        #: the numbers of nodes and trees of each place
         self.sizes: dict[int, tuple[int, int]] = {}
-        #: by worker the numbers that it has told last
+        #: the numbers that each worker has told last
         self.reported: dict[int, tuple[int, int]] = {}
         #: of the trees that there were after all edges had got places; 0 if none have yet
         self.trees = 0

@@ -179,7 +179,7 @@ class AsOfJoin(BufferingVertex):
         super().__init__(inputs=2)
         self.by, self.nearest, self.schemas, self.schema = by, nearest, sides, schema
         self.how, self.per, self.expire, self.per_time = how, per, expire, per == "time"
-        #: by input, records that later ones need: those of the right side
+        #: the records of each input that later ones need: those of the right side
         self.state: list[Any] = [[], Arrangement(by)]
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:

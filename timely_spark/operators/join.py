@@ -200,11 +200,11 @@ class JoinCompleteExpiring(JoinComplete):
     ) -> None:
         super().__init__(on, sides, schema, how)
         self.expire = expire
-        #: by side the records that later ones may match
+        #: the records of each side that later ones may match
         self.sides = [Arrangement(keys) for keys in on]
-        #: by side the latest epoch of each key, for twice as long
+        #: the latest epoch of each key, by side, for twice as long
         self.latest = [Arrangement(keys) for keys in on]
-        #: by side the records that nothing had matched in their own epoch, by epoch
+        #: the records of each side that nothing had matched in their own epoch, by epoch
         self.alone = [Arrangement((EPOCH,)) for _ in on]
         #: the last epoch whose records without a match were sent
         self.sent = -1

@@ -16,7 +16,7 @@ from timely_spark.state.grouping import group
 from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import Timestamp
 
-#: by operation and `all`: the multiplicity in the result, by those on both sides (none negative)
+#: the multiplicity in the result, given those on both sides (none negative), by operation and `all`
 OPERATIONS: dict[tuple[str, bool], Callable[[Longs, Longs], Longs]] = {
     ("union", False): lambda left, right: np.minimum(left + right, 1),
     ("union", True): lambda left, right: left + right,

@@ -66,7 +66,7 @@ class CloseWindows(BufferingVertex):
     def __init__(self, lateness: int) -> None:
         super().__init__()
         self.lateness = lateness
-        #: by time that is not complete, the greatest event time up to it
+        #: the greatest event time up to each time that is not complete
         self.highs: dict[Any, int] = {}
         #: windows that end by this time are closed; None if no record has come yet
         self.closed: int | None = None

@@ -97,7 +97,7 @@ class _Shown:
 
     sketch: Sketch
     boxes: Mapping[str, Step]
-    #: by loop what stands for its steps, if that hides the loop
+    #: what stands for the steps of each loop, if that hides the loop
     loops: Mapping[str, str]
 
     @classmethod

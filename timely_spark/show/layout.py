@@ -136,7 +136,7 @@ class _Block:
         ]
         links = [link for link in joined if link[1] != link[2]]
         self._rows = self._ranked(_in_order([part for part in self.items if part is not None], links), links)
-        #: by arrow the items where it passes rows
+        #: the items where each arrow passes rows
         self.passing: dict[int, list[_Item]] = {}
         for arrow, source, target in links:
             self._connect(arrow, source, target)
@@ -148,7 +148,7 @@ class _Block:
                 row.sort(key=lambda item: wanted[id(item)] + item.width / 2)
                 _spread(row, [wanted[id(item)] for item in row])
         own = [each.index for each in returning if self.steps[each.source].scope == frame]
-        #: by arrow of feedback its place at the left side
+        #: the place of each arrow of feedback at the left side
         self.lanes = {index: lane for lane, index in enumerate(own)}
         self._place_items(0.0 if self.outermost else width(frame))
 

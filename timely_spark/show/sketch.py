@@ -108,7 +108,7 @@ class Sketch:
     steps: tuple[Step, ...] = ()
     frames: Mapping[str, Enclosure] = field(default_factory=dict)
     arrows: tuple[Arrow, ...] = ()
-    #: by channel of the plan the step, and its output, from which the records come
+    #: the step, and its output, that the records of each channel of the plan come from
     origins: tuple[str, ...] = ()
 
     @classmethod

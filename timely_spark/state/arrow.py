@@ -29,7 +29,7 @@ _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _LEAST, _SMALL = 16, 1 << 16
 #: metadata of a column of longs that is written as a narrower type
 _NARROWED = {b"timely_narrowed": b""}
-#: by a primitive type's number, the bits of a value; of others 0
+#: the bits of a value, by the number of its primitive type; 0 for others
 _WIDTHS: dict[int, int] = {}
 
 

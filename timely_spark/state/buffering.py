@@ -46,7 +46,7 @@ class BufferingVertex(Vertex):
 
     def __init__(self, inputs: int = 1) -> None:
         self._inputs = inputs
-        #: by time and input, the batches that have arrived
+        #: the batches that have arrived, by time and input
         self.buffered: dict[Any, list[list[pa.Table]]] = {}
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:

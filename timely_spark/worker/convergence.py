@@ -38,7 +38,7 @@ class Convergence:
         (125, Iterations(loop='hops', epoch=7, first=8, width=8, records=16), 1998)
     """
 
-    #: by epoch and loop: the width, the last iteration, and the counts by first iteration
+    #: the width, the last iteration, and the counts by first iteration, of each epoch and loop
     _counts: dict[tuple[int, str], tuple[int, int, dict[int, int]]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Iterations]:

@@ -31,7 +31,7 @@ from timely_spark.worker.convergence import Convergence
 class LoopCounts:
     """The loops in a report of a round; of a loop in an epoch one entry in each list."""
 
-    #: by loop the highest counter
+    #: the highest counter of each loop
     reached: dict[str, int] = field(default_factory=dict)
     #: (loop, epoch, counter, sample records) of loops with very many iterations
     far: list[tuple[str, int, int, str]] = field(default_factory=list)
@@ -100,30 +100,30 @@ class LoopState:
         #: called when a loop reaches another iteration; it only looks
         self.watch: Callable[[], object] | None = None
         self._feedbacks = plan.feedbacks if _numbered(plan.times) else {}
-        #: by another channel the last time, and the records and bytes that were sent there
+        #: the last time of each other channel, and the records and bytes that were sent there
         self._sent: dict[int, tuple[Timestamp, int, int]] = {}
-        #: by loop and epoch the iteration, records and bytes that feedback carries into it
+        #: the iteration, and the records and bytes that feedback carries into it, by loop and epoch
         self._carried: dict[tuple[str, int], tuple[int, int, int]] = {}
-        #: by loop and epoch the records of the last notice of growth, as a power of four
+        #: the records of the last notice of growth, as a power of four, by loop and epoch
         self._marks: dict[tuple[str, int], int] = {}
-        #: by vertex the time for which its notifications ask again, and how often since the last report
+        #: the time for which each vertex's notifications ask again, and how often since the last report
         self._again: dict[int, tuple[Timestamp, int]] = {}
 
     def begin(self, bounds: Mapping[str, int], oldest: int) -> None:
         """Begin a round with these bounds; epochs before the oldest are complete."""
         self._carried = {key: sums for key, sums in self._carried.items() if key[1] >= oldest}
         self._marks = {key: mark for key, mark in self._marks.items() if key[1] >= oldest}
-        #: by loop the highest counter
+        #: the highest counter of each loop
         self.reached: dict[str, int] = {}
-        #: by loop and epoch, the counter of a loop with very many iterations, and sample records
+        #: the counter of a loop with very many iterations, and sample records, by loop and epoch
         self.far: dict[tuple[str, int], tuple[int, str]] = {}
-        #: by loop and epoch, the iteration and number of the dropped records, and sample records
+        #: the iteration and number of the dropped records, and sample records, by loop and epoch
         self.dropped: dict[tuple[str, int], tuple[int, int, str]] = {}
         #: the records that feedback carried
         self.convergence = Convergence()
-        #: by loop and epoch, an iteration that repeats very many records: see `LoopCounts.grown`
+        #: an iteration that repeats very many records, by loop and epoch: see `LoopCounts.grown`
         self.grown: dict[tuple[str, int], tuple[int, int, str]] = {}
-        #: by step and epoch, notifications that ask again: see `LoopCounts.again`
+        #: notifications that ask again, by step and epoch: see `LoopCounts.again`
         self.again: dict[tuple[str, int], tuple[int, str]] = {}
         #: whether the round ends, so that the driver hears of growth, or of notifications that ask again
         self.ends = False

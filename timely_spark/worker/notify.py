@@ -114,13 +114,13 @@ class Notificator:
         #: the active notifications, each with a sequence number: all that are not in a series, and of each
         #: series the first and perhaps others
         self._numbers: dict[Pending, int] = {}
-        #: by vertex and loop counters, the epochs of a series in order
+        #: the epochs of a series in order, by vertex and loop counters
         self._series: dict[_Series, list[int]] = {}
         #: a heap in (time, topological) order of the notifications that may be next, and of delivered ones
         self._order: list[_Entry] = []
         #: notifications that wait until a capability, (location, time), is dropped; not in `_order`
         self._behind: dict[tuple[int, Any], list[_Entry]] = defaultdict(list)
-        #: by vertex, notifications that are blocked from outside until that changes; the vertices in order
+        #: each vertex's notifications that are blocked from outside until that changes; the vertices in order
         self._blocked: dict[int, list[_Entry]] = {}
         self._blocked_vertices: list[int] = []
         #: notifications that were requested (+1) and delivered (-1) since the round began

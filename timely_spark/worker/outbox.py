@@ -29,9 +29,9 @@ class Outbox:
 
     def __init__(self, plan: Plan, worker: int) -> None:
         self.plan, self.worker = plan, worker
-        #: by channel and time, records with the worker of each
+        #: records with the worker of each, by channel and time
         self._sent: dict[tuple[int, Any], list[tuple[pa.Table, Hashes]]] = defaultdict(list)
-        #: by channel and time, records by worker, some of which go to several workers
+        #: records by worker, by channel and time; some records go to several workers
         self._copied: dict[tuple[int, Any], list[dict[int, pa.Table]]] = defaultdict(list)
 
     def add(self, channel: Channel, time: Timestamp, batch: pa.Table) -> pa.Table | None:
@@ -101,7 +101,7 @@ class Outbox:
     def _copies(
         self, channel: Channel, times: list[Timestamp], copies: list[dict[int, pa.Table]]
     ) -> Iterator[Sent]:
-        #: by the tables of a worker, the encoded message: receivers of the same records share it
+        #: the encoded message, by the tables of a worker: receivers of the same records share it
         encoded: dict[tuple[int, ...], tuple[int, bytes]] = {}
         for worker in sorted({worker for parts in copies for worker in parts}):
             parted = zip(times, copies, strict=True)

@@ -77,7 +77,7 @@ class Received:
 
     def _check_epochs(self, ticks: list[Tick]) -> None:
         """Find the epochs that begin; of sources with an epoch column, also which rows are in time."""
-        #: by source with an epoch column, the epochs that are in time
+        #: the epochs that are in time of each source with an epoch column
         self.in_time: dict[str, InTime] = {}
         parts: dict[str, list[Tick]] = defaultdict(list)
         for tick in ticks:

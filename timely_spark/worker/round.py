@@ -135,7 +135,7 @@ class Worker:
         #: since the last state was written, records by channel, and nanoseconds by vertex
         self.moved: dict[int, int] = defaultdict(int)
         self.spent: dict[int, int] = defaultdict(int)
-        #: by vertex the bytes in memory, and the nanoseconds of its calls since these were counted
+        #: the bytes in memory of each vertex, and the nanoseconds of its calls since these were counted
         self._memory: dict[int, tuple[int, int]] = {}
         #: since then, by vertex, the number of calls, and of records that it was given and has sent
         self.work: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])

@@ -126,20 +126,20 @@ class Header(Item):
     kind = RowKind.HEADER
     #: the batch of the round before
     batch: int
-    #: by input its epoch; None means closed
+    #: the epoch of each input; None means closed
     inputs: dict[str, int | None] = field(default_factory=dict)
     #: the oldest epoch that is not complete
     oldest: int = 0
     #: the least times that may still arrive over an exchange, by the first vertex of each run of vertices
     #: that need them; none before the first run
     arrivals: list[tuple[int, list[Any]]] = field(default_factory=list)
-    #: by canceled loop, the highest counter that a time may still have
+    #: the highest counter that a time may still have in each canceled loop
     bounds: dict[str, int] = field(default_factory=dict)
     #: sources with an epoch column that have read no epoch yet
     unseen: list[str] = field(default_factory=list)
-    #: by closed source, the epoch at which rows that still arrive enter
+    #: the epoch at which rows of each closed source enter that still arrive
     late: dict[str, int] = field(default_factory=dict)
-    #: by step the hot keys that the run has found and spreads: see `Plan.spread`
+    #: the hot keys of each step that the run has found and spreads: see `Plan.spread`
     spread: dict[str, list[int]] = field(default_factory=dict)
 
     def arrivals_at(self, vertex: int) -> list[Any]:
@@ -248,21 +248,21 @@ class Report(Item):
     left: int = 0
     #: epochs that began
     ticks: list[int] = field(default_factory=list)
-    #: by input that was advanced, its epoch; None means closed. All workers report the same.
+    #: the epoch of each input that was advanced; None means closed. All workers report the same.
     advanced: dict[str, int | None] = field(default_factory=dict)
-    #: by source with an epoch column, the highest epoch in time
+    #: the highest epoch in time of each source with an epoch column
     seen: dict[str, int] = field(default_factory=dict)
     #: late rows, by source, and by step that keeps windows; by source, those of no valid epoch
     late: dict[str, int] = field(default_factory=dict)
     refused: dict[str, Refused] = field(default_factory=dict)
-    #: by input the records that the round read, late ones included
+    #: the records of each input that the round read, late ones included
     read: dict[str, int] = field(default_factory=dict)
-    #: by input the files or messages that were quarantined
+    #: the files or messages of each input that were quarantined
     quarantined: dict[str, int] = field(default_factory=dict)
     loops: LoopCounts = field(default_factory=LoopCounts)
     loads: list[Load] = field(default_factory=list)
     negatives: list[Negatives] = field(default_factory=list)
-    #: by step of an `expect` what it has checked
+    #: what each `expect` has checked, by its step
     expectations: dict[str, Expectation] = field(default_factory=dict)
     #: (sink, epoch) of the records for sinks
     outputs: list[tuple[str, int]] = field(default_factory=list)

@@ -34,7 +34,7 @@ class Overview:
     #: the inputs and steps that keep the oldest epoch in flight open
     held_back_by: Sequence[str]
     running: BatchProgress | None
-    #: by step its frontier, and the bytes of its state
+    #: each step with its frontier, and the bytes of its state
     steps: Sequence[tuple[str, str, int | None]]
     recent: Sequence[Progress]
     #: whether micro-batches stay resident, or why not

@@ -23,7 +23,7 @@ class Open:
 
     #: the last epoch that has records
     epoch: int
-    #: by input the first epoch that it has not closed, if that keeps `epoch` open
+    #: the first epoch that each input has not closed, if that keeps `epoch` open
     inputs: Mapping[str, int]
 
 
@@ -38,7 +38,7 @@ class Sent:
     plan: Plan
     watch: LogView
     inputs: Sequence[Journal]
-    #: by input what it reads, if no handle sends to it
+    #: what each input reads, if no handle sends to it
     sources: Mapping[str, object] = field(default_factory=dict)
     idle: Idle | None = None
 

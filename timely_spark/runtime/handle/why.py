@@ -40,7 +40,7 @@ class Why:
     batch: int
     #: whether any input has reached the epoch
     begun: bool
-    #: by input that may still send at the epoch, its epoch and the user's line
+    #: the epoch, and the user's line, of each input that may still send at the epoch
     inputs: dict[str, tuple[int, str]]
     #: messages and notifications at times up to the epoch, by time
     pointstamps: list[Moving]

@@ -30,7 +30,7 @@ PATIENCE, REST, AFTER, QUIET = 5.0, 30.0, 2.0, 0.5
 _BEAT = 0.01
 Until: TypeAlias = Callable[[Callable[[], bool], Callable[[], bool], float], object]
 _yielding = threading.Lock()
-#: by run, how many bodies of `yielding` run
+#: how many bodies of `yielding` run, by run
 _bodies: Counter[str] = Counter()
 
 

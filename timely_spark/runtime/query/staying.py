@@ -62,7 +62,7 @@ class Work(Item):
     result: dict[str, Any]
     bounds: list[dict[str, int]]
     repeated: bool
-    #: by worker its task
+    #: the task of each worker
     places: tuple[int, ...] = ()
 
     @classmethod

@@ -134,5 +134,5 @@ def _by_name(table: pa.Table) -> _Places:
     return places
 
 
-#: by output and epoch the numbers of rows
+#: the numbers of rows, by output and epoch
 _Places = Mapping[tuple[str, int], Sequence[int]]

@@ -42,7 +42,7 @@ class SystemLog:
     """
 
     path: str
-    #: by location the step and a word: `Plan.places`
+    #: the step of each location, and a word: `Plan.places`
     places: Sequence[tuple[str, str]]
     #: the last write; None if nothing is to be waited for
     _writing: Future[None] | None = field(default=None, repr=False)

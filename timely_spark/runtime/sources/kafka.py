@@ -312,7 +312,7 @@ class _Fetch:
     def __init__(self, topics: Topics, consumer: Consumer, ranges: list[Range], on_lost: str) -> None:
         self._topics, self._consumer, self._on_lost = topics, consumer, on_lost
         self._ends = {(each.topic, each.partition): each.end for each in ranges}
-        #: by partition that is not complete, the next offset
+        #: the next offset of each partition that is not complete
         self._next = {(each.topic, each.partition): each.start for each in ranges}
 
     def messages(self) -> Iterator[list[Message]]:

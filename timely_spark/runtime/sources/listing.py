@@ -56,7 +56,7 @@ class _Walk:
         self.ignored: dict[str, str] = {}
         #: folders (path, name) and links that were found and not entered yet
         self.folders, self.links = deque([(top, top)]), deque[str]()
-        #: by device and inode, the name of each folder that was entered
+        #: the name of each folder that was entered, by device and inode
         self._entered: dict[tuple[int, int], str] = {}
 
     def enter(self, path: str, name: str) -> None:

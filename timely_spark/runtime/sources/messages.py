@@ -30,7 +30,7 @@ class Decoded:
 
     #: of the good values, in order
     rows: pa.Table
-    #: by value whether it is good
+    #: whether each value is good
     good: np.ndarray[tuple[int], np.dtype[np.bool_]]
     #: of the bad values, in order
     reasons: Sequence[str]

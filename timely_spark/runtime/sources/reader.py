@@ -42,7 +42,7 @@ class FilesShare:
     progress: int | None = 0
     #: the quarantined files of the batch
     bad: Sequence[File] = ()
-    #: by file its Delta version, if that may be skipped
+    #: the Delta version of each file, if that may be skipped
     versions: Mapping[str, int] | None = None
 
     @property

@@ -23,7 +23,7 @@ from timely_spark.runtime.storage.manifest import Manifest
 class Skipped:
     """The files, entries and versions of one input that are never read."""
 
-    #: by path the batch of the journal; of other sources than files -1
+    #: the batch of the journal of each path; -1 for other sources than files
     files: Mapping[str, int] = field(default_factory=dict)
     entries: tuple[int, ...] = ()
     versions: tuple[int, ...] = ()

@@ -65,12 +65,12 @@ class Wakeup:
         self, folders: Iterable[str], watches: Iterable[Watch] = (), *, tell: Callable[[str], object]
     ) -> None:
         self._tell: Callable[[str], object] | None = tell
-        #: by folder that inotify does not watch, when it changed last
+        #: when each folder that inotify does not watch changed last
         self._compared: dict[str, int] = {}
-        #: by its watch, a folder that inotify watches, and the given folders that it is in
+        #: each folder that inotify watches, by its watch, and the given folders that it is in
         self._folders: dict[int, tuple[str, frozenset[str]]] = {}
         self._tops = frozenset(folders)
-        #: by given folder, how many changes were seen; and whether the next wait has to tell of one
+        #: how many changes were seen in each given folder; and whether the next wait has to tell of one
         self._changes: Counter[str | None] = Counter()
         self._news = False
         self._inotify = self._made()

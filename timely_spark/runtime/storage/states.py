@@ -75,9 +75,9 @@ class States:
     #: of all workers in this batch, records by channel, and microseconds by step
     moved: Counter[str] = field(default_factory=Counter)
     spent: Counter[str] = field(default_factory=Counter)
-    #: by worker the most bytes in memory of each step in this batch
+    #: the most bytes in memory of each step in this batch, by worker
     peaks: dict[int, dict[str, int]] = field(default_factory=dict)
-    #: by worker and step microseconds and `Worker.work`, if several tasks host the workers
+    #: microseconds and `Worker.work`, by worker and step, if several tasks host the workers
     efforts: dict[int, dict[str, list[int]]] = field(default_factory=dict)
     #: what each worker did in this batch: see `State.measured`
     measured: dict[int, list[list[Any]]] = field(default_factory=dict)
