@@ -142,12 +142,28 @@ def test_a_smallest_explanation_suffices_and_needs_each_of_its_records(number: i
                 assert not there(row, {**why.inputs, name: rest})
 
 
-def test_a_row_that_depends_on_epochs_is_refused() -> None:
+def test_a_row_that_depends_on_epochs_is_of_those_epochs() -> None:
     flow = ts.Dataflow("epochs")
     flow.input("x", "k long, n long").group_by("k").aggregate(n=("sum", "n")).capture("sums")
 
-    with pytest.raises(ts.TimelyError, match=r"depends on the epochs[\s\S]*Hint: leave out columns"):
-        explain_row(flow, {"x": [[(1, 1)], [(1, 2)]]}, "sums", {"n": 1})
+    why = explain_row(flow, {"x": [[(1, 1), (2, 1)], [(1, 2)]]}, "sums", {"k": 1, "n": 1})
+
+    assert why.present
+    assert why.inputs["x"].to_pylist() == [{"k": 1, "n": 1}]
+
+
+def test_an_entity_has_its_id_because_of_the_epochs_of_its_records() -> None:
+    flow = ts.Dataflow("entities")
+    pairs = flow.input("pairs", "a long, b long, score double, diff long").collection(diff="diff")
+    ts.entities(pairs, threshold=0.5).members.capture("members")
+    epochs = [[(7, 8, 0.9, 1)], [(1, 2, 0.9, 1), (3, 4, 0.9, 1)], [(2, 7, 0.9, 1)], [(1, 2, 0.9, -1)], []]
+
+    why = explain_row(flow, {"pairs": [*epochs, [(1, 2, 0.9, 1)]]}, "members", {"record": 1, "entity": "7@0"})
+
+    assert why.present
+    rows = [tuple(row.values()) for row in why.inputs["pairs"].to_pylist()]
+    assert rows == [(7, 8, 0.9, 1), (1, 2, 0.9, 1), (2, 7, 0.9, 1), (1, 2, 0.9, -1), (1, 2, 0.9, 1)]
+    assert not explain_row(flow, {"pairs": epochs}, "members", {"record": 1, "entity": "7@0"}).present
 
 
 def test_streams_and_captured_inputs() -> None:

@@ -1,8 +1,9 @@
 """Why a row is in an output, or is not: the input records and the steps that lead to it.
 
-The flow runs again, on its accumulated inputs in one epoch. For a row that is there, records are left out as
-long as the row stays (delta debugging: Zeller and Hildebrandt, 2002), until the row needs each of those that
-are left. In a run on these alone, what the steps send is the way from them to the row.
+The flow runs again, on its accumulated inputs in one epoch, or in their epochs if the row depends on these.
+For a row that is there, records are left out as long as the row stays (delta debugging: Zeller and
+Hildebrandt, 2002), until the row needs each of those that are left. In a run on these alone, what the steps
+send is the way from them to the row.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +59,11 @@ class StepRecords:
     #: The name in the text. Of the steps that one call made it is that of their box, where records leave it;
     #: the other ones are not in the text, and have none.
     title: str = ""
+
+
+#: The records of each input, by epoch; and rows of them that stay or go together: the input, epoch and row.
+Changes: TypeAlias = Mapping[str, Mapping[int, pa.Table]]
+_Item: TypeAlias = list[tuple[str, int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +139,9 @@ def explain_row(
     records, times the logarithm of their number, each time on fewer records. Functions in the flow must be
     deterministic. A row often has several explanations; this is one of them.
 
+    A row may depend on the epochs in which records come, as ids of entities do. Then the flow runs epoch by
+    epoch each time, and a record of the explanation is all of its insertions and deletions.
+
     Args:
         flow: the flow, or its plan.
         inputs: for each input its records by epoch: those of epoch 0, 1, ..., or what a `capture` of the
@@ -163,11 +172,15 @@ def explain_row(
     Raises:
         UnknownName: there is no such input or output.
         SchemaError: the row does not fit the output, or records do not fit an input.
-        TimelyError: the row depends on the epochs in which records come, as with aggregates per epoch.
     """
     if not isinstance(flow, Plan) and not hasattr(flow, "compile"):
         refuse(flow, what="flow", expected="a Dataflow", hint="give the flow that has the output.")
     plan: Plan = flow if isinstance(flow, Plan) else flow.compile()
+    # the epochs are those that were given, and no batch's
+    manual = [
+        replace(source, epochs="manual") if source.epochs == "clock" else source for source in plan.inputs
+    ]
+    plan = replace(plan, inputs=tuple(manual))
     outputs = {node.name: node for node in plan.nodes if node.stage.kind is Kind.OUTPUT}
     at = None if at is None else as_epoch(at, "explain_row(at=)", caller())
     question = _Question(plan, find(outputs, output, kind="output", flow=plan.name), diff)
@@ -175,22 +188,24 @@ def explain_row(
     for name in inputs:
         plan.source(name)
     by_epoch = {name: _up_to(plan, name, inputs.get(name, ()), at) for name in plan.sources}
-    changes = {name: _accumulated(plan, name, epochs) for name, epochs in by_epoch.items()}
-    present = question.has(changes, wanted)
-    if present != question.has_by_epochs(by_epoch, wanted):
-        msg = f"{wanted} in {output!r} depends on the epochs in which records come"
-        hint = "leave out columns that tell of epochs, as ids of entities do; an epoch's sum has no reason."
-        raise TimelyError(msg, where=caller(), hint=hint)
-    items = [(name, i) for name, table in changes.items() for i in range(table.num_rows)]
+    changes = {name: {0: _accumulated(plan, name, epochs)} for name, epochs in by_epoch.items()}
+    present = question.has(by_epoch, wanted)
+    if present == question.has(changes, wanted):
+        items: list[_Item] = [[row] for rows in _equal(changes).values() for row in rows]
+    else:  # the row depends on the epochs: a record comes with all that became of it, or not at all
+        changes = by_epoch
+        items = [*_equal(by_epoch, {name: _diffs(plan, name) for name in by_epoch}).values()]
     if present:
-        records = _only(changes, smallest(items, lambda some: question.has(_only(changes, some), wanted)))
+        least = smallest(items, lambda some: question.has(_only(changes, some), wanted))
+        records = _only(changes, least)
         steps = question.steps(records)
     else:
-        records = _only(
-            changes, _blockers(changes, items, lambda rest: question.has(_only(changes, rest), wanted))
-        )
+        least = _blockers(changes, items, lambda rest: question.has(_only(changes, rest), wanted))
+        records = _only(changes, least)
         steps = question.steps(changes, wanted)
-    return Explanation(output=output, row=wanted, at=at, present=present, inputs=records, steps=steps)
+    schemas = {name: plan.source(name).stage.outputs[0] for name in records}
+    tables = {name: _all(schemas[name], epochs) for name, epochs in records.items()}
+    return Explanation(output=output, row=wanted, at=at, present=present, inputs=tables, steps=steps)
 
 
 def captured_inputs(plan: Plan) -> dict[str, str]:
@@ -241,24 +256,20 @@ def smallest(items: Sequence[Any], holds: Callable[[Sequence[Any]], bool]) -> li
     return least
 
 
-def _blockers(
-    changes: Mapping[str, pa.Table], items: list[Any], appears: Callable[[Sequence[Any]], bool]
-) -> list[Any]:
+def _blockers(changes: Changes, items: list[_Item], appears: Callable[[list[_Item]], bool]) -> list[_Item]:
     """Items without which the row appears, if few runs find some: large groups of neighbours first.
 
     A record that was sent several times keeps a row away until all of them are removed, or some of them.
     """
 
-    def without(removed: Sequence[Any]) -> bool:
-        left_out = set(removed)
-        return appears([item for item in items if item not in left_out])
+    def without(removed: Sequence[_Item]) -> bool:
+        left_out = {row for item in removed for row in item}
+        return appears([item for item in items if item[0] not in left_out])
 
-    equal: dict[tuple[str, str], list[Any]] = defaultdict(list)
-    for item, record in zip(
-        items, chain.from_iterable(map(pa.Table.to_pylist, changes.values())), strict=True
-    ):
-        equal[item[0], str(record)].append(item)
-    for parts in ([*equal.values()], [[item] for item in items] if len(equal) < len(items) else []):
+    of = {item[0]: item for item in items}
+    equal = [[of[row] for row in rows if row in of] for rows in _equal(changes).values()]
+    equal = [group for group in equal if group]
+    for parts in ([*equal], [[item] for item in items] if len(equal) < len(items) else []):
         size, runs = len(parts), 0
         while size and runs < MOST:
             for start in range(0, len(parts), size):
@@ -294,10 +305,8 @@ def _up_to(plan: Plan, name: str, epochs: Any, at: int | None) -> dict[int, pa.T
 
 def _accumulated(plan: Plan, name: str, epochs: Mapping[int, pa.Table]) -> pa.Table:
     """The records of all epochs; those that were removed again cancel out."""
-    source = plan.source(name)
-    table = pa.concat_tables([source.stage.outputs[0].empty_table(), *epochs.values()])
-    stages = (stage for index in source.entries for stage, _ in plan.channels[index].through)
-    diffs = {stage.vertex.column for stage in stages if isinstance(stage.vertex, Weigh)}
+    table = _all(plan.source(name).stage.outputs[0], epochs)
+    diffs = _diffs(plan, name)
     if len(diffs) != 1 or not table.num_rows:
         return table
     (diff,) = diffs
@@ -306,12 +315,37 @@ def _accumulated(plan: Plan, name: str, epochs: Mapping[int, pa.Table]) -> pa.Ta
     return total.rename_columns(names).cast(table.schema)
 
 
-def _only(changes: Mapping[str, pa.Table], items: Sequence[tuple[str, int]]) -> dict[str, pa.Table]:
+def _all(schema: pa.Schema, epochs: Mapping[int, pa.Table]) -> pa.Table:
+    return pa.concat_tables([schema.empty_table(), *(epochs[epoch] for epoch in sorted(epochs))])
+
+
+def _diffs(plan: Plan, name: str) -> set[str]:
+    """The columns of an input that say whether a record comes or goes."""
+    entries = plan.source(name).entries
+    stages = (stage for index in entries for stage, _ in plan.channels[index].through)
+    return {stage.vertex.column for stage in stages if isinstance(stage.vertex, Weigh)}
+
+
+def _equal(changes: Changes, without: Mapping[str, set[str]] | None = None) -> dict[Any, _Item]:
+    """The rows of equal records of an input, in any epoch; without some columns."""
+    rows: dict[Any, _Item] = defaultdict(list)
+    for name, epochs in changes.items():
+        for epoch, table in epochs.items():
+            records = table.drop_columns([*(without or {}).get(name, ())]).to_pylist()
+            for i, record in enumerate(records):
+                rows[name, str(record)].append((name, epoch, i))
+    return rows
+
+
+def _only(changes: Changes, items: Sequence[_Item]) -> dict[str, dict[int, pa.Table]]:
     """Some of the records."""
-    which: dict[str, list[int]] = {name: [] for name in changes}
-    for name, i in items:
-        which[name].append(i)
-    return {name: table.take(pa.array(which[name], pa.int64())) for name, table in changes.items()}
+    which: dict[str, dict[int, list[int]]] = {name: defaultdict(list) for name in changes}
+    for name, epoch, i in chain.from_iterable(items):
+        which[name][epoch].append(i)
+    return {
+        name: {epoch: changes[name][epoch].take(pa.array(sorted(rows))) for epoch, rows in epochs.items()}
+        for name, epochs in which.items()
+    }
 
 
 def _text(record: Mapping[str, Any]) -> str:
@@ -373,16 +407,9 @@ class _Question:
                 raise SchemaError(msg, where=caller(), hint="give a value of the column's type.")
         return dict(row)
 
-    def has(self, changes: Mapping[str, pa.Table], wanted: Mapping[str, Any]) -> bool:
-        """Whether the row is there in the end, if all records come in one epoch."""
-        return self._in(self._run([changes]), wanted)
-
-    def has_by_epochs(self, changes: Mapping[str, Mapping[int, pa.Table]], wanted: Mapping[str, Any]) -> bool:
-        """Whether the row is there in the end, if records come in their epochs."""
-        epochs = sorted({epoch for tables in changes.values() for epoch in tables})
-        empty = {name: self.plan.source(name).stage.outputs[0].empty_table() for name in changes}
-        each = [{name: changes[name].get(epoch, empty[name]) for name in changes} for epoch in epochs]
-        return self._in(self._run(each), wanted)
+    def has(self, changes: Changes, wanted: Mapping[str, Any]) -> bool:
+        """Whether the row is there in the end."""
+        return self._in(self._run(changes), wanted)
 
     def _in(self, rows: pa.Table, wanted: Mapping[str, Any]) -> bool:
         matches = _agreeing(rows, wanted)
@@ -391,12 +418,10 @@ class _Question:
         names = [DIFF if name == self.diff else name for name in matches.schema.names]
         return bool(pc.any(pc.greater(consolidate(matches.rename_columns(names))[DIFF], 0)).as_py())
 
-    def steps(
-        self, changes: Mapping[str, pa.Table], agreeing: Mapping[str, Any] | None = None
-    ) -> list[StepRecords]:
+    def steps(self, changes: Changes, agreeing: Mapping[str, Any] | None = None) -> list[StepRecords]:
         """The records of the steps on the way to the output; of a row, those that agree with it."""
         seen: _Sent = defaultdict(list)
-        self._run([changes], seen)
+        self._run(changes, seen)
         steps = []
         for stage in sorted(seen, key=self.plan.stages.index):
             records = _shown(seen[stage])
@@ -407,20 +432,22 @@ class _Question:
         titles = _titles(self.plan, [each.step for each in steps])
         return [replace(each, title=titles.get(each.step, "")) for each in steps]
 
-    def _run(self, epochs: Sequence[Mapping[str, pa.Table]], seen: _Sent | None = None) -> pa.Table:
+    def _run(self, changes: Changes, seen: _Sent | None = None) -> pa.Table:
         """The output's records of all epochs, if records come so."""
         plan = self.plan
+        epochs = sorted({epoch for tables in changes.values() for epoch in tables}) or [0]
         workers = [Worker(plan, None, index) for index in range(plan.workers)]
         if seen is not None:
             way = _Way.to(plan, self.node, seen)
             for worker in workers:
                 worker.context = _Recording(worker, way)
-            for name, table in epochs[0].items():
+            for name, tables in changes.items():
                 for index in plan.source(name).entries:
-                    way.through(plan.channels[index], plan.times.epoch(0), table)
+                    for at, table in sorted(tables.items()):
+                        way.through(plan.channels[index], plan.times.epoch(at), table)
         coordinator = Coordinator(plan)
         result, outputs, number = coordinator.first(), [OUTPUTS.empty_table()], 0
-        for epoch, changes in enumerate([*epochs, None]):
+        for epoch in (*epochs, None):
             rows = pa.concat_tables([result.rows, *_packed(plan, changes, epoch)])
             while rows.num_rows:
                 written = run_workers(rows, lambda w, own: workers[w].step(number, own, result.header))  # noqa: B023
@@ -438,17 +465,18 @@ class _Question:
         return pa.concat_tables([self._schema.empty_table(), *finished])
 
 
-def _packed(plan: Plan, changes: Mapping[str, pa.Table] | None, epoch: int) -> Iterator[pa.Table]:
+def _packed(plan: Plan, changes: Changes, epoch: int | None) -> Iterator[pa.Table]:
     """An epoch's input; None means the end."""
     for source in plan.inputs:
         name = source.name
-        if changes is None:
-            if source.epochs != "clock":
-                yield pack_input(plan, name, [(0, "close", None, None)])
-        elif source.epochs == "manual":
-            yield pack_input(plan, name, [(0, "send", epoch, changes[name]), (1, "advance", epoch + 1, None)])
+        if epoch is None:
+            yield pack_input(plan, name, [(0, "close", None, None)])
+            continue
+        table = changes.get(name, {}).get(epoch, source.stage.outputs[0].empty_table())
+        if source.epochs == "manual":
+            yield pack_input(plan, name, [(0, "send", epoch, table), (1, "advance", epoch + 1, None)])
         else:
-            yield pack(plan, name, changes[name], 0)
+            yield pack(plan, name, table, 0)
 
 
 @dataclass(frozen=True, slots=True)

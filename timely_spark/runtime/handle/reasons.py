@@ -118,7 +118,6 @@ def explain_row(
         UnknownName: there is no such input or output.
         SchemaError: the row does not fit the output, or records do not fit an input.
         GraphError: an input that leads to the output is neither captured nor in `inputs`.
-        TimelyError: the row depends on the epochs in which records come.
     """
     if inputs is not None and not isinstance(inputs, Mapping):
         refuse(inputs, what="inputs", expected="a mapping", hint='as in inputs={"edges": "log"}')
