@@ -100,6 +100,16 @@ def test_several_joins_of_one_table_share_an_arrangement():
     assert [one.operator for one in edges.stream.flow.graph.stages].count("arrange") == 1
 
 
+def test_a_cycle_is_one_join_if_it_is_asked_for():
+    triangle = "SELECT {} a.w FROM edges a JOIN edges b ON a.dst = b.src JOIN edges c ON b.dst = c.src AND {}"
+    edges = collection()
+    plan = ts.explain_sql(triangle.format("/*+ WCOJ */", "c.dst = a.src"), edges=edges)
+    assert "CyclicJoin" in plan
+    assert "RelationJoin" not in plan
+    assert "CyclicJoin" not in ts.explain_sql(triangle.format("", "c.dst = a.src"), edges=edges)
+    assert "CyclicJoin" not in ts.explain_sql(triangle.format("/*+ WCOJ */", "c.dst < a.src"), edges=edges)
+
+
 @pytest.mark.parametrize(
     ("read", "expected"),
     [

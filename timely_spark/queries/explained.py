@@ -12,6 +12,7 @@ from timely_spark.differential.collections import Collection
 from timely_spark.operators.aggregate import ALL
 from timely_spark.queries.aggregates import reductions_in
 from timely_spark.queries.building import Builder
+from timely_spark.queries.cycles import CyclicJoin
 from timely_spark.queries.relations import (
     Aggregation,
     Compared,
@@ -131,6 +132,8 @@ def stored(one: Relation) -> str:  # noqa: PLR0911 - a table
         case RelationJoin(left_keys=keys, how=how):
             more = ", and the right keys once" if how != "inner" else ""
             return f"stores both sides by {', '.join(keys)}{more}"
+        case CyclicJoin():
+            return "stores an index of each table by each of the columns, and no pairs"
         case Aggregation(keys=keys, calls=calls):
             by = ", ".join(keys) or "one worker"
             parts = reductions_in(dict(calls), one.input.schema)

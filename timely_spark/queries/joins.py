@@ -10,6 +10,8 @@ from typing import Any
 
 from timely_spark.queries import calls
 from timely_spark.queries.binder import UNIT, Domain, cast_to, column_node
+from timely_spark.queries.conditions import bare, conjuncts, factored
+from timely_spark.queries.cycles import in_cycle
 from timely_spark.queries.from_items import FromItems
 from timely_spark.queries.relations import (
     Concat,
@@ -32,41 +34,6 @@ from timely_spark.queries.scopes import (
 )
 from timely_spark.sql import parse, types
 from timely_spark.sql.parse import exp
-
-
-def conjuncts(node: Any) -> list[Any]:
-    """The conditions that must all hold; those that all alternatives of an `OR` have are taken out of it."""
-    if isinstance(node, exp.Paren):
-        inner = conjuncts(node.this)
-        return inner if len(inner) > 1 or not isinstance(inner[0], exp.Or) else [node]
-    if isinstance(node, exp.And):
-        return [each for one in node.flatten(unnest=False) for each in conjuncts(one)]
-    if isinstance(node, exp.Not) and isinstance(_bare(node.this), exp.Or):
-        inside = _bare(node.this)
-        sides = (exp.Not(this=exp.Paren(this=side)) for side in (inside.this, inside.expression))
-        return [one for side in sides for one in conjuncts(side)]
-    return [node]
-
-
-def _bare(node: Any) -> Any:
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node
-
-
-def _alternatives(node: Any) -> list[Any]:
-    node = _bare(node)
-    sides = (node.this, node.expression) if isinstance(node, exp.Or) else ()
-    return [one for side in sides for one in _alternatives(side)] or [node]
-
-
-def factored(node: Any) -> list[Any]:
-    """A condition, and before it those that all of its alternatives have: keys of joins are among these."""
-    sides = [[_bare(one) for one in conjuncts(side)] for side in _alternatives(node)]
-    if len(sides) < 2:
-        return [node]
-    return [*(one for one in sides[0] if all(one in other for other in sides[1:])), node]
-
 
 WRONG_IN_WHERE = (
     ("window function", calls.windows_in, "QUALIFY"),
@@ -331,6 +298,13 @@ class Joins(FromItems):
             left = [one for one in left if one not in ready]
         # the columns of stars stay in the order of FROM
         entries = [one for part in parts for one in part.entries]
+        if any(one.name.upper() == "WCOJ" for one in self.node.find(exp.Hint) or ()):
+            parts, done = in_cycle(parts, left, self.final_name, self.same)
+            left = [one for one in left if one not in done]
+        hints = self.node.args.get("hint") or exp.Hint()
+        if any(one.name.upper() == "WCOJ" for one in hints.expressions):
+            parts, done = in_cycle(parts, left, self.final_name, self.same)
+            left = [one for one in left if one not in done]
         rest = self._by_size(parts)
         first = rest.pop(0)
         while rest:
@@ -372,8 +346,8 @@ class Joins(FromItems):
         keys: list[tuple[Any, Any, Any]] = []
         for kind in (exp.EQ, exp.NullSafeEQ):
             for one in [] if keys else conditions:
-                bare = _bare(one)
-                sides = (bare.this, bare.expression) if isinstance(bare, kind) else ()
+                inner = bare(one)
+                sides = (inner.this, inner.expression) if isinstance(inner, kind) else ()
                 for x, y in (sides, sides[::-1]) if sides else ():
                     if _within(self._used(x), left) and _within(self._used(y), right):
                         keys.append((one, x, y))
@@ -581,7 +555,7 @@ def _without_keys(
 
 def _null_safe(pairs: Sequence[tuple[Any, Any, Any]], keys: Sequence[Any]) -> bool:
     """Whether null equals null in the keys of equalities, which are all `<=>` or all `=`."""
-    return bool(keys) and isinstance(_bare(pairs[0][0]), exp.NullSafeEQ)
+    return bool(keys) and isinstance(bare(pairs[0][0]), exp.NullSafeEQ)
 
 
 def _within(columns: set[str], item: FromItem) -> bool:

@@ -45,6 +45,10 @@ class Building(Protocol):
         """A stream outside of loops."""
         ...
 
+    def collection(self, relation: Relation) -> Collection:
+        """The collection of a relation."""
+        ...
+
     def joined(self, join: RelationJoin, left: Collection, right: Collection) -> Collection:
         """A join's collection."""
         ...
