@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import warnings
+from collections.abc import Callable
+from decimal import Decimal, Inexact, getcontext, localcontext
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -128,6 +133,32 @@ def test_columns_may_have_any_name() -> None:
     assert result["all"].rows() == {0: [(6, 1)], 1: [(12, 1)]}
     assert result["grouped"].rows() == {0: [(1, 2, 3, 1)], 1: [(1, 2, 3, 2)]}
     assert result["mapped"].rows() == {0: rows, 1: rows}
+
+
+def test_a_function_that_changes_its_process_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The context of decimals, what numpy raises, the filters of warnings, random numbers, the folder."""
+
+    def answers(harm: Callable[[], object]) -> Any:
+        flow = ts.Dataflow("process")
+        numbers = flow.input("x", "n long, price decimal(20, 3)")
+        priced = numbers.map(lambda row: (harm(), row)[1], "n long, price decimal(20, 3)").collection()
+        priced.sum("price").changes().capture("sum")
+        priced.mean("price").changes().capture("mean")
+        priced.select(a="price / 7", b="exp(cast(1000 * n as double))").changes().capture("select")
+        rows = [(n, Decimal("12345.678") + n) for n in range(3)]
+        return {name: out.rows() for name, out in run(flow, {"x": [rows, rows[:1]]}).items()}
+
+    def harm() -> None:
+        getcontext().prec = 2
+        getcontext().traps[Inexact] = True
+        np.seterr(all="raise")
+        warnings.simplefilter("error")
+        random.seed(0)
+        monkeypatch.chdir("/")
+
+    plain = answers(lambda: None)
+    with localcontext(), np.errstate(), warnings.catch_warnings():
+        assert answers(harm) == plain
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import shutil
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -1008,3 +1009,20 @@ def test_an_error_in_a_session_that_was_stopped_is_not_that_of_a_step(
     reported = process.context.failure()
     assert isinstance(reported, kind)
     assert text in str(reported)
+
+
+def test_a_clock_that_jumps_changes_no_result(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Back by a day, on by a year, to 1970 and before, also between two starts."""
+    now, clock, nanoseconds = [0.0], time.time, time.time_ns
+    flow = ts.Dataflow("clock")
+    flow.input("x", "k long").distinct().capture("out")
+    monkeypatch.setattr(time, "time", lambda: clock() + now[0])
+    monkeypatch.setattr(time, "time_ns", lambda: nanoseconds() + int(now[0] * 1e9))
+    process = begin(flow, workers=1)
+    for n, jump in enumerate((0.0, -86_400.0, 3e7, -clock(), -10.0, 2.0**33)):
+        now[0] += jump
+        process.feed("x", [n])
+        if n % 2:
+            process = begin(flow, workers=1)
+    assert sorted(row for rows in process.captured().values() for row in rows) == [(n,) for n in range(6)]
+    assert Status.of(process.context.log.checkpoint)
