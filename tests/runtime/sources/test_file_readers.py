@@ -476,8 +476,10 @@ def test_each_flow_of_a_process_is_warned_once_of_columns_that_are_not_read() ->
         world = World(None)
         context: Any = world.reader.context
         context.checkpoint = checkpoint
-        world.reader._warn_of_columns("/in/new.csv", ["more"])
-        warnings.append(context.log_message.call_count)
+        world.reader._warn_of_columns("/in/new.csv", ["more"], ["n"])
+        texts = [str(call) for call in context.log_message.call_args_list]
+        assert all("The file lacks ['n'], which is null in its rows." in text for text in texts)
+        warnings.append(len(texts))
     assert warnings == [1, 1, 0]
 
 

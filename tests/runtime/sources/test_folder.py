@@ -265,15 +265,15 @@ def test_texts_of_a_file_with_types_are_not_read_as_other_types(tmp_path: Path) 
 
 def test_columns_that_come_later_are_told_and_those_left_out_on_purpose_are_not(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1], "unread": [2]}), tmp_path / "a.parquet")
-    schema, folder = folder_of(tmp_path).inspect("n long")
-    pq.write_table(pa.table({"n": [2], "unread": [2], "new": [3]}), tmp_path / "b.parquet")
+    schema, folder = folder_of(tmp_path).inspect("n long, unread long")
+    pq.write_table(pa.table({"n": [2], "new": [3]}), tmp_path / "b.parquet")
     told: list[Any] = []
     parts = [Part(file.path, 0, file.size) for file in folder.files()]
     assert (
         sum(batch.num_rows for batch in folder.read(parts, schema, ["n"], unknown=lambda *a: told.append(a)))
         == 2
     )
-    assert told == [(f"{tmp_path}/b.parquet", ["new"])]
+    assert told == [(f"{tmp_path}/b.parquet", ["new"], ["unread"])]
 
 
 def test_why_a_file_is_bad_is_its_content_and_not_its_storage(

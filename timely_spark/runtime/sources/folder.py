@@ -395,15 +395,15 @@ class Folder:
         condition: pc.Expression | None = None,
         computed: Mapping[str, pc.Expression] = MappingProxyType({}),
         *,
-        unknown: Callable[[str, list[str]], object] = lambda *_: None,
+        unknown: Callable[[str, list[str], list[str]], object] = lambda *_: None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of parts of files, in order, with columns of the schema's types.
 
         Args:
             condition: row groups whose statistics exclude it need not be read.
             computed: columns that are computed from a file's other columns where it lacks them.
-            unknown: called with the path and the columns of a file that neither the schema nor the newest
-                file had when the flow was built.
+            unknown: called with the path, the columns of a file that neither the schema nor the newest file
+                had when the flow was built, and those of the schema that are null as the file lacks them.
 
         Raises:
             BadFile: a file is missing, damaged, or has other columns.
@@ -419,7 +419,8 @@ class Folder:
                 own = self._own(fragment)
                 present = {*own.names, *dict(values)}
                 if self.known and (new := {*own.names} - {*self.known, *schema.names}):
-                    unknown(path, sorted(new))
+                    lacks = [name for name in schema.names if name not in {*present, *self.defaults}]
+                    unknown(path, sorted(new), lacks)
                 exprs = {
                     name: computed[name] if name in computed and name not in present else pc.field(name)
                     for name in columns

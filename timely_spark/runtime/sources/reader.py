@@ -189,15 +189,17 @@ class Reader:
     def _skipped(self) -> Skipped:
         return Skipped.of(self.context.log.files, self._name)
 
-    def _warn_of_columns(self, path: str, names: list[str]) -> None:
+    def _warn_of_columns(self, path: str, names: list[str], lacks: list[str]) -> None:
         """Warn, once in a process, of columns that are new in a file and are not read."""
         source = self.context.checkpoint, self._name
         if new := [name for name in names if (*source, name) not in _warned_columns]:
             _warned_columns.update((*source, name) for name in new)
-            text = f"source {self._name!r}: columns {new} of {path} are not read: it was built without them."
+            text = f"source {self._name!r}: columns {new} of {path} are not read: it was built without them"
+            text += f". The file lacks {lacks}, which is null in its rows." if lacks else "."
             hint = "an input of another name, with them in files(schema=...), reads them from the start."
             self.context.log_message(logging.WARNING, "%s", with_hint(text, hint))
-            write_names(self.context.log.files, "columns", self._name, dict.fromkeys(new, f"first in {path}"))
+            first = f"first in {path}" + (f", which lacks {', '.join(lacks)}" if lacks else "")
+            write_names(self.context.log.files, "columns", self._name, dict.fromkeys(new, first))
 
     def read(self, share: Any) -> Iterator[pa.RecordBatch]:
         """The packed rows of one share, in a task."""
