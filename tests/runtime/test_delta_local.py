@@ -201,10 +201,10 @@ CHANGES = pa.schema([("k", pa.int64()), ("v", pa.string()), ("diff", pa.int64())
 
 def test_how_often_a_key_was_there_at_the_ends_of_its_epochs() -> None:
     """Of several epochs and keys in one delivery: not in the middle of an epoch, and not of another key."""
-    records = {STAMP: [0, 0, 1, 1, 1, 1, 1], "k": [*"aaaabcc"], "diff": [1, 1, -1, -1, 1, 1, 2]}
+    records = {STAMP: [0, 0, *[1] * 7], "k": [*"aaaabccde"], "diff": [1, 1, -1, -1, 1, 1, 2, 1, 1]}
     last = Upsert(keys=["k"], diff="diff", columns=["k"], epoch=False).last(pa.table(records))
     assert sorted(zip(*last.select(["k", last.column_names[-1]]).to_pydict().values(), strict=True)) == [
-        ("a", 2), ("b", 1), ("c", 3),
+        ("a", 2), ("b", 1), ("c", 3), ("d", 1), ("e", 1),
     ]  # fmt: skip
 
 
