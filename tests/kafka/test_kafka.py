@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from pyspark.sql.functions import col, concat, expr, from_json, lit, struct, to_
 
 import timely_spark as ts
 from tests.support.broker import Broker
+from tests.support.sql_text import read_sql
+from tests.support.tables import rows_of
 from timely_spark.errors import BadArgument, SchemaError
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks.kafka import KafkaSink
@@ -79,6 +82,26 @@ def test_records_headers_and_values_there_and_back(
     assert sorted(bytes(row.value) for row in named) == sorted(f"[{a}]".encode() for a in "abaaac")
     assert all(row.key.decode() == row.record for row in named)
     assert ts.kafka.drop_repeats(topic(spark, broker, "keyed")).count() == 6
+
+
+@pytest.mark.campaign
+def test_a_file_of_sql_keeps_a_table_of_the_messages(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    sql = f"""
+    CREATE TABLE payments (account string, amount bigint) USING kafka OPTIONS (
+      'kafka.bootstrap.servers' '{broker.servers}', 'subscribe' 'paid', 'startingOffsets' 'earliest');
+    CREATE MATERIALIZED VIEW totals LOCATION '{tmp_path}/totals' AS
+    SELECT account, sum(amount) AS total FROM payments WHERE amount < 100 GROUP BY account"""
+    totals = []
+    for rows in ([("a", 1), ("b", 2), ("a", 300)], [("a", 3), ("c", 4)]):
+        send(spark, broker, "paid", rows, PAYMENTS)
+        (query,) = read_sql(sql).start(
+            spark, checkpoint=tmp_path / "check", tell=lambda _: None, trigger="available_now"
+        )
+        query.await_termination()
+        totals.append(rows_of(tmp_path / "totals", "account", "total"))
+    assert totals == [[("a", 1), ("b", 2)], [("a", 4), ("b", 2), ("c", 4)]]
 
 
 def in_brackets(row: Column) -> Column:
