@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.sql_text import read_sql
 from tests.support.tables import rows_of
@@ -65,6 +69,28 @@ def test_the_readme_is_all_that_it_takes(spark, tmp_path):
         elif not line.startswith("pip"):
             subprocess.run(line, shell=True, check=True)
     assert tables == [[(1,), (2,), (3,)], []]
+
+
+@pytest.mark.campaign
+def test_the_command_follows_files_until_it_is_ended(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "rings.sql").write_text(RINGS.format(folder=tmp_path))
+    command = ["-m", "timely_spark", "run", "rings.sql", "--checkpoint", "check", "--follow"]
+    running = subprocess.Popen([sys.executable, *command], cwd=tmp_path)
+    ring = "1,2,5000,1\n2,1,5000,1\n"
+    try:
+        for name, text, accounts in (("a", ring, [(1,), (2,)]), ("b", "2,1,5000,-1\n", [])):
+            (tmp_path / "in" / f".{name}").write_text(f"payer,payee,amount,diff\n{text}")
+            (tmp_path / "in" / f".{name}").rename(tmp_path / "in" / f"{name}.csv")
+            end = time.monotonic() + 120
+            table = tmp_path / "rings"
+            while not (DeltaTable.is_deltatable(str(table)) and rows_of(table, "account") == accounts):
+                assert running.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.5)
+    finally:
+        running.terminate()
+    assert running.wait(60) in {0, -signal.SIGTERM, 128 + signal.SIGTERM}
 
 
 VIEWS = """
