@@ -49,3 +49,9 @@ def test_all_queries_are_kept_up_to_date() -> None:
 @pytest.mark.parametrize("number", queries())
 def test_a_query_at_a_hundredth_of_the_benchmark(number: int) -> None:
     assert compare(0.01, [number], 7)[number] > 0
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("part", range(3))
+def test_all_queries_at_a_tenth_of_the_benchmark(part: int) -> None:
+    assert all(compare(0.1, [*queries()][part::3], 7).values())
