@@ -98,13 +98,13 @@ def on_executors(report: Report, flows: Mapping[str, Flow], prices: Prices, *, q
 
 def beside_prediction(report: Report, case: str, run: Run, paths: Sequence[Path], prices: Prices) -> None:
     """Rows of an epoch's seconds and processor time, whose baselines are the predicted ones."""
-    measured = {"epoch": run.times, "processor time of Python": run.processor}
-    predicted = {
-        "epoch": [1000 * sum(path.parts(prices).values()) for path in paths],
-        "processor time of Python": [1000 * path.processor(prices) for path in paths],
-    }
-    for what, times in measured.items():
-        took, expected = median(times[1:]), median(predicted[what])
+    seconds = [sum(path.parts(prices).values()) for path in paths]
+    processor = [path.processor(prices) for path in paths]
+    for what, times, predicted in (
+        ("epoch", run.times, seconds),
+        ("processor time of Python", run.processor, processor),
+    ):
+        took, expected = median(times[1:]), 1000 * median(predicted)
         report.add(
             f"{case}, {what}",
             ours=took,

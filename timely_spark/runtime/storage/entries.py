@@ -162,25 +162,27 @@ class Journal:
         head |= {"last": position.last} if self.epochs == "manual" else {}
         table = entry.table.replace_schema_metadata({HEAD: json.dumps(head | {"id": entry.id}).encode()})
         self._interrupted = entry
-        # `new`: a second process that sends into the same input gets an error, and overwrites nothing
         number = self.position.sent
-        own = not self._is_behind(number)
-        if own:
-            try:
-                self.log.files.write_table(_file(self.name, number), table, durable=True, new=True)
-            except FileExistsError:  # some network file systems raise this after creating the link
-                own = self._is_written(entry)
-            else:
-                if self._is_behind(number):  # since just now
-                    remove_entry(self.log, self.name, number)
-                    own = False
-        if not own:
+        if not self._put(entry, number, table):
             self._interrupted = None
             msg = f"Input {self.name!r}: entry {number} was sent by another process; this one is not."
             hint = "let one process at a time send into an input; a new start continues after it."
             raise SentElsewhere(msg, hint=hint)
         self._move_to(position)
         self._interrupted = None
+
+    def _put(self, entry: Entry, number: int, table: pa.Table) -> bool:
+        """Write the file of an entry; whether the flow will read it: another process may have sent one."""
+        if self._is_behind(number):
+            return False
+        try:  # `new`: overwrite nothing
+            self.log.files.write_table(_file(self.name, number), table, durable=True, new=True)
+        except FileExistsError:  # some network file systems raise this after creating the link
+            return self._is_written(entry)
+        if self._is_behind(number):  # since just now
+            remove_entry(self.log, self.name, number)
+            return False
+        return True
 
     def _is_behind(self, number: int) -> bool:
         """Whether the flow has read an entry of this number, and removed it: nobody would read another one.
