@@ -30,11 +30,11 @@ def verify(jars: Iterable[Path]) -> None:
         RuntimeError: one has another; such jars are deleted.
     """
     listed = {line.split()[0] for line in CHECKSUMS.read_text(encoding="utf-8").splitlines()}
-    found = {jar: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in jars}
-    if other := [jar for jar, checksum in found.items() if checksum not in listed]:
+    checksums = {jar: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in jars}
+    if other := [jar for jar, checksum in checksums.items() if checksum not in listed]:
         for jar in other:
             jar.unlink()
-        lines = [f"{found[jar]}  {jar.name}" for jar in other]
+        lines = [f"{checksums[jar]}  {jar.name}" for jar in other]
         message = "these jars are not those of conf/jars.sha256, and were deleted:\n" + "\n".join(lines)
         raise RuntimeError(message)
 

@@ -24,9 +24,9 @@ def fenced(docstring: str) -> str:
     'Add.\n\nExample:\n    ```pycon\n    >>> 1 + 1\n    2\n\n    >>> 3\n    3\n    ```\n\nMore.'
     """
 
-    def fence(found: re.Match[str]) -> str:
-        margin, text = found["margin"], DIRECTIVE.sub("", found[0].rstrip("\n"))
-        end = found[0][len(found[0].rstrip("\n")) :]
+    def fence(match: re.Match[str]) -> str:
+        margin, text = match["margin"], DIRECTIVE.sub("", match[0].rstrip("\n"))
+        end = match[0][len(match[0].rstrip("\n")) :]
         return f"{margin}```pycon\n{text}\n{margin}```{end}"
 
     return EXAMPLE.sub(fence, docstring)

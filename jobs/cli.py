@@ -27,9 +27,9 @@ _READ, _WRITTEN = ("edges", "posts", "follows", "records", "input"), ("output", 
 class Parser(argparse.ArgumentParser):
     """A parser that also checks arguments against each other: no place may be read and written, or twice."""
 
-    def parse_known_args(self, *given: Any, **options: Any) -> Any:
+    def parse_known_args(self, *arguments: Any, **options: Any) -> Any:
         """Parse, and check the places."""
-        args, rest = super().parse_known_args(*given, **options)
+        args, rest = super().parse_known_args(*arguments, **options)
         if not rest:
             self._check_places(vars(args))
         return args, rest

@@ -56,8 +56,8 @@ def read_edges(
     needed = dict.fromkeys(ENDS, pa.types.is_signed_integer) | ({weight: _number} if weight else {})
     optional = {DIFF: pa.types.is_signed_integer} if DIFF in kinds else {}
     if not all(column in kinds and fits(kinds[column]) for column, fits in (needed | optional).items()):
-        found = {name: str(kind) for name, kind in kinds.items()}
-        message = f"{path} has columns {found}, edges need ({_ddl(_columns(weight))})"
+        types = {name: str(kind) for name, kind in kinds.items()}
+        message = f"{path} has columns {types}, edges need ({_ddl(_columns(weight))})"
         raise ts.TimelyError(message, hint="select and cast the columns first.")
     types = dict.fromkeys(needed | optional, pa.int64())
     if weight and pa.types.is_floating(kinds[weight]):

@@ -80,13 +80,13 @@ class Graph:
 
     def said(self, name: str, default: str | None = None) -> str:
         """A property: `graph.NAME.<name>`."""
-        found = [value for key, value in self.properties.items() if key.lower().endswith(f".{name}")]
-        if not found and default is not None:
+        values = [value for key, value in self.properties.items() if key.lower().endswith(f".{name}")]
+        if not values and default is not None:
             return default
-        if not found:
+        if not values:
             message = f"{self.prefix}.properties has no graph.NAME.{name}"
             raise ts.TimelyError(message, hint="the algorithm needs it: add the line.")
-        return found[0]
+        return values[0]
 
     def number(self, name: str, kind: type[int | float] = int) -> Any:
         """A property that is a number."""
@@ -124,9 +124,9 @@ class Graph:
         return edges[~again].sort_index()
 
     def _check(self, edges: pd.DataFrame) -> None:
-        known = np.isin(edges[["src", "dst"]].to_numpy(), self.nodes()).all(axis=1)
-        if not known.all():
-            ends = edges[["src", "dst"]].iloc[int(known.argmin())].tolist()
+        valid = np.isin(edges[["src", "dst"]].to_numpy(), self.nodes()).all(axis=1)
+        if not valid.all():
+            ends = edges[["src", "dst"]].iloc[int(valid.argmin())].tolist()
             message = f"{self.files[1]}: an end of edge {ends} is not a node in {self.files[0]}"
             raise ts.TimelyError(message, hint="add the node, or leave the edge out.")
         if "weight" in edges:
@@ -194,15 +194,15 @@ def answer(algorithm: str, of: Graph, rows: ts.Collection) -> ts.Collection:
         case "BFS" | "SSSP":
             root = nodes.where(pc.field("node") == pc.scalar(of.root(algorithm)))
             paths = ts.graphs.bfs if algorithm == "BFS" else ts.graphs.sssp
-            found = paths(both, root)
+            result = paths(both, root)
         case "WCC":
-            found = ts.graphs.connected_components(ends.concat(nodes.select(src="node", dst="node")))
+            result = ts.graphs.connected_components(ends.concat(nodes.select(src="node", dst="node")))
         case "CDLP":
-            found = ts.graphs.cdlp(ends, of.number("cdlp.max-iterations"), nodes=nodes)
+            result = ts.graphs.cdlp(ends, of.number("cdlp.max-iterations"), nodes=nodes)
         case "LCC":
-            found = ts.graphs.lcc(ends, of.directed, nodes=nodes)
+            result = ts.graphs.lcc(ends, of.directed, nodes=nodes)
         case _:
-            found = ts.graphs.pagerank(
+            result = ts.graphs.pagerank(
                 both,
                 of.number("pr.num-iterations"),
                 nodes=nodes,
@@ -210,7 +210,7 @@ def answer(algorithm: str, of: Graph, rows: ts.Collection) -> ts.Collection:
                 start="uniform",
                 damping=of.number("pr.damping-factor", float),
             )
-    return found.select("node", value=found.schema.names[1])
+    return result.select("node", value=result.schema.names[1])
 
 
 def changes(nodes: npt.NDArray[np.int64], edges: pd.DataFrame, epochs: int, seed: int) -> list[pa.Table]:
@@ -267,17 +267,17 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def write(path: Path, nodes: npt.NDArray[np.int64], found: pa.Table, unreached: float | None) -> None:
+def write(path: Path, nodes: npt.NDArray[np.int64], result: pa.Table, unreached: float | None) -> None:
     """Write the values of all nodes, at once."""
-    found = found.sort_by("node")
-    there, values = found["node"].to_numpy(), found["value"].to_numpy()
-    at = np.searchsorted(there, nodes)
-    known = np.append(there, -1)[at] == nodes
-    if unreached is None and not known.all():
-        message = f"node {nodes[~known][0]} has no value"
+    result = result.sort_by("node")
+    reached, values = result["node"].to_numpy(), result["value"].to_numpy()
+    at = np.searchsorted(reached, nodes)
+    valid = np.append(reached, -1)[at] == nodes
+    if unreached is None and not valid.all():
+        message = f"node {nodes[~valid][0]} has no value"
         raise ts.TimelyError(message, hint="this is a defect of the job: please report it, with the graph.")
     of_nodes = np.append(values, np.array([0], values.dtype))[at]
-    of_nodes = np.where(known, of_nodes, np.array([unreached or 0]).astype(values.dtype))
+    of_nodes = np.where(valid, of_nodes, np.array([unreached or 0]).astype(values.dtype))
     fractions = values.dtype.kind == "f"
     new = path.with_name(f"{path.name}.new")
     with new.open("w", encoding="ascii") as file:
@@ -311,8 +311,8 @@ def main() -> None:
         spark, checkpoint=str(folder / "checkpoint"), workers=args.workers, trigger="available_now"
     )
     cli.report(query, args)
-    found = ts.snapshot(query.captured("answer"))
-    write(args.output, args.graph.nodes(), found, UNREACHED.get(args.algorithm))
+    result = ts.snapshot(query.captured("answer"))
+    write(args.output, args.graph.nodes(), result, UNREACHED.get(args.algorithm))
     remove(folder)
     print(f"the values of {len(args.graph.nodes())} nodes are in {args.output}")
 

@@ -48,8 +48,8 @@ def import_cycles(read: ts.Collection) -> ts.Collection:
     name = pc.field("name")
     inner = named.select("module", "name", to=pc.replace_substring(name, pattern=":", replacement="."))
     outer = named.select("module", "name", to=pc.replace_substring_regex(name, pattern=":.*", replacement=""))
-    known = inner.concat(outer).semijoin(modules, left="to", right="module", name="known")
-    edges = known.max("to", keys=["module", "name"]).select(src="module", dst="to").distinct(name="imports")
+    links = inner.concat(outer).semijoin(modules, left="to", right="module", name="known")
+    edges = links.max("to", keys=["module", "name"]).select(src="module", dst="to").distinct(name="imports")
 
     components = ts.graphs.strongly_connected_components(edges)
     several = components.count("size", keys="component").where(pc.field("size") > 1).select("component")
@@ -67,9 +67,9 @@ def rows_of(source: Source, diff: int) -> Iterator[Row]:
 def difference(before: Mapping[str, Source], after: Mapping[str, Source]) -> list[Row]:
     """What must be sent so that the flow has the files as they are `after`."""
     changed = [file for file in {**before, **after} if before.get(file) != after.get(file)]
-    gone = (row for file in changed if file in before for row in rows_of(before[file], -1))
-    come = (row for file in changed if file in after for row in rows_of(after[file], 1))
-    return [*gone, *come]
+    removed = (row for file in changed if file in before for row in rows_of(before[file], -1))
+    added = (row for file in changed if file in after for row in rows_of(after[file], 1))
+    return [*removed, *added]
 
 
 def sent(spark: SparkSession, table: str) -> dict[str, Source]:
@@ -104,7 +104,7 @@ def shortest(start: str, imports: Mapping[str, Iterable[str]]) -> list[str]:
     return way[::-1]
 
 
-def told(cycles: Mapping[str, list[str]], files: Mapping[str, Source]) -> Iterator[str]:
+def lines(cycles: Mapping[str, list[str]], files: Mapping[str, Source]) -> Iterator[str]:
     """The cycles as text, the largest first, each with a shortest one in it."""
     read = {source.module: source for source in files.values() if source.names}
     modules = {source.module for source in files.values()}
@@ -131,12 +131,12 @@ def build(args: argparse.Namespace) -> tuple[ts.Dataflow, ts.Input]:
     flow = dataflow("import_cycles", args)
     stream = flow.input("files", f"{READ}, {DIFF} long")
     read = stream.collection(diff=DIFF)
-    read.changes(DIFF).to_delta(kept(args), keys=["file", "name"], diff=DIFF, name="read")
+    read.changes(DIFF).to_delta(read_table(args), keys=["file", "name"], diff=DIFF, name="read")
     deliver(import_cycles(read), args, keys="module")
     return flow, stream
 
 
-def kept(args: argparse.Namespace) -> str:
+def read_table(args: argparse.Namespace) -> str:
     """The table of what was read: part of the checkpoint, for both must tell of the same files."""
     return f"{args.checkpoint.rstrip('/')}/imports"
 
@@ -165,7 +165,7 @@ def passes(spark: SparkSession, args: argparse.Namespace) -> Iterator[dict[str, 
     with flow.start(spark, checkpoint=args.checkpoint, workers=args.workers) as query:
         cli.watch_meanwhile(query, args)
         query.wait_for()
-        before = sent(spark, kept(args))
+        before = sent(spark, read_table(args))
         while True:
             after = look(args, before)
             if changes := difference(before, after):
@@ -210,7 +210,7 @@ def report(spark: SparkSession, args: argparse.Namespace, files: Mapping[str, So
             print(f"left out: {source.file}: {source.problem}", file=sys.stderr)
     on = sum(map(len, cycles.values()))
     total = f"{len(files)} files, {len(cycles)} import cycles, {on} modules on them"
-    print(total, *told(cycles, files), sep="\n", flush=True)
+    print(total, *lines(cycles, files), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

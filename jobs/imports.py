@@ -39,14 +39,14 @@ def sources(
         inside |= dict.fromkeys(_files(root), root)
     order = {root: place for place, root in enumerate(homes)}
     ranked = sorted(inside, key=lambda file: (order[inside[file]], file.name != "__init__.py", file))
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     first: dict[str, Path] = {}
     for file in ranked:
         module, name = _text(module_name(homes[inside[file]], file)), _text(file)
         read = _read(file, module, first.setdefault(module, file), before.get(name), top_level=top_level)
         if read is not None:
-            found[name] = read
-    return found
+            sources[name] = read
+    return sources
 
 
 def _home(root: Path) -> Path:
@@ -71,7 +71,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _read(file: Path, module: str, first: Path, before: Source | None, *, top_level: bool) -> Source | None:
-    """A file; None: it has gone meanwhile."""
+    """Read a file; None if it was removed meanwhile."""
     name = _text(file)
     try:
         contents = file.read_bytes()

@@ -36,8 +36,8 @@ def k_exposure(posts: ts.Stream, follows: ts.Stream) -> ts.Collection:
     """
     uses = named(posts, "#").select("user", "at", tag="name").min("at", keys=["user", "tag"])
     edges = collection(follows).min("at", keys=["user", "followed"])
-    theirs = uses.select("tag", followed="user", used="at")
-    seen = edges.select("user", "followed", edge="at").join(theirs, on="followed")
+    of_followed = uses.select("tag", followed="user", used="at")
+    seen = edges.select("user", "followed", edge="at").join(of_followed, on="followed")
     seen = seen.select("user", "tag", since=pc.max_element_wise(pc.field("edge"), pc.field("used")))
     seen = seen.join(uses, on=["user", "tag"], how="left")
     adopts = pc.is_valid(pc.field("at"))

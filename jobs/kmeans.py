@@ -61,14 +61,14 @@ def means(axes: list[str], rows: pa.Table) -> pa.Table:
     weights = np.where(is_point, rows["count"].to_numpy(), 0)
     sizes = np.bincount(of, weights)
     itself = np.flatnonzero(~is_point)
-    made = {"centre": centres}
+    columns = {"centre": centres}
     for axis in axes:
         sums = np.zeros(len(centres), np.int64)
         np.add.at(sums, of, rows[f"sum_{axis}"].to_numpy() * weights)
         stays = np.full(len(centres), np.nan)
         stays[of[itself]] = rows[axis].to_numpy()[itself]
-        made[axis] = np.where(sizes > 0, sums / np.maximum(sizes, 1), stays)
-    return pa.table(made).filter(pa.array(np.isin(np.arange(len(centres)), of[itself])))
+        columns[axis] = np.where(sizes > 0, sums / np.maximum(sizes, 1), stays)
+    return pa.table(columns).filter(pa.array(np.isin(np.arange(len(centres)), of[itself])))
 
 
 def flow_of(axes: list[str]) -> ts.Dataflow:

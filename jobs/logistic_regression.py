@@ -96,8 +96,8 @@ def logistic_regression(points: ts.Stream, size: int, ridge: float) -> ts.Stream
     sums = loop.variable("sums array<double>", name="sums")
     inputs = [points.enter(loop), begin.enter(loop), sums]
     outputs = ["sums array<double>", "feature long, weight double"]
-    mine, weights = flow.vertex(Newton(size + 1, ridge), inputs, outputs, name="step")
-    sums.feed(ts.all_reduce(mine, "sums"))
+    share, weights = flow.vertex(Newton(size + 1, ridge), inputs, outputs, name="step")
+    sums.feed(ts.all_reduce(share, "sums"))
     return weights.leave()
 
 

@@ -47,9 +47,9 @@ def answer(query: ts.Query, users: list[str], says: str) -> None:
     """Print what is known of users now."""
     if not users:
         return
-    found = query.ask(["component", "top"], {"user": [user.lower() for user in users]})
-    epoch = "no epoch yet" if found.epoch is None else f"epoch {found.epoch}"
-    for row in found.table.to_pylist():
+    answer = query.ask(["component", "top"], {"user": [user.lower() for user in users]})
+    epoch = "no epoch yet" if answer.epoch is None else f"epoch {answer.epoch}"
+    for row in answer.table.to_pylist():
         if row["component"] is None:
             of = "unknown"
         elif row["tag"] is None:

@@ -57,7 +57,7 @@ def named(posts: ts.Stream, sign: str) -> ts.Collection:
     """
     fields = [pa.field("name", pa.string()), *(field for field in posts.schema if field.name != "text")]
 
-    def found(batch: pa.Table) -> pa.Table:
+    def names_in(batch: pa.Table) -> pa.Table:
         texts = pc.fill_null(batch["text"], "").combine_chunks()
         words = pc.split_pattern_regex(texts, pattern=f"[^{WORD}@#]+")
         after = pc.extract_regex(pc.list_flatten(words), pattern=f"^{sign}(?P<name>[{WORD}]+)")
@@ -66,7 +66,7 @@ def named(posts: ts.Stream, sign: str) -> ts.Collection:
         rows = batch.drop_columns(["text"]).take(pc.list_parent_indices(words).filter(there))
         return pa.table([names, *rows.columns], pa.schema(fields))
 
-    stream = posts.map_batches(found, pa.schema(fields), name="mentions" if sign == "@" else "hashtags")
+    stream = posts.map_batches(names_in, pa.schema(fields), name="mentions" if sign == "@" else "hashtags")
     return collection(stream)
 
 

@@ -57,9 +57,9 @@ def spread_components(records: ts.Collection) -> ts.Collection:
     return sizes(ts.graphs.connected_components(records, spread=True))
 
 
-def sizes(found: ts.Collection) -> ts.Collection:
+def sizes(members: ts.Collection) -> ts.Collection:
     """How many components have how many nodes."""
-    return found.count("n", keys="component").count("number", keys="n")
+    return members.count("n", keys="component").count("number", keys="n")
 
 
 #: By flow, how many nodes there are for each of what is counted, and how often that comes.
@@ -110,32 +110,32 @@ def measured(
             flow.handle("edges").send(edges(records, epoch))
             query.wait_for("out")
             seconds.append(time.perf_counter() - began)
-        rounds, found = query.rounds - before, Counter[tuple[int, int]]()
+        rounds, results = query.rounds - before, Counter[tuple[int, int]]()
         for rows in query.captured("out").rows().values():
             for n, number, diff in rows:
-                found[n, number] += diff
+                results[n, number] += diff
     each, times = KNOWN[build]
-    check(build, workers, "results", +found, Counter({(times, EPOCHS * (records // 2) // each): 1}))
+    check(build, workers, "results", +results, Counter({(times, EPOCHS * (records // 2) // each): 1}))
     return statistics.median(seconds[1:]), rounds
 
 
-def check(build: Build, workers: int, what: str, found: object, due: object) -> None:
+def check(build: Build, workers: int, what: str, result: object, due: object) -> None:
     """Raise an error if something is not as it must be."""
-    if found != due:
-        msg = f"{build.__name__} on {workers} workers: {what} are {found}, and must be {due}"
+    if result != due:
+        msg = f"{build.__name__} on {workers} workers: {what} are {result}, and must be {due}"
         raise ts.TimelyError(msg, hint="report it, with the checkpoint's folder timely/.")
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the job's arguments."""
-    made = cli.described(__doc__)
-    made.add_argument("--checkpoint", required=True, metavar="DIR", help="where the checkpoints are")
-    made.add_argument("--workers", nargs="+", type=cli.positive, default=[1, 2, 4], metavar="N")
-    made.add_argument("--records", type=cli.positive, default=1_000_000, metavar="N", help="of an epoch")
+    parser = cli.described(__doc__)
+    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="where the checkpoints are")
+    parser.add_argument("--workers", nargs="+", type=cli.positive, default=[1, 2, 4], metavar="N")
+    parser.add_argument("--records", type=cli.positive, default=1_000_000, metavar="N", help="of an epoch")
     for name in ("weak", "spread", "resident"):
-        made.add_argument(f"--{name}", action="store_true", help="see above")
-    cli.progress(made)
-    return made
+        parser.add_argument(f"--{name}", action="store_true", help="see above")
+    cli.progress(parser)
+    return parser
 
 
 def main() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -194,6 +196,31 @@ def _bound(node: ast.AST) -> str:
 
 #: Words that say nothing of a value: its noun does.
 NO_NOUNS = {"found", "made", "given", "kept", "known", "told", "mine", "theirs"}
+
+
+ROOT = PACKAGE.parent
+
+
+def _programs() -> Iterator[tuple[str, ast.AST]]:
+    """What users read: jobs, settings, the cells of notebooks and the blocks of pages that are whole."""
+    for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("notebooks/*.ipynb")]):
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".md":
+            parts = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        else:
+            cells = json.loads(text)["cells"]
+            parts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        for part in parts:
+            with contextlib.suppress(SyntaxError):  # a magic of a notebook
+                yield path.name, ast.parse(part)
+    for path in [*ROOT.glob("jobs/*.py"), *ROOT.glob("conf/*.py")]:
+        yield path.name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_a_value_in_a_program_that_users_read_is_named_by_a_noun() -> None:
+    named = {(name, word) for name, tree in _programs() for word in NO_NOUNS & {*map(_bound, ast.walk(tree))}}
+
+    assert named == set(), "name it by what it is: accounts, totals, results, options"
 
 
 def test_a_value_is_named_by_a_noun(nodes: dict[Path, list[ast.AST]]) -> None:

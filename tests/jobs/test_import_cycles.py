@@ -148,7 +148,7 @@ def expected(root: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_cycles_follow_the_files(tmp_path: Path) -> None:
     """Modules come and go, too, and with them the meaning of what others import."""
-    from import_cycles import READ, difference, import_cycles, told
+    from import_cycles import READ, difference, import_cycles, lines
     from imports import sources
 
     draw = random.Random(5)
@@ -175,11 +175,11 @@ def test_cycles_follow_the_files(tmp_path: Path) -> None:
         assert now == dict.fromkeys(cycles.items(), 1)
     assert max(map(len, wanted)) > 3
     by_cycle = {cycle: [m for m, of in wanted[-1].items() if of == cycle] for cycle in wanted[-1].values()}
-    assert sum(line.endswith(("modules", "1 module")) for line in told(by_cycle, before)) == len(by_cycle)
+    assert sum(line.endswith(("modules", "1 module")) for line in lines(by_cycle, before)) == len(by_cycle)
 
 
 def test_a_shortest_cycle_is_reported() -> None:
-    from import_cycles import shortest, told
+    from import_cycles import lines, shortest
     from imports import Source
 
     imports = {"a": ["b"], "b": ["c", "d"], "c": ["b"], "d": ["e", "a"], "e": ["a"]}
@@ -188,8 +188,8 @@ def test_a_shortest_cycle_is_reported() -> None:
         name: Source(name, name, "", names)
         for name, names in [("x", ("x",)), ("y", ("y", "z:w")), ("z", ("y", "x"))]
     }
-    lines = [*told({"x": ["x"], "y": ["y", "z"]}, files)]
-    assert lines == ["y: 2 modules", "    y -> z -> y", "x: 1 module", "    x -> x"]
+    text = [*lines({"x": ["x"], "y": ["y", "z"]}, files)]
+    assert text == ["y: 2 modules", "    y -> z -> y", "x: 1 module", "    x -> x"]
 
 
 class Killed(Exception):
