@@ -8,8 +8,8 @@ package. An algorithm is a function from collections to collections: most need o
   `caller`, `describe`. `Several` is the base of a dataclass of several results.
 - Changes: a collection's `stream` has its records, then `DIFF`, a long that is not 0; `Collection.like` makes
   a collection of such a stream. `Stream.then` adds a vertex; `computed` is `select` with `DIFF` among the
-  columns, `padded` adds null columns of a schema. `by_workers` is one of two streams that are the same, by
-  the number of workers. `consolidate` adds up equal rows of a table. `transient`
+  columns, `padded` adds null columns of a schema. `by_workers` chooses one of two equal streams
+  by the number of workers. `consolidate` adds up equal rows of a table. `transient`
   marks a collection whose changes may cancel within a time.
 - Reductions: `reduced`, with a `Logic` over the records of many keys at once, numbered by `GROUP`.
 - Vertices: `Stateless`; `BufferingVertex`, which gets each time as a whole. `Partition` says which worker

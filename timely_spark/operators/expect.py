@@ -30,7 +30,7 @@ class Expect(Vertex):
         self.condition = text_of(predicate)
         #: the column of the records' multiplicities; None if each is there once
         self.diff = diff
-        # the counts of records that are there now are of all that came before, too
+        # with multiplicities the records of a time may have come at earlier times
         self.per_time = diff is None
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
@@ -88,7 +88,7 @@ def expect(
 
     Raises:
         SchemaError: the condition does not fit the columns.
-        BadArgument: `action` is another one.
+        BadArgument: `action` is not one of these.
         VertexError: at run time: a record fails, and `action` is "fail".
     """
     retracted = retractions_in(stream)

@@ -36,7 +36,7 @@ class Expire(Vertex):
         self.after, self.diff = after, diff
         #: the last epoch whose records were retracted
         self.retracted = -1
-        #: the records of later epochs, by epoch; compaction has not dropped all those of earlier ones yet
+        #: the records by epoch; those of retracted epochs stay until compaction drops them
         self.state = Arrangement((EPOCH,))
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
@@ -156,7 +156,8 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
 
     Give the same number to ``aggregate(expire=...)``, which then drops keys whose window is empty.
     `aggregate` adds up counts and sums with the sign of `diff`. Other operators of streams, such as
-    `distinct` and `min`, refuse retractions (`join` of both sides'). Those of collections undo them, as in
+    `distinct` and `min`, refuse retractions (`join` refuses them from both sides). Operators of collections
+    undo what is retracted, as in
     ``.expire(2).collection(diff="diff").min("v", keys="k")``.
 
     Args:

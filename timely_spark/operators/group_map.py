@@ -152,7 +152,7 @@ def with_summed_weights(rows: pa.Table, *first: Indices) -> tuple[Indices, pa.Ta
     """Add up the weights of equal rows, and drop those of weight zero; in the order of `first`.
 
     Returns:
-        The number of each row that is left, and the rows.
+        The row numbers of the rows that remain, and these rows.
     """
     labels = [column for column in rows.schema.names if column != _WEIGHT]
     equal = runs([*first, *numbers_of(rows, labels)], rows.num_rows)
@@ -301,9 +301,9 @@ def stateful_map(
     """Compute results from each key's new records and its state, which is kept between epochs.
 
     When an epoch is complete, the function is called once for each key that has records in it; epochs come
-    in order. It returns results and the key's next state. The state is keyed state as that of any operator:
-    part of the checkpoint, so that after a crash or a restart each record has changed it exactly once, and
-    repartitioned when the number of workers changes. For many keys `stateful_map_batches` is faster.
+    in order. It returns results and the key's next state. The state is part of the checkpoint, as that of
+    every operator: each record changes it exactly once, also after a crash or a restart. It is repartitioned
+    when the number of workers changes. For many keys `stateful_map_batches` is faster.
 
     Args:
         function: gets the key, a named row; the records of the epoch, named rows of the other columns, in no

@@ -1,7 +1,7 @@
 """`Sketch`: a flow to look at, as plain data, which a checkpoint keeps: steps, frames around them, arrows.
 
-One call of the user's is one box: a library's algorithm has many steps, and few readers want
-to know. A call that closes a loop around steps of others shows its steps, and so does one that is opened.
+Each call of the user's is one box, because a library's algorithm has many steps that few readers want to see.
+A call shows its steps if it closes a loop around steps of other calls, or if the reader opens it.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Sketch:
         return {name: step.name for step in self.folded(expand).steps for name in step.steps}
 
     def records(self, arrow: Arrow, moved: Mapping[int, int]) -> int:
-        """The records that passed an arrow, given those of each channel: what one step sends counts once."""
+        """The records that passed an arrow, by those of each channel; what one output sends counts once."""
         most: dict[str, int] = {}
         for channel in arrow.channels:
             origin = self.origins[channel]
@@ -215,7 +215,7 @@ class Sketch:
         return sum(most.values())
 
     def loop(self, name: str) -> str:
-        """A loop's name for people: one without a name of its own has that of the call that made it."""
+        """A loop's name for people: if the user gave none, the name of the call that made the loop."""
         call = self._call_of(f"{LOOP}:{name}")
         if call is None or f"{name}.".startswith(f"{call.name}."):
             return name
@@ -309,7 +309,7 @@ def _frame(part: LoopContext | Name) -> Enclosure:
 
 
 def _boxes(stages: Sequence[Stage]) -> dict[Stage, tuple[int, Enclosure]]:
-    """The frame of each stage's call, and how many other frames are around that; only of boxes."""
+    """For each stage in a box: the number of frames around the box, and the frame of the call."""
     calls_of: dict[LoopContext, set[OperatorCall | None]] = defaultdict(set)
     for stage in stages:
         for scope in stage.scope.path[1:]:

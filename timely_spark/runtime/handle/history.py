@@ -16,9 +16,9 @@ from timely_spark.worker.convergence import Convergence, Iterations
 
 Moment = TypeVar("Moment", int, float)
 
-#: So many batches are looked at.
+#: The most batches that are read.
 LAST = 100
-#: For an hour latencies are remembered, of so many epochs between two looks.
+#: The most epochs between two looks whose latencies are remembered, for an hour.
 _BETWEEN = 4
 
 
@@ -76,7 +76,7 @@ class PastBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """An epoch that is complete at an output: from the begin of the batch that read its input."""
+    """An epoch that is complete at an output: from the start of the batch that read its input."""
 
     epoch: int
     #: when its first record was sent to a handle; None if none was, or nothing says when
@@ -100,16 +100,16 @@ class History:
     #: whether the inputs' epochs are batches
     clocked: bool
     batches: list[PastBatch] = field(default_factory=list)
-    #: of the epochs of the last hour that were seen, when they were complete, and the seconds that they took:
-    #: an hour may have far more batches than are retained
+    #: of epochs of the last hour: when each was complete, and the seconds that it took. A checkpoint retains
+    #: fewer batches than an hour may have.
     hour: list[tuple[float, float]] = field(default_factory=list)
     _term: int | None = None
 
     def look(self, log: RoundLog, newest: Manifest) -> History:
-        """Read the batches up to a manifest that are not known yet.
+        """Read the batches up to a manifest that are new since the last look.
 
         Args:
-            log: that of the manifest: one that was opened before knows no later batches of other runs.
+            log: the log that the manifest was read from; one opened earlier lacks batches of later runs.
             newest: the manifest.
         """
         term = max(log.files.numbers("terms"), default=None)
@@ -159,13 +159,13 @@ class History:
         return sorted(epochs.values(), key=lambda one: one.epoch)
 
     def open_since(self, epoch: int) -> float | None:
-        """The begin of an epoch in flight; None if the batch was removed."""
+        """When an epoch in flight began; None if the batch was removed."""
         if self.clocked and (own := [batch for batch in self.batches if batch.number == epoch]):
             return own[0].began
         return next((batch.began for batch in self.batches if epoch in batch.open_epochs), None)
 
     def all_open_since(self, epochs: Iterable[int]) -> list[float]:
-        """The begins of epochs in flight, without those whose batch was removed."""
+        """When epochs in flight began, without those whose batch was removed."""
         return [at for epoch in epochs if (at := self.open_since(epoch)) is not None]
 
     def convergence(self) -> dict[str, dict[int, list[tuple[int, float]]]]:

@@ -21,7 +21,7 @@ CONNECT = "pyspark.sql.connect"
 
 #: The queries that this process runs, by the ids of their runs.
 _living: dict[str, Query] = {}
-#: Those, and the ended ones to which the program has a handle.
+#: The queries that this process runs, and ended ones that the program still has.
 _known: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
 #: Temporary checkpoints that views of `to_memory` still read.
 read_by_views: set[str] = set()
@@ -43,7 +43,7 @@ def stop_left_over() -> None:
 
 
 def query_of(run_id: str) -> Query | None:
-    """A query that this process runs or has run; None if no flow, or nobody has its handle any more."""
+    """A query that this process runs or has run; None if the id is of another query, or if nobody has it."""
     return _known.get(run_id)
 
 
@@ -60,7 +60,7 @@ def keep_until_it_ends(query: Query, release: Callable[[], object]) -> None:
 
 
 def let_go(query: Query) -> bool:
-    """Let go of a query that has ended; whether it was there."""
+    """Forget a query that has ended; returns whether it was among the running ones."""
     return _living.pop(query.run_id, None) is not None
 
 

@@ -37,8 +37,8 @@ def ask(
     threads may ask at once.
 
     The first question reads all captured changes into an index in this process; later ones read what
-    later epochs change, and cost as much as the answer is large. One reads a few files; none costs a
-    micro-batch.
+    later epochs change, and cost as much as the answer is large. A question reads a few files, and never
+    costs a micro-batch.
 
     Args:
         name: an output of `Collection.capture`; or several, which are joined from left to right on the

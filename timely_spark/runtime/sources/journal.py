@@ -26,7 +26,7 @@ from timely_spark.runtime.storage.merged_files import MergedFiles, Span, current
 from timely_spark.state.bounds import parse_json
 
 _NUMBER, _TEXT = pa.int64(), pa.string()
-#: The values of columns are JSON; null: those in the names of the folders above.
+#: The values of columns are JSON; null means those in the names of the folders around the file.
 _SCHEMA = pa.schema(
     {"modified": _NUMBER, "path": _TEXT, "size": _NUMBER, "values": _TEXT, "id": _TEXT, "bad": _TEXT}
 )

@@ -23,7 +23,7 @@ from timely_spark.runtime.sources.reader import Offset, Reader
 from timely_spark.runtime.storage.files import quoted
 from timely_spark.worker import pack_quarantined
 
-#: A task reads at least so many messages, if there are as many, and at most so many.
+#: The fewest and the most messages of a task; fewer only if fewer are new.
 _LEAST, _MOST = 2_000, 200_000
 #: An estimate of the bytes of a message.
 _BYTES = 512
@@ -86,8 +86,8 @@ class KafkaReader(Reader):
                 t: [min(e, x) for e, x in zip(ends[t], self._target.get(t, []), strict=False)] for t in ends
             }
         most = None if unlimited else self.source.records_per_epoch
-        there, ends = ends, epoch_ends(begun, ends, most)
-        self._waiting = self.position({"offsets": there}) - self.position({"offsets": ends})
+        newest, ends = ends, epoch_ends(begun, ends, most)
+        self._waiting = self.position({"offsets": newest}) - self.position({"offsets": ends})
         if all(list(start["offsets"].get(topic, ())) == at for topic, at in ends.items()):
             return start
         return {
@@ -154,7 +154,7 @@ class KafkaReader(Reader):
         return sum(sum(at) for at in offset["offsets"].values())
 
     def _unanswered(self, error: Any) -> None:
-        """The brokers do not answer: wait for them, for a while."""
+        """Wait for brokers that do not answer; raise the error after a while."""
         topics, now = self.source.topics, time.monotonic()
         most = topics.timeout if self._target is None else -1.0  # "nothing new" would end the query
         topics.check_waiting(error, now - (self._silent or now), most)
@@ -219,7 +219,7 @@ class KafkaReader(Reader):
 
 
 def _each(first: Offsets, second: Offsets) -> Iterator[tuple[str, int, int, int]]:
-    """Topic, partition, and the offsets of both."""
+    """Each topic and partition, with its offset in `first` and in `second`."""
     for topic, offsets in first.items():
         for partition, pair in enumerate(zip(offsets, second[topic], strict=False)):
             yield topic, partition, *pair

@@ -31,10 +31,11 @@ class Deliveries:
     output: str
     #: The newest delivery that this object wrote.
     _last: int | None = field(default=None, repr=False)
-    #: Of `merge`: the version that it was last called with; how many later ones until it looks at the folder;
-    #: and the last delivery that stays as it is, because those up to it are large.
+    #: The version that `merge` was last called with.
     _before: int = field(default=-1, repr=False)
+    #: The number of later versions until `merge` lists the folder again.
     _countdown: int = field(default=0, repr=False)
+    #: The last delivery of those that `merge` leaves as they are, because they are large.
     _stays: int = field(default=-1, repr=False)
 
     @cached_property
@@ -95,7 +96,7 @@ class Deliveries:
         return None if schema is None else schema.remove(0)
 
     def check(self, version: int) -> None:
-        """Check that a delivery is there."""
+        """Check that a delivery exists."""
         self._check(self._folder.listed(), version)
 
     def merge(self, before: int) -> None:

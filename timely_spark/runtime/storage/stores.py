@@ -136,7 +136,7 @@ def make_folder(folder: str) -> None:
     try:
         os.mkdir(folder, 0o770)
     except FileExistsError:
-        if not os.path.isdir(folder):  # not a folder that another process has just made
+        if not os.path.isdir(folder):  # else another process has just made the folder
             raise
     _sync(above)
 
