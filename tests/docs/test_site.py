@@ -119,7 +119,7 @@ def test_the_columns_of_graph_algorithms_are_those_of_their_docstrings() -> None
             r"``(\w+)``", out.replace("\n", " ").split("Example:")[0].split("Raises:")[0]
         )
 
-    assert shown == documented
+    assert shown == documented, "docs/graphs.md lists what docstrings have behind `Out:` in double backticks"
 
 
 def test_the_reference_has_every_public_name() -> None:
@@ -141,7 +141,8 @@ def test_a_graph_algorithm_in_a_module_of_its_name_has_a_line_of_its_own() -> No
     text = (DOCS / "api" / "graphs.md").read_text(encoding="utf-8")
     hidden = {module.name for module in pkgutil.iter_modules(ts.graphs.__path__)} & {*ts.graphs.__all__}
 
-    assert {name for name in hidden if f"::: timely_spark.graphs.{name}.{name}\n" not in text} == set()
+    missing = {name for name in hidden if f"::: timely_spark.graphs.{name}.{name}\n" not in text}
+    assert missing == set(), "add a line `::: timely_spark.graphs.name.name` to docs/api/graphs.md"
 
 
 @pytest.mark.parametrize("name", ["databricks", "cluster"])

@@ -118,7 +118,7 @@ def test_an_edge_that_is_removed_but_never_was_is_told_of(name: str) -> None:
 
 
 def test_every_algorithm_is_here() -> None:
-    assert {name.split()[0] for name in EVERY} == {*graphs.__all__, "pregel", "wcoj"}
+    assert {name.split()[0] for name in EVERY} == {*graphs.__all__, "pregel", "wcoj"}, "add a line to EVERY"
 
 
 def rows_of_the_table() -> dict[str, list[str]]:
@@ -131,7 +131,7 @@ def rows_of_the_table() -> dict[str, list[str]]:
 
 def test_the_table_has_every_algorithm_and_all_cells() -> None:
     rows = rows_of_the_table()
-    assert {*rows} == {*graphs.__all__}
+    assert {*rows} == {*graphs.__all__}, "add a row to the table of all algorithms in docs/graphs.md"
     assert {len(row) for row in rows.values()} == {8}
     assert all(all(row[4:]) for row in rows.values())
 
