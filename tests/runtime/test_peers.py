@@ -85,13 +85,16 @@ def test_each_task_gets_a_table_from_each(tasks: int, size: int) -> None:
 
 def test_empty_tables_and_tables_of_several_batches_arrive_whole() -> None:
     them, several = peers(2), pa.concat_tables([table(1), table(2), table(3)])
+    large = pa.concat_tables(
+        [pa.concat_tables([table(n, 70_000) for n in (4, 5, 6)]).combine_chunks()[1:], several]
+    )
 
     def work(own: Peers) -> list[list[int]]:
         own.connect(lambda rank: them[rank].address)
-        sent = several if own.rank else SCHEMA.empty_table()
-        return [each["n"].to_pylist() for each in own.swap([sent, sent])]
+        tables = [several, large] if own.rank else [SCHEMA.empty_table()] * 2
+        return [each["n"].to_pylist() for sent in tables for each in own.swap([sent, sent])]
 
-    assert at_once(work, them) == [[[], [1, 2, 3]]] * 2
+    assert at_once(work, them) == [[[], [1, 2, 3], [], [5, 6, 1, 2, 3]]] * 2
 
 
 def test_the_first_tasks_exchange_while_the_last_one_speaks_with_each() -> None:

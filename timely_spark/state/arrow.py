@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.state.bounds import check_stream
+from timely_spark.state.bounds import checked_messages
 
 Hashes = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
@@ -25,6 +25,8 @@ FEW = 1 << 11
 _SIGN = 63
 #: the end of an Arrow IPC stream
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+#: types whose dictionaries, or storage, are messages of their own
+_APART = (pa.DictionaryType, pa.BaseExtensionType)
 #: the bytes of streams that are joined before they are read
 _LEAST, _SMALL = 16, 1 << 16
 #: metadata of a column of longs that is written as a narrower type
@@ -145,11 +147,22 @@ def streams(tables: Iterable[pa.Table]) -> Iterator[bytes]:
         yield bytes(sink.getvalue())
 
 
+def stream_size(table: pa.Table) -> int:
+    """The bytes of a table's stream as a writer writes it, batch by batch; not of dictionaries.
+
+    >>> table = pa.table({"n": [1, 2], "word": ["a", None]})
+    >>> stream_size(table) == len(to_bytes(table))
+    True
+    """
+    size: int = sum(map(pa.ipc.get_record_batch_size, table.to_batches()))
+    return len(_head(table.schema)) + size + len(_END)
+
+
 def _head(schema: pa.Schema) -> bytes:
     """The message with which a stream begins; empty if its dictionaries are messages of their own."""
-    kinds = schema.types
-    if any("dictionary<" in str(kind) or isinstance(kind, pa.BaseExtensionType) for kind in kinds):
-        return b""
+    for kind in schema.types:
+        if isinstance(kind, _APART) or (kind.num_fields and "dictionary<" in str(kind)):
+            return b""
     return bytes(schema.serialize())
 
 
@@ -172,8 +185,9 @@ def from_bytes(*streams: Any, validate: bool = True) -> pa.Table:
     parts = _joined(streams) if several else streams
     tables = [_read(part, validate=validate, whole=several) for part in parts]
     # a cast of many small columns takes longer than one of all
-    runs = [pa.concat_tables(run) for _, run in itertools.groupby(tables, key=attrgetter("schema"))]
-    return pa.concat_tables(map(_widened, runs)) if len(runs) > 1 else _widened(runs[0])
+    if several:
+        tables = [pa.concat_tables(run) for _, run in itertools.groupby(tables, key=attrgetter("schema"))]
+    return pa.concat_tables(map(_widened, tables)) if len(tables) > 1 else _widened(tables[0])
 
 
 def _joined(streams: Iterable[Any]) -> Iterator[pa.Buffer]:
@@ -194,10 +208,13 @@ def _small_head(stream: pa.Buffer) -> bytes:
 
 
 def _read(stream: Any, *, validate: bool, whole: bool) -> pa.Table:
-    if validate:
-        check_stream(stream, whole=whole)
-    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-        table = reader.read_all()
+    messages = checked_messages(stream, whole=whole) if validate else []
+    if len(messages) == 2 and messages[1].type == "record batch":  # to open it would check all again
+        schema = pa.ipc.read_schema(messages[0])
+        table = pa.Table.from_batches([pa.ipc.read_record_batch(messages[1], schema)], schema)
+    else:
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            table = reader.read_all()
     if validate:
         table.validate(full=True)
     return table

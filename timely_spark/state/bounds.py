@@ -22,8 +22,8 @@ _DICTIONARY, _BATCH = 2, 3
 _KIND, _HEADER, _DATA, _LENGTH, _COMPRESSION = 1, 2, 1, 0, 3
 
 
-def check_stream(data: Any, *, whole: bool = False) -> None:
-    """Check the messages of an Arrow IPC stream before it is decoded.
+def checked_messages(data: Any, *, whole: bool = False) -> list[pa.ipc.Message]:
+    """The messages of an Arrow IPC stream, which are checked before they are decoded.
 
     Args:
         whole: refuse what is behind the end of the stream.
@@ -32,7 +32,7 @@ def check_stream(data: Any, *, whole: bool = False) -> None:
     >>> table = pa.table({"n": [0] * 1000})
     >>> with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as out:
     ...     out.write_table(table)
-    >>> check_stream(sink.getvalue())
+    >>> checked_messages(sink.getvalue())
     Traceback (most recent call last):
     pyarrow.lib.ArrowInvalid: a message of the Arrow stream is compressed
 
@@ -40,7 +40,7 @@ def check_stream(data: Any, *, whole: bool = False) -> None:
         pyarrow.ArrowInvalid: a message is compressed; or there are more rows than the stream could hold, or
             with `whole` something is behind its end.
     """
-    buffer, total = pa.py_buffer(data), 0
+    buffer, total, messages = pa.py_buffer(data), 0, list[Any]()
     source = pa.BufferReader(buffer)
     for message in pa.ipc.MessageReader.open_stream(source):  # checks the structure of each
         try:
@@ -52,12 +52,14 @@ def check_stream(data: Any, *, whole: bool = False) -> None:
             msg = "a message of the Arrow stream is compressed"
             raise pa.ArrowInvalid(msg)
         total += rows
+        messages.append(message)
         if total > ROWS * buffer.size:
             msg = f"{buffer.size} bytes are not {total} rows"
             raise pa.ArrowInvalid(msg)
     if whole and source.tell() != buffer.size:
         msg = f"the Arrow stream ends after {source.tell()} of {buffer.size} bytes"
         raise pa.ArrowInvalid(msg)
+    return messages
 
 
 def parse_json(text: bytes | str) -> Any:
