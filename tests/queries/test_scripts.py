@@ -107,7 +107,28 @@ def test_a_cycle_is_one_join_if_it_is_asked_for():
     assert "CyclicJoin" in plan
     assert "RelationJoin" not in plan
     assert "CyclicJoin" not in ts.explain_sql(triangle.format("", "c.dst = a.src"), edges=edges)
-    assert "CyclicJoin" not in ts.explain_sql(triangle.format("/*+ WCOJ */", "c.dst < a.src"), edges=edges)
+    inner = triangle.format("/*+ WCOJ */", "c.dst = a.src")
+    plan = ts.explain_sql(triangle.format("", f"c.dst = a.src WHERE a.w IN ({inner})"), edges=edges)
+    assert plan.count("CyclicJoin") == 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "reason"),
+    [
+        ("c.dst < a.src", "as no three tables are joined in a cycle by equal columns of one type"),
+        ("c.d = a.d", "of one type; d_3 = d compares double"),
+        ("c.d = a.src", "of one type; d_3 = src compares double with bigint"),
+        ("c.dst = a.src", "of one type; a table of the cycle is LATERAL, or has arrays, maps or structs"),
+    ],
+)
+def test_a_hint_that_changes_nothing_is_told_with_its_reason(condition, reason):
+    edges = ts.Dataflow("x").input("edges", "src long, dst long, d double, l array<int>").collection()
+    query = (
+        "SELECT /*+ WCOJ */ a.d FROM edges a JOIN edges b ON a.dst = b.src JOIN edges c ON b.dst = c.src AND "
+    )
+    plan = ts.explain_sql(query + condition, edges=edges)
+    assert "Note: the hint WCOJ changes nothing, as " in plan
+    assert reason in plan
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,10 @@ from timely_spark.differential.delta_queries import wcoj
 from timely_spark.queries.conditions import bare
 from timely_spark.queries.relations import Building, Needs, Projection, Relation
 from timely_spark.queries.scopes import FromItem
+from timely_spark.sql import types
 from timely_spark.sql.parse import exp
+
+NO_CYCLE = "no three tables are joined in a cycle by equal columns of one type"
 
 
 def cycle(parts: Sequence[AbstractSet[str]]) -> list[int]:
@@ -38,8 +41,8 @@ def cycle(parts: Sequence[AbstractSet[str]]) -> list[int]:
 
 def in_cycle(
     parts: Sequence[FromItem], conditions: Sequence[Any], final: Callable[[str], str], same: dict[str, str]
-) -> tuple[list[FromItem], list[Any]]:
-    """The parts, with one instead of those that are joined in a cycle; and the conditions that it fulfils.
+) -> tuple[list[FromItem], list[Any], str]:
+    """The parts, with one of those that are joined in a cycle; the conditions that it fulfils; or why none.
 
     Args:
         final: the name that a column has in the parts.
@@ -48,13 +51,19 @@ def in_cycle(
     schemas = [part.relation.schema for part in parts]
     owner = {name: n for n, schema in enumerate(schemas) for name in schema.names}
     kinds = {one.name: one.type for schema in schemas for one in schema}
-    usable = []
+    usable, problems = [], []
     for one in conditions:
         equality = bare(one)
         sides = (equality.this, equality.expression) if isinstance(equality, exp.EQ) else ()
         names = [final(side.name) for side in sides if isinstance(side, exp.Column)]
-        if len(names) == 2 and kinds[names[0]] == kinds[names[1]] and _is_exact(kinds[names[0]]):
+        if len(names) < 2:
+            continue
+        left, right = (kinds[name] for name in names)
+        if left == right and _is_exact(left):
             usable.append((one, *names))
+        else:
+            shown = dict.fromkeys(types.name_of(kind) for kind in (left, right))
+            problems.append(f"{names[0]} = {names[1]} compares {' with '.join(shown)}")
     groups = {name: name for name in owner}
     for _, a, b in usable:
         groups = {name: groups[a] if group == groups[b] else group for name, group in groups.items()}
@@ -63,10 +72,10 @@ def in_cycle(
         [{group for name in schema.names if many[group := groups[name]] > 1} for schema in schemas]
     )
     members = [parts[n] for n in inside]
-    if len(inside) < 3 or any(
-        one.outer or any(map(pa.types.is_nested, one.relation.schema.types)) for one in members
-    ):
-        return [*parts], []
+    flat = not any(one.outer or any(map(pa.types.is_nested, one.relation.schema.types)) for one in members)
+    if len(inside) < 3 or not flat:
+        problems += [] if flat else ["a table of the cycle is LATERAL, or has arrays, maps or structs"]
+        return [*parts], [], "; ".join([NO_CYCLE, *problems])
     first: dict[str, str] = {}
     for name in (each for one in members for each in one.relation.schema.names):
         same |= {name: leader} if (leader := first.setdefault(groups[name], name)) != name else {}
@@ -76,7 +85,7 @@ def in_cycle(
     relation = CyclicJoin(tuple(one.relation for one in members), attributes)
     item = FromItem(relation, [each for one in members for each in one.entries], [])
     done = [one for one, a, b in usable if {owner[a], owner[b]} <= {*inside}]
-    return [item, *(one for n, one in enumerate(parts) if n not in inside)], done
+    return [item, *(one for n, one in enumerate(parts) if n not in inside)], done, ""
 
 
 def _is_exact(kind: pa.DataType) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from timely_spark.queries import calls
 from timely_spark.queries.binder import UNIT, Domain, cast_to, column_node
 from timely_spark.queries.conditions import bare, conjuncts, factored
-from timely_spark.queries.cycles import in_cycle
+from timely_spark.queries.cycles import CyclicJoin, in_cycle
 from timely_spark.queries.from_items import FromItems
 from timely_spark.queries.relations import (
     Concat,
@@ -68,12 +68,18 @@ class Joins(FromItems):
             early = []
         plain = [one for one in later if not calls.has_query(one)]
         item = self.connected(parts, [*early, *plain])
+        if self._has_hint() and not any(isinstance(one, CyclicJoin) for one in item.relation.walk()):
+            self.binder.notes.append(f"the hint WCOJ changes nothing, as {self.no_cycle}")
         self.take(item)
         # of a name that is tested early a join behind it may have added another column
         self.refuse_ambiguous(self.tested_early)
         for one in later:
             if calls.has_query(one):
                 self.filter(one)
+
+    def _has_hint(self) -> bool:
+        hint = self.node.args.get("hint")
+        return hint is not None and any(one.name.upper() == "WCOJ" for one in hint.expressions)
 
     def _refuse_calls(self, conditions: Sequence[Any]) -> None:
         """Refuse what `WHERE` cannot have."""
@@ -298,12 +304,8 @@ class Joins(FromItems):
             left = [one for one in left if one not in ready]
         # the columns of stars stay in the order of FROM
         entries = [one for part in parts for one in part.entries]
-        if any(one.name.upper() == "WCOJ" for one in self.node.find(exp.Hint) or ()):
-            parts, done = in_cycle(parts, left, self.final_name, self.same)
-            left = [one for one in left if one not in done]
-        hints = self.node.args.get("hint") or exp.Hint()
-        if any(one.name.upper() == "WCOJ" for one in hints.expressions):
-            parts, done = in_cycle(parts, left, self.final_name, self.same)
+        if self._has_hint():
+            parts, done, self.no_cycle = in_cycle(parts, left, self.final_name, self.same)
             left = [one for one in left if one not in done]
         rest = self._by_size(parts)
         first = rest.pop(0)

@@ -15,20 +15,28 @@ from timely_spark.queries.scripts import build_all
 DIFF = "diff of the row"
 
 
-def scattered(table: pa.Table, seed: int, epochs: int) -> list[pa.Table]:
-    """A table's rows in random epochs; a third is deleted and sent again, and rows come that go again."""
+def scattered(table: pa.Table, seed: int, epochs: int | None) -> list[pa.Table]:
+    """A table's rows in random epochs; a third is deleted and sent again, and rows come that go again.
+
+    With `None` one row comes in each epoch, and two more for each that is deleted and sent again.
+    """
     of, rows = np.random.default_rng(seed), table.num_rows
-    parts: list[list[tuple[int, int]]] = [[] for _ in range(epochs)]
+    changes: list[tuple[Any, int, int]] = []
     for row in range(rows):
-        times = sorted(of.integers(0, epochs, 3 if of.random() < 1 / 3 else 1))
-        for time, diff in zip(times, (1, -1, 1), strict=False):
-            parts[time].append((row, diff))
+        times = of.random(3) if epochs is None else of.integers(0, epochs, 3)
+        for time, diff in zip(sorted(times) if of.random() < 1 / 3 else times[:1], (1, -1, 1), strict=False):
+            changes.append((time, row, diff))
+    changes.sort(key=lambda one: one[0])
+    parts = (
+        [[one] for one in changes]
+        if epochs is None
+        else [[one for one in changes if one[0] == epoch] for epoch in range(epochs)]
+    )
     made = []
     for part in parts:
-        at = [row for row, _ in part]
-        diffs = pa.array([diff for _, diff in part], pa.int64())
-        made.append(table.take(pa.array(at, pa.int64())).append_column(DIFF, diffs))
-    return made
+        diffs = pa.array([diff for _, _, diff in part], pa.int64())
+        made.append(table.take(pa.array([row for _, row, _ in part], pa.int64())).append_column(DIFF, diffs))
+    return made or [table.append_column(DIFF, pa.array([], pa.int64()))]
 
 
 def last_epoch(
@@ -37,7 +45,7 @@ def last_epoch(
     *,
     views: Any = None,
     seed: int = 0,
-    epochs: int = 3,
+    epochs: int | None = 3,
     workers: int = 2,
 ) -> list[pa.Table]:
     """For each query, a text or a bound one, its rows after the last epoch."""
