@@ -28,10 +28,10 @@ from tests.support.stepper import Begin, Stepper
 from timely_spark.coordinator import Bound, Share
 from timely_spark.errors import NotComplete, VertexError
 from timely_spark.runtime.errors import QueryFailed
+from timely_spark.runtime.handle.asked import Asked
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.living import keep_until_it_ends, let_go
 from timely_spark.runtime.handle.overview import Overview
-from timely_spark.runtime.handle.page import Asked
 from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query import live, rest

@@ -10,11 +10,13 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -25,10 +27,10 @@ from timely_spark.__main__ import main
 from timely_spark.errors import GraphError
 from timely_spark.provenance import captured_inputs, inputs_before
 from timely_spark.runtime.handle import console
+from timely_spark.runtime.handle.asked import Asked, Span
 from timely_spark.runtime.handle.charts import line_chart, seconds_text
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.history import LAST, History, PastBatch
-from timely_spark.runtime.handle.page import Asked
 from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.verdict import Verdict
 from timely_spark.runtime.storage.hours import hours
@@ -191,6 +193,7 @@ def test_a_failure_has_its_line_its_time_and_what_to_do(begin: Any, serve: Any, 
     assert "correct the function." in page
     assert "nothing waits" not in page
     assert "<b>no" not in page
+    assert [page.count(text) for text in ("(job.py:4) failed", "correct the function", "<pre>")] == [1, 1, 0]
 
 
 def endless() -> ts.Dataflow:
@@ -214,6 +217,11 @@ def test_a_loop_that_does_not_converge_is_told(begin: Any, serve: Any, tmp_path:
     assert "an iteration still changes 20 records" in verdict.says
     assert "query.cancel(0)" in verdict.do
     assert "loop grows: changed records by iteration" in server.sections(Asked(0))["loops"]
+    history = server.look(Asked(0)).history
+    second = Span(history.batches[1].began + 1e-4, history.batches[1].ended + 1e-4)
+    seen = server.look(Asked(0, span=second)).seen
+    (whole,), (part,) = (each.convergence().values() for each in (history, seen))
+    assert whole[0][0] < part[0][0] < part[0][-1] < whole[0][-1]
 
 
 def test_twenty_flows_are_on_one_page_and_one_that_cannot_be_read_harms_none(
@@ -248,13 +256,15 @@ def test_flows_that_share_captures_are_one_drawing(begin: Any, serve: Any, tmp_p
     ET.fromstring(drawn[0].partition('class="drawn">')[2].removesuffix("</div>"))
 
 
-def reached() -> ts.Dataflow:
+def reached(folder: Path | None = None) -> ts.Dataflow:
     flow = ts.Dataflow("reached")
     edges = flow.input("edges", "src long, dst long, diff long, seen date")
     edges.capture("log")
     near = edges.collection(diff="diff").select("dst", "seen", name="ends")
     near.distinct(name="once").changes().capture("near")
     near.count("n", keys="dst", name="counted").capture("counts")  # one box: the changes, and the output
+    if folder is not None:
+        near.changes().capture_to(folder, name="folder")
     return flow
 
 
@@ -267,7 +277,7 @@ def answered(reasons: RowReasons, row: str) -> str:
 
 @pytest.mark.slow
 def test_the_program_says_why_a_row_is_there(begin: Any, tmp_path: Path) -> None:
-    process = begin(reached(), workers=2)
+    process = begin(reached(tmp_path / "folder"), workers=2)
     day = date(2026, 11, 27)
     process.feed("edges", [(1, 2, 1, day), (1, 3, 1, day), (4, 3, 1, day), (4, 5, 1, None)])
     query = process.query()
@@ -276,6 +286,7 @@ def test_the_program_says_why_a_row_is_there(begin: Any, tmp_path: Path) -> None
     rows = {values["dst"]: text for text, values in reasons.rows("near")}
     assert (len(rows), rows[3]) == (3, '{"dst": 3, "seen": "2026-11-27"}')
     assert reasons.rows("once") == []
+    assert {values["dst"]: text for text, values in reasons.rows("folder")} == rows
     why = answered(reasons, rows[3])
     assert why.startswith(
         "(dst=3, seen=datetime.date(2026, 11, 27)) is in 'near', because of\n  edges: (src="
@@ -436,6 +447,28 @@ def test_the_history_is_that_of_the_checkpoint(begin: Any, tmp_path: Path) -> No
     assert set(history.took()) == {0, 1}
     again = list(history.batches)
     assert history.look(log, manifest).batches == again
+
+
+def test_a_span_of_time_is_looked_at(begin: Any, serve: Any, tmp_path: Path) -> None:
+    process = begin(components(), workers=2, rounds=100, keep=100)
+    for n in range(3):
+        process.feed("edges", [(n, n + 1), (n + 1, n)])
+    server = serve(str(tmp_path))
+    first, second, _ = server.look(Asked(0)).history.batches
+    span = Span(second.began + 1e-4, second.ended + 1e-4)
+
+    asked = Asked(0, span=span)
+    assert Span.read(dict(parse_qsl(urlsplit(asked.path()).query))) == pytest.approx(span, abs=1e-3)
+    page, sections = server.look(asked), server.sections(asked)
+    assert page.seen.moved() == Counter(second.moved)
+    assert re.findall("<title>epoch ([0-9]+):", sections["epochs"]) == ["1"]
+    assert re.findall('data-key="([a-z]+)"', sections["epochs"]) == ["in", "out", "earlier", "later", "all"]
+    assert "in 1 batches" in sections["flow"]
+    before = server.sections(Asked(0, span=Span(first.began - 9, first.began - 1)))
+    assert "records a batch" not in before["epochs"]
+    assert 'data-key="all"' in before["epochs"]
+    code, whole = get(f"{server.url}&since=9&until=nan")
+    assert (code, "all times: <a" in whole) == (200, True)
 
 
 def test_a_page_that_is_open_for_long_has_all_batches(begin: Any, serve: Any, tmp_path: Path) -> None:
@@ -664,8 +697,9 @@ def test_a_browser_shows_each_change_under_the_rules_that_the_page_sets(
         browser.until(f"{loaded} && {place}")
     assert "parts.loop.loop" in browser.ask("document.querySelector('#flow').textContent")
     assert_the_drawing_moves(browser, lambda: process.feed("edges", [(3, 4)]))
+    assert_a_time_is_chosen(browser, loaded)
     browser.press("n")
-    browser.until("location.search === '?flow=1'")
+    browser.until("location.search.startsWith('?flow=1')")
     query = process.query()
     browser.open(f"{serve(str(tmp_path), reasons=RowReasons(query)).url}&step=out")
     browser.ask("document.querySelector('input').focus()")
@@ -707,6 +741,29 @@ def assert_the_drawing_moves(browser: Browser, update: Callable[[], Any]) -> Non
     browser.press("1")
     assert large == pytest.approx(browser.ask(steps) * 1.25**2, rel=0.01)
     assert browser.ask(f"{wide} - document.querySelector('.drawn svg').viewBox.baseVal.width") == 0
+
+
+def assert_a_time_is_chosen(browser: Browser, loaded: str) -> None:
+    """By the mouse, across a chart: the page stays in its place; and by keys."""
+    chart = "document.querySelector('#epochs svg.timeline')"
+    browser.ask(f"{chart}.scrollIntoView({{block: 'center'}})")
+    box = f"{chart}.getBoundingClientRect()"
+    x, y, wide = (browser.ask(f"{box}.{each}") for each in ("left", "top", "width"))
+    place = browser.ask("scrollY")
+    browser.mouse("mousePressed", x + 0.9 * wide, y + 10)
+    browser.mouse("mouseMoved", x + 0.6 * wide, y + 10)
+    assert browser.ask("document.querySelector('rect.chosen').getBoundingClientRect().width") > 0.25 * wide
+    browser.mouse("mouseReleased", x + 0.6 * wide, y + 10)
+    browser.until(f"{loaded} && location.search.includes('since=')")
+    browser.until(f"Math.abs(scrollY - {place}) < 50")
+    ends = f"{chart}.dataset.span.split(' ').slice(0, 2).map(Number)"
+    since, until = browser.ask(ends)
+    halves = [(since + until) / 2, until]
+    browser.press("i")
+    browser.until(f"{loaded} && Math.abs({ends}[0] - {halves[0]}) < 0.002")
+    assert browser.ask(ends) == pytest.approx(halves, abs=0.002)
+    browser.press("a")
+    browser.until(f"{loaded} && !location.search.includes('since=')")
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import pytest
 
 import timely_spark as ts
 from tests.support.browser import CHROMIUM, NONE, Browser
+from timely_spark.runtime.handle.asked import Asked
 from timely_spark.runtime.handle.console import Server
-from timely_spark.runtime.handle.page import Asked
 from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog, failure_file

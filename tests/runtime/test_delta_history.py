@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from timely_spark.runtime.sinks.delta_history import DeltaHistory, is_unfinished
 
@@ -242,3 +244,21 @@ def test_a_table_that_was_begun_has_a_log_without_versions_and_no_files_of_other
         (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
 
     assert is_unfinished(str(tmp_path)) == unfinished
+
+
+def test_rows_of_the_newest_file_are_read_and_no_more(tmp_path: Path) -> None:
+    folder, history = str(tmp_path / "table"), DeltaHistory((tmp_path / "table").as_uri(), "mine")
+    assert history.written(folder, 2) is None
+    for day, numbers in {"mon day": [1], "tue": [2, 3, 4]}.items():
+        rows = pa.table({"n": numbers, "day": [day] * len(numbers)})
+        write_deltalake(folder, rows, mode="append", partition_by=["day"])
+
+    def written() -> list[dict[str, Any]] | None:
+        rows = history.written(folder, 2)
+        return None if rows is None else rows.to_pylist()
+
+    assert written() == [{"n": 2, "day": "tue"}, {"n": 3, "day": "tue"}]
+    DeltaTable(folder).delete("day = 'tue'")
+    assert written() == [{"n": 2, "day": "tue"}, {"n": 3, "day": "tue"}]  # they were written last
+    write_deltalake(folder, pa.table({"n": [5], "day": ["mon day"]}), mode="append")
+    assert written() == [{"n": 5, "day": "mon day"}]

@@ -192,6 +192,16 @@ def test_a_box_is_opened_by_its_name_and_no_other() -> None:
         components().explain(expand="part")
 
 
+def test_a_box_has_no_name_of_an_output() -> None:
+    flow = ts.Dataflow("named")
+    edges = flow.input("edges", "src long, dst long").collection()
+    for number in range(2):
+        parts = ts.graphs.connected_components(edges)
+        parts.changes().capture("connected_components" if number else "parts")
+    boxes = [step.name for step in Sketch.of(flow.compile(1)).folded().steps if step.kind == "call"]
+    assert boxes == ["connected_components()", "connected_components()_2"]
+
+
 def test_a_running_flow_is_drawn_with_what_it_does() -> None:
     sketch = Sketch.of(library().compile(2)).folded()
     first = sketch.arrows[0].index

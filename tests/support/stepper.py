@@ -67,7 +67,7 @@ class Stepper(engine.Process):
     def query(self) -> Query:
         """The handle of the flow, which runs without Spark."""
         ended = mock.Mock(isActive=False, status={}, recentProgress=[], exception=lambda: None)
-        return Query(ended, self.context, inputs=[])
+        return Query(ended, self.context, inputs=[], outputs=self.driver.outputs)
 
 
 Begin = Callable[..., Stepper]

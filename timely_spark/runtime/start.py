@@ -63,7 +63,6 @@ from timely_spark.runtime.session import (
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import FolderSink
-from timely_spark.runtime.sinks.outputs import published_by
 from timely_spark.runtime.sinks.sink import MemorySink, Output, Sink
 from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.sources.folder import FileSource
@@ -207,7 +206,7 @@ def start(
             running, context, session=session, inputs=pairs, unset=unset, lock=lock, sources=dataframes,
             ends=bool(arguments.keys() & {"availableNow", "once"}), temporary=checkpoint is None,
             views=any(isinstance(output.sink, MemorySink) for output in outputs),
-            published=published_by(outputs), started_after=newest.batch,
+            outputs=outputs, started_after=newest.batch,
         )  # fmt: skip
         for handle, journal in pairs:
             undo.callback(handle.unbinding())

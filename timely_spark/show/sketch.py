@@ -323,10 +323,15 @@ def _boxes(stages: Sequence[Stage]) -> dict[Stage, tuple[int, Enclosure]]:
             outside = tuple(one for one in _around(stage) if isinstance(one, Name) or one in open_)
             groups[stage.call, outside].append(stage)
     boxes: dict[Stage, tuple[int, Enclosure]] = {}
-    used = {stage.name for stage in stages}
+    names = {stage.name for stage in stages}
+    used = names.copy()
     for (call, outside), inside in groups.items():
         if len(inside) > 1:
-            name = _free(_named(call, inside, outside), used - {stage.name for stage in inside})
+            own = {stage.name for stage in inside}
+            name = _named(call, inside, outside)
+            if name in names - own and not call.name:  # such as an output of this name
+                name += "()"
+            name = _free(name, used - own)
             used.add(name)
             frame = Enclosure(
                 key=f"{CALL}:{name}", kind=CALL, name=name, title=call.method, where=str(inside[0].where)

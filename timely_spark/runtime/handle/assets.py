@@ -48,7 +48,8 @@ fill:var(--call);stroke:var(--c3)}.frame.call text{fill:var(--c3)} .frame.region
 stroke:var(--faint)}.arrow{stroke:var(--faint)} .tip{fill:var(--faint)} .arrow.exchange{stroke:var(--hot)}
 .tip.exchange{fill:var(--hot)}.arrow.feedback{stroke:var(--c0)} .tip.feedback{fill:var(--c0)}polyline{
 fill:none;stroke:currentColor;stroke-width:1.5} circle{fill:currentColor}
-.at:hover{fill:var(--line);fill-opacity:.6} .axis{stroke:var(--faint)}.grid{
+.at:hover,svg rect.chosen{fill:var(--line);fill-opacity:.6} svg[data-span]{cursor:crosshair;user-select:none}
+ .axis{stroke:var(--faint)}.grid{
 stroke:var(--line)} .limit{stroke:var(--bad);stroke-dasharray:5 4} .bar rect{fill:var(--c0)}.timeline rect{
 fill:var(--c0)} .timeline .open rect{fill:var(--warn)} .timeline .late rect{fill:var(--bad)}
 .timeline g .waits{fill:var(--faint)}.c0{
@@ -67,11 +68,12 @@ main{padding:0 10px 30px} td,th{padding-right:8px} #first{gap:8px 16px}}
 SCRIPT = """
 "use strict";
 const keep = () => document.activeElement ? document.activeElement.getAttribute("href") : null;
+let chosen = null;
 const show = parts => {
   const href = keep();
   for (const [id, html] of Object.entries(parts)) {
     const at = document.getElementById(id);
-    if (!at || at.querySelector("input:focus")) continue;
+    if (!at || at.querySelector("input:focus") || at.contains(chosen?.chart ?? null)) continue;
     const inner = at.querySelector(".drawn"), top = inner ? [inner.scrollLeft, inner.scrollTop] : null;
     at.innerHTML = html;
     const now = at.querySelector(".drawn");
@@ -128,6 +130,43 @@ document.addEventListener("click", event => {
   moved = false;
 }, true);
 resize();
+// a span of time, drawn across a chart: another address; the page that it loads is where this one was
+const along = (chart, event) => {
+  const [low, high, left, right] = chart.dataset.span.split(" ").map(Number);
+  const box = chart.getBoundingClientRect();
+  const x = (event.clientX - box.left) * chart.viewBox.baseVal.width / box.width;
+  const inside = Math.min(right, Math.max(left, x));
+  return {x: inside, time: low + (high - low) * (inside - left) / (right - left)};
+};
+document.addEventListener("pointerdown", event => {
+  const mouse = event.pointerType === "mouse" && event.button === 0;
+  const chart = mouse && event.target.closest("svg[data-span]");
+  if (!chart) return;
+  const bar = chart.appendChild(document.createElementNS(chart.namespaceURI, "rect"));
+  bar.setAttribute("class", "chosen");
+  bar.setAttribute("height", "100%");
+  chosen = {chart, bar, from: along(chart, event)};
+});
+document.addEventListener("pointermove", event => {
+  if (!chosen) return;
+  const to = along(chosen.chart, event).x;
+  chosen.bar.setAttribute("x", Math.min(to, chosen.from.x));
+  chosen.bar.setAttribute("width", Math.abs(to - chosen.from.x));
+});
+document.addEventListener("pointerup", event => {
+  if (!chosen) return;
+  const {chart, bar, from} = chosen, to = along(chart, event);
+  bar.remove();
+  chosen = null;
+  if (Math.abs(to.x - from.x) < 4) return;
+  const address = new URL(location.href);
+  address.searchParams.delete("row");
+  address.searchParams.set("since", Math.min(from.time, to.time).toFixed(3));
+  address.searchParams.set("until", Math.max(from.time, to.time).toFixed(3));
+  location.href = address.href;
+});
+addEventListener("pagehide", () => sessionStorage.setItem("place", scrollY));
+scrollTo(0, Number(sessionStorage.getItem("place")));
 const events = new EventSource("/events" + location.search);
 events.onmessage = event => { document.body.classList.remove("lost"); show(JSON.parse(event.data)); };
 events.onerror = () => document.body.classList.add("lost");
@@ -137,7 +176,9 @@ document.addEventListener("keydown", event => {
   if (ask && event.key === "Enter") location.href = ask + encodeURIComponent(event.target.value);
   if (ask) return;
   keys[event.key]?.();
-  const at = {n: "next", p: "before", e: "expand", Escape: "close"}[event.key];
+  const ways = {n: "next", p: "before", e: "expand", Escape: "close"};
+  const times = {i: "in", o: "out", ",": "earlier", ".": "later", a: "all"};
+  const at = {...ways, ...times}[event.key];
   const link = at && document.querySelector(`a[data-key~="${at}"]`);
   if (link) link.click();
 });

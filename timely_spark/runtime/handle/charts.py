@@ -86,8 +86,9 @@ def line_chart(
     y: Callable[[float], str] = short_number,
     x_text: Callable[[float], str] = lambda value: f"{value:,.0f}",
     limit: float | None = None,
+    span: tuple[float, float] | None = None,
 ) -> str:
-    """Lines over one axis, with a legend beside them.
+    """Lines over one axis, with a legend beside them. Of an axis of time a reader can select a part.
 
     Args:
         lines: by label the points.
@@ -95,6 +96,7 @@ def line_chart(
         y: a value in words; and `x_text` a place on the axis.
         limit: a value at which a line is drawn across, unless all values are far below it: they would be
             one flat line, so the title has it then.
+        span: the ends of the axis; None means those of the points.
     """
     points = [point for line in lines.values() for point in line]
     if not points:
@@ -105,7 +107,7 @@ def line_chart(
         title, limit = f"{title}; the limit is {y(limit)}", None
     width, height = 460, 180
     inner = width - _LEFT - 10
-    low, right = min(at for at, _ in points), max(at for at, _ in points)
+    low, right = span or (min(at for at, _ in points), max(at for at, _ in points))
     high = max(highest, limit or 0.0) or 1.0
     if y is short_number:  # half of an odd count would look like another count
         high = 2 * math.ceil(high / 2)
@@ -155,14 +157,19 @@ def line_chart(
             for n, some in _highest(lines, low, right).items()
         ]
     drawn = (
-        f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">'
-        f"<title>{escaped(title)}</title>{''.join(parts)}</svg>"
+        f'<svg{_selectable(low, right, _LEFT, width) * (x == "time")} width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img"><title>{escaped(title)}</title>{"".join(parts)}</svg>'
     )
     labels = "".join(f'<li class="c{i % COLOURS}">{escaped(label)}</li>' for i, label in enumerate(lines))
     listed = f"<ul>{labels}</ul>" if legend else ""
     return (
         f'<figure><figcaption>{escaped(title)}</figcaption><div class="chart">{drawn}{listed}</div></figure>'
     )
+
+
+def _selectable(low: float, right: float, left: float, width: float) -> str:
+    """What the console's script needs to turn places of a chart into times: both ends as times, and where."""
+    return f' data-span="{low:.3f} {right:.3f} {left} {width - 10}"'
 
 
 def _highest(
@@ -209,7 +216,8 @@ def timeline(rows: Sequence[tuple[str, float, float, float, str, str]], *, start
         f'<text x="{width - 10}" y="{height - 4}" text-anchor="end">{clock(end)}</text>'
     )
     return (
-        f'<svg class="timeline" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">'
+        f'<svg class="timeline"{_selectable(start, end, left, width)} width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img">'
         f"<title>epochs over time</title>{bars}{ends}</svg>"
     )
 

@@ -17,10 +17,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from timely_spark.errors import TimelyError, with_hint
+from timely_spark.runtime.handle.asked import Asked, Span
 from timely_spark.runtime.handle.assets import SCRIPT, STYLE
 from timely_spark.runtime.handle.charts import seconds_text
 from timely_spark.runtime.handle.history import LAST, History
-from timely_spark.runtime.handle.page import Asked, Page
+from timely_spark.runtime.handle.page import Page
 from timely_spark.runtime.handle.row_reasons import RowReasons
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.together import capture_links, connected_flows, together_svg
@@ -56,6 +57,8 @@ _SECTIONS = """<main><section id="first">{first}</section>
 <section id="io">{io}</section><section id="sizes">{sizes}</section><section id="usage">{usage}</section>
 <footer>Keys: n and p another flow, e open or close all boxes, Esc close a step; Tab walks through the steps.
 The drawing: + and - (or Ctrl and the wheel) its size, 0 all of it, 1 as it was; the mouse moves it.
+Time: draw across a chart with the mouse; or i and o the newest half or twice as much, comma and point earlier
+and later, a all of it. Charts, loops, and the records and times of steps are of this time.
 Times are UTC; counts are of the retained batches.</footer></main>"""
 #: Of a checkpoint that no flow has yet: its state, and what the page does meanwhile.
 _NOT_STARTED, _FOLLOWS = "not started", "While Spark starts there is none yet: this page follows."
@@ -219,7 +222,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, "no such page")
         else:
             opened = tuple(dict.fromkeys(query.get("open", ())))
-            asked = Asked(flow, opened, last.get("step", ""), self.server.token, last.get("row", ""))
+            step, row = last.get("step", ""), last.get("row", "")
+            asked = Asked(flow, opened, step, self.server.token, row, Span.read(last))
             if url.path == "/":
                 self._ask(asked)
                 self._answer(200, self._page(asked), "text/html")

@@ -11,11 +11,12 @@ from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
-from urllib.parse import urlencode
 
 import pyarrow as pa
 
+from timely_spark.errors import split_hint
 from timely_spark.graph.schema import RESERVED
+from timely_spark.runtime.handle.asked import Asked, Span
 from timely_spark.runtime.handle.charts import (
     Point,
     bars,
@@ -47,26 +48,8 @@ from timely_spark.worker.wire import Message
 ALL = "*/"
 #: The most rows of the timeline, and lines of a chart.
 _BARS, _LINES = 24, 6
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The choices of a page's reader, which the address has."""
-
-    flow: int = 0
-    #: the boxes that are opened, and the step that was clicked
-    opened: tuple[str, ...] = ()
-    step: str = ""
-    token: str = ""
-    #: the row that is asked about, of the step that was clicked: some of its columns, as JSON
-    row: str = ""
-
-    def path(self, **other: Any) -> str:
-        """The address of a page that shows something else, without the question about a row."""
-        asked = {"flow": self.flow, "open": self.opened, "step": self.step, "token": self.token} | other
-        return "/?" + urlencode(
-            {name: value for name, value in asked.items() if value not in {"", ()}}, doseq=True
-        )
+#: The keys of the links to other spans of time.
+_KEYS = {"in": "i", "out": "o", "earlier": ",", "later": ".", "all": "a"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +58,7 @@ class Page:
 
     status: Status
     history: History
-    asked: Asked = Asked()
+    asked: Asked
     #: the seconds within which an epoch must be answered
     slo: float | None = None
     #: what the flow took of this machine lately, oldest first
@@ -92,6 +75,15 @@ class Page:
     def epochs(self) -> list[Epoch]:
         """The epochs that were completed."""
         return self.history.epochs()
+
+    @cached_property
+    def seen(self) -> History:
+        """The history of the time that is looked at."""
+        span, history = self.asked.span, self.history
+        if span is None:
+            return history
+        batches = [one for one in history.batches if span.holds(one.began, one.ended)]
+        return History(history.clocked, batches, span.within(history.hour))
 
     @cached_property
     def opened(self) -> list[str]:
@@ -175,9 +167,12 @@ class Page:
     def _say(self) -> Iterator[str]:
         verdict, status = self.verdict, self.status
         if verdict.says:
-            yield f'<div class="say {verdict.kind}"><b>{escaped(verdict.says)}</b>{escaped(verdict.do)}</div>'
-        if status.failure is not None:
-            yield f'<div class="say"><pre>{escaped(status.failure["error"])}</pre></div>'
+            more = ""  # of an error the verdict says the first line, and what to do
+            if status.failure is not None:
+                more = split_hint(status.failure["error"])[0].partition("\n")[2]
+            more = f"<pre>{escaped(more)}</pre>" * bool(more)
+            says, do = escaped(verdict.says), escaped(verdict.do)
+            yield f'<div class="say {verdict.kind}"><b>{says}</b>{more}{do}</div>'
         for text in status.warnings:
             yield f'<div class="say warn">{escaped(text)}</div>'
         if (open_ := status.why or status.now) is not None:
@@ -197,7 +192,7 @@ class Page:
         """The texts and colours of the flow's drawing."""
         manifest, sketch = self.status.after.manifest, self.sketch
         whole = self.status.after.sketch
-        moved, spent = self.history.moved(), self.history.spent()
+        moved, spent = self.seen.moved(), self.seen.spent()
         flying = Counter(message.channel for _, message in wire.read(self.status.after.rows, Message))
         total = sum(spent.values()) or 1.0
         texts, heat, classes = dict[str, str](), dict[str, float](), dict[str, str]()
@@ -259,7 +254,7 @@ class Page:
     def _loop_texts(self) -> dict[str, str]:
         """Where each loop is, or was last."""
         texts = dict[str, str]()
-        for loop, epochs in self.history.convergence().items():
+        for loop, epochs in self.seen.convergence().items():
             epoch, points = max(epochs.items())
             changes = short_number(sum(value for _, value in points))
             texts[loop] = f"epoch {epoch}: iteration {points[-1][0]}, {changes} changes"
@@ -268,10 +263,15 @@ class Page:
     def _note(self, arrow: Arrow, records: int | None, flying: Mapping[int, int]) -> str:
         parts = [arrow.exchange] * bool(arrow.exchange)
         if records is not None:
-            parts.append(f"{counted(records, 'record')} in the last {len(self.history.batches)} batches")
+            parts.append(f"{counted(records, 'record')} {self._lately}")
         if waits := sum(flying.get(channel, 0) for channel in arrow.channels):
             parts.append(f"{counted(waits, 'message')} in flight")
         return ", ".join(parts)
+
+    @cached_property
+    def _lately(self) -> str:
+        """The batches whose work is shown, in words."""
+        return f"in {'the last ' * (self.asked.span is None)}{len(self.seen.batches)} batches"
 
     @cached_property
     def clicked(self) -> Step | None:
@@ -295,7 +295,7 @@ class Page:
         if step.kind == CALL:
             opened = self.asked.path(open=(*self.opened, step.name), step="")
             more = f' <a href="{escaped(opened)}">show its {len(step.steps)} steps</a>'
-        spent, manifest = self.history.spent(), self.status.after.manifest
+        spent, manifest = self.seen.spent(), self.status.after.manifest
         took = sum(spent.get(name, 0.0) for name in step.steps)
         names = {one.key: one.name for one in self.sketch.steps}
         plan = self.status.after.description.get("plans", {}).get(step.key)
@@ -314,7 +314,7 @@ class Page:
             **({"plan": plan} if plan else {}),
             "state": bytes_text(sum(manifest.state_bytes.get(name, 0) for name in step.steps)),
             "memory": bytes_text(sum(manifest.memory_bytes.get(name, 0) for name in step.steps)),
-            "time": f"{seconds_text(took)} in the last batches" if took else "none in the last batches",
+            "time": f"{seconds_text(took) if took else 'none'} {self._lately}",
         }
         rows = [[name, value] for name, value in facts.items()]
         inner = "".join(self._inner(step))
@@ -379,23 +379,20 @@ class Page:
                 yield f"<h3>{escaped(name)}, {counted(one.num_rows, 'row')}</h3>{_records_table(one)}"
 
     def _epochs(self) -> str:
-        latency = line_chart(
-            "seconds until an epoch was complete",
-            {"": thinned(self.history.hour, 240)},
-            x="time", x_text=clock, y=seconds_text, limit=self.slo,
-        )  # fmt: skip
-        rates = line_chart(
-            "records a batch delivered to steps",
-            {"": [(batch.ended, float(batch.records)) for batch in self.history.batches]},
-            x="time", x_text=clock,
-        )  # fmt: skip
+        span = self.asked.span
+        latency = self._over_time(
+            "seconds until an epoch was complete", {"": self.seen.hour}, y=seconds_text, limit=self.slo
+        )
+        records = [(batch.ended, float(batch.records)) for batch in self.history.batches]
+        rates = self._over_time("records a batch delivered to steps", {"": records})
         iterations: dict[int, list[tuple[str, int]]] = {}
         for loop, epochs in self.history.convergence().items():
             for epoch, points in epochs.items():
                 last = self.status.after.sketch.loop(loop), points[-1][0] + 1
                 iterations.setdefault(epoch, []).append(last)
         rows = []
-        for one in self.epochs[-_BARS:]:
+        done = [one for one in self.epochs if span is None or span.holds(one.began, one.ended)]
+        for one in done[-_BARS:]:
             kind = "late" if self.slo is not None and one.seconds > self.slo else "done"
             when = f"begun {clock(one.began)}, complete {clock(one.ended)} in batch {one.batch}"
             waited = one.began if one.arrived is None else min(one.arrived, one.began)
@@ -408,13 +405,46 @@ class Page:
         for epoch in self.status.after.manifest.open_epochs[:_LINES]:
             if (since := self.history.open_since(epoch)) is not None:
                 tip = f"epoch {epoch} is in flight since {clock(since)}"
-                rows.append((f"epoch {epoch}", since, since, self.now, "open", tip))
+                if span is None or span.holds(since, self.now):
+                    rows.append((f"epoch {epoch}", since, since, self.now, "open", tip))
         start, end = min((row[1] for row in rows), default=0.0), max((row[3] for row in rows), default=1.0)
+        start, end = span or (start, end)
         drawn = timeline(rows, start=start, end=end)
-        if not (drawn or latency):
+        if not (drawn or latency or span):
             return ""
         residency = f"<p>{escaped(self.status.residency)}</p>" * bool(self.status.residency)
-        return f'<h2>Epochs</h2>{residency}{drawn}<div class="charts">{latency}{rates}</div>'
+        charts = f'{drawn}<div class="charts">{latency}{rates}</div>'
+        return f"<h2>Epochs</h2>{residency}{self._times()}{charts}"
+
+    def _times(self) -> str:
+        """The time that is looked at, with links to others."""
+        moments = [batch.began for batch in self.history.batches] + [at for at, _ in self.history.hour]
+        begin, end = min(moments, default=self.now), self.now
+        span = self.asked.span or Span(begin, end)
+        spans: dict[str, Span | tuple[()]] = {**span.others(), "all": ()}
+        if span.since <= begin and span.until >= end:
+            spans = {"in": spans["in"]}
+        shown = f"{clock(span.since)} to {clock(span.until)}" if self.asked.span else "all times"
+        links = " ".join(
+            f'<a data-key="{name}" href="{escaped(self.asked.path(span=other))}">{name}</a> ({_KEYS[name]})'
+            for name, other in spans.items()
+        )
+        return f"<p>{shown}: {links}</p>"
+
+    def _over_time(
+        self,
+        title: str,
+        lines: Mapping[str, Sequence[Point]],
+        *,
+        y: Callable[[float], str] = short_number,
+        limit: float | None = None,
+    ) -> str:
+        """A chart of the time that is looked at."""
+        span = self.asked.span
+        if span is not None:
+            lines = {label: points for label, line in lines.items() if (points := span.within(line))}
+        lines = {label: thinned(line, 240) for label, line in lines.items()}
+        return line_chart(title, lines, x="time", x_text=clock, y=y, limit=limit, span=span)
 
     def _day(self) -> str:
         after = self.status.after
@@ -429,7 +459,7 @@ class Page:
                 {f"epoch {epoch}": points for epoch, points in sorted(epochs.items())[-_LINES:]},
                 x="iteration",
             )
-            for loop, epochs in self.history.convergence().items()
+            for loop, epochs in self.seen.convergence().items()
         ]
         return f'<h2>Loops</h2><div class="charts">{"".join(charts)}</div>' if charts else ""
 
@@ -464,7 +494,7 @@ class Page:
     def _sizes(self) -> str:
         boxes = self.status.after.sketch.boxes(self.opened)
         took, memory = (
-            by_box(self.history.spent(), boxes),
+            by_box(self.seen.spent(), boxes),
             by_box(self.status.after.manifest.memory_bytes, boxes),
         )
         rows = [
@@ -482,16 +512,14 @@ class Page:
         charts += self._sizes_chart(
             "memory", [(one.ended, by_box(one.memory_bytes, boxes)) for one in batches]
         )
-        workers = {f"worker {one}": ms / 1000 for one, ms in sorted(self.history.took().items())}
+        workers = {f"worker {one}": ms / 1000 for one, ms in sorted(self.seen.took().items())}
         skew = f"<h3>Time by worker</h3>{bars(workers, seconds_text)}" if len(workers) > 1 else ""
         shown = html_table(["step", "frontier", "state", "memory", "time lately"], rows)
         return f'<h2>Steps</h2>{shown}<div class="charts">{charts}<div>{skew}</div></div>'
 
-    @staticmethod
-    def _sizes_chart(title: str, sizes: Sequence[tuple[float, Mapping[str, float]]]) -> str:
+    def _sizes_chart(self, title: str, sizes: Sequence[tuple[float, Mapping[str, float]]]) -> str:
         """A line over time for each of the largest steps."""
-        shown = largest_over_time(sizes, _LINES)
-        return line_chart(f"{title} by step", shown, x="time", x_text=clock, y=bytes_text)
+        return self._over_time(f"{title} by step", largest_over_time(sizes, _LINES), y=bytes_text)
 
     def _usage(self) -> str:
         """The processes on this machine, and the files that are in memory."""
@@ -511,9 +539,9 @@ class Page:
                     files.setdefault(name, []).append((one.when, size))
         shown = html_table(["", ""], list(self.usages[-1].lines()))
         charts = [
-            line_chart("cores", cores, x="time", x_text=clock, y=lambda value: f"{value:.2g}"),
-            line_chart("memory of processes", memory, x="time", x_text=clock, y=bytes_text),
-            line_chart("files of states and messages", files, x="time", x_text=clock, y=bytes_text),
+            self._over_time("cores", cores, y=lambda value: f"{value:.2g}"),
+            self._over_time("memory of processes", memory, y=bytes_text),
+            self._over_time("files of states and messages", files, y=bytes_text),
         ]
         return f'<h2>This machine</h2>{shown}<div class="charts">{"".join(charts)}</div>'
 

@@ -35,6 +35,8 @@ from timely_spark.runtime.query.live import BatchProgress, running_batch
 from timely_spark.runtime.query.rest import at_rest, telling, yielding
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.session import has_stopped
+from timely_spark.runtime.sinks.outputs import published_by
+from timely_spark.runtime.sinks.sink import Output
 from timely_spark.runtime.storage.cancel import request
 from timely_spark.runtime.storage.entries import Journal, close_source
 from timely_spark.runtime.storage.lock import Lock
@@ -99,7 +101,7 @@ class Query:
         lock: Lock | None = None,
         temporary: bool = False,
         views: bool = False,
-        published: Mapping[str, str] | None = None,
+        outputs: Sequence[Output] = (),
         started_after: int = FIRST,
     ) -> None:
         self._query, self._context, self._watch, self._lock = query, context, LogView(context), lock
@@ -111,7 +113,9 @@ class Query:
         journals = [journal for _, journal in inputs]
         self._sent = Sent(context.plan, self._watch, journals, sources or {}, idle)
         self._indexes = Indexes(self._watch.schemas(), self._watch.complete, self._watch.released)
-        self._published = dict(published or {})
+        #: Where each output writes.
+        self._sinks = {output.name: output.sink for output in outputs}
+        self._published = published_by(outputs)
         #: The session that runs the query.
         self.session = session
         #: The newest batch before the run, which may have run others by now.

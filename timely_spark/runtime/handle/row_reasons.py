@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from timely_spark.errors import BadArgument, TimelyError, with_hint
+from timely_spark.runtime.sinks.sink import Sink
 from timely_spark.show.table import ROWS
 
 if TYPE_CHECKING:
@@ -59,17 +60,25 @@ class RowReasons:
         return self._answers.get((output, row))
 
     def rows(self, output: str) -> list[tuple[str, dict[str, Any]]]:
-        """The last rows that an output has captured, each as an address names it, and as it is."""
+        """Some of the last rows of an output, each as an address names it, and as it is.
+
+        They are what was captured, or is in the file that was written last.
+        """
         try:
-            watch = self._query._watch  # noqa: SLF001 - a part of the query
+            watch, sinks = self._query._watch, self._query._sinks  # noqa: SLF001 - parts of the query
+            nodes = self._query._context.plan.by_name  # noqa: SLF001
         except ReferenceError:
             return []
-        if output not in watch.schemas():
+        if output not in sinks:
             return []
-        until = watch.complete([output])
-        tables = [table for _, table in watch.released(output, until - _EPOCHS, until)]
+        if output in watch.schemas():
+            until = watch.complete([output])
+            tables = [table for _, table in watch.released(output, until - _EPOCHS, until)]
+        else:
+            tables = [table for table in [_written(sinks[output])] if table is not None]
+        schema = nodes[output].template.schema
         rows = pa.concat_tables(tables).to_pylist() if tables else []
-        return [(_as_text(row, watch.schemas()[output]), row) for row in rows[-ROWS:]]
+        return [(_as_text(row, schema), row) for row in rows[-ROWS:]]
 
     def _newest(self) -> int:
         """The newest batch; -1 if nobody has the query any more, which the answer says then."""
@@ -100,11 +109,19 @@ class RowReasons:
         return dict(_values(row, schema)) if isinstance(row, dict) else row
 
 
+def _written(sink: Sink) -> pa.Table | None:
+    """What a sink has written last; None if that cannot be read, or was removed meanwhile."""
+    try:
+        return sink.written(ROWS)
+    except (OSError, ValueError, NotImplementedError):  # pa.ArrowInvalid is a ValueError
+        return None
+
+
 def _as_text(row: dict[str, Any], schema: pa.Schema) -> str:
     """A row as an address names it: without its difference, and columns that JSON has no text for."""
     types = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_duration)
     columns = [f.name for f in schema if f.name != "diff" and not any(is_one(f.type) for is_one in types)]
-    return json.dumps({name: row[name] for name in columns}, default=str)
+    return json.dumps({name: row[name] for name in columns if name in row}, default=str)
 
 
 def _values(row: dict[str, Any], schema: pa.Schema) -> Iterator[tuple[str, Any]]:

@@ -130,6 +130,14 @@ class DeltaSink(Sink):
         self._history.begin(own=owner == identity, delivered=output.resumed)
         self._check_whole(session)
 
+    def written(self, most: int) -> pa.Table | None:
+        """Rows of a file that the last commit has added; an upsert adds rows that were there, too."""
+        return (
+            None
+            if self._folder is None or self._history is None
+            else self._history.written(self._folder, most)
+        )
+
     def last(self) -> int:
         """The last transaction of this output, as the table's log says."""
         return -1 if self._history is None else self._history.last

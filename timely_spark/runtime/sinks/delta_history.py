@@ -11,11 +11,13 @@ import logging
 import re
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow as pa
 from pyarrow import fs
 
 from timely_spark.runtime.storage.files import location
-from timely_spark.runtime.storage.stores import filesystem_of
+from timely_spark.runtime.storage.stores import filesystem_of, first_rows
 from timely_spark.state.bounds import parse_json
 
 _VERSION = re.compile(r"(\d{20})\.json")
@@ -23,6 +25,8 @@ _VERSION = re.compile(r"(\d{20})\.json")
 _log = logging.getLogger(__name__)
 
 Commit = list[dict[str, Any]]
+#: So many commits are looked at for one that adds rows.
+_LOOKED = 10
 
 
 @dataclass
@@ -91,6 +95,17 @@ class DeltaHistory:
         """
         before, self._reached = self._reached, max(self._reached, transaction)
         return -1 < before < self._newest_own
+
+    def written(self, folder: str, most: int) -> pa.Table | None:
+        """So many rows, at most, of a file of the newest commit that has added one, in the table's folder."""
+        for version in sorted(self._listed(), reverse=True)[:_LOOKED]:
+            for file in (one["add"] for one in self._commit(version) or () if one.get("add")):
+                if file.get("dataChange", True) and not file.get("deletionVector"):
+                    rows = first_rows(f"{folder}/{unquote(file['path'])}", most)
+                    for name, value in dict(file.get("partitionValues") or ()).items():
+                        rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+                    return rows
+        return None
 
     def _read_on(self) -> bool:
         """Look at the versions after the last one that was looked at; whether there are any."""

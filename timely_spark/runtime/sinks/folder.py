@@ -18,6 +18,7 @@ from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.delivery import arrow_schema
 from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, with_epoch, with_epoch_column
 from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.stores import first_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,6 +95,13 @@ class FolderSink(Sink):
             if _EPOCH.fullmatch(name) or name == COMPLETE:
                 files.remove(name)
         files.write(OWNER, json.dumps(own | {"columns": columns}).encode(), durable=True)
+
+    def written(self, most: int) -> pa.Table | None:
+        """Rows of the last epoch's file."""
+        files = Files(self.path)
+        if not files.local or (last := self.last()) < 0:
+            return None
+        return first_rows(files.path(self._name(last)), most)
 
     def last(self) -> int:
         """The last epoch that has a file."""

@@ -60,6 +60,10 @@ class Sink:
         """The last epoch, or batch, that the place has of this output; -1 if it has none, or does not say."""
         return -1
 
+    def written(self, most: int) -> pa.Table | None:
+        """So many rows, at most, of what was written last; None if that is not in files of this machine."""
+        return None
+
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write deliveries; `version` increases, and is the same when a batch runs again."""
         raise NotImplementedError

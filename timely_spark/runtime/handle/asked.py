@@ -1,0 +1,82 @@
+"""`Asked`: the choices of a console page's reader, a `Span` of time among them, which its address has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlencode
+
+#: The year 2248: dates end somewhere.
+_END = float(1 << 33)
+
+Timed = TypeVar("Timed", bound=tuple[Any, ...])
+
+
+class Span(NamedTuple):
+    """A span of time, in seconds since 1970.
+
+    >>> span = Span.read({"since": "10", "until": "30"})
+    >>> span, span.within([(5, "a"), (20, "b")])
+    (Span(since=10.0, until=30.0), [(20, 'b')])
+    >>> Span.read({"since": "10", "until": "nan"}), Span.read({"since": "10"})
+    (None, None)
+    >>> {name: tuple(other) for name, other in span.others().items()}
+    {'in': (20.0, 30.0), 'out': (-10.0, 30.0), 'earlier': (0.0, 20.0), 'later': (20.0, 40.0)}
+    """
+
+    since: float
+    until: float
+
+    @classmethod
+    def read(cls, values: Mapping[str, str]) -> Span | None:
+        """The span that an address has; None if it has none."""
+        with suppress(KeyError, ValueError):
+            span = cls(float(values["since"]), float(values["until"]))
+            if 0 <= span.since < span.until < _END:
+                return span
+        return None
+
+    def holds(self, began: float, ended: float) -> bool:
+        """Whether something that took a time was partly in the span."""
+        return ended >= self.since and began <= self.until
+
+    def within(self, values: Iterable[Timed]) -> list[Timed]:
+        """Those of the values, which begin with their moment, that are in the span."""
+        return [value for value in values if self.since <= value[0] <= self.until]
+
+    def others(self) -> dict[str, Span]:
+        """The spans to which a key leads: half of this one, twice as much, and what was before and after."""
+        since, until = self
+        half = (until - since) / 2
+        return {
+            "in": Span(since + half, until),
+            "out": Span(since - 2 * half, until),
+            "earlier": Span(since - half, until - half),
+            "later": Span(since + half, until + half),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The choices of a page's reader."""
+
+    flow: int = 0
+    #: the boxes that are opened, and the step that was clicked
+    opened: tuple[str, ...] = ()
+    step: str = ""
+    token: str = ""
+    #: the row that is asked about, of the step that was clicked: some of its columns, as JSON
+    row: str = ""
+    #: the time that is looked at; None means all
+    span: Span | None = None
+
+    def path(self, **other: Any) -> str:
+        """The address of a page that shows something else, without the question about a row."""
+        asked = {"flow": self.flow, "open": self.opened, "step": self.step, "token": self.token}
+        span = other.pop("span", self.span) or ()
+        asked |= other | {name: f"{at:.3f}" for name, at in zip(Span._fields, span, strict=False)}
+        return "/?" + urlencode(
+            {name: value for name, value in asked.items() if value not in {"", ()}}, doseq=True
+        )
