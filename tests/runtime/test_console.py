@@ -27,7 +27,7 @@ from timely_spark.__main__ import main
 from timely_spark.errors import GraphError
 from timely_spark.provenance import captured_inputs, inputs_before
 from timely_spark.runtime.handle import console
-from timely_spark.runtime.handle.asked import Asked, Span
+from timely_spark.runtime.handle.asked import Asked, TimeSpan
 from timely_spark.runtime.handle.charts import line_chart, seconds_text
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.history import LAST, History, PastBatch
@@ -218,7 +218,7 @@ def test_a_loop_that_does_not_converge_is_told(begin: Any, serve: Any, tmp_path:
     assert "query.cancel(0)" in verdict.do
     assert "loop grows: changed records by iteration" in server.sections(Asked(0))["loops"]
     history = server.look(Asked(0)).history
-    second = Span(history.batches[1].began + 1e-4, history.batches[1].ended + 1e-4)
+    second = TimeSpan(history.batches[1].began + 1e-4, history.batches[1].ended + 1e-4)
     seen = server.look(Asked(0, span=second)).seen
     (whole,), (part,) = (each.convergence().values() for each in (history, seen))
     assert whole[0][0] < part[0][0] < part[0][-1] < whole[0][-1]
@@ -455,16 +455,16 @@ def test_a_span_of_time_is_looked_at(begin: Any, serve: Any, tmp_path: Path) -> 
         process.feed("edges", [(n, n + 1), (n + 1, n)])
     server = serve(str(tmp_path))
     first, second, _ = server.look(Asked(0)).history.batches
-    span = Span(second.began + 1e-4, second.ended + 1e-4)
+    span = TimeSpan(second.began + 1e-4, second.ended + 1e-4)
 
     asked = Asked(0, span=span)
-    assert Span.read(dict(parse_qsl(urlsplit(asked.path()).query))) == pytest.approx(span, abs=1e-3)
+    assert TimeSpan.read(dict(parse_qsl(urlsplit(asked.path()).query))) == pytest.approx(span, abs=1e-3)
     page, sections = server.look(asked), server.sections(asked)
     assert page.seen.moved() == Counter(second.moved)
     assert re.findall("<title>epoch ([0-9]+):", sections["epochs"]) == ["1"]
     assert re.findall('data-key="([a-z]+)"', sections["epochs"]) == ["in", "out", "earlier", "later", "all"]
     assert "in 1 batches" in sections["flow"]
-    before = server.sections(Asked(0, span=Span(first.began - 9, first.began - 1)))
+    before = server.sections(Asked(0, span=TimeSpan(first.began - 9, first.began - 1)))
     assert "records a batch" not in before["epochs"]
     assert 'data-key="all"' in before["epochs"]
     code, whole = get(f"{server.url}&since=9&until=nan")

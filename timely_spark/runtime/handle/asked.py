@@ -1,4 +1,4 @@
-"""`Asked`: the choices of a console page's reader, a `Span` of time among them, which its address has."""
+"""`Asked`: the choices of a console page's reader, a `TimeSpan` of time among them, which its address has."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _END = float(1 << 33)
 Timed = TypeVar("Timed", bound=tuple[Any, ...])
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """A span of time, in seconds since 1970.
 
-    >>> span = Span.read({"since": "10", "until": "30"})
+    >>> span = TimeSpan.read({"since": "10", "until": "30"})
     >>> span, span.within([(5, "a"), (20, "b")])
-    (Span(since=10.0, until=30.0), [(20, 'b')])
-    >>> Span.read({"since": "10", "until": "nan"}), Span.read({"since": "10"})
+    (TimeSpan(since=10.0, until=30.0), [(20, 'b')])
+    >>> TimeSpan.read({"since": "10", "until": "nan"}), TimeSpan.read({"since": "10"})
     (None, None)
     >>> {name: tuple(other) for name, other in span.others().items()}
     {'in': (20.0, 30.0), 'out': (-10.0, 30.0), 'earlier': (0.0, 20.0), 'later': (20.0, 40.0)}
@@ -30,7 +30,7 @@ class Span(NamedTuple):
     until: float
 
     @classmethod
-    def read(cls, values: Mapping[str, str]) -> Span | None:
+    def read(cls, values: Mapping[str, str]) -> TimeSpan | None:
         """The span that an address has; None if it has none."""
         with suppress(KeyError, ValueError):
             span = cls(float(values["since"]), float(values["until"]))
@@ -46,15 +46,15 @@ class Span(NamedTuple):
         """Those of the values, which begin with their moment, that are in the span."""
         return [value for value in values if self.since <= value[0] <= self.until]
 
-    def others(self) -> dict[str, Span]:
+    def others(self) -> dict[str, TimeSpan]:
         """The spans to which a key leads: half of this one, twice as much, and what was before and after."""
         since, until = self
         half = (until - since) / 2
         return {
-            "in": Span(since + half, until),
-            "out": Span(since - 2 * half, until),
-            "earlier": Span(since - half, until - half),
-            "later": Span(since + half, until + half),
+            "in": TimeSpan(since + half, until),
+            "out": TimeSpan(since - 2 * half, until),
+            "earlier": TimeSpan(since - half, until - half),
+            "later": TimeSpan(since + half, until + half),
         }
 
 
@@ -70,13 +70,13 @@ class Asked:
     #: the row that is asked about, of the step that was clicked: some of its columns, as JSON
     row: str = ""
     #: the time that is looked at; None means all
-    span: Span | None = None
+    span: TimeSpan | None = None
 
     def path(self, **other: Any) -> str:
         """The address of a page that shows something else, without the question about a row."""
         asked = {"flow": self.flow, "open": self.opened, "step": self.step, "token": self.token}
         span = other.pop("span", self.span) or ()
-        asked |= other | {name: f"{at:.3f}" for name, at in zip(Span._fields, span, strict=False)}
+        asked |= other | {name: f"{at:.3f}" for name, at in zip(TimeSpan._fields, span, strict=False)}
         return "/?" + urlencode(
             {name: value for name, value in asked.items() if value not in {"", ()}}, doseq=True
         )

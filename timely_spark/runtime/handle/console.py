@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from timely_spark.errors import TimelyError, with_hint
-from timely_spark.runtime.handle.asked import Asked, Span
+from timely_spark.runtime.handle.asked import Asked, TimeSpan
 from timely_spark.runtime.handle.assets import SCRIPT, STYLE
 from timely_spark.runtime.handle.charts import seconds_text
 from timely_spark.runtime.handle.history import LAST, History
@@ -223,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             opened = tuple(dict.fromkeys(query.get("open", ())))
             step, row = last.get("step", ""), last.get("row", "")
-            asked = Asked(flow, opened, step, self.server.token, row, Span.read(last))
+            asked = Asked(flow, opened, step, self.server.token, row, TimeSpan.read(last))
             if url.path == "/":
                 self._ask(asked)
                 self._answer(200, self._page(asked), "text/html")

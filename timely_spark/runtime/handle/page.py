@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from timely_spark.errors import split_hint
 from timely_spark.graph.schema import RESERVED
-from timely_spark.runtime.handle.asked import Asked, Span
+from timely_spark.runtime.handle.asked import Asked, TimeSpan
 from timely_spark.runtime.handle.charts import (
     Point,
     bars,
@@ -420,8 +420,8 @@ class Page:
         """The time that is looked at, with links to others."""
         moments = [batch.began for batch in self.history.batches] + [at for at, _ in self.history.hour]
         begin, end = min(moments, default=self.now), self.now
-        span = self.asked.span or Span(begin, end)
-        spans: dict[str, Span | tuple[()]] = {**span.others(), "all": ()}
+        span = self.asked.span or TimeSpan(begin, end)
+        spans: dict[str, TimeSpan | tuple[()]] = {**span.others(), "all": ()}
         if span.since <= begin and span.until >= end:
             spans = {"in": spans["in"]}
         shown = f"{clock(span.since)} to {clock(span.until)}" if self.asked.span else "all times"
