@@ -446,6 +446,30 @@ def test_a_reader_that_ends_early_is_no_error(begin: Begin, tmp_path: Path, comm
     assert (process.returncode, told) == (128 + signal.SIGPIPE, b"")
 
 
+def test_a_stop_with_a_timeout_does_not_wait_for_a_call_of_a_step(begin: Begin) -> None:
+    """The query ends later, by itself, and the request stays until then: the round ends at its next call."""
+    process = begin(endless())
+    log, returns, ended = process.context.log, threading.Event(), threading.Event()
+
+    class Busy:
+        isActive, status = True, {"message": "Processing new data"}  # noqa: N815 - Spark's name
+
+        def stop(self) -> None:
+            assert returns.wait(SOON)
+            ended.set()
+
+    query = Query(Busy(), process.context)  # type: ignore[arg-type]
+    started = time.monotonic()
+    told = r"stop\(timeout=0.05\): flow 'endless' ends when the present call of a step returns: "
+    with pytest.raises(NotComplete, match=told):
+        query.stop(timeout=0.05)
+    assert time.monotonic() - started < SOON / 2
+    assert log.files.exists(stop_file(log.term))
+    returns.set()
+    assert ended.wait(SOON)
+    until(lambda: not log.files.exists(stop_file(log.term)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",

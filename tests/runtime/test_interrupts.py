@@ -17,7 +17,7 @@ import timely_spark as ts
 from timely_spark.runtime.handle import interrupts
 from timely_spark.runtime.handle.interrupts import only_the_wait, wait_in_a_thread
 from timely_spark.runtime.handle.log_view import LogView
-from timely_spark.runtime.query.rest import at_rest
+from timely_spark.runtime.query.rest import wait_for_rest
 from timely_spark.runtime.storage.log import RoundLog
 
 
@@ -154,6 +154,6 @@ def test_an_interrupt_of_stop_cancels_no_jobs_and_takes_the_request_back(
 
     context: Any = SimpleNamespace(log=log, term=3)
     running: Any = Running()
-    with pytest.raises(KeyboardInterrupt), at_rest(running, context, LogView(context).until):
-        raise AssertionError
+    with pytest.raises(KeyboardInterrupt):
+        wait_for_rest(running, context, LogView(context).until, 60)
     assert (len(asked), log.files.names("terms"), cancels) == (1, [], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -64,8 +65,12 @@ def only_the_wait() -> Iterator[Callable[..., None]]:
         raise KeyboardInterrupt
 
 
-def wait_in_a_thread(blocks: Callable[[], T]) -> T:
-    """Call what blocks for long; an interrupt ends the wait for it, and leaves the call alone."""
+def wait_in_a_thread(blocks: Callable[[], T], timeout: float | None = None) -> T:
+    """Call what blocks for long; an interrupt ends the wait for it, and leaves the call alone.
+
+    Raises:
+        TimeoutError: so does the end of the time.
+    """
     done: Future[T] = Future()
 
     def call() -> None:
@@ -74,8 +79,11 @@ def wait_in_a_thread(blocks: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised below
             done.set_exception(error)
 
+    until = math.inf if timeout is None else time.monotonic() + timeout
     with only_the_wait() as interruptible:
         threading.Thread(target=call, name="timely-wait", daemon=True).start()
-        while not done.done():
-            interruptible(wait, [done], 1.0)  # Windows interrupts no wait, only what comes after it
+        while not done.done() and (left := until - time.monotonic()) > 0:
+            interruptible(wait, [done], min(left, 1.0))  # Windows interrupts no wait, only what comes after
+    if not done.done():
+        raise TimeoutError
     return done.result()

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: The package of a session whose queries a server runs.
 CONNECT = "pyspark.sql.connect"
 
+#: The milliseconds that a process which ends waits for a call of a step, beside those of `stop`.
+_AT_THE_END = "1000"
+
 #: The queries that this process runs, by the ids of their runs.
 _living: dict[str, Query] = {}
 #: The queries that this process runs, and ended ones that the program still has.
@@ -74,7 +77,11 @@ def _stop_all() -> None:
     ending.append(True)
     for query in running():
         if not type(query.session).__module__.startswith(CONNECT):  # a server runs those
+            # by default Spark waits for a call of a step, however long it takes
             with contextlib.suppress(Exception):  # the JVM has stopped already
+                assert query.session is not None
+                query.session.conf.set("spark.sql.streaming.stopTimeout", _AT_THE_END)
+            with contextlib.suppress(Exception):
                 query.stop()
     for folder in read_by_views:
         shutil.rmtree(folder, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import time
 import weakref
@@ -12,7 +13,7 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.captured import Captured
-from timely_spark.errors import TimelyError, with_hint
+from timely_spark.errors import NotComplete, TimelyError, with_hint
 from timely_spark.graph import caller, find, with_checked_arguments
 from timely_spark.runtime.errors import (
     EpochClosed,
@@ -32,7 +33,7 @@ from timely_spark.runtime.handle.log_view import BEAT, Completed, LogView, Progr
 from timely_spark.runtime.handle.probe import QueryProbe
 from timely_spark.runtime.handle.sent import Sent
 from timely_spark.runtime.query.live import BatchProgress, running_batch
-from timely_spark.runtime.query.rest import at_rest, telling, yielding
+from timely_spark.runtime.query.rest import end_rest, running, telling, wait_for_rest, yielding
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.sinks.outputs import published_by
@@ -243,13 +244,17 @@ class Query:
             while not taken() and self.is_active:
                 wait_in_a_thread(self._query.processAllAvailable)
 
-    def stop(self) -> None:
+    def stop(self, timeout: float | None = None) -> None:
         """Stop the query, between two micro-batches if the running one ends soon.
 
         The flow can be started again from its checkpoint. A temporary checkpoint is deleted; captured outputs
         and frontiers can still be read from this handle. A running micro-batch ends at the next call of a
         step, and leaves its other work to the next start. A call that takes long is not ended: after half a
-        second a line in the log names the step, and after some seconds Spark interrupts its task.
+        second a line in the log names the step. In Spark's task, Spark interrupts it after some seconds; in
+        the driver, where micro-batches stay resident, nothing can, and the stop waits until it returns.
+
+        Args:
+            timeout: seconds to wait; None means until the query has ended.
 
         Example:
             >>> query.stop()
@@ -257,13 +262,34 @@ class Query:
             False
 
         Raises:
-            NotComplete: a function of an output calls it, inside the micro-batch for whose end it waits.
+            NotComplete: the query has not ended after the timeout, and will, by itself, when the call of a
+                step that the error names returns; or a function of an output calls `stop`, inside the
+                micro-batch for whose end it waits.
         """
         self._context.check_may_wait("stop()")
-        ending = bool(living.ending)  # at its end the interpreter starts no thread
-        tells = contextlib.nullcontext() if ending else telling(self._context)
-        with tells, at_rest(self._query, self._context, self._watch.until):
-            self._query.stop() if ending else wait_in_a_thread(self._query.stop)
+        started, limit = time.monotonic(), math.inf if timeout is None else timeout_seconds(timeout)
+
+        def end() -> None:
+            try:
+                self._query.stop()
+            finally:
+                end_rest(self._context)
+
+        if living.ending:  # at its end the interpreter starts no thread
+            wait_for_rest(self._query, self._context, self._watch.until, limit)
+            end()
+        else:
+            with telling(self._context):
+                wait_for_rest(self._query, self._context, self._watch.until, limit)
+                try:
+                    wait_in_a_thread(end, max(started + limit - time.monotonic(), 0.0))
+                except TimeoutError:
+                    msg = (
+                        f"stop({timeout=}): flow {self._context.name!r} ends when the present call of a step "
+                        f"returns: {running(self._context)}"
+                    )
+                    hint = "stop() again waits for it; or end this process: the next start repeats the batch."
+                    raise NotComplete(msg, where=caller(), hint=hint) from None
         if self._lock is not None:
             self._lock.release()
         self._keep_error()

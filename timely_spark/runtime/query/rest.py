@@ -34,31 +34,37 @@ _yielding = threading.Lock()
 _bodies: Counter[str] = Counter()
 
 
-@contextmanager
-def at_rest(query: StreamingQuery, context: RunContext, until: Until) -> Iterator[None]:
-    """Wait until no micro-batch runs, for `PATIENCE` at most; only where files are local.
+def wait_for_rest(query: StreamingQuery, context: RunContext, until: Until, patience: float) -> None:
+    """Wait until no micro-batch runs, for some seconds at most; only where files are local.
 
-    A storage that refuses the request, as a full disk does, keeps no query from being stopped.
+    `end_rest` takes the request back. A storage that refuses it, as a full disk does, keeps no query from
+    being stopped.
 
     Args:
         query: the query in Spark.
         context: the run's.
         until: waits for a condition, while another one holds, for so many seconds at most.
+        patience: the seconds, if they are less than `PATIENCE`.
     """
     files = context.log.files
     request, answer = _files(context)
     if not files.local or not query.isActive:
-        yield
         return
     try:
         with suppress(StorageFailed):
             files.write(request, b"")
-            until(partial(files.exists, answer), partial(_may_run, query), PATIENCE)
-        yield
-    finally:
+            until(partial(files.exists, answer), partial(_may_run, query), min(patience, PATIENCE))
+    except BaseException:
+        end_rest(context)  # the query runs on
+        raise
+
+
+def end_rest(context: RunContext) -> None:
+    """Take the request back, once the query has been stopped."""
+    files = context.log.files
+    for name in _files(context) if files.local else ():
         with suppress(StorageFailed):
-            files.remove(request)
-            files.remove(answer)
+            files.remove(name)
 
 
 @contextmanager
@@ -100,9 +106,7 @@ def telling(context: RunContext) -> Iterator[None]:
 
     def warn() -> None:
         with suppress(Exception):  # the checkpoint was removed
-            newest = context.log.newest()
-            running = None if newest is None else running_batch(context.log, newest)
-            text = f"stop() waits for a batch to end: {running or 'the running one'}"
+            text = f"stop() waits for a batch to end: {running(context)}"
             context.log_message(logging.WARNING, "%s", text)
 
     timer = threading.Timer(QUIET, warn)
@@ -112,6 +116,13 @@ def telling(context: RunContext) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def running(context: RunContext) -> str:
+    """What the running micro-batch does, with the step that works."""
+    newest = context.log.newest()
+    batch = None if newest is None else running_batch(context.log, newest)
+    return str(batch or "the running one")
 
 
 def rest(context: RunContext) -> None:
