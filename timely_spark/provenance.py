@@ -395,10 +395,11 @@ class _Question:
         columns = [name for name in self._schema.names if name != self.diff]
         if not isinstance(row, Mapping):
             values = list(row) if isinstance(row, tuple | list) else [row]
-            row = dict(zip(columns, values, strict=False)) if len(values) == len(columns) else {"": row}
+            row = dict(zip(columns, values, strict=False)) if len(values) == len(columns) else row
         has = f"row={row!r}: output {self.node.name!r} has ({describe(self._schema)})"
-        if not row or (missing := [name for name in row if name not in columns]):
-            msg = f"{has}, not {missing if row else 'a row without columns'}"
+        other = [name for name in row if name not in columns] if isinstance(row, Mapping) else [row]
+        if not row or other:
+            msg = f"{has}, not {other or 'a row without columns'}"
             hint = "give a dict of some of its columns, or a tuple of all of them but the differences."
             raise SchemaError(msg, where=caller(), hint=hint)
         for name, value in row.items():

@@ -166,7 +166,10 @@ TOLD = {
         "tests/operators/test_sql.py",
         ".*AttributeError",
     ),
-    "(record=4) is in 'members', because of": ("tests/runtime/test_console.py", "is in 'near', because of"),
+    "(record=4) is in 'members' at epoch 1, because of": (
+        "tests/runtime/test_console.py",
+        "is in 'near' at epoch 0, because of",
+    ),
     "reach: continues with 3 workers instead of 2": ("tests/spark/test_restore.py", "continues with"),
     "hops.min at epoch 3, iterations 9985 to 10000: the same every 2": (
         "tests/runtime/test_changing.py",

@@ -289,7 +289,7 @@ def test_the_program_says_why_a_row_is_there(begin: Any, tmp_path: Path) -> None
     assert {values["dst"]: text for text, values in reasons.rows("folder")} == rows
     why = answered(reasons, rows[3])
     assert why.startswith(
-        "(dst=3, seen=datetime.date(2026, 11, 27)) is in 'near', because of\n  edges: (src="
+        "(dst=3, seen=datetime.date(2026, 11, 27)) is in 'near' at epoch 0, because of\n  edges: (src="
     )
     assert "is not in 'near'" in answered(reasons, '{"dst": 9}')
     assert answered(reasons, '{"dst": 5, "seen": null}').count("edges: ") == 1
@@ -346,7 +346,7 @@ def test_the_page_has_a_link_for_each_row_and_its_answer(begin: Any, serve: Any,
     get(f"{server.url}&step=capture&row=2")
     assert reasons.answer("counts", "2") is not None  # the output in the box that was clicked
     page = server.sections(Asked(0, step="near", row=row))["why"]
-    assert "is in &#x27;near&#x27;, because of\n  edges: (src=1" in page
+    assert "is in &#x27;near&#x27; at epoch 0, because of\n  edges: (src=1" in page
     assert "after batch 0: " in page
     process.feed("edges", [(2, 3, 1, None)])
     page = server.sections(Asked(0, step="near", row=row))["why"]

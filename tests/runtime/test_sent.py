@@ -87,6 +87,29 @@ def test_a_record_of_an_open_epoch_is_no_missing_record(begin: Begin) -> None:
     assert query.ask("of_a").epoch == 7
 
 
+def test_questions_without_rows_and_reasons_at_an_epoch_that_is_not_complete(begin: Begin) -> None:
+    """Nothing has run, an epoch is open, or a later one was asked for: it is told."""
+    flow = ts.Dataflow("asked")
+    edges = flow.input("edges", "src long, dst long, diff long", epochs="manual")
+    edges.capture("log")
+    edges.collection(diff="diff").capture("out")
+    process = begin(flow)
+    query = query_of(process)
+    for _ in range(2):
+        assert query.ask("out", [], keys="src").rows() == query.ask("out", {"src": []}).rows() == []
+        process.feed("edges", [(1, 2, 1)])
+    with pytest.raises(NotComplete, match=r"explain_row.'out', at=None.: this is complete for no epoch"):
+        query.explain_row("out", {"src": 1})
+    process.handles["edges"].advance_to(1)
+    process.feed("edges", [(1, 2, -2)])
+    why = query.explain_row("out", {"src": 1})
+    assert (why.present, why.at) == (True, 0)
+    with pytest.raises(NotComplete, match=r"at=1.: this is complete until epoch 0"):
+        query.explain_row("out", {"src": 1}, at=1)
+    with pytest.raises(SchemaError, match=r"not \[\(1,\)\]"):
+        query.explain_row("out", (1,))
+
+
 def test_a_question_that_is_refused_keeps_no_other_thread_waiting(begin: Begin) -> None:
     process = begin(manual())
     for epoch in range(3):

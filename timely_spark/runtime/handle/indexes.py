@@ -241,6 +241,8 @@ def _cast(name: str, question: pa.Table, records: pa.Schema, on: Sequence[str]) 
 
 def _joined(question: pa.Table, which: Indices, records: pa.Table, columns: Sequence[pa.Field]) -> pa.Table:
     """The question's rows, each with these columns of its records, or with nulls if it has none."""
+    if not records.num_rows:  # an empty index knows no columns
+        records = pa.schema(columns).empty_table()
     counts = np.bincount(which, minlength=question.num_rows)
     if not (counts == 1).all():
         rows = np.repeat(np.arange(question.num_rows), np.maximum(counts, 1))
@@ -248,8 +250,6 @@ def _joined(question: pa.Table, which: Indices, records: pa.Table, columns: Sequ
         record[counts[rows] > 0] = np.arange(len(which))
         question = question.take(pa.array(rows))
         taken = pa.array(record, mask=record < 0)
-        if not records.num_rows:
-            records = pa.schema(columns).empty_table()
         records = pa.table({one.name: records.column(one.name).take(taken) for one in columns})
     for field_ in columns:
         question = question.append_column(field_, records.column(field_.name))

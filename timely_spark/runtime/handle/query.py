@@ -33,7 +33,7 @@ from timely_spark.runtime.handle.log_view import BEAT, Completed, LogView, Progr
 from timely_spark.runtime.handle.probe import QueryProbe
 from timely_spark.runtime.handle.sent import Sent
 from timely_spark.runtime.query.live import BatchProgress, running_batch
-from timely_spark.runtime.query.rest import end_rest, running, telling, wait_for_rest, yielding
+from timely_spark.runtime.query.rest import end_rest, telling, wait_for_rest, what_runs, yielding
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.sinks.outputs import published_by
@@ -286,7 +286,7 @@ class Query:
                 except TimeoutError:
                     msg = (
                         f"stop({timeout=}): flow {self._context.name!r} ends when the present call of a step "
-                        f"returns: {running(self._context)}"
+                        f"returns: {what_runs(self._context)}"
                     )
                     hint = "stop() again waits for it; or end this process: the next start repeats the batch."
                     raise NotComplete(msg, where=caller(), hint=hint) from None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timely_spark import provenance
-from timely_spark.errors import GraphError
+from timely_spark.errors import GraphError, NotComplete
 from timely_spark.graph import caller, refuse
 from timely_spark.runtime.handle.changing import Changing
 from timely_spark.runtime.handle.inspection import inspect
@@ -101,13 +101,13 @@ def explain_row(
     Args:
         inputs: for each input the name of a captured output that has its records, or the records. An
             input that is left out has the records of the `capture` of its own stream.
-        at: a complete epoch; None means the last one that was captured.
+        at: a complete epoch; None means the last one that is complete at the output and its inputs.
 
     **Columns:** a captured output has at least those of the input.
 
     Example:
         >>> print(query.explain_row("all groups", ("ann", "staff")))
-        (member='ann', of='staff') is in 'all groups', because of
+        (member='ann', of='staff') is in 'all groups' at epoch 0, because of
           groups: (member='ann', of='ops')
           groups: (member='ops', of='staff')
         by way of
@@ -118,12 +118,14 @@ def explain_row(
         UnknownName: there is no such input or output.
         SchemaError: the row does not fit the output, or records do not fit an input.
         GraphError: an input that leads to the output is neither captured nor in `inputs`.
+        NotComplete: the epoch is not complete, or none is.
     """
     if inputs is not None and not isinstance(inputs, Mapping):
         refuse(inputs, what="inputs", expected="a mapping", hint='as in inputs={"edges": "log"}')
     plan = self._context.own_plan()
     sources = {**provenance.captured_inputs(plan), **(inputs or {})}
-    if missing := [name for name in provenance.inputs_before(plan, output) if name not in sources]:
+    before = provenance.inputs_before(plan, output)
+    if missing := [name for name in before if name not in sources]:
         msg = f"explain_row: input {missing[0]!r} leads to {output!r}, and its records are not captured"
         hint = f'capture the input\'s stream, or give inputs={{"{missing[0]}": [...]}}, records by epoch; '
         hint += "of a DataFrame [frame.toArrow()]."
@@ -132,6 +134,13 @@ def explain_row(
         name: self.captured(records) if isinstance(records, str) else records
         for name, records in sources.items()
     }
+    if captured := [records for name in before if isinstance(records := sources[name], str)]:
+        until = self._watch.complete([*captured, output])
+        last = until if at is None else as_epoch(at, "explain_row(at=)", caller())
+        if last > until or until < 0:
+            what = f"explain_row({output!r}, {at=})"
+            raise NotComplete.yet(what, until, where=caller())
+        at = last
     return provenance.explain_row(plan, options, output, row, at=at, diff=diff)
 
 

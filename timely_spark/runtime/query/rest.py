@@ -106,7 +106,7 @@ def telling(context: RunContext) -> Iterator[None]:
 
     def warn() -> None:
         with suppress(Exception):  # the checkpoint was removed
-            text = f"stop() waits for a batch to end: {running(context)}"
+            text = f"stop() waits for a batch to end: {what_runs(context)}"
             context.log_message(logging.WARNING, "%s", text)
 
     timer = threading.Timer(QUIET, warn)
@@ -118,7 +118,7 @@ def telling(context: RunContext) -> Iterator[None]:
         timer.cancel()
 
 
-def running(context: RunContext) -> str:
+def what_runs(context: RunContext) -> str:
     """What the running micro-batch does, with the step that works."""
     newest = context.log.newest()
     batch = None if newest is None else running_batch(context.log, newest)
