@@ -10,10 +10,11 @@ timed by its processor. An epoch then takes
   are the critical path);
 - *micro-batch*: one with next to no data; *tasks*: the start of parallel ones, if there is a second round;
 - *coordinator*: what each process computes of the progress of all others, in the mean;
-- *exchanges*: in each further round a message to each peer, priced by its size as between two processes over
-  loopback, one after the other (they overlap, so this is an upper bound); or what the processes of a
-  node are sent from other nodes together, at 10 Gbit/s, where that takes longer. The bandwidth is an
-  assumption, and the only price that is not measured.
+- *exchanges*: in each further round a message to each peer, or from 16 processes on two exchanges, within the
+  rows and within the columns of a grid; priced by its size as between two processes over loopback, one after
+  the other (they overlap, so this is an upper bound); or what the processes of a node are sent from other
+  nodes together, at 10 Gbit/s, where that takes longer. The bandwidth is an assumption, and the only price
+  that is not measured.
 
 Not in it: reading the input, its way through Spark's shuffle to the workers, outputs, a network's latency.
 """
@@ -81,7 +82,7 @@ class Path:
     packing: float = 0.0
     rounds: int = 0
     messages: int = 0
-    #: by round but the first, the bytes from each process to each other one
+    #: by exchange, the bytes from each process to each other one
     sent: list[Matrix] = field(default_factory=list)
 
     @property
@@ -110,7 +111,9 @@ class Path:
 
     def processor(self, prices: Prices) -> float:
         """Seconds of all processes, exchanges included, fixed costs not."""
-        exchanges = sum(float(prices.processor.of(sent[self._others]).sum()) for sent in self.sent)
+        exchanges = sum(
+            float(prices.processor.of(sent[self._others & (sent > 0)]).sum()) for sent in self.sent
+        )
         return self.work + self.processes * sum(self.turns) + exchanges
 
     @property
@@ -119,7 +122,7 @@ class Path:
 
     def _sockets(self, prices: Prices, sent: Matrix) -> float:
         """Of the process that is sent most."""
-        return float((prices.exchange.of(sent) * self._others).sum(axis=0).max())
+        return float((prices.exchange.of(sent) * self._others * (sent > 0)).sum(axis=0).max())
 
     def _network(self, sent: Matrix) -> float:
         """Of the node that is sent most."""
@@ -228,7 +231,7 @@ class Turns:
         self.sent: list[Matrix] = []
         #: of each round, by rank the seconds of the workers, and of the coordinator
         self.laps: list[list[tuple[float, float]]] = []
-        self._parts: list[list[pa.Table | None]] = []
+        self._parts: dict[tuple[int, int], pa.Table] = {}
         self._coordinator, self._began = 0.0, 0.0
 
     @contextmanager
@@ -239,21 +242,19 @@ class Turns:
         self._lap(len(self.sent))
         self.gates[(rank + 1) % self.processes].release()
 
-    def swap(self, rank: int, parts: list[pa.Table]) -> list[pa.Table]:
+    def swap(self, rank: int, parts: list[pa.Table], group: list[int]) -> list[pa.Table]:
         """As `Share.swap`."""
         self._lap(len(self.sent) - (rank > 0))
         if rank == 0:
-            self._parts = []
+            self._parts = {}
             self.sent.append(np.zeros((self.processes, self.processes), np.int64))
         of_all = self._parts
-        of_all.append([*parts])
-        self.sent[-1][rank] = [part.nbytes for part in parts]
+        for to, part in zip(group, parts, strict=True):
+            of_all[rank, to] = part
+            self.sent[-1][rank, to] = part.nbytes
         self.gates[(rank + 1) % self.processes].release()
         self._wait(rank)
-        mine = [sent[rank] for sent in of_all]
-        for sent in of_all:
-            sent[rank] = None  # memory for the next round
-        return mine
+        return [of_all.pop((sender, rank)) for sender in group]
 
     @contextmanager
     def coordinating(self) -> Iterator[None]:

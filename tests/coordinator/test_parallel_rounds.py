@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,7 @@ from timely_spark.coordinator import (
     Coordinator,
     RoundResult,
     Share,
+    local_rounds,
     merged_snapshot,
     run_local_rounds,
     run_workers,
@@ -27,7 +29,7 @@ from timely_spark.coordinator import (
 from timely_spark.errors import VertexError
 from timely_spark.testing import Simulation
 from timely_spark.worker import Worker, wire
-from timely_spark.worker.wire import ELSEWHERE, Message, Report
+from timely_spark.worker.wire import ELSEWHERE, Failure, Message, Report
 
 Edges = list[tuple[int, int]]
 
@@ -78,14 +80,14 @@ class Mailboxes:
     """Processes of one program: threads that meet at a barrier."""
 
     def __init__(self, processes: int) -> None:
-        self.parts: list[list[pa.Table]] = [[] for _ in range(processes)]
+        self.parts: dict[tuple[int, int], pa.Table] = {}
         self.met = threading.Barrier(processes, timeout=20)
 
-    def swap(self, rank: int) -> Callable[[list[pa.Table]], list[pa.Table]]:
-        def swapped(parts: list[pa.Table]) -> list[pa.Table]:
-            self.parts[rank] = parts
+    def swap(self, rank: int) -> Callable[[list[pa.Table], list[int]], list[pa.Table]]:
+        def swapped(parts: list[pa.Table], group: list[int]) -> list[pa.Table]:
+            self.parts |= {(rank, to): part for to, part in zip(group, parts, strict=True)}
             self.met.wait()
-            received = [sent[rank] for sent in self.parts]
+            received = [self.parts.pop((sender, rank)) for sender in group]
             self.met.wait()
             return received
 
@@ -106,7 +108,7 @@ def together(
 
     def process(rank: int) -> None:
         own = Coordinator.decode(coordinator.plan, coordinator.encode())
-        share = Share(rank, processes, boxes.swap(ranks.index(rank)), places)
+        share = Share(rank, processes, boxes.swap(rank), places)
         hosted = {worker: state for worker, state in states.items() if share.hosts(worker)}
         try:
             last, workers = run_local_rounds(own, result, hosted, bound, share=share)
@@ -142,7 +144,7 @@ def placements(workers: int, processes: int) -> st.SearchStrategy[tuple[int, ...
 @given(
     st.lists(st.tuples(nodes, nodes), min_size=1, max_size=25),
     st.integers(2, 5),
-    st.integers(2, 4),
+    st.integers(2, 6),
     st.integers(1, 12),
     st.data(),
 )
@@ -152,7 +154,8 @@ def test_parallel_rounds_equal_local_rounds(
     bound = Bound.any_size(rounds)
     coordinator, result, states = first_round(edges, workers)
     places = data.draw(st.just(()) | placements(workers, processes))
-    shares = together(coordinator, result, states, processes, bound, places=places)
+    with mock.patch.object(local_rounds, "MANY", data.draw(st.sampled_from([4, 16]), label="many")):
+        shares = together(coordinator, result, states, processes, bound, places=places)
     alone, changed = run_local_rounds(coordinator, result, states, bound)
 
     merged = dict[int, bytes]()
@@ -210,7 +213,7 @@ def test_a_process_sends_messages_to_their_worker_only_and_one_report_to_all() -
     assert messages.num_rows >= 2
     sent = list[pa.Table]()
 
-    def swap(parts: list[pa.Table]) -> list[pa.Table]:
+    def swap(parts: list[pa.Table], _: list[int]) -> list[pa.Table]:
         sent.extend(parts)
         return parts  # as if the other process had written the same
 
@@ -226,6 +229,32 @@ def test_a_process_sends_messages_to_their_worker_only_and_one_report_to_all() -
     ((sender, report),) = wire.read(wire.without(sent[1], Message), Report)
     assert sender == ELSEWHERE
     assert report.encode() == added_up(written).encode()
+
+
+@pytest.mark.parametrize(("processes", "messages"), [(4, 3), (12, 11), (17, 16), (20, 7), (64, 14)])
+def test_many_processes_send_to_those_of_their_row_and_column_only(processes: int, messages: int) -> None:
+    boxes, sent = Mailboxes(processes), Counter[int]()
+
+    def process(rank: int) -> pa.Table:
+        swap = boxes.swap(rank)
+
+        def counting(parts: list[pa.Table], group: list[int]) -> list[pa.Table]:
+            sent[rank] += len(group) - 1
+            return swap(parts, group)
+
+        to_each = [(to, Message(channel=0, time=[0], sender=rank, payload=b"")) for to in range(processes)]
+        failed = [(rank, Failure({"error": "it"}))] if rank == 3 else []
+        rows = wire.table([*to_each, *failed, (rank, Report(left=1, ticks=[rank]))])
+        return Share(rank, processes, counting).exchange(rows)
+
+    with ThreadPoolExecutor(processes) as pool:
+        for rank, rows in enumerate(pool.map(process, range(processes))):
+            received = wire.read(rows, Message)
+            assert sorted((to, one.sender) for to, one in received) == [(rank, n) for n in range(processes)]
+            assert len(wire.read(rows, Failure)) == 1
+            total = added_up(rows)
+            assert (total.left, total.ticks) == (processes, [*range(processes)])
+    assert {*sent.values()} == {messages}
 
 
 @pytest.mark.slow

@@ -428,7 +428,7 @@ class Model:
         def make() -> Any:
             _, result = after.decoded(self.plan)
             parts: list[pa.Table] = []
-            share = Share(rank, self.processes, lambda tables: parts.extend(tables) or tables)
+            share = Share(rank, self.processes, lambda tables, _: parts.extend(tables) or tables)
             written, states = self.stepped(after.states, choice.number, result.rows, result.header)
             share.exchange(written)
             return as_bytes(written), states, [as_bytes(part) for part in parts]
@@ -438,7 +438,7 @@ class Model:
     def received(self, process: Process, choice: Choice, rank: int, box: list[bytes]) -> After:
         def make() -> After:
             coordinator, result = process.after.decoded(self.plan)
-            share = Share(rank, self.processes, lambda _: [as_rows(part) for part in box])
+            share = Share(rank, self.processes, lambda *_: [as_rows(part) for part in box])
             assert process.written is not None
             rows = share.exchange(as_rows(process.written))
             result = result.then(coordinator.apply_round(choice.number, rows))
@@ -674,11 +674,11 @@ def test_a_wrong_rule_of_notifications_is_caught(
 
 
 def without_others(self: Share, rows: pa.Table) -> pa.Table:
-    return pa.concat_tables([self.own(part) for part in self.swap([rows] * self.processes)])
+    return pa.concat_tables([self.own(part) for part in self.swap([rows] * self.processes, self.ranks)])
 
 
 def without_messages(self: Share, rows: pa.Table) -> pa.Table:
-    return wire.without(pa.concat_tables(self.swap([rows] * self.processes)), Message)
+    return wire.without(pa.concat_tables(self.swap([rows] * self.processes, self.ranks)), Message)
 
 
 @pytest.mark.slow

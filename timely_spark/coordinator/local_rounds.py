@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
+from math import isqrt
 from sys import maxsize
 from typing import Any
 
@@ -26,6 +27,9 @@ from timely_spark.worker import wire
 from timely_spark.worker.record import Recorded
 from timely_spark.worker.round import Budget, Worker
 from timely_spark.worker.wire import ELSEWHERE, Failure, Message, Report
+
+#: So many processes exchange by way of each other.
+MANY = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +80,8 @@ class Share:
 
     rank: int = 0
     processes: int = 1
-    #: sends a table to each of `ranks`, and returns the tables that this process is sent, in that order
-    swap: Callable[[list[pa.Table]], list[pa.Table]] = list
+    #: sends a table to each process of a group, and returns the tables that it is sent, in that order
+    swap: Callable[[list[pa.Table], list[int]], list[pa.Table]] = lambda parts, _: parts
     #: the process that hosts each worker
     places: tuple[int, ...] = ()
 
@@ -106,25 +110,50 @@ class Share:
 
         Messages go to the process of their worker only, and failures to all. Outputs and reports stay, and
         the other processes get the sum of the reports.
+
+        Few processes send to each other. `MANY` are the cells of a grid: each sends to those of its row what
+        is for their columns, and they send it on within the column. A message more costs more than its bytes:
+        64 processes each send 14 tables instead of 63, and get as many sums.
         """
         if self.processes == 1:
             return rows
+        ranks = self.ranks
+        count, place = len(ranks), ranks.index(self.rank)
+        width = _width(count)
+        rows = self._hop(rows, ranks[place - place % width :][:width], lambda to: to % width)
+        return (
+            rows if width == count else self._hop(rows, ranks[place % width :: width], lambda to: to // width)
+        )
+
+    def _hop(self, rows: pa.Table, group: list[int], member: Callable[[Any], Any]) -> pa.Table:
+        """The rows that this process gets of those that the processes of a group have.
+
+        Args:
+            member: which of the group gets a message, by the place of its process in `ranks`.
+        """
         messages = wire.are(rows, Message)
         places, stays = messages.nonzero()[0], (~messages).nonzero()[0]
         stay = wire.at(rows, stays)
         total = Report.sum(report for _, report in wire.read(stay, Report))
         to_all = wire.concat([wire.only(stay, Failure), wire.table([(ELSEWHERE, total)])])
         sent = pa.concat_tables([rows, to_all])
-        ranks = self.ranks
-        to = np.searchsorted(ranks, self._process(rows.column("worker").to_numpy()[places]))
-        ends = np.bincount(to, minlength=len(ranks)).cumsum()[:-1]
+        to = member(np.searchsorted(self.ranks, self._process(rows.column("worker").to_numpy()[places])))
+        ends = np.bincount(to, minlength=len(group)).cumsum()[:-1]
         others = np.arange(rows.num_rows, sent.num_rows)
         each = [
             np.append(own, stays if rank == self.rank else others)
-            for rank, own in zip(ranks, np.split(places[np.argsort(to, kind="stable")], ends), strict=True)
+            for rank, own in zip(group, np.split(places[np.argsort(to, kind="stable")], ends), strict=True)
         ]
         sent, cuts = wire.at(sent, np.concatenate(each)), accumulate(map(len, each), initial=0)
-        return wire.together(self.swap([sent.slice(start, end - start) for start, end in pairwise(cuts)]))
+        return wire.together(
+            self.swap([sent.slice(start, end - start) for start, end in pairwise(cuts)], group)
+        )
+
+
+def _width(count: int) -> int:
+    """The columns of the grid of so many processes; all in one row if they are few, or a prime number."""
+    widths = [width for width in range(2, isqrt(count) + 1) if count % width == 0]
+    return widths[-1] if widths and count >= MANY else count
 
 
 def run_workers(rows: pa.Table, run: Callable[[int, pa.Table], pa.Table]) -> pa.Table:

@@ -153,12 +153,12 @@ class Hosted:
 
 
 def exchange_by_peers(
-    context: RunContext, peers: Peers, batch: int, ranks: Sequence[int], sent: int
-) -> tuple[Callable[[Sequence[pa.Table]], list[pa.Table]], list[str]]:
+    context: RunContext, peers: Peers, batch: int, sent: int
+) -> tuple[Callable[[Sequence[pa.Table], Sequence[int]], list[pa.Table]], list[str]]:
     """The `Share.swap` of a task, and the files through which it sends tables too large for memory."""
     rank, blobs, garbage, rounds = peers.rank, context.blobs, list[str](), itertools.count()
 
-    def swap(parts: Sequence[pa.Table]) -> list[pa.Table]:
+    def swap(parts: Sequence[pa.Table], ranks: Sequence[int]) -> list[pa.Table]:
         number, tables = next(rounds), []
         for to, part in zip(ranks, parts, strict=True):
             large = to != rank and part.nbytes > sent // len(ranks)

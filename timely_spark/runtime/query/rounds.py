@@ -411,7 +411,7 @@ def _share(job: _Job) -> Iterator[tuple[Share, list[str]]]:
     with Peers(rank, job.tasks, host_of(task), job.token, ROWS) as peers:
         job.addresses.publish(rank, peers.address)
         peers.connect(job.addresses.of)
-        swap, garbage = exchange_by_peers(job.context, peers, job.batch, range(job.tasks), job.sent)
+        swap, garbage = exchange_by_peers(job.context, peers, job.batch, job.sent)
         yield Share(rank, job.tasks, swap), garbage
 
 

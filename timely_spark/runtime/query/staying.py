@@ -276,9 +276,8 @@ def _answer(stage: _Stage, hosted: Hosted, peers: Peers, rows: pa.Table) -> pa.T
     references = {worker: state.reference for worker, state in wire.read(rows, State)}
     coordinator = Coordinator.decode(context.plan, work.coordinator)
     start = RoundResult.decode(work.result, wire.without(rows, Work, State), OUTPUTS.empty_table())
-    share = Share(rank, stage.tasks, places=tuple(work.places))
-    swap, garbage = exchange_by_peers(context, peers, work.batch, share.ranks, SENT)
-    share = replace(share, swap=swap)
+    swap, garbage = exchange_by_peers(context, peers, work.batch, SENT)
+    share = Share(rank, stage.tasks, swap, tuple(work.places))
     bounds = [Bound(**bound) for bound in work.bounds]
     try:
         result, ran = hosted.run(
