@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +33,7 @@ from timely_spark.runtime.handle.charts import line_chart, seconds_text
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.history import LAST, History, PastBatch
 from timely_spark.runtime.handle.row_reasons import RowReasons
-from timely_spark.runtime.handle.verdict import Verdict
+from timely_spark.runtime.handle.verdict import Verdict, _reasons
 from timely_spark.runtime.storage.hours import hours
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog, failure_file
@@ -166,7 +167,7 @@ def test_a_late_flow_is_red_with_the_reason_and_what_to_do(begin: Any, serve: An
     try:
         patient, late = serve(str(tmp_path), slo=3600.0), serve(str(tmp_path), slo=0.0)
         assert patient.look(Asked(0)).verdict.kind == "good"
-        verdict = late.look(Asked(0)).verdict
+        verdict, status = (page := late.look(Asked(0))).verdict, page.status
     finally:
         lock.release()
 
@@ -176,6 +177,12 @@ def test_a_late_flow_is_red_with_the_reason_and_what_to_do(begin: Any, serve: An
         r"input 'words' \(.+\) is still at epoch 0\.",
         verdict.says,
     )
+    for page, look in {
+        None: "spark.ui.enabled",
+        "http://127.0.0.1:4040": "look at Spark's own page for",
+    }.items():
+        runs = replace(status, why=None, now=None, owner={"page": page})
+        assert look in next(_reasons(runs, {}))[1]
     stopped = late.look(Asked(0)).verdict
     assert "the flow is stopped" in stopped.says
 

@@ -207,7 +207,7 @@ class UserCall(Term):
         except Exception as error:
             msg = f"{self.sql}: {self.name} failed: {type(error).__name__}: {error}"
             kind = types.name_of(self.type)
-            hint = f"it gets an Arrow array for each argument, and returns as many values of {kind}."
+            hint = f"it gets an array, with nulls, for each argument, and returns as many values of {kind}."
             raise ExpressionError(msg, hint=hint) from error
         if len(values) != rows.length:
             msg = f"{self.sql}: {self.name} returned {len(values)} values for {rows.length} rows"

@@ -48,8 +48,14 @@ from timely_spark.worker.wire import Message
 ALL = "*/"
 #: The most rows of the timeline, and lines of a chart.
 _BARS, _LINES = 24, 6
-#: The keys of the links to other spans of time.
-_KEYS = {"in": "i", "out": "o", "earlier": ",", "later": ".", "all": "a"}
+#: The links to other spans of time: each with its text and its key.
+_SPANS = {
+    "in": ("newest half", "i"),
+    "out": ("twice as much", "o"),
+    "earlier": ("earlier", ","),
+    "later": ("later", "."),
+    "all": ("all", "a"),
+}
 
 
 @dataclass(frozen=True)
@@ -426,10 +432,11 @@ class Page:
             spans = {"in": spans["in"]}
         shown = f"{clock(span.since)} to {clock(span.until)}" if self.asked.span else "all times"
         links = " ".join(
-            f'<a data-key="{name}" href="{escaped(self.asked.path(span=other))}">{name}</a> ({_KEYS[name]})'
+            f'<a data-key="{name}" href="{escaped(self.asked.path(span=other))}">{text}</a> ({key})'
             for name, other in spans.items()
+            for text, key in [_SPANS[name]]
         )
-        return f"<p>{shown}: {links}</p>"
+        return f"<p>{shown}: {links}; or draw across a chart</p>"
 
     def _over_time(
         self,

@@ -90,12 +90,19 @@ def _reasons(status: Status, waiting: Mapping[str, str]) -> Iterator[tuple[str, 
         yield f"input {name!r} ({where}) is still at epoch {epoch}", "advance or close this input."
     for one in () if why is None else why.pointstamps:
         n = counted(one.messages + one.notifications, "message")
-        do = "if that does not change, look at Spark's own page for the running micro-batch."
+        do = f"if that does not change, {_look(status)}."
         yield f"{n} for step {one.step!r} ({one.where}) at {time_text(one.time)}", do
     for name, backlog in waiting.items():
         text = f"{backlog} of input {name!r} wait to be read"
-        yield text, "look at Spark's own page for the running micro-batch."
-    yield "the micro-batch runs", "look at Spark's own page if it takes longer than usual."
+        yield text, f"{_look(status)}."
+    yield "the micro-batch runs", f"if it takes longer than usual, {_look(status)}."
+
+
+def _look(status: Status) -> str:
+    """Where Spark says more of the micro-batch that runs: `ts.configure` leaves its page out."""
+    if status.owner.get("page"):
+        return "look at Spark's own page for the running micro-batch"
+    return "start the session with .config('spark.ui.enabled', 'true') and look at Spark's own page"
 
 
 def _diverging(status: Status, history: History) -> tuple[str, int, int, int] | None:
