@@ -351,14 +351,20 @@ def test_a_cell_of_a_notebook_has_its_number(
         "/tmp/ipykernel_7/1740788592.py",
         ["flow = ts.Dataflow('cells')", "x = flow.input('x', 'n long')"],
     )
-    texts += ["y = x.distinct(name='once')", "z = y.where('m > 2')"]
+    texts += [
+        "y = x.distinct(name='once')",
+        "y.map(lambda n: 1 // n, 'n long').capture('out')",
+        "y.where('m > 2')",
+    ]
     numbers = {file: ("Cell", "In[3]")}
     ipython = types.SimpleNamespace(compile=types.SimpleNamespace(format_code_name=numbers.get))
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: ipython))  # type: ignore[arg-type]
     monkeypatch.setitem(linecache.cache, file, (1, None, [f"{line}\n" for line in texts], file))
     program, names = compile("\n".join(texts), file, "exec"), {"ts": ts}
-    with pytest.raises(TimelyError, match=r"(?s)no column.*'m'.*\(In\[3\]:4"):
+    with pytest.raises(TimelyError, match=r"(?s)no column.*'m'.*\(In\[3\]:5"):
         exec(program, names)
     flow: Any = names["flow"]
     flow.explain()
     assert "In[3]:3" in capsys.readouterr().out
+    with pytest.raises(TimelyError, match=r"step 'map' \(In\[3\]:4\) .*, in <lambda> \(In\[3\]:4\)"):
+        ts.testing.run(flow, {"x": [[0]]})

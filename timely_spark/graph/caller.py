@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from timely_spark.errors import Where
+from timely_spark.errors import Where, cell_of
 
 #: The folder of the package, as code objects name it: links are not followed.
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
@@ -32,7 +32,7 @@ def caller() -> Where:
     if (place := _PLACE.get()) is not None:
         return place
     frame = _user_frame()
-    return Where(_cell(frame.f_code.co_filename) or frame.f_code.co_filename, frame.f_lineno)
+    return Where(cell_of(frame.f_code.co_filename) or frame.f_code.co_filename, frame.f_lineno)
 
 
 @contextmanager
@@ -73,14 +73,6 @@ def _user_frame() -> FrameType:
     while frame.f_back is not None and _ours(frame):
         frame = frame.f_back
     return frame
-
-
-def _cell(file: str) -> str | None:
-    """`In[3]` for the name under which IPython compiles a cell, which is not a file; None for others."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    cell = None if name_of is None else name_of(file)
-    return None if cell is None else str(cell[1])
 
 
 def _ours(frame: FrameType) -> bool:
