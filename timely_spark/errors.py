@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from typing import Self
 
-#: What `user_line` returns: the file is the second part.
-_LINE = re.compile(r"(.* \()(.*)(:\d+\))")
 _JVM_STACK = re.compile(r"\s+at |\s+\.\.\. \d+ |Driver stacktrace:")
 
 
@@ -38,14 +35,6 @@ class Where:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" + ("" if self.column is None else f":{self.column}")
-
-
-def cell_of(file: str) -> str | None:
-    """`In[3]` for the name under which IPython compiles a cell, which is not a file; None for others."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    cell = None if name_of is None else name_of(file)
-    return None if cell is None else str(cell[1])
 
 
 class TimelyError(Exception):
@@ -391,8 +380,6 @@ class VertexError(TimelyError, RuntimeError):
     def text_of(cls, parts: Mapping[str, str | None], context: str) -> str:
         """The message."""
         texts = {key: text or "" for key, text in parts.items()}
-        if line := _LINE.fullmatch(texts.get("line", "")):  # a worker knows no cells
-            texts["line"] = f"{line[1]}{cell_of(line[2]) or line[2]}{line[3]}"
         at = "".join(
             [
                 f" at {texts['time']}" if texts["time"] else "",

@@ -137,4 +137,4 @@ def test_each_state_is_seen_in_a_browser(begin: Any, places: dict[str, str], tmp
         seen("twenty", twenty, Asked(numbers["orders"] + 15), late, height=700)
         seen("phone", every, Asked(numbers["hops"]), "is held back by", width=390, dark=True)
         row = '{"member": "ann", "of": "staff"}'
-        seen("why", own, Asked(0, step="all groups", row=row), "is in 'all groups', because of")
+        seen("why", own, Asked(0, step="all groups", row=row), "is in 'all groups' at epoch 0, because of")

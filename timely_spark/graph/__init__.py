@@ -21,7 +21,7 @@ from timely_spark.graph.arguments import (
     with_checked_arguments,
     word,
 )
-from timely_spark.graph.caller import caller, offset, placed, start_of_text
+from timely_spark.graph.caller import caller, offset, placed, start_of_text, with_cell
 from timely_spark.graph.expressions import (
     Expression,
     check_quotients,
@@ -110,6 +110,7 @@ __all__ = [
     "seconds",
     "start_of_text",
     "truth",
+    "with_cell",
     "with_checked_arguments",
     "word",
 ]

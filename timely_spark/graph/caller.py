@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from timely_spark.errors import Where, cell_of
+from timely_spark.errors import Where
 
 #: The folder of the package, as code objects name it: links are not followed.
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+#: A function and its line: the file is the second part.
+_LINE = re.compile(r"(.* \()(.*)(:\d+\))")
 _PLACE: ContextVar[Where | None] = ContextVar("_PLACE", default=None)
 
 
@@ -32,7 +35,7 @@ def caller() -> Where:
     if (place := _PLACE.get()) is not None:
         return place
     frame = _user_frame()
-    return Where(cell_of(frame.f_code.co_filename) or frame.f_code.co_filename, frame.f_lineno)
+    return Where(_cell(frame.f_code.co_filename) or frame.f_code.co_filename, frame.f_lineno)
 
 
 @contextmanager
@@ -73,6 +76,21 @@ def _user_frame() -> FrameType:
     while frame.f_back is not None and _ours(frame):
         frame = frame.f_back
     return frame
+
+
+def _cell(file: str) -> str | None:
+    """`In[3]` for the name under which IPython compiles a cell, which is not a file; None for others."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    cell = None if name_of is None else name_of(file)
+    return None if cell is None else str(cell[1])
+
+
+def with_cell(parts: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The parts of a `VertexError`, whose process knew no cells: a function's line in its cell."""
+    line = _LINE.fullmatch(parts.get("line") or "")
+    cell = None if line is None else _cell(line[2])
+    return dict(parts) if line is None or cell is None else {**parts, "line": f"{line[1]}{cell}{line[3]}"}
 
 
 def _ours(frame: FrameType) -> bool:

@@ -33,7 +33,7 @@ from timely_spark.errors import (
     VertexError,
     without_stack,
 )
-from timely_spark.graph import caller
+from timely_spark.graph import caller, with_cell
 from timely_spark.runtime import process
 from timely_spark.runtime.batches import portions
 from timely_spark.runtime.errors import OtherFlow, PeerLost, QueryFailed, Unpicklable, first_line
@@ -325,7 +325,7 @@ class RunContext:
         if report is None:
             return None
         if report["vertex"] is not None:
-            return VertexError.decode(report["vertex"])
+            return VertexError.decode(with_cell(report["vertex"]))
         return _remade(report["kind"], report["text"]) or QueryFailed.because(self.name, report["text"])
 
     def storage_error(self, text: str, what: str = "what Spark writes") -> TimelyError | None:

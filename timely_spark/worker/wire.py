@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import VertexError
+from timely_spark.graph import with_cell
 from timely_spark.state.arrow import Indices, Mask
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.grouping import changes, run_starts
@@ -356,7 +357,7 @@ class Failure(Item):
 
     def throw(self, context: str) -> NoReturn:
         """Raise the error; `context`: the part of the run in which it was raised first."""
-        raise VertexError.decode(self.parts, context)
+        raise VertexError.decode(with_cell(self.parts), context)
 
 
 T = TypeVar("T", bound=Item)
