@@ -47,8 +47,8 @@ def maintain(
         sql: instead of `frame` and `algorithm`, a query in Spark's SQL of `tables`.
         tables: by their names in the query, streaming DataFrames.
         checkpoint: the directory from which the query continues after a stop.
-        diff: the integer column that says how many more times a record is there, -1: it is deleted. By
-            default ``diff``, if the DataFrame has a column of that name; else all records are insertions.
+        diff: the integer column of multiplicities: a row inserts its record so many times, and -1 deletes
+            it. By default ``diff``, if the DataFrame has such a column; else all records are insertions.
             Tables of a query without the column have insertions only.
         keys: columns that are unique in the result, by which the table is updated; by default all.
         workers: as for `Dataflow.start`, as is `trigger`.

@@ -85,13 +85,13 @@ class Explanation:
     row: Mapping[str, Any]
     #: None means all epochs that were given
     at: int | None
-    #: whether the row is there
+    #: whether the row is in the output
     present: bool
-    #: Records, by input. If the row is there: without any of them it would not be, and they suffice. Else:
-    #: records without which it would be there; none if none were found.
+    #: Records, by input. For a present row they suffice, and each is needed. For an absent row they keep it
+    #: away: without them it would be present; empty if no such records exist.
     inputs: Mapping[str, pa.Table]
-    #: If the row is there, what the steps on the way send, given only these records. Else, what they send
-    #: that agrees with the row in all columns which both have: where that ends, the row is lost.
+    #: For a present row, what the steps on the way send, given only these records. For an absent row, the
+    #: records that agree with it in all shared columns: the row is lost where these end.
     steps: Sequence[StepRecords]
 
     def __str__(self) -> str:

@@ -62,7 +62,7 @@ class Collection(CollectionMethods):
     """
 
     __slots__ = ("_plain", "checks_removals", "index", "keys", "lasting", "later", "once", "signed", "skew")
-    #: whose methods explain arguments and columns of those of the same name here
+    #: the class whose docstrings complete those of the methods of the same name here
     _explained_by = Stream
     #: reductions name their keys themselves
     _suggestions = dict.fromkeys(

@@ -133,7 +133,7 @@ def integer(
     error: type[TimelyError] = BadArgument,
     hint: str = "",
 ) -> int:
-    """Check an integer, also of numpy; not `True`, `1.0` or `"1"`. `step`: whose argument it is.
+    """Check an integer, also of numpy; not `True`, `1.0` or `"1"`. `step`: the step that has the argument.
 
     >>> import numpy as np
     >>> integer("workers", 2), integer("k", np.int64(3), step="k_core")
@@ -220,7 +220,7 @@ def word(
     error: type[TimelyError] = BadArgument,
     hint: str = "",
 ) -> None:
-    """Check that an argument is one of some words. `step`: whose argument it is.
+    """Check that an argument is one of some words. `step`: the step that has the argument.
 
     >>> word("format", "arow", ["parquet", "arrow"], step="to_files")
     Traceback (most recent call last):

@@ -66,7 +66,7 @@ class DynamicFrontier(BufferingVertex):
         self.rank, self.total, self.start, self.degree = np.zeros((4, 0), np.int64)
         #: the rank that was sent last, in units; -1 if none was
         self.reported = np.zeros(0, np.int64)
-        #: whether the node is there, and whether its rank has changed since it was sent
+        #: whether the node is present, and whether its rank has changed since it was sent
         self.present, self.moved = np.zeros((2, 0), np.bool_)
         #: from `start` on, as many as its degree: the targets of a node's edges; old rows remain a while
         self.targets = np.zeros(0, np.int64)

@@ -104,7 +104,7 @@ class _Places(BufferingVertex):
     def __init__(self, ends: tuple[str, str]) -> None:
         super().__init__(inputs=2)
         self.ends = ends
-        #: the place of each node, as often as it is an end of an edge
+        #: the place of each node, with the number of edges that it ends as multiplicity
         self.places = Arrangement((TO,), within=(PLACE,))
         #: what is in the loop: twice an epoch, and 1 more where all edges get other places in it
         self.run = -1

@@ -290,7 +290,7 @@ def to_delta(
             date.
         overwrite: replace the contents of a table that another checkpoint wrote; or only of one that a
             checkpoint with one of these ids wrote.
-        partition_by: columns of the table, each combination of whose values gets a folder. A table that
+        partition_by: columns of the table; each combination of their values gets a folder. A table that
             exists must have the same ones. An empty text there is an error, also in a table that was
             partitioned before: Delta would store it as null. Spark writes its epochs, also small ones.
         cluster_by: columns by which OPTIMIZE sorts rows into files (liquid clustering); not with

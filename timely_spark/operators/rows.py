@@ -222,7 +222,7 @@ def select(
         named: for each new column a column's name, or an expression: a text in Spark's SQL, or one of
             `pyarrow.compute`.
 
-    **Columns:** out: `columns`, then one for each of `named`; one that is there already stays in its place.
+    **Columns:** out: `columns`, then one for each of `named`; one that replaces a column keeps its place.
 
     Example:
         >>> import timely_spark as ts

@@ -138,7 +138,7 @@ class Prepared:
         """Make it, or make it again.
 
         Args:
-            packages: whose jars it has: "delta", "kafka".
+            packages: "delta" and "kafka", whose jars are added.
 
         Raises:
             TimelyError: Spark does not run here, the packages cannot be had, or another process makes it.

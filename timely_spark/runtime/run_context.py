@@ -297,7 +297,7 @@ class RunContext:
         return failure_file(self.term)
 
     def _reported(self) -> dict[str, Any] | None:
-        """The report in the log of an error that ended this run, or will; None if there is none."""
+        """The log's report of the error that has ended this run, or is about to; None without an error."""
         return self._lasting(self.log.files.json(self._failure))
 
     def _lasting(self, report: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -331,7 +331,7 @@ class RunContext:
     def storage_error(self, text: str, what: str = "what Spark writes") -> TimelyError | None:
         """The error that a text of Spark's tells of, if a file system or the checkpoint is its owner.
 
-        `what` says whose file it is if the text does not name one.
+        `what` names the file if the text does not.
         """
         if (raised := _RAISED.search(text)) and (error := _remade(raised[1], raised[2])):
             return error

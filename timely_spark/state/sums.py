@@ -227,7 +227,7 @@ def spreads_of_limbs(
         of: the group of each row, ascending.
         counts: the number of pairs of each group.
         x: the scale of each row, as by `limbs_of`, and the sum of each limb.
-        y: the same of the other values.
+        y: the scale and the sums of the other values, as for `x`.
         xy: the sum of each limb of the products.
 
     Example:

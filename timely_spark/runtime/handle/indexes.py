@@ -72,7 +72,7 @@ class _Index:
     """A collection's changes, indexed by key, of all epochs that may still be asked for."""
 
     changes: Arrangement
-    #: The last epoch whose changes are here.
+    #: The last epoch whose changes are indexed.
     last: int = -1
     #: The epoch up to which changes have been looked for.
     until: int = -1

@@ -104,7 +104,7 @@ class Inspection:
         return range(first, newest + 1)
 
     def _now(self) -> RoundLog:
-        """The log as it is now: one that was opened before may know no later batches."""
+        """A new view of the log: one that was opened earlier may lack later batches."""
         return RoundLog(self._log.checkpoint)
 
     def at(self, round: int | None = None) -> Round:

@@ -71,7 +71,7 @@ class FlowReader:
         return ReadMaxFiles(1) if limited else ReadAllAvailable()
 
     def end_here(self) -> None:
-        """Read of sources what is there now, and run to quiescence, without pauses."""
+        """Read what the sources have now, and run to quiescence without pauses."""
         self._available_now = True
         for reader in self.readers.values():
             reader.end_here()

@@ -122,7 +122,7 @@ class Live:
     written: bool = False
     #: whether a command waits for the end of the batch
     asked: bool = False
-    #: the worker that runs, or the plan whose input is packed; and the rounds before
+    #: the worker that runs, or the plan that packs an input; and what the rounds before have done
     _caller: Worker | Plan | None = None
     _content: dict[str, Any] = field(default_factory=dict)
     #: when the next file is due, when the counts are to be taken again, and when a batch last began or ended

@@ -65,9 +65,9 @@ class DeltaSink(Sink):
     target: str
     keys: Sequence[str] = ()
     diff: str | None = None
-    #: whether a table of another checkpoint is replaced; or the ids of the checkpoints whose tables are
+    #: whether to replace a table of any other checkpoint; or the ids of checkpoints whose table is replaced
     overwrite: bool | frozenset[str] = False
-    #: whether there is a column of epochs; None means as in the table that is there
+    #: whether the table has a column of epochs; None means as in the existing table
     epoch: bool | None = None
     layout: TableLayout = field(default_factory=TableLayout)
     confs: ClassVar[Mapping[str, str]] = DELTA

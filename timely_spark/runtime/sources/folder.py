@@ -146,7 +146,7 @@ class Folder:
         return self.listing()[0]
 
     def listing(self) -> tuple[list[File], dict[str, str]]:
-        """The files of `files`; and by name what is there and is not read, and why.
+        """The visible files; and, by name, the files that are not read, with the reason.
 
         Raises:
             BadFile: a folder cannot be listed.

@@ -23,7 +23,7 @@ from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.spark_log import Offset
 
 Read = Callable[[Offset], bool]
-"""Whether what was there at some moment was read up to a batch, given the batch's offset of the source."""
+"""Whether a batch has read everything that a source had at some moment, given its offset in the batch."""
 
 #: Seconds between two looks at a folder whose files are awaited.
 _LOOK = 1.0
