@@ -467,7 +467,7 @@ def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
     """The checkpoint's identity; written if the checkpoint is new, else checked."""
     identity = log.identity()
     if identity is None:
-        if log.used_by_spark():
+        if log.spark.offsets:
             msg = f"Checkpoint {log.checkpoint} is of a streaming query that no flow started."
             raise OtherFlow(msg, hint="give the flow a checkpoint directory of its own.")
         identity = {"format": FORMAT, "id": str(uuid.uuid4()), "name": plan.name, "partitions": partitions}

@@ -61,13 +61,10 @@ class KafkaReader(Reader):
         """The offset before the first batch: the same in each process."""
         name = f"topics/{quoted(self._name)}.json"
         files = self.context.log.files
-        if (begun := files.json(name)) is None:
-            begun = {"offsets": self.source.begin(), "ids": {}}
-            try:
-                files.write_json(name, begun, durable=True, new=True)
-            except FileExistsError:  # written by a run that lost the checkpoint a moment ago
-                begun = files.existing(name, files.json(name))
-        return dict(begun)
+        if (begun := files.json(name)) is not None:
+            return begun
+        # a run that lost the checkpoint a moment ago may write it, too
+        return files.write_once(name, {"offsets": self.source.begin(), "ids": {}})
 
     def _end_here(self) -> None:
         self._target = self.source.ends()

@@ -30,12 +30,7 @@ def record(log: RoundLog, batch: int, round_: int, worker: int, steps: int) -> i
         The number of deliveries; another one if another attempt at the batch was faster.
     """
     log.check_owner()
-    try:
-        name = f"cuts/{batch}-{round_}-{worker}.json"
-        log.files.write_json(name, {"steps": steps}, durable=True, new=True)
-    except FileExistsError:
-        return recorded_cuts(log, batch)[round_, worker]
-    return steps
+    return int(log.files.write_once(f"cuts/{batch}-{round_}-{worker}.json", {"steps": steps})["steps"])
 
 
 def forget(log: RoundLog, kept_from: int) -> None:

@@ -304,6 +304,14 @@ class Files:
         """Write a small JSON file; see `write`."""
         self.write(name, sealed(name, json.dumps(content, indent=1).encode()), durable=durable, new=new)
 
+    def write_once(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a small JSON file durably, unless it exists; returns what the first writer wrote."""
+        try:
+            self.write_json(name, content, durable=True, new=True)
+        except FileExistsError:
+            return self.existing(name, self.json(name))
+        return dict(content)
+
     def json(self, name: str) -> dict[str, Any] | None:
         """The content of a file of `write_json`; None if there is no such file."""
         content = self._unsealed(name)

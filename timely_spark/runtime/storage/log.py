@@ -417,15 +417,11 @@ class RoundLog:
             LostOwnership: a later run has begun the batch.
         """
         self.check_owner()
-        name = f"epochs/{batch}.json"
-        try:
-            self.files.write_json(name, {"term": self.term, "ends": ends}, durable=True, new=True)
-        except FileExistsError:
-            begun = self.files.existing(name, self.files.json(name))
-            if self.term is None or begun["term"] > self.term:
-                raise LostOwnership.to(self.checkpoint, term=self.term or 0, owner=self.owner()) from None
-            return dict(begun["ends"])
-        return ends
+        term = self.term or 0
+        begun = self.files.write_once(f"epochs/{batch}.json", {"term": term, "ends": ends})
+        if begun["term"] > term:
+            raise LostOwnership.to(self.checkpoint, term=term, owner=self.owner())
+        return dict(begun["ends"])
 
     def begun(self, batch: int) -> dict[str, Any] | None:
         """Where a resident batch reads its inputs to, if an attempt at it has begun; else None."""
@@ -483,10 +479,6 @@ class RoundLog:
     def committed(self) -> int:
         """The last batch that Spark has committed; -1 if it has committed none."""
         return max(self.spark.commits, default=FIRST)
-
-    def used_by_spark(self) -> bool:
-        """Whether some streaming query has already run on this checkpoint."""
-        return bool(self.spark.offsets)
 
     # -- outputs of open epochs ------------------------------------------------------------------------------
     def write_outputs(self, batch: int, table: pa.Table) -> str:
