@@ -383,7 +383,7 @@ ALL = {
 
 
 @pytest.mark.slow
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("case", ALL.values(), ids=ALL)
 def test_all_that_an_operator_makes_has_a_name_of_the_users(case: Case) -> None:
     flow = built(case)
@@ -397,7 +397,7 @@ def test_all_that_an_operator_makes_has_a_name_of_the_users(case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize(
     "case",
     [
@@ -429,7 +429,7 @@ CHANGES = [(1, False), (3, False), (2, True)]
 
 
 @pytest.mark.slow
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize(
     ("name", "workers", "more"),
     [*in_turn([name for name in ALL if name not in COPIES], CHANGES), *((name, 2, True) for name in COPIES)],

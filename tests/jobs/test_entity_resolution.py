@@ -180,6 +180,7 @@ def test_entities_and_their_ids_while_records_come_go_and_change(workers: int, s
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in (2, 3))])
 def test_ids_go_on_with_another_number_of_workers_also_while_records_move(seed: int) -> None:
     flow, draw, model = ts.Dataflow("ids"), random.Random(seed), Model()

@@ -25,11 +25,11 @@ from timely_spark.worker import notify, received
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "salts",
-    [pytest.param(range(n, n + 9), marks=pytest.mark.campaign if n else ()) for n in range(0, 90, 9)],
+    [pytest.param(range(n, n + 3), marks=pytest.mark.campaign if n else ()) for n in range(0, 90, 3)],
     ids=str,
 )
 def test_what_happens_depends_on_no_schedule_and_no_law_is_broken(salts: range) -> None:
-    assert sum(check(salt) for salt in salts) > 100, "too little happens to tell"
+    assert sum(check(salt) for salt in salts) > 30, "too little happens to tell"
 
 
 @pytest.mark.campaign

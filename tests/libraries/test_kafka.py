@@ -42,6 +42,7 @@ def merged(r: random.Random, *logs: list[Row]) -> list[Row]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_each_record_passes_once(seed: int) -> None:
     r = random.Random(seed)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -280,6 +280,7 @@ def program(nodes: ts.Collection, edges: ts.Collection, supersteps: int) -> ts.C
 
 
 @pytest.mark.slow
+@settings(max_examples=settings().max_examples // 2)
 @given(
     edges=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 3)), max_size=12),
     more=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 3)), max_size=4),

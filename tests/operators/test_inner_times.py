@@ -82,6 +82,7 @@ ORDERS: dict[str, tuple[Any, list[str], list[str], Callable[[tuple[int, ...]], t
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_collection_among_numbers_has_the_counts_of_a_stream_among_times_of_their_order(

@@ -331,6 +331,7 @@ def union(one: Any, other: Any) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("kind", ["array<long>", "array<string>", "array<struct<who: string, n: long>>"])
 @pytest.mark.parametrize("seed", range(3))
 def test_sets_maps_and_counters_are_joined_as_their_type_says(kind: str, seed: int) -> None:

@@ -88,6 +88,7 @@ def test_records_go_through_a_program_of_another_language(workers: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_notifications_and_state_are_those_of_a_vertex_whatever_crashes(seed: int) -> None:
     # a worker's batches of a time are one; more than one worker, late messages, budgets and crashes

@@ -20,7 +20,7 @@ def examples() -> dict[str, str]:
     return dict(re.findall(r"(?m)^\| (.*) \| `(.*)` \|$", text.partition("## Recursion")[0]))
 
 
-PARTS = 3
+PARTS = 6
 
 
 @pytest.mark.slow

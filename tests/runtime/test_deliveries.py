@@ -58,6 +58,7 @@ def killing(at: int) -> Callable[[Any], Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_reader_sees_the_same_deliveries_whenever_they_are_merged_and_the_process_is_killed(
     tmp_path: Path, seed: int
