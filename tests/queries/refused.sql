@@ -148,3 +148,11 @@ SELECT a, b FROM t ORDER BY b IN (SELECT a FROM u)
 SELECT a FROM t ORDER BY a, EXISTS (SELECT b FROM u)
 SELECT listagg(CAST(c AS binary), ',') FROM t
 SELECT listagg(DISTINCT d, ',') WITHIN GROUP (ORDER BY d) FROM t
+SELECT time_bucket(INTERVAL '1' HOUR, timestamp_seconds(a), timestamp_seconds(b)) FROM t
+SELECT get(NULL, 0) FROM t
+SELECT array_append(NULL, a) FROM t
+SELECT array_contains(l, NULL) FROM t
+SELECT array_union(l, NULL) FROM t
+SELECT element_at(l, NULL) FROM t
+SELECT map_concat(m, NULL) FROM t
+SELECT -3.5E39F FROM t

@@ -370,7 +370,11 @@ def _escape(binder: ExpressionBinder, node: Any) -> Term:
 def _cast(binder: ExpressionBinder, node: Any) -> Term:
     name, kind = "try_cast" if node.args.get("safe") else "cast", cast_type(binder, node)
     term = binder.cast(_counted(binder, node, binder.bind(node.this), kind), kind, node, name)
-    return term if _is_suffixed(node.this) else _as_cast(term)
+    if not _is_suffixed(node.this):
+        return _as_cast(term)
+    if isinstance(term, terms.Constant) and term.value.as_py() == float("inf"):
+        raise binder.refuse(node, f"no {name_of(kind)} has the number {node.this.name}", "write it with D.")
+    return term
 
 
 def _counted(binder: ExpressionBinder, node: Any, term: Term, to: pa.DataType) -> Term:
@@ -462,6 +466,13 @@ def _from_json(binder: ExpressionBinder, node: Any) -> Term:
 def _typeof(binder: ExpressionBinder, node: Any) -> Term:
     (operand,) = binder.many(node.expressions)
     return binder.constant(pa.scalar(name_of(operand.type)))
+
+
+@special("time_bucket", 2, 3)
+def _time_bucket(binder: ExpressionBinder, node: Any) -> Term:
+    if any(one.find(exp.Column) for one in node.expressions[::2]):
+        raise binder.refuse(node, "a width or an origin of time_bucket that varies", "write literals.")
+    return binder.call(node, "$time_bucket", *node.expressions)
 
 
 _ROUNDINGS = {"round": "round", "bround": "bround", "ceil": "ceil", "ceiling": "ceil", "floor": "floor"}

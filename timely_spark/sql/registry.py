@@ -93,15 +93,15 @@ def spark_function(
     Args:
         names: the function's name, and its other names.
         signatures: such as ``"string, int? -> string"``: `?` may be missing, `...` any number of it, `=`
-            is not cast from other types. Arguments of a capital letter have one type; a text and another
-            type have none but of `A`. Or a function of the types of the arguments.
+            is not cast from other types, `!` is not NULL. Arguments of a capital letter have one type; a
+            text and another type have none but of `A`. Or a function of the types of the arguments.
         result: computes the type of the result from the types of the arguments; None if they do not fit.
     """
 
     def enter(kernel: Kernel) -> Kernel:
         rules = [Signature.parse(one, result).typed if isinstance(one, str) else one for one in signatures]
         takes = " or ".join(one.rpartition("->")[0].strip() for one in signatures if isinstance(one, str))
-        takes = takes.replace("=", "")
+        takes = re.sub("[=!]", "", takes)
         fails = "failures" in inspect.signature(kernel).parameters and not tries
         for name in names.split():
             assert name not in FUNCTIONS, name
@@ -200,6 +200,7 @@ def _split(text: str) -> Iterator[str]:
 
 def _inner(parameter: str) -> tuple[str, list[str]]:
     """``map<K, V>`` as its name and its parts."""
+    parameter = parameter.lstrip("!")
     match = re.fullmatch(r"(\w+)<(.*)>", parameter)
     return (match[1], list(_split(match[2]))) if match else (parameter, [])
 
@@ -225,6 +226,8 @@ def _variables(parameter: str, kind: pa.DataType) -> Iterator[tuple[str, pa.Data
 
 def _target(parameter: str, kind: pa.DataType, bound: Mapping[str, Any], zone: str) -> pa.DataType | None:
     """The type to which an argument of a type is cast."""
+    if parameter[0] == "!":
+        return None if kind == pa.null() else _target(parameter[1:], kind, bound, zone)
     if parameter[0] == "=":
         to = _target(parameter[1:], kind, bound, zone)
         order = types.INTEGERS

@@ -187,7 +187,7 @@ class Cases:
         relations = [*made.relation.walk()]
         read = {one.name for one in relations if isinstance(one, TableScan)}
         rows = sum(self.tables[name].num_rows for name in read)
-        return any(isinstance(one, Recursion) for one in relations) and rows <= MOST_EPOCHS
+        return any(isinstance(one, Recursion) for one in relations) and 0 < rows <= MOST_EPOCHS
 
     def compare(self, case: Case, made: Any, table: pa.Table | None) -> None:
         """Compare the rows of a query with an answer."""

@@ -44,8 +44,8 @@ def _item(a: Value, index: Value, *, length: int, failures: Failures) -> Any:
     return _taken(lists, place, inside)
 
 
-for _name, _tries in (("$item", False), ("get", True)):
-    spark_function(_name, "array<T>, int -> T", tries=_tries)(_item)
+spark_function("$item", "array<T>, int -> T")(_item)
+spark_function("get", "!array<T>, int -> T", tries=True)(_item)
 
 
 def _element_at(a: Value, key: Value, *, length: int, failures: Failures) -> Any:
@@ -62,7 +62,7 @@ def _element_at(a: Value, key: Value, *, length: int, failures: Failures) -> Any
 
 
 for _name, _tries in (("element_at", False), ("try_element_at", True)):
-    spark_function(_name, "array<T>, =int -> T", "map<K, V>, K -> V", tries=_tries)(_element_at)
+    spark_function(_name, "!array<T>, !=int -> T", "!map<K, V>, K -> V", tries=_tries)(_element_at)
 
 
 def _of_key(maps: pa.Array, keys: pa.Array) -> pa.Array:
@@ -87,7 +87,7 @@ def _matches(a: pa.Array, value: pa.Array) -> tuple[Elements, Any]:
     return x, same & np.asarray(x.values.is_valid())
 
 
-@spark_function("array_contains", "array<C>, C -> boolean")
+@spark_function("array_contains", "!array<C>, !C -> boolean")
 def _array_contains(a: Value, value: Value, *, length: int) -> Any:
     x, same = _matches(as_array(a, length), as_array(value, length))
     present = np.bincount(x.owners[same], minlength=length) > 0
@@ -95,7 +95,7 @@ def _array_contains(a: Value, value: Value, *, length: int) -> Any:
     return pa.array(present, mask=unknown & ~present)
 
 
-@spark_function("array_position", "array<C>, C -> bigint")
+@spark_function("array_position", "!array<C>, C -> bigint")
 def _array_position(a: Value, value: Value, *, length: int) -> Any:
     x, same = _matches(as_array(a, length), as_array(value, length))
     rows = np.flatnonzero(same)[::-1]
@@ -104,7 +104,7 @@ def _array_position(a: Value, value: Value, *, length: int) -> Any:
     return positions
 
 
-@spark_function("array_remove", "array<C>, C -> array<C>")
+@spark_function("array_remove", "!array<C>, C -> array<C>")
 def _array_remove(a: Value, value: Value, *, length: int) -> Any:
     x, same = _matches(as_array(a, length), as_array(value, length))
     return x.filter(~same)
@@ -142,26 +142,26 @@ def _both(a: Value, b: Value, length: int) -> tuple[Elements, Elements, Any, Any
     return x, y, numbers[: len(x.values)], numbers[len(x.values) :]
 
 
-@spark_function("array_union", "array<C>, array<C> -> array<C>")
+@spark_function("array_union", "!array<C>, !array<C> -> array<C>")
 def _array_union(a: Value, b: Value, *, length: int, result: pa.DataType) -> Any:
     return _array_distinct(
         _array_concat(as_array(a, length), as_array(b, length), length=length, result=result)
     )
 
 
-@spark_function("array_intersect", "array<C>, array<C> -> array<C>")
+@spark_function("array_intersect", "!array<C>, !array<C> -> array<C>")
 def _array_intersect(a: Value, b: Value, *, length: int) -> Any:
     x, _, left, right = _both(a, b, length)
     return x.filter(np.isin(left, right) & _firsts(x.owners, left))
 
 
-@spark_function("array_except", "array<C>, array<C> -> array<C>")
+@spark_function("array_except", "!array<C>, !array<C> -> array<C>")
 def _array_except(a: Value, b: Value, *, length: int) -> Any:
     x, _, left, right = _both(a, b, length)
     return x.filter(~np.isin(left, right) & _firsts(x.owners, left))
 
 
-@spark_function("arrays_overlap", "array<C>, array<C> -> boolean")
+@spark_function("arrays_overlap", "!array<C>, !array<C> -> boolean")
 def _arrays_overlap(a: Value, b: Value, *, length: int) -> Any:
     x, y, left, right = _both(a, b, length)
     same = np.isin(left, right) & np.asarray(x.values.is_valid())
@@ -191,7 +191,7 @@ def _longer(a: Value, value: Value, *, first: bool, length: int, result: pa.Data
 
 
 for _name, _first in (("array_append", False), ("array_prepend", True)):
-    spark_function(_name, "array<T>, T -> array<T>", nulls=True)(partial(_longer, first=_first))
+    spark_function(_name, "!array<T>, T -> array<T>", nulls=True)(partial(_longer, first=_first))
 
 
 @spark_function("array_repeat", "T, =int -> array<T>", nulls=True)
@@ -245,7 +245,7 @@ def _sort_array(a: Value, ascending: pa.Scalar | None = None, *, length: int) ->
     return _sorted(lists, codes if ascending is None or ascending.as_py() else -codes)
 
 
-@spark_function("array_sort", "array<C> -> array<C>")
+@spark_function("array_sort", "!array<C> -> array<C>")
 def _array_sort(a: pa.Array) -> Any:
     x = Elements(a)
     null = np.asarray(x.values.is_null())
@@ -357,7 +357,7 @@ def _zipped(*arrays: Value, length: int, result: pa.DataType) -> Any:
     return lists_of(pa.StructArray.from_arrays(sides, fields=list(result.value_type)), sizes, result)
 
 
-@spark_function("array_insert", "array<T>, =int, T -> array<T>", nulls=True)
+@spark_function("array_insert", "!array<T>, !=int, T -> array<T>", nulls=True)
 def _array_insert(
     a: Value, place: Value, value: Value, *, length: int, result: pa.DataType, failures: Failures
 ) -> Any:
@@ -407,7 +407,7 @@ def _map_entries(a: pa.Array, *, result: pa.DataType) -> Any:
     return lists_of(x.values, x.sizes, result)
 
 
-@spark_function("map_contains_key", "map<K, V>, K -> boolean")
+@spark_function("map_contains_key", "!map<K, V>, !K -> boolean")
 def _map_contains_key(a: Value, key: Value, *, length: int) -> Any:
     x = Elements(as_array(a, length))
     keys = lists_of(x.values.field(0), x.sizes)
@@ -443,7 +443,7 @@ def _map_from_entries(a: pa.Array, *, result: pa.DataType, failures: Failures) -
     return _made_map(keys, items, x.sizes, result, failures)
 
 
-@spark_function("map_concat", "map<K, V>, map<K, V>... -> map<K, V>")
+@spark_function("map_concat", "!map<K, V>, !map<K, V>... -> map<K, V>")
 def _map_concat(*maps: Value, length: int, result: pa.DataType, failures: Failures) -> Any:
     pairs = [as_array(one, length).cast(types.entries_of(result)) for one in maps]
     x = Elements(_array_concat(*pairs, length=length, result=types.entries_of(result)))

@@ -202,7 +202,7 @@ def _bucket(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
     return typed if kinds[-1] in {kinds[1], pa.null()} else None
 
 
-@spark_function("time_bucket", _bucket, constant=[0])
+@spark_function("$time_bucket", _bucket, constant=[0])
 def _time_bucket(width: pa.Scalar, a: Value, begin: Value | None = None, *, result: pa.DataType) -> Any:
     size, x = int(to_numpy(width)), np.atleast_1d(to_numpy(a))
     if size <= 0:

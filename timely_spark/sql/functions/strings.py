@@ -413,12 +413,12 @@ def _like(text: pa.Array, pattern: pa.Scalar, escape: pa.Scalar | None = None) -
     return pc.match_substring_regex(text, like_pattern(pattern.as_py(), mark))
 
 
-@spark_function("ilike", "string, string, =string? -> boolean", constant=[1, 2])
+@spark_function("ilike", "string, string, !=string? -> boolean", constant=[1, 2])
 def _ilike(text: pa.Array, pattern: pa.Scalar, escape: pa.Scalar | None = None) -> Any:
     return _like(_lower(text), pa.scalar(pattern.as_py().lower()), escape)
 
 
-spark_function("like", "string, string, string? -> boolean", constant=[1, 2])(_like)
+spark_function("like", "string, string, !string? -> boolean", constant=[1, 2])(_like)
 
 
 @spark_function("rlike regexp regexp_like", "string, string -> boolean", constant=[1])
