@@ -58,6 +58,7 @@ def read(folder: Path, **more: str) -> None:
     read_pipeline(folder, {"least": "5"}).flow()
 
 
+@pytest.mark.slow
 def test_functions_and_queries_read_each_other(folder: Path) -> None:
     pipeline = read_pipeline(folder, {"least": "5"})
     assert list(pipeline.definitions) == ["transfers", "large", "links", "parts", "sizes"]

@@ -152,6 +152,7 @@ def test_a_row_that_depends_on_epochs_is_of_those_epochs() -> None:
     assert why.inputs["x"].to_pylist() == [{"k": 1, "n": 1}]
 
 
+@pytest.mark.slow
 def test_an_entity_has_its_id_because_of_the_epochs_of_its_records() -> None:
     flow = ts.Dataflow("entities")
     pairs = flow.input("pairs", "a long, b long, score double, diff long").collection(diff="diff")

@@ -117,6 +117,7 @@ def test_more_paths_than_a_double_counts_exactly() -> None:
     assert rows == [(node, 13.0 - depth if depth else 0.0, 1) for node, depth in depths]
 
 
+@pytest.mark.slow
 def test_texts_and_nan() -> None:
     flow = ts.Dataflow("nan")
     edges = flow.input("edges", "src double, dst double").collection()

@@ -277,6 +277,7 @@ def test_a_removed_node_is_forgotten_only_with_the_row_that_added_it() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_node_sum_to_whether_it_is_present() -> None:
     """A node that comes again has its own row of removal before it, in another part of the state."""
     rows, forest = [(i, i + 1, 1) for i in range(60)], module._Components(("a", "b"), pa.int64())

@@ -121,6 +121,7 @@ def test_distances_in_a_graph_of_hundreds_of_nodes_are_those_of_scipy() -> None:
     assert rows[0] == [(node, int(far[node]), 1) for node in range(300) if np.isfinite(far[node])]
 
 
+@pytest.mark.slow
 def test_nodes_may_be_texts(follows, changing, named) -> None:
     edges = named(changing(10, 20, 6, seed=5))
     given = {"edges": ("src string, dst string", edges), "roots": ("node string", [[("0-0", 1), ("7-1", 1)]])}

@@ -187,6 +187,7 @@ def test_entries_go_when_no_batch_that_is_kept_can_read_them(begin: Begin) -> No
         assert there() == list(range(max(0, oldest), n + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [0, 1])
 def test_a_handle_that_others_have_overtaken_sends_nothing(begin: Begin, sent: int) -> None:
     process = begin(two_inputs(), keep=1)
