@@ -1,8 +1,9 @@
 """Executors: the same epochs with 1, 2 and 4 of them, in a local-cluster and in a standalone cluster.
 
 All on this machine, so executors do not add cores beyond it; they add processes, and rounds whose tasks reach
-each other over sockets only. An executor has one core and a JVM of its own. Four workers each time; results
-are compared. `in threads` is the same in `local[2]`, one JVM with two cores.
+each other over sockets only. An executor has one core and a JVM of its own. In a standalone cluster tasks
+stay; in a local-cluster the driver hosts the workers. Four workers each time; results are compared. `in
+threads` is the same in `local[2]`, one JVM with two cores.
 
 Beside each stands what `predicted` says of so many processes, with the error: the rounds, the seconds of an
 epoch, and the processor time of the Python processes, which does not depend on how many cores there are. The
@@ -63,9 +64,10 @@ def on_executors(report: Report, flows: Mapping[str, Flow], prices: Prices, *, q
     }
 
     def measured(master: str, executors: int = 0) -> dict[str, Run]:
+        stays = True if master.startswith("spark:") else None  # as it does elsewhere
         with session(master, executors) as spark:
             return {
-                name: as_flow(spark, build(), data[name], workers=WORKERS)
+                name: as_flow(spark, build(), data[name], workers=WORKERS, resident=stays)
                 for name, (build, _) in flows.items()
             }
 

@@ -8,7 +8,8 @@ timed by its processor. An epoch then takes
 - *work*: the steps of all workers with their states, and what they make ready for the exchange, packing
   included, in equal shares; *imbalance*: what the slowest worker of each round takes more (together they
   are the critical path);
-- *micro-batch*: one with next to no data; *tasks*: the start of parallel ones, if there is a second round;
+- *micro-batch*: one with next to no data, which stays; *tasks*: parallel ones that stay, if there is a second
+  round, and for each the driver's message and its answer;
 - *coordinator*: what each process computes of the progress of all others, in the mean;
 - *exchanges*: in each further round a message to each peer, or from 16 processes on two exchanges, within the
   rows and within the columns of a grid; priced by its size as between two processes over loopback, one after
@@ -55,14 +56,14 @@ class Curve:
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
 
-    def of(self, size: Matrix) -> Matrix:
+    def of(self, size: Matrix | int) -> Matrix:
         within = np.interp(size, self.sizes, self.seconds)
         return within * np.maximum(1.0, size / self.sizes[-1])
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Seconds of a micro-batch and of starting parallel tasks; of an exchange, and of its processor."""
+    """Seconds of a micro-batch and of parallel tasks, which stay; of an exchange, and of its processor."""
 
     micro_batch: float
     stage: float
@@ -104,7 +105,7 @@ class Path:
             "work": even,
             "imbalance": self.slowest - even,
             "micro-batch": prices.micro_batch,
-            "tasks": prices.stage if self.sent else 0.0,
+            "tasks": prices.stage + self.processes * float(prices.exchange.of(0)) if self.sent else 0.0,
             "coordinator": sum(self.turns),
             "exchanges": sum(max(self._sockets(prices, sent), self._network(sent)) for sent in self.sent),
         }

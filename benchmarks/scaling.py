@@ -10,8 +10,8 @@ loop; "pagerank", five iterations over a collection. Epochs are alike and apart:
 2. The same with executors, processes of one core each, of a local-cluster and of a standalone cluster, all on
    this machine: 1, 2 and 4 of them (`executors`). Four can only cost here, too. Beside each stands what is
    predicted of so many processes, and the error of that.
-3. Prices, measured here: a micro-batch with next to no data; the start of parallel tasks; and between two
-   processes over loopback, an exchange of 16 bytes to 64 MB.
+3. Prices, measured here: a micro-batch with next to no data; parallel tasks that stay (`resident=True`); and
+   between two processes over loopback, an exchange of 16 bytes to 64 MB.
 4. In the simulator, which predicts what a cluster takes (`predicted` says how, and what it assumes): strong
    scaling (the same data) and weak scaling (as much data for each worker), up to 256 workers; 64 workers
    are 16 nodes of four. The note says what limits a line: the part that most exceeds a perfect one, where
@@ -29,7 +29,6 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,13 +36,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import timely_spark as ts
-from benchmarks import harness
+from benchmarks import executors, harness
 from benchmarks.executors import on_executors
 from benchmarks.harness import BASELINE, Report, median, slope
 from benchmarks.loops import as_flow, barriers, vector
 from benchmarks.predicted import Curve, Path, Prices, limits, simulated
+from tests.support.standalone import Cluster
 from timely_spark.graphs.edges import magnitude
-from timely_spark.runtime.query import rounds
 from timely_spark.runtime.query.peers import Peers
 
 #: The most epochs of a series.
@@ -284,17 +283,22 @@ def on_spark(report: Report, *, quick: bool) -> Prices:
                 rounds=found.rounds,
             )
     micro_batch = median(as_flow(session, barriers(1), [vector(n) for n in range(6)], workers=1).times[2:])
-    small = rounds.SMALL
-    times = []
-    for bound in (small, replace(small, exchanged=-1)):
-        rounds.SMALL = bound
-        times.append(median(as_flow(session, barriers(8), [vector(n) for n in range(6)]).times[2:]))
-    rounds.SMALL = small
+    vectors = [vector(n) for n in range(6 if quick else 16)]
+    alone = median(as_flow(session, barriers(8), vectors).times[2:])
     session.stop()
+    with (
+        Cluster(harness.folder() / "cluster", workers=2) as cluster,
+        executors.session(cluster.url, 2) as spark,
+    ):
+        staying = median(as_flow(spark, barriers(8), vectors, resident=True).times[2:])
     exchange, processor = between_two(quick=quick)
-    prices = Prices(micro_batch / 1000, max(0.0, times[1] - times[0]) / 1000, exchange, processor)
+    prices = Prices(micro_batch / 1000, max(0.0, staying - alone) / 1000, exchange, processor)
     report.add("price of a micro-batch", ours=micro_batch, note="next to no data")
-    report.add("price of parallel tasks", ours=1000 * prices.stage, note="their start; 8 small rounds")
+    report.add(
+        "price of parallel tasks",
+        ours=staying - alone,
+        note="that stay in two executors, beside two workers in the driver; 8 small rounds",
+    )
     for size, seconds, busy in zip(exchange.sizes, exchange.seconds, processor.seconds, strict=True):
         amount = f"{size} bytes" if size < 1 << 20 else f"{size >> 20} MB"
         report.add(

@@ -52,6 +52,16 @@ def test_the_parts_of_an_epoch() -> None:
     assert path.processor(Prices(0.1, 0.1, LINEAR, Curve((0, 1000), (0.0, 0.5)))) == 9.0 + 2 * 0.75 + 1.0
 
 
+def test_a_driver_speaks_with_each_task_and_tasks_only_with_those_to_which_they_send() -> None:
+    prices = Prices(0.0, 0.125, Curve((0, 1000), (0.5, 1.5)), LINEAR)
+    sent = np.zeros((4, 4), np.int64)
+    sent[0, 1] = 500
+
+    parts = Path(4, steps=[[1.0]], turns=[0.5], sent=[sent]).parts(prices)
+
+    assert (parts["tasks"], parts["exchanges"]) == (0.125 + 4 * 0.5, 1.0)
+
+
 def test_a_batch_without_a_second_round_starts_no_tasks() -> None:
     parts = Path(1, steps=[[1.0]], turns=[0.5]).parts(Prices(0.1, 0.2, LINEAR, LINEAR))
 
