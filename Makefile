@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run check test test-spark lint methods campaign mutate model simulate chaos bench bench-quick docs dist lock clean check-tools
+.PHONY: help install run check test test-spark lint methods campaign mutate model simulate chaos rings bench bench-quick docs dist lock clean check-tools
 
 # The Python that .venv is made from; another one: make install PYTHON=/path/to/python3.12
 PYTHON ?= python3
@@ -71,6 +71,9 @@ simulate: install ## crash and recover the simulator, STEPS=1000000 rounds of wo
 
 chaos: install ## kill -9 at random steps, KILLS of them, and compare (hours for 1000)
 	@$(PY) -m tests.support.campaign --kills $(KILLS) $(ARGS)
+
+rings: install ## keep README's table of rings in SQL, by its commands, and check it (a minute)
+	@$(PY) -m pytest -q tests/spark/test_pipeline.py -k readme
 
 bench: install .venv/.bench ## measure against baselines, into benchmarks/results (one: make bench ARGS="round")
 	@$(PY) -m benchmarks $(ARGS)

@@ -15,6 +15,7 @@ import timely_spark as ts
 from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
 from timely_spark.coordinator.migration import FlowChanged
+from timely_spark.errors import GraphError
 from timely_spark.pipeline import read_pipeline
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT
@@ -279,6 +280,19 @@ def test_a_flow_never_gets_the_checkpoint_of_one_whose_views_are_gone(run: Run) 
     assert {*run(a=PAYERS, b=COUNTS)} == {"1", "2"}
     run(a=PAYERS)
     assert {*run(a=PAYERS, c=COUNTS)} == {"1", "3"}
+
+
+def test_nothing_is_told_of_views_that_do_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        msg = "the table has other columns"
+        raise GraphError(msg, where="x.sql:1", hint="drop it.")
+
+    monkeypatch.setattr(ts.Dataflow, "start", refuse)
+    table = f"CREATE TABLE paid (payer bigint, diff bigint) USING csv LOCATION '{tmp_path}';"
+    spark: Any = None
+    views = read_sql(table + f"CREATE MATERIALIZED VIEW counts AS {COUNTS}")
+    with pytest.raises(GraphError, match="other columns"):
+        views.start(spark, checkpoint=tmp_path / "check", tell=pytest.fail)
 
 
 def test_views_that_share_steps_may_change_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -168,7 +168,8 @@ class Pipeline:
         files = Files(checkpoint)
         sizes = self._sizes(files)
         planned = self._planned(spark, sizes)
-        parts, shrunk = self._parts(files, planned.fingerprints(), sizes, tell)
+        lines: list[str] = []
+        parts, shrunk = self._parts(files, planned.fingerprints(), sizes, lines.append)
         with contextlib.ExitStack() as started:
             running = []
             while parts:
@@ -183,10 +184,12 @@ class Pipeline:
                     # what a dropped view built is read by others under another name
                     if number not in shrunk:
                         raise FlowChanged(error.message, hint=_REBUILD) from error
-                    parts.append(self._rebuilt(files, part, tell))
+                    parts.append(self._rebuilt(files, part, lines.append))
                 else:
                     running.append(started.enter_context(query))
             started.pop_all()  # one that does not start stops the others
+        for line in lines:  # nothing is built if one is refused
+            tell(line)
         return running
 
     def _sizes(self, files: Files | None) -> Mapping[str, float]:

@@ -96,7 +96,7 @@ class SparkFile(Cases):
             wrong = bool(re.match(r"(org\.apache|java\.|scala\.|\{\s*\"errorClass)", answer.strip()))
             reads = words[0] in {"SELECT", "WITH", "VALUES", "(", "FROM"} or words[0].startswith("(SELECT")
             if reads and "INSERT" not in words:
-                waiting.append(Case(query, answer, wrong))
+                waiting.append(Case(query, (schema, answer), wrong))
                 continue
             self.run(waiting)
             waiting = []
@@ -151,8 +151,14 @@ class SparkFile(Cases):
         ]
         self.tables[found[2].lower()] = pa.concat_tables([table, pa.table(cast, schema=table.schema)])
 
-    def difference(self, answer: str, made: Any, table: pa.Table) -> str | None:
-        """Compare the rows of a query with Spark's."""
+    def difference(self, answer: tuple[str, str], made: Any, table: pa.Table) -> str | None:
+        """Compare the types and the rows of a query with Spark's."""
+        schema, answer = answer
+        types = [name_of(one.type) for one in table.schema]
+        # a column of nulls alone may be one of texts here
+        columns = ",".join(f".*:{re.escape(one).replace('string', '(string|void)')}" for one in types)
+        if re.fullmatch(rf"(?s)struct<{columns}>", schema) is None:
+            return f"types {types} and Spark's {schema}"
         ours = Counter(shortened(one) for row in spark_text(table).elements() for one in row.split("\n"))
         theirs = Counter(map(shortened, answer.split("\n"))) if answer else Counter()
         if not answer and table.num_rows == 1:
