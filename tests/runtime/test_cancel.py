@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from timely_spark.runtime.errors import LostOwnership
+from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.storage.cancel import due, request
 from timely_spark.runtime.storage.cuts import record
+from timely_spark.runtime.storage.entries import close_source
 from timely_spark.runtime.storage.log import RoundLog
 
 
@@ -41,7 +43,10 @@ def test_a_request_goes_when_no_batch_can_run_again_that_had_it(log: RoundLog) -
 def test_a_command_is_on_the_disk_when_it_is_given(log: RoundLog, synced: list[str]) -> None:
     for command, folder in (
         (partial(request, log, 2), "cancels"),
+        (partial(due, log, 3, kept_from=0), "cancels"),
         (partial(record, log, 4, 0, 1, 7), "cuts"),
+        (partial(close_source, log, "x"), "inputs/x"),
+        (partial(Skipped(entries=(3,)).write, log.files, "x"), "skipped"),
     ):
         synced.clear()
         command()

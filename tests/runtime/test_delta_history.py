@@ -262,3 +262,10 @@ def test_rows_of_the_newest_file_are_read_and_no_more(tmp_path: Path) -> None:
     assert written() == [{"n": 2, "day": "tue"}, {"n": 3, "day": "tue"}]  # they were written last
     write_deltalake(folder, pa.table({"n": [5], "day": ["mon day"]}), mode="append")
     assert written() == [{"n": 5, "day": "mon day"}]
+
+
+def test_the_last_transaction_of_the_output_is_the_highest(tmp_path: Path) -> None:
+    """What it has, a batch that runs again in other groups does not write once more."""
+    later = [[{"txn": {"appId": "mine", "version": version}}] for version in (4, 7)]
+    logged(tmp_path, [[MADE], *later, [OTHER]])
+    assert at_start(tmp_path).last == 7

@@ -492,3 +492,17 @@ def test_the_last_record_of_a_key_and_the_most_records_that_it_had() -> None:
         ],
         key=str,
     )
+
+
+def test_a_delivery_of_an_output_with_keys_is_an_upsert(tmp_path: Path) -> None:
+    sink = DeltaSink(
+        str(current(tmp_path)), keys=["k"], diff="diff", _app="app", _own=OWN, _columns=["k", "v"],
+        _folder=str(tmp_path), _by_epoch=False,
+    )  # fmt: skip
+    for version, rows in enumerate(([(1, "a", 1), (2, "b", 1)], [(1, "a", -1), (2, "b", -1), (2, "c", 1)])):
+        table = pa.table([*zip(*rows, strict=True)], schema=CHANGES)
+        sink.deliver(None, version, [part(version, table)])  # type: ignore[arg-type]
+    assert rows_of(tmp_path) == [(2, "c")]
+    assert [DeltaSink(target).is_path for target in ("found", "main.s.t", "./found", r"C:\t")] == [
+        False, False, True, True,
+    ]  # fmt: skip

@@ -57,3 +57,8 @@ def test_a_state_has_the_counts_of_the_rounds_since_the_one_before(blobs: Blobs)
     assert first.memory == again.memory
     assert first.memory["distinct"] >= 2 * 16, "two numbers with their hashes"
     assert again == dataclasses.replace(first, moved={}, spent={}, measured=[])
+
+
+def test_a_round_reads_what_is_not_searched_in_mapped_files() -> None:
+    state = State(b"12345", as_text([b"1234567"]), indexed=7)
+    assert [state.read(mapped=mapped) for mapped in (False, True)] == [12, 5]

@@ -403,3 +403,12 @@ def test_transactions_of_one_query_are_not_seen_by_another_nor_by_the_user(
     assert set(seen) == {None}
     assert spark.conf.get(app, None) is None
     assert [rows_of(tmp_path / name, "k", "n") for name in ("one", "two")] == [[(1, 5)]] * 2
+
+
+def test_what_has_waited_for_its_epoch_comes_on_arrival(tmp_path: Path) -> None:
+    log, schema = RoundLog(str(tmp_path), term=0), pa.schema([("n", pa.int64())])
+    record = to_bytes(pa.table({"n": [5]}))
+    before = PendingOutputs(log, manifest(-1), put_out(("a", 3, 0, record)), 0, {"a"}).into(manifest(0))
+    now = PendingOutputs(log, before, OUTPUTS.empty_table(), 1, {"a"})
+    arrived = now.arrived(Output(name="a", vertex=Vertex(schema), sink=CaptureSink()))
+    assert [(each.epoch, each.table["n"].to_pylist()) for each in arrived] == [(3, [5])]

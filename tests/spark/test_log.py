@@ -426,3 +426,14 @@ def test_an_output_has_delivered_if_its_frontier_has_moved() -> None:
     ]  # fmt: skip
     assert later.has_delivered("new", "arrival")
     assert not first.has_delivered("new", "arrival")
+
+
+def test_a_start_names_a_capture_that_is_missing_and_a_commit_that_is_half_written(log: RoundLog) -> None:
+    for batch in (-1, 0):
+        log.write(manifest(batch, captured={"out": 0} if batch == 0 else {}), ROWS)
+    spark_ran(log, offsets=[0], commits=[0])
+    with pytest.raises(LogDamaged, match=r"captured/out/0\.arrow"):
+        restarted(log)
+    Files(log.checkpoint).write("commits/0", b"v1\n{half")
+    with pytest.raises(LogDamaged, match="commits/0"):
+        restarted(log)

@@ -12,8 +12,10 @@ import pytest
 
 import timely_spark as ts
 from tests.support.published import bare_context, complete_epoch, drawn_changes, rows_at
+from tests.support.tables import part
 from timely_spark.errors import BadArgument
 from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sources.file_readers import ReplayReader
 from timely_spark.runtime.storage import published as module
 from timely_spark.runtime.storage.files import Files
@@ -264,3 +266,23 @@ def test_a_look_at_the_holds_renews_none_and_ends_at_none(
         assert shared.holds() == {"b": 2}
     now[0] += 6
     assert shared.holds() == {"a": 3}
+
+
+def test_what_is_delivered_is_kept_short_for_the_holds_of_readers(tmp_path: Path) -> None:
+    sink = CaptureFolderSink(str(tmp_path), lease=600, diff="diff")
+    empty = pa.table({"n": pa.array([], pa.int64()), "diff": pa.array([], pa.int64())})
+    output: Any = SimpleNamespace(name="shared", schema=empty.schema, resumed=False)
+    sink.prepare(None, output, "/nowhere", "one")
+    published = Published(Files(tmp_path), 600, "diff")
+
+    def deliver(epochs: range) -> int:
+        for epoch in epochs:
+            sink.deliver(None, epoch, [part(epoch, empty)])  # type: ignore[arg-type]
+        return len([*tmp_path.glob("epoch-*")])
+
+    assert deliver(range(20)) < 8
+    flow = ts.Dataflow("reads")
+    source: Any = flow.replay("n", tmp_path).flow.frames["n"]
+    source.hold(published, "reader", 19, -1)
+    assert published.holds() == {"reader": 19}
+    assert deliver(range(20, 40)) >= 20

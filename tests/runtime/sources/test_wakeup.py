@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -65,6 +66,7 @@ def test_a_folder_that_is_gone_is_not_taken_for_one_that_inotify_watches(tmp_pat
     with closing(Wakeup([str(top)], tell=lambda _: None)) as wakeup:
         assert folders(wakeup) == {str(top)}
         top.rmdir()
+        assert wakeup.wait(PATIENCE), "one of this name may come back"
         while wakeup.wait(0.1):
             pass
         assert folders(wakeup) == set()
@@ -262,3 +264,34 @@ def test_nothing_is_left_open(tmp_path: Path) -> None:
     assert ended == [1]
     assert {*Path("/proc/self/fd").iterdir()} <= files  # what other tests left may end meanwhile
     assert {*threading.enumerate()} <= threads
+
+
+def test_a_folder_that_vanishes_before_it_is_watched_hides_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import inotify_simple
+
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    watched, add = list[str](), inotify_simple.INotify.add_watch
+
+    def vanishing(self: Any, path: str, mask: Any) -> Any:
+        watched.append(path)
+        if len(watched) == 2:
+            raise FileNotFoundError(errno.ENOENT, "it is gone", path)
+        return add(self, path, mask)
+
+    monkeypatch.setattr(inotify_simple.INotify, "add_watch", vanishing)
+    with closing(Wakeup([str(tmp_path)], tell=print)) as wakeup:
+        assert folders(wakeup) == {*watched} - {watched[1]}
+        assert len(watched) == 4
+
+
+def test_a_short_wait_is_short(tmp_path: Path) -> None:
+    def took() -> float:
+        started = time.monotonic()
+        wakeup.wait(0.001)
+        return time.monotonic() - started
+
+    with closing(Wakeup([str(tmp_path)], tell=print)) as wakeup:
+        assert min(took() for _ in range(3)) < 0.5

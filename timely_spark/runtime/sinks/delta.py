@@ -328,7 +328,7 @@ class DeltaSink(Sink):
 
     def _properties(self, session: SparkSession) -> Mapping[str, str] | None:
         """The table's properties; None if there is no table."""
-        own = properties(self._folder) if self.is_path and self._folder is not None else None
+        own = None if self._folder is None else properties(self._folder)
         if own is None and self._exists(session):
             own = dict(map(tuple, session.sql(f"SHOW TBLPROPERTIES {self._sql}").collect()))
         return own

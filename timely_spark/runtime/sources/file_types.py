@@ -32,7 +32,7 @@ def types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
     elif pa.types.is_map(kind):
         yield from types(kind.key_type, (*at, _ELEMENT, "key"))
         yield from types(kind.item_type, (*at, _ELEMENT, "value"))
-    elif pa.types.is_nested(kind) and hasattr(kind, "value_type"):  # lists of all kinds
+    elif hasattr(kind, "value_type"):  # lists of all kinds
         yield from types(kind.value_type, (*at, _ELEMENT))
 
 

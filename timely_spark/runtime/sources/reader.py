@@ -112,7 +112,7 @@ class Reader:
     def _read_to(self, start: Offset) -> Offset:
         """The offset up to which the source was read: resident batches go on after Spark's offset."""
         context = self.context
-        positions = [start, *([start["after"]] if "after" in start else [])]
+        positions = [start]
         if self._name in context.read_offsets:
             positions.append(dict(context.read_offsets[self._name]))
         # a run in which no micro-batch stays repeats what an earlier run has begun, too

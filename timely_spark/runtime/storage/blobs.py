@@ -172,4 +172,4 @@ def _is_bulk(rows: pa.Table) -> bool:
 
 
 def _referring(rows: pa.Table) -> bool:
-    return rows.num_rows > 0 and bool(pc.any(pc.starts_with(rows.column("payload"), _FILE)).as_py())
+    return bool(pc.any(pc.starts_with(rows.column("payload"), _FILE)).as_py())

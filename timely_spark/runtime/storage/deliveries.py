@@ -92,8 +92,8 @@ class Deliveries:
         """The columns of the newest delivery, without that of epochs; None if there is no delivery."""
         if not (listed := self._folder.listed()):
             return None
-        schema = self._folder.files.schema(self._folder.name(*listed[-1]))
-        return None if schema is None else schema.remove(0)
+        name = self._folder.name(*listed[-1])
+        return self._folder.files.existing(name, self._folder.files.schema(name)).remove(0)
 
     def check(self, version: int) -> None:
         """Check that a delivery exists."""
