@@ -461,6 +461,8 @@ def test_a_new_output_gets_no_released_epochs() -> None:
     new, _ = go_on(old, built(counts, lambda x: x.capture("all")))
     assert new.coordinator.last_released == {"counted": 2, "all": 2}
     assert new.result.frontier == {"counted": [[3]], "all": [[3]]}
+    _, made = go_on(old, built(counts, lambda x: x.distinct(per="time", name="each").capture("all")))
+    assert made.begins == {"all": 3}, "of outputs only"
     send(new, [(4, 4)], epoch=3)
 
     assert new.captured["all"].rows() == {3: [(4, 4)]}
@@ -777,7 +779,7 @@ def test_parameters_of_a_step_are_compared(before: Any, after: Any) -> None:
 
 def test_another_zone_of_the_session_is_told() -> None:
     def words(old: str, new: str) -> str:
-        changed = {"where": {"parameters": ({"predicate": old}, {"predicate": new})}}
+        changed = {"where": {part: ({part: old}, {part: new}) for part in ("predicate", "other")}}
         empty = frozenset[str]()
         parts = {"workers": (1, 1), "added": (), "removed": (), "hot_keys": False, "same": empty}
         return Differences(changed=changed, certain=empty, flow=True, **parts).in_words()

@@ -18,6 +18,7 @@ from tests.support.accumulated import after_each
 from tests.support.rescaling import move
 from tests.support.turns import HOW
 from timely_spark.errors import GraphError, SchemaError, VertexError
+from timely_spark.operators.windows import CloseWindows
 from timely_spark.testing import Simulation, run
 
 #: for the tests of all operators
@@ -293,3 +294,10 @@ def test_windows_are_for_times_in_order_and_for_new_columns() -> None:
         x.window("n", ts.every(1), lateness="5 minutes")
     with pytest.raises(SchemaError, match=r"(?s)window: .*\['window_start', 'window_end'\] already.*Hint: "):
         x.window("n", ts.every(1)).closed.window("n", ts.every(1))
+
+
+def test_ends_of_windows_that_are_closed_are_forgotten() -> None:
+    vertex = CloseWindows(0)
+    vertex.ends = [10, 20, 30]
+    vertex.close(ts.Time(0), 20)
+    assert vertex.ends == [30]

@@ -88,6 +88,9 @@ def test_nothing_is_counted_at_a_relay_but_its_own_pointstamps() -> None:
         assert every.frontier(at) == few.frontier(at)
         assert every.arrivals(at) == few.arrivals(at)
     assert [len(tracker._implied) for tracker in (every, few)] == [7, 4]
+    for tracker in (every, few):
+        tracker.update([(5, Time(1), 1)])
+    assert every.arrivals(6) == few.arrivals(6) == Antichain([Time(2)]), "no exchange leads from 5 to 6"
 
 
 def test_an_exchange_in_a_loop_arrives_an_iteration_later() -> None:
@@ -226,3 +229,13 @@ def test_the_oldest_epoch_is_that_of_pointstamps_and_of_no_open_input() -> None:
     assert tracker.oldest() == 3
     tracker.update([(2, Time(3), -2)])
     assert tracker.oldest() == 4
+
+
+def test_equal_counts_have_equal_json_whatever_came_first() -> None:
+    counts = [(0, Time(1), 1), (0, Time(0), 2), (2, Time(0), 1), (1, Time(4), 1)]
+    texts = set()
+    for order in (counts, counts[::-1]):
+        tracker = Tracker(chain(3))
+        tracker.update(order)
+        texts.add(json.dumps(tracker.encode()))
+    assert len(texts) == 1

@@ -50,7 +50,9 @@ def test_a_command_is_on_the_disk_when_it_is_given(log: RoundLog, synced: list[s
     ):
         synced.clear()
         command()
-        assert str(Path(log.checkpoint) / "timely" / folder) in synced, "a file's name is in its folder"
+        place = str(Path(log.checkpoint) / "timely" / folder)
+        assert place in synced, "a file's name is in its folder"
+        assert any(path.startswith(f"{place}/") for path in synced), "and its content"
 
 
 def test_who_has_lost_the_checkpoint_takes_no_request(log: RoundLog) -> None:

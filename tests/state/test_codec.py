@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
@@ -279,7 +280,15 @@ def test_times_are_the_flows_own() -> None:
     assert type(next(iter(back))) is Lexicographic
 
 
+@dataclass(frozen=True)
+class Unknown:
+    """No vertex refers to it, so nothing could make one of what was stored."""
+
+    n: int
+
+
 ELSE = [
+    Unknown(1),
     print,
     1j,
     {"deep": [complex]},

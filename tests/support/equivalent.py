@@ -4,6 +4,9 @@ from __future__ import annotations
 
 #: by the mutation's name
 EQUIVALENT = {
+    "coordinator/coordinator.py::Coordinator._deliverable_workers::forget a filter::2": (
+        "a worker without a notification delivers none"
+    ),
     "differential/reducers.py::Extreme.numbered::change a comparison::1": "consolidated rows have no zeros",
     "differential/reducers.py::Extreme.numbered::change a comparison::2": "consolidated rows have no zeros",
     "differential/reducers.py::Extreme.numbered::change a comparison::3": "consolidated rows have no zeros",
@@ -26,16 +29,42 @@ EQUIVALENT = {
         "what follows gives the same tuple, more slowly"
     ),
     "runtime/query/driver.py::Driver._stay::change a number::2": "how fast the pauses of idle looks grow",
+    "runtime/query/flow_reader.py::FlowReader._new::always take a value::1": (
+        "a manifest is read before anything is new"
+    ),
+    "runtime/query/flow_reader.py::FlowReader._wait::forget the first condition::1": (
+        "how long an idle flow pauses"
+    ),
+    "runtime/sinks/pending_outputs.py::PendingOutputs._merged::flip a sign::2": "how often files are merged",
+    "runtime/sources/bad_row.py::_fits.fit::turn a truth::1": "values are validated again after the cast",
+    "runtime/sources/bad_row.py::_own_rows::forget a filter::2": (
+        "the first bad row of the file is named, which is as bad"
+    ),
+    "runtime/sources/file_readers.py::ReplayReader._since::leave out an assignment::1": (
+        "holds are renewed more often"
+    ),
     "runtime/sources/messages.py::Json.parse::turn a truth::1": "the lines are one block, of one thread",
+    "runtime/sources/reader.py::Reader.latest_offset::leave out an assignment::1": (
+        "the same number is written again"
+    ),
     "runtime/sources/skipped.py::_version::change a function::1": "skipped versions have no order",
-    "runtime/sources/wakeup.py::Wakeup.__init__::change a function::1": ("folders are watched in any order"),
+    "runtime/sources/wakeup.py::Wakeup.__init__::change a function::1": "folders are watched in any order",
     "runtime/sources/wakeup.py::Wakeup.wait::change a function::1": "how often folders are compared",
     "runtime/sources/wakeup.py::Wakeup.wait::never take a value::1": "how often nothing is compared",
+    "runtime/storage/cache.py::Cache.put::always take a value::1": "the same bytes, in memory and not mapped",
+    "runtime/storage/entries.py::Position.after::forget a condition::1": (
+        "an entry that advances has an epoch"
+    ),
+    "runtime/storage/entries.py::close_source::turn a truth::1": "its kind says that it closes the input",
     "runtime/storage/files.py::Files.write_part::forget the first condition::1": (
         "no local file has the path of a remote one, whose versions are the cache's"
     ),
+    "runtime/storage/files.py::Files.write_part::leave out a call::2": "the part is verified once more",
     "runtime/storage/log.py::RoundLog.prune::always take a value::1": (
         "a file that no other batch has is not there to be removed"
+    ),
+    "runtime/storage/log.py::RoundLog.prune::change a number::1": (
+        "how many manifests are removed in one call"
     ),
     "runtime/storage/published.py::Published.compact::change a number::1": (
         "without a snapshot, every epoch comes after -2 as after -1, and no hold is before"
@@ -48,8 +77,14 @@ EQUIVALENT = {
         "a few hashes are put in order for one lane too"
     ),
     "state/arrangement.py::Arrangement._cut::always take a branch::2": "a batch without rows is not a batch",
+    "state/arrangement.py::Arrangement.at_most::turn a truth::1": (
+        "hashes are put in their order, more slowly"
+    ),
     "state/codec.py::unpack_parts::leave out a branch::1": "the first part is found to end too late",
     "state/grouping.py::group::always take a branch::2": "keys of equal exact hashes are compared, and equal",
+    "state/sums.py::limbs_of::change a comparison::1": (
+        "numbers of 18 digits have four limbs, the upper ones 0"
+    ),
     "times/frontier.py::MutableAntichain.update_iter::leave out a branch::3": (
         "without a change the lists below are empty"
     ),

@@ -520,3 +520,15 @@ def test_a_large_iteration_of_records_that_differ_is_no_growth(notices: list[Any
     x.loop(lambda n: n.select(**down).where(pc.field("left") > 0), name="hops").capture("out")
     run(flow, {"x": [pa.table({"n": range(1 << 17), "left": [3] * (1 << 17)})]})
     assert not notices
+
+
+def test_only_the_loops_of_an_epoch_are_bounded_by_its_cancel() -> None:
+    flow = ts.Dataflow("two")
+    x = flow.input("x", "n long")
+    for name in ("endless", "good"):
+        x.loop(lambda n: n.select(**UP), name=name).capture(f"{name} out")
+    coordinator = Simulation(flow).coordinator
+    inside = [node.stage.scope.path[1:] for node in coordinator.plan.nodes]
+    loop = {path[0].name: path for path in inside if path}
+    coordinator.loops.cancel(0, [(loop["endless"], ts.Time(0, 5)), (loop["good"], ts.Time(1, 3))])
+    assert coordinator.loops.bounds == {"endless": 5}

@@ -29,6 +29,7 @@ from timely_spark.graph import as_schema
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import Part, split_files
 from timely_spark.runtime.sources.delta_log import DeltaSource
+from timely_spark.runtime.sources.file_types import row_groups_at
 from timely_spark.runtime.sources.folder import FileSource, Folder
 
 HERE = Where("job.py", 7)
@@ -786,3 +787,13 @@ def test_a_made_up_offset_or_text_in_a_file_of_arrow_is_a_damaged_file(
     file.write_bytes(good.replace(honest, forged))
     with pytest.raises(BadFile, match=r"a\.arrow cannot be read"):
         rows(folder_of(tmp_path, "arrow"), as_schema("s string"))
+
+
+@pytest.mark.parametrize("at", [0, -4, 900, 1 << 40])
+def test_a_row_group_that_is_not_in_its_file_is_an_error(at: int) -> None:
+    """A damaged footer says so; no part of the file would have its rows."""
+    column = SimpleNamespace(dictionary_page_offset=None, data_page_offset=at)
+    group = SimpleNamespace(column=lambda _: column)
+    metadata = SimpleNamespace(num_row_groups=1, row_group=lambda _: group)
+    with pytest.raises(pa.ArrowInvalid, match=f"begins at byte {at} of 900"):
+        list(row_groups_at(SimpleNamespace(metadata=metadata), 900))

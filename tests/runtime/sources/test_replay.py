@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -254,10 +253,13 @@ def test_a_listing_that_misses_an_epoch_ends_before_it(polls: Any, monkeypatch: 
     assert polls()[1]["epochs"] == 3, "the second listing has it"
 
 
-def test_epochs_are_in_order_whatever_the_times_of_their_files(polls: Any, tmp_path: Path) -> None:
-    for number, path in enumerate(sorted(tmp_path.glob("epoch-*"))):
-        os.utime(path, (100 - number, 100 - number))
-    assert [at for at, _ in polls()[0].source.after(-1).epochs] == [0, 1, 2]
+def test_epochs_are_in_order_however_a_folder_lists_its_files(
+    polls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, listed = polls()[0].source, Folder.files
+    for turned in (1, -1):
+        monkeypatch.setattr(Folder, "files", lambda folder, turned=turned: [*listed(folder)][::turned])
+        assert [at for at, _ in source.after(-1).epochs] == [0, 1, 2]
 
 
 def test_epochs_that_are_gone_and_another_capture_are_told(polls: Any, tmp_path: Path) -> None:

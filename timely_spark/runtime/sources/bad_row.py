@@ -95,7 +95,8 @@ def _own_rows(folder: Any, part: Part, columns: Sequence[str]) -> tuple[int, Ite
             names = [name for name in columns if name in own.schema.names]
             return 0, [own.get_batch(number).select(names) for number in range(own.num_record_batches)]
     fragment = folder.as_it_is(part.path)
-    groups = [n for n, at in enumerate(row_groups_at(fragment)) if part.start <= at < part.end]
+    begins = enumerate(row_groups_at(fragment, part.size))
+    groups = [n for n, at in begins if part.start <= at < part.end]
     before = sum(group.num_rows for group in fragment.row_groups[: min(groups, default=0)])
     names = [name for name in columns if name in fragment.physical_schema.names]
     return before, fragment.subset(row_group_ids=groups).scanner(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from json import loads
 from typing import Any, TypeAlias
@@ -179,9 +180,17 @@ def scalar_of(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
         return None
 
 
-def row_groups_at(fragment: Any) -> Iterator[int]:
-    """The first byte of each row group."""
+def row_groups_at(fragment: Any, size: int | None) -> Iterator[int]:
+    """The first byte of each row group, in a file of so many bytes, if they are known.
+
+    Raises:
+        pa.ArrowInvalid: one is not in the file, as a damaged footer says; no part of the file would have it.
+    """
     metadata = fragment.metadata
     for group in range(metadata.num_row_groups):
         column = metadata.row_group(group).column(0)
-        yield min(at for at in (column.dictionary_page_offset, column.data_page_offset) if at)
+        at = min((at for at in (column.dictionary_page_offset, column.data_page_offset) if at), default=0)
+        if not 0 < at < (math.inf if size is None else size):
+            msg = f"row group {group} begins at byte {at} of {size}"
+            raise pa.ArrowInvalid(msg)
+        yield at

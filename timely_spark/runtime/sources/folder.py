@@ -432,7 +432,7 @@ class Folder:
                     yield from valid(self._json(path, schema, exprs, dict(values)))
                     continue
                 if self.divisible:
-                    groups = [n for n, at in enumerate(row_groups_at(fragment)) if start <= at < end]
+                    groups = [n for n, at in enumerate(row_groups_at(fragment, size)) if start <= at < end]
                     fragment = fragment.subset(row_group_ids=groups)
                     # statistics do not know of defaults
                     if condition is not None and groups and present >= self.defaults.keys():
