@@ -139,6 +139,7 @@ SELECT * FROM t GROUP BY a, b, 1
 SELECT a, b, count(*) FROM t GROUP BY ROLLUP (a, b, (a, b), ())
 SELECT a, b, count(*) FROM t GROUP BY CUBE (a, ())
 SELECT (SELECT count(*) FROM u WHERE u.a > t.a GROUP BY t.a) FROM t
+SELECT a, (SELECT count(*) FROM (SELECT t.a AS k FROM u GROUP BY ROLLUP (t.a, b))) AS n FROM t WHERE b > 1
 SELECT sum(b) FROM t GROUP BY a HAVING max(a) > 5 ORDER BY max(a)
 SELECT sum(b) FROM t GROUP BY a + 1 HAVING 1 + a > 5 ORDER BY 1 + a
 SELECT sum(b) AS x FROM t GROUP BY a HAVING max(b) > 5 ORDER BY x, max(b)
@@ -156,3 +157,4 @@ SELECT array_union(l, NULL) FROM t
 SELECT element_at(l, NULL) FROM t
 SELECT map_concat(m, NULL) FROM t
 SELECT -3.5E39F FROM t
+SELECT t.a, k, v FROM t LATERAL VIEW stack(2, 'b', b, 'd', d) s AS k, v
