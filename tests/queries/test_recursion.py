@@ -45,6 +45,16 @@ SAME = [
            SELECT node / 2 FROM near""",
         "SELECT node / 2 FROM (SELECT 2 * node AS node FROM roots UNION SELECT dst FROM edges)",
     ),
+    (  # between two other steps, and through a second name
+        """WITH RECURSIVE halves AS (SELECT src DIV 2 AS a, dst AS b FROM edges),
+             hops(a, b) AS (SELECT halves.a, reach.b FROM halves JOIN reach ON halves.b = reach.a),
+             reach(a, b) AS (SELECT a, b FROM halves UNION SELECT a, b FROM hops)
+           SELECT a + 1, b FROM reach""",
+        """WITH RECURSIVE halves AS (SELECT src // 2 AS a, dst AS b FROM edges), reach(a, b) AS (
+             SELECT a, b FROM halves
+             UNION SELECT halves.a, reach.b FROM halves JOIN reach ON halves.b = reach.a)
+           SELECT a + 1, b FROM reach""",
+    ),
     (  # the step first
         """WITH RECURSIVE near(node) AS (
              SELECT dst FROM near JOIN edges ON near.node = edges.src UNION SELECT node FROM roots)

@@ -18,7 +18,7 @@ from timely_spark.queries.scopes import FromItem
 from timely_spark.sql import types
 from timely_spark.sql.parse import exp
 
-NO_CYCLE = "no three tables are joined in a cycle by equal columns of one type"
+NO_CYCLE = "no three tables of plain columns are joined in a cycle by equal columns of one type"
 
 
 def cycle(parts: Sequence[AbstractSet[str]]) -> list[int]:
@@ -72,9 +72,9 @@ def in_cycle(
         [{group for name in schema.names if many[group := groups[name]] > 1} for schema in schemas]
     )
     members = [parts[n] for n in inside]
-    flat = not any(one.outer or any(map(pa.types.is_nested, one.relation.schema.types)) for one in members)
-    if len(inside) < 3 or not flat:
-        problems += [] if flat else ["a table of the cycle is LATERAL, or has arrays, maps or structs"]
+    if len(inside) < 3 or any(
+        one.outer or any(map(pa.types.is_nested, one.relation.schema.types)) for one in members
+    ):
         return [*parts], [], "; ".join([NO_CYCLE, *problems])
     first: dict[str, str] = {}
     for name in (each for one in members for each in one.relation.schema.names):

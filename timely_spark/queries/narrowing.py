@@ -34,10 +34,7 @@ def narrowed(roots: Sequence[Relation]) -> list[Relation]:
 
 def _needed_columns(roots: Sequence[Relation]) -> tuple[list[Relation], dict[Relation, frozenset[str]]]:
     """All relations, inputs before their readers; and by relation the columns that a reader needs."""
-    order: list[Relation] = []
-    seen: set[Relation] = set()
-    for root in roots:
-        order += [one for one in root.walk() if one not in seen and not seen.add(one)]  # type: ignore[func-returns-value]
+    order = [*dict.fromkeys(one for root in roots for one in root.walk())]
     needed: dict[Relation, frozenset[str]] = defaultdict(frozenset)
     for root in roots:
         needed[root] |= frozenset(root.schema.names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -350,7 +351,8 @@ class Loop:
                 continue
             anchors = [one for one in self._parts(union) if not set(_read(one, self.names)) & {*waiting}]
             if anchors and len(anchors) < len(self._parts(union)):
-                union.replace(_concatenated(anchors))
+                copies = (one.copy() for one in anchors)
+                union.replace(reduce(lambda a, b: exp.Union(this=a, expression=b, distinct=False), copies))
         return [] if set(_read(anchor, self.names)) & {*waiting} else [anchor]
 
     def _query(self, part: Any) -> BoundQuery:
@@ -412,7 +414,7 @@ class Loop:
         if len(read) > 1:
             problem = f"UNION ALL with {len(read)} recursive references in one part"
             raise self.binder.refuse(node, problem, "write UNION, which is the least fixed point of sets.")
-        plain = all(isinstance(one, (Projection, Concat)) for one in _readers(relation, self.loop))
+        plain = all(isinstance(one, (Projection, Concat)) for one, _ in _paths(relation, self.loop))
         if plain and len(self.nodes) == 1 and self._limit()[0] is None:
             problem = "UNION ALL whose step keeps each row never ends"
             hint = "write a condition in the step, UNION, or RETURN AT RECURSION LIMIT n before AS."
@@ -496,19 +498,15 @@ class Loop:
         return None
 
 
+#: operators that never drop a row when an input gets more
+_NEVER = (Projection, Selection, Generated, Concat, Distinct, Recursion)
+
+
 def takes_back(one: Relation, number: int) -> str | None:
     """Why an operator may drop rows when an input gets more; None if it never does."""
+    if isinstance(one, _NEVER) or (isinstance(one, RelationJoin) and one.how in {"inner", "semi"}):
+        return None
     match one:
-        case (
-            RelationJoin(how="inner" | "semi")
-            | Projection()
-            | Selection()
-            | Generated()
-            | Concat()
-            | Distinct()
-            | Recursion()
-        ):
-            return None
         case RelationJoin(how="left" | "anti") | Compared() | Matched() if number == 0:
             return None
         case Matched(present=True) | Compared(operation="intersect"):
@@ -533,12 +531,6 @@ def _reads(relation: Relation, loop: str, answers: dict[Relation, bool]) -> bool
     return answers[relation]
 
 
-def _readers(relation: Relation, loop: str) -> list[Relation]:
-    """The operators over a loop's names."""
-    answers: dict[Relation, bool] = {}
-    return [one for one in relation.walk() if _reads(one, loop, answers) and not isinstance(one, Named)]
-
-
 def _paths(relation: Relation, loop: str) -> Iterator[tuple[Relation, int]]:
     """The operators over a loop's names, each with the number of the input that reads them."""
     answers: dict[Relation, bool] = {}
@@ -560,11 +552,4 @@ def _with(ctes: Any, query: Any) -> Any:
     if not isinstance(tree, exp.Select) or tree.args.get("with_"):
         tree = exp.select("*").from_(exp.Subquery(this=tree, alias=exp.to_identifier("part")))
     tree.set("with_", ctes.copy())
-    return tree
-
-
-def _concatenated(parts: Sequence[Any]) -> Any:
-    tree = parts[0].copy()
-    for one in parts[1:]:
-        tree = exp.Union(this=tree, expression=one.copy(), distinct=False)
     return tree

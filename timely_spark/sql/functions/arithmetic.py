@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,33 +153,24 @@ spark_function("/", _quotient_types)(_quotient)
 spark_function("try_divide", _quotient_types, tries=True)(_quotient)
 
 
-def _remainder(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> Any:
-    if is_decimal(result):
-        x, y, scale = _at_one_scale(a, b, result)
-        y = _zero(failures, y)
-        return fitted_decimals(np.where(x < 0, -1, 1) * (abs(x) % abs(y)), scale, result, failures)
-    y = _zero(failures, to_numpy(b))
+def _remainder(a: Value, b: Value, *, result: pa.DataType, failures: Failures, positive: bool = False) -> Any:
+    """What is left of a division that rounds to zero; or, of a negative rest, that of `rest + b`."""
+    exact = is_decimal(result)
+    x, y, scale = _at_one_scale(a, b, result) if exact else (to_numpy(a), to_numpy(b), 0)
+    y, of = _zero(failures, y), _exact_rest if exact else np.fmod
     with np.errstate(all="ignore"):
-        return np.fmod(to_numpy(a), y).astype(result.to_pandas_dtype())
+        rest = of(x, y)
+        rest = np.where(rest < 0, of(rest + y, y), rest) if positive else rest
+    return fitted_decimals(rest, scale, result, failures) if exact else rest.astype(result.to_pandas_dtype())
+
+
+def _exact_rest(x: Any, y: Any) -> Any:
+    return np.where(x < 0, -1, 1) * (abs(x) % abs(y))
 
 
 spark_function("% mod", _numeric(_rest_type))(_remainder)
 spark_function("try_mod", _numeric(_rest_type), tries=True)(_remainder)
-
-
-@spark_function("pmod", _numeric(_rest_type))
-def _pmod(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> Any:
-    if is_decimal(result):
-        x, y, scale = _at_one_scale(a, b, result)
-        y = _zero(failures, y)
-        rest = np.where(x < 0, -1, 1) * (abs(x) % abs(y))
-        plus = rest + y
-        moved = np.where(plus < 0, -1, 1) * (abs(plus) % abs(y))
-        return fitted_decimals(np.where(rest < 0, moved, rest), scale, result, failures)
-    y = _zero(failures, to_numpy(b))
-    with np.errstate(all="ignore"):
-        rest = np.fmod(to_numpy(a), y)
-        return np.where(rest < 0, np.fmod(rest + y, y), rest).astype(result.to_pandas_dtype())
+spark_function("pmod", _numeric(_rest_type))(partial(_remainder, positive=True))
 
 
 def _whole_quotient_types(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
