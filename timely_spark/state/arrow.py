@@ -190,19 +190,19 @@ def from_bytes(*streams: Any, validate: bool = True) -> pa.Table:
     return pa.concat_tables(map(_widened, tables)) if len(tables) > 1 else _widened(tables[0])
 
 
-def _joined(streams: Iterable[Any]) -> Iterator[pa.Buffer]:
+def _joined(streams: Iterable[Any]) -> Iterator[Any]:
     """The streams. Small ones with one beginning become one: to open one takes longer than to copy it."""
-    for head, run in itertools.groupby(map(pa.py_buffer, streams), key=_small_head):
+    views = (memoryview(stream).cast("B") for stream in streams)  # Arrow's buffers have signed bytes
+    for head, run in itertools.groupby(views, key=_small_head):
         if head:
-            messages = [part[len(head) : part.size - len(_END)] for part in run]
-            yield pa.py_buffer(b"".join([head, *messages, _END]))
+            yield b"".join([head, *(part[len(head) : -len(_END)] for part in run), _END])
         else:
             yield from run
 
 
-def _small_head(stream: pa.Buffer) -> bytes:
+def _small_head(stream: memoryview[int]) -> bytes:
     """The first message of a small stream, which has no body; of a large one nothing."""
-    if not _LEAST <= stream.size <= _SMALL or stream[-len(_END) :] != _END:
+    if not _LEAST <= len(stream) <= _SMALL or stream[-len(_END) :] != _END:
         return b""
     return bytes(stream[: 8 + int.from_bytes(stream[4:8], "little")])
 
