@@ -112,6 +112,11 @@ def test_a_cycle_is_one_join_if_it_is_asked_for():
     assert plan.count("CyclicJoin") == 1
 
 
+def test_a_column_of_nulls_in_values_has_no_type_of_its_own():
+    query = "SELECT coalesce(x, n) AS x, n FROM (VALUES (1, NULL), (2, NULL)) v(x, n)"
+    assert ts.sql(query, edges=collection()).schema.types == [pa.int32(), pa.null()]
+
+
 @pytest.mark.parametrize(
     ("condition", "reason"),
     [

@@ -175,9 +175,8 @@ class Binder:
             raise self.refuse(
                 node, "a column of VALUES has values of several types", "cast them to one type."
             )
-        kinds = [pa.string() if kind == pa.null() else kind for kind in kinds]
         columns = [
-            [frozen(self.constant(cast_to(one, kind))) for one in column]
+            [None if kind == pa.null() else frozen(self.constant(cast_to(one, kind))) for one in column]
             for kind, column in zip(kinds, zip(*rows, strict=True), strict=True)
         ]
         names = tuple(f"col{n}" for n in range(1, len(kinds) + 1))
