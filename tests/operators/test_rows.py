@@ -179,3 +179,6 @@ def test_a_value_that_python_does_not_have_is_refused(kind: pa.DataType, value: 
     with pytest.raises(SchemaError, match=r"column 'x' has a value of type .* that Python does not have"):
         map_records(lambda row: row.x, table)
     assert map_records(lambda row: row.x, table.slice(0, 0)) == []
+    inside = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), table["x"].combine_chunks())
+    with pytest.raises(SchemaError, match=r"column 'x' has a value of type list.* that Python does not have"):
+        map_records(lambda row: row.x, table.set_column(1, "x", inside))

@@ -77,13 +77,13 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
     return pa.schema([pa.field(name, plain_type(kind)) for name, kind in fields])
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which a column is stored."""
+def plain_type(kind: pa.DataType, plain: Mapping[pa.DataType, pa.DataType] | None = None) -> pa.DataType:
+    """The type in which a column is stored; or with other types in place of some, wherever they are in it."""
     if pa.types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    inner = [field.with_type(plain_type(field.type)) for field in inner_fields(kind)]
+        return plain_type(kind.value_type, plain)
+    inner = [field.with_type(plain_type(field.type, plain)) for field in inner_fields(kind)]
     if inner == inner_fields(kind):
-        return PLAIN.get(kind, kind)
+        return (PLAIN if plain is None else plain).get(kind, kind)
     if pa.types.is_struct(kind):
         return pa.struct(inner)
     if pa.types.is_map(kind):

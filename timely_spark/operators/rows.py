@@ -33,6 +33,7 @@ from timely_spark.graph import (
     projected,
     refuse,
 )
+from timely_spark.graph.schema import plain_type
 from timely_spark.operators.sql import expression, named_expressions
 from timely_spark.state.arrow import flat
 from timely_spark.streams import Stream
@@ -146,11 +147,15 @@ def records(batch: pa.Table) -> Iterable[Any]:
     return (row(*values) for values in rows)
 
 
+#: Python's times of day have microseconds; `to_pylist` would drop the rest.
+_IN_PYTHON = {pa.time64("ns"): pa.time64("us")}
+
+
 def _values(name: str, column: pa.ChunkedArray) -> list[Any]:
     """The values in Python, which has no nanoseconds of a time of day, and no year 10,000."""
     try:
-        if column.type == pa.time64("ns"):
-            column = column.cast(pa.time64("us"))
+        if (kind := plain_type(column.type, _IN_PYTHON)) != column.type:
+            column = column.cast(kind)
         return column.to_pylist()  # type: ignore[no-any-return]
     except (pa.ArrowInvalid, OverflowError, ValueError) as error:
         msg = f"column {name!r} has a value of type {column.type} that Python does not have: {error}"
