@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import ROUND_HALF_UP, Decimal, localcontext
+from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 from typing import Any
 
 import pyarrow as pa
@@ -50,7 +50,7 @@ def _printed(x: pa.Array, directive: pa.Scalar) -> Any:
 
 def _rounded(value: float, letter: str, digits: int, grouped: bool) -> str:  # noqa: FBT001
     """A double's shortest digits, rounded half up as Java does."""
-    with localcontext(prec=400, rounding=ROUND_HALF_UP):
+    with localcontext(Context(prec=400, rounding=ROUND_HALF_UP)):
         exact = Decimal(repr(value))
         if len(exact.as_tuple().digits) == 1:  # Java has two at least: of the smallest doubles other ones
             exact = Decimal(f"{value:.1e}")
