@@ -793,7 +793,16 @@ def test_a_made_up_offset_or_text_in_a_file_of_arrow_is_a_damaged_file(
 def test_a_row_group_that_is_not_in_its_file_is_an_error(at: int) -> None:
     """A damaged footer says so; no part of the file would have its rows."""
     column = SimpleNamespace(dictionary_page_offset=None, data_page_offset=at)
-    group = SimpleNamespace(column=lambda _: column)
+    group = SimpleNamespace(num_rows=1, column=lambda _: column)
     metadata = SimpleNamespace(num_row_groups=1, row_group=lambda _: group)
     with pytest.raises(pa.ArrowInvalid, match=f"begins at byte {at} of 900"):
         list(row_groups_at(SimpleNamespace(metadata=metadata), 900))
+
+
+def test_a_row_group_without_rows_has_no_pages_and_is_read(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"b": [True], "n": [1]}), tmp_path / "full.parquet")
+    pq.write_table(
+        pa.table({"b": pa.array([], pa.bool_()), "n": pa.array([], pa.int64())}), tmp_path / "0.parquet"
+    )
+
+    assert rows(folder_of(tmp_path), as_schema("b boolean, n long")) == [{"b": True, "n": 1}]

@@ -91,7 +91,7 @@ class PendingOutputs:
             manifest,
             batch=self.batch,
             due=self.due,
-            unreleased=self.unreleased,
+            unreleased={sink: epochs for sink, epochs in self.unreleased.items() if epochs},
             garbage=[*manifest.garbage, *sorted(garbage | blobs)],
             kept_from=self.before.kept_from,
             rounds=self.before.rounds + manifest.rounds,

@@ -181,16 +181,20 @@ def scalar_of(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
 
 
 def row_groups_at(fragment: Any, size: int | None) -> Iterator[int]:
-    """The first byte of each row group, in a file of so many bytes, if they are known.
+    """The first byte of each row group, in a file of so many bytes, if they are known; 0 of one without rows.
 
     Raises:
         pa.ArrowInvalid: one is not in the file, as a damaged footer says; no part of the file would have it.
     """
     metadata = fragment.metadata
-    for group in range(metadata.num_row_groups):
-        column = metadata.row_group(group).column(0)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if not group.num_rows:  # it may have no pages
+            yield 0
+            continue
+        column = group.column(0)
         at = min((at for at in (column.dictionary_page_offset, column.data_page_offset) if at), default=0)
         if not 0 < at < (math.inf if size is None else size):
-            msg = f"row group {group} begins at byte {at} of {size}"
+            msg = f"row group {number} begins at byte {at} of {size}"
             raise pa.ArrowInvalid(msg)
         yield at
