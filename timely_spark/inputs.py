@@ -202,8 +202,8 @@ class Inputs:
             path: the table's folder, a path or URI that driver and executors see.
             changes: also read updates and deletions: rows have the column ``diff``, 1 for an added and -1 for
                 a removed row, and ``collection(diff="diff")`` is the table. The table's change feed is used
-                where there is one; else the files that a version removes are read, which must still exist.
-                Without it, a version that removes rows is an error.
+                where there is one (Spark's reader needs it); else the files that a version removes are read,
+                which must still exist. Without it, a version that removes rows is an error.
             from_version: start with this version, instead of all rows of the newest one.
             from_time: start with the first version at or after this time, such as ``"2026-11-22 08:00:00"``:
                 by the clock of the active session (else of this machine), or with an offset.
@@ -222,8 +222,8 @@ class Inputs:
             BadFile: there is no table, or no version since `from_time`, or `from_version` is later than the
                 next one; or at run time: a version removes rows, or a file was removed.
             BadArgument: `from_time` is not a time, or both it and `from_version` are given.
-            TableUnsupported: the table needs Spark's reader, and there is no session; or, at run time, since
-                a version.
+            TableUnsupported: the table needs Spark's reader, and there is no session, or the table does not
+                record its changes; or, at run time, since a version.
         """
         from timely_spark.runtime.errors import TableUnsupported
         from timely_spark.runtime.sources.delta_begin import Begin

@@ -18,7 +18,7 @@ from tests.support.hops import hop
 from timely_spark.__main__ import main
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.errors import TimelyError
-from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.errors import BadFile, QueryFailed, TableUnsupported
 from timely_spark.runtime.handle.status import Status
 
 EDGES = [(1, 2), (2, 3), (9, 10), (3, 4), (4, 5), (10, 1)]
@@ -172,9 +172,21 @@ def test_a_delta_table_and_its_changes_version_by_version(
     assert answer()[1:] == [[(1, -1), (5, 1)], [(2, -1)]]
 
     spark.sql(f"alter table delta.`{table}` set tblproperties (delta.enableDeletionVectors = true)")
-    flow = ts.Dataflow("by Spark")
-    flow.delta("table", table).select("k").capture("out")
-    assert run(flow, spark, f"{checkpoint}-2").captured("out").rows() == {0: [(5,)]}
+
+    def by_spark() -> ts.Dataflow:
+        flow = ts.Dataflow("by Spark")
+        flow.delta("table", table).select("k").capture("out")
+        return flow
+
+    assert run(by_spark(), spark, f"{checkpoint}-2").captured("out").rows() == {0: [(5,)]}
+    spark.sql(f"alter table delta.`{table}` set tblproperties (delta.enableChangeDataFeed = false)")
+    spark.sql(f"delete from delta.`{table}`")
+    with pytest.raises(TableUnsupported, match="does not record its changes"):
+        ts.Dataflow("by path").delta("changes", table, changes=True)
+    with pytest.raises(TableUnsupported, match="does not record its changes"):
+        ts.Dataflow("by name").table("changes", f"delta.`{table}`", changes=True)
+    with pytest.raises(QueryFailed, match="changes=True"):
+        run(by_spark(), spark, f"{checkpoint}-2")
 
 
 @pytest.mark.share(2)

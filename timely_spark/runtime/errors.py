@@ -287,6 +287,8 @@ class QueryFailed(TimelyError, RuntimeError):
         hint = "correct what Spark's exception says, the cause of this one, and start again."
         if "failed to connect back" in message:  # Spark waits for each of its Python processes for 10 s
             hint = "the machine was too busy to start Spark's Python processes: start again, fewer at once."
+        if "DELTA_SOURCE_IGNORE_DELETE" in message or "DELTA_SOURCE_TABLE_IGNORE_CHANGES" in message:
+            hint = "read its changes (changes=True) as .collection(diff='diff'), with a new checkpoint."
         return cls(msg, hint=hint)
 
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from timely_spark.graph import as_schema, caller, describe, refuse
-from timely_spark.graph.quoting import table_name
+from timely_spark.graph.quoting import identifier, table_name
 from timely_spark.runtime.errors import BadFile, TableUnsupported
 from timely_spark.runtime.session import active_session
 from timely_spark.runtime.sources.arrivals import File, Values
@@ -35,6 +35,8 @@ from timely_spark.state.bounds import parse_json
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    from timely_spark.errors import Where
 
 #: The column of a change's sign.
 DIFF = "diff"
@@ -351,8 +353,11 @@ def spark_frame(source: DeltaSource, begin: Begin) -> Any:
         return None
     if (session := SparkSession.getActiveSession()) is None:
         return None
+    folder = source.folder
+    if source.changes:
+        _check_recorded(session, folder.source, identifier("delta", folder.path), folder.where)
     reader = _reader(session, changes=source.changes, begin=begin)
-    return _signed(reader.load(source.folder.path), changes=source.changes)
+    return _signed(reader.load(folder.path), changes=source.changes)
 
 
 def table_frame(name: str, table: str, *, changes: bool, begin: Begin) -> Any:
@@ -369,6 +374,8 @@ def table_frame(name: str, table: str, *, changes: bool, begin: Begin) -> Any:
     if not isinstance(argument, str):
         refuse(argument, what="table", expected="a text", hint="write catalog.schema.table.")
     session, quoted = active_session(None), table_name(table)
+    if changes:
+        _check_recorded(session, name, quoted, caller())
     try:
         reader = _reader(session, changes=changes, begin=begin)
         return _signed(reader.table(quoted), changes=changes)
@@ -376,11 +383,21 @@ def table_frame(name: str, table: str, *, changes: bool, begin: Begin) -> Any:
         reason = str(error).partition("\n")[0]
         msg = f"source {name!r}: table {table} cannot be read as a stream: {reason}"
         hint = "check the name, in this session's catalog."
-        if changes:
-            hint = (
-                f"{hint[:-1]}; or ALTER TABLE {quoted} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)."
-            )
         raise TableUnsupported(msg, where=caller(), hint=hint) from error
+
+
+def _check_recorded(session: SparkSession, name: str, quoted: str, where: Where) -> None:
+    """Refuse the changes of a table that does not record them: Spark fails at the first that removes rows."""
+    from pyspark.errors import PySparkException
+
+    try:
+        (detail,) = session.sql(f"DESCRIBE DETAIL {quoted}").collect()
+    except PySparkException:  # that of the reader says more
+        return
+    if detail["properties"].get("delta.enableChangeDataFeed") != "true":
+        msg = f"source {name!r}: {quoted} does not record its changes, which Spark's reader needs"
+        hint = f"ALTER TABLE {quoted} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)."
+        raise TableUnsupported(msg, where=where, hint=hint)
 
 
 def _reader(session: SparkSession, *, changes: bool, begin: Begin) -> DataStreamReader:
