@@ -389,7 +389,7 @@ _LIMITS = {
     "work": "more work",
     "imbalance": "the fullest worker",
     "micro-batch": "the micro-batch",
-    "tasks": "starting parallel tasks",
+    "tasks": "parallel tasks",
     "coordinator": "coordinators",
     "exchanges": "exchanges",
 }
