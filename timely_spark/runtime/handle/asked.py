@@ -1,4 +1,4 @@
-"""`Asked`: the choices of a console page's reader, a `TimeSpan` of time among them, which its address has."""
+"""`Asked`: what a page of the console shows, as its address says; a `TimeSpan` is a part of it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TimeSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The choices of a page's reader."""
+    """What a page shows: flow, boxes, step, row and span of time."""
 
     flow: int = 0
     #: the boxes that are opened, and the step that was clicked

@@ -69,7 +69,7 @@ def wait_in_a_thread(blocks: Callable[[], T], timeout: float | None = None) -> T
     """Call what blocks for long; an interrupt ends the wait for it, and leaves the call alone.
 
     Raises:
-        TimeoutError: so does the end of the time.
+        TimeoutError: the call has not ended after the timeout; it goes on.
     """
     done: Future[T] = Future()
 
