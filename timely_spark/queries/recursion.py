@@ -499,12 +499,12 @@ class Loop:
 
 
 #: operators that never drop a row when an input gets more
-_NEVER = (Projection, Selection, Generated, Concat, Distinct, Recursion)
+_MONOTONE = (Projection, Selection, Generated, Concat, Distinct, Recursion)
 
 
 def takes_back(one: Relation, number: int) -> str | None:
     """Why an operator may drop rows when an input gets more; None if it never does."""
-    if isinstance(one, _NEVER) or (isinstance(one, RelationJoin) and one.how in {"inner", "semi"}):
+    if isinstance(one, _MONOTONE) or (isinstance(one, RelationJoin) and one.how in {"inner", "semi"}):
         return None
     match one:
         case RelationJoin(how="left" | "anti") | Compared() | Matched() if number == 0:

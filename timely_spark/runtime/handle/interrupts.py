@@ -65,7 +65,7 @@ def only_the_wait() -> Iterator[Callable[..., None]]:
         raise KeyboardInterrupt
 
 
-def wait_in_a_thread(blocks: Callable[[], T], timeout: float | None = None) -> T:
+def wait_in_a_thread(blocks: Callable[[], T], timeout: float = math.inf) -> T:
     """Call what blocks for long; an interrupt ends the wait for it, and leaves the call alone.
 
     Raises:
@@ -79,7 +79,7 @@ def wait_in_a_thread(blocks: Callable[[], T], timeout: float | None = None) -> T
         except BaseException as error:  # noqa: BLE001 - raised below
             done.set_exception(error)
 
-    until = math.inf if timeout is None else time.monotonic() + timeout
+    until = time.monotonic() + timeout
     with only_the_wait() as interruptible:
         threading.Thread(target=call, name="timely-wait", daemon=True).start()
         while not done.done() and (left := until - time.monotonic()) > 0:
