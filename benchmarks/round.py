@@ -11,8 +11,9 @@ The default session and the tuned one have a JVM each, in turns; their rounds ar
 "within a micro-batch" is the time of a whole run divided by its rounds, where several rounds share a batch.
 
 The plot stacks where the time goes: mean of the middle half of the rounds by duration, so that the parts add
-up. What cannot be told apart from outside: "before the operator" is the start of the job, the source's tasks,
-the shuffle, and the handshake with the Python workers; "after" is the state store's commit and the collect.
+up. Some parts cannot be measured one by one from outside: "before the operator" is the start of the job, the
+source's tasks, the shuffle, and the handshake with the Python workers; "after" is the state store's commit
+and the collect.
 
 "cpu" is the processor time per round of all processes, which other work on the machine disturbs less than the
 wall clock; "operator cpu" that of the operator's function (all workers), "driver cpu" that of the driver's
@@ -55,8 +56,8 @@ def middle(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
     """Mean parts of the middle half of the rounds by duration."""
     ranked = sorted(rounds, key=lambda one: one["whole"])
     cut = len(ranked) // 4
-    kept = ranked[cut : len(ranked) - cut]
-    return {part: sum(one[part] for one in kept) / len(kept) for part in kept[0]}
+    half = ranked[cut : len(ranked) - cut]
+    return {part: sum(one[part] for one in half) / len(half) for part in half[0]}
 
 
 def run(quick: bool) -> Report:

@@ -121,7 +121,7 @@ def main() -> None:
     args = parser.parse_args()
     labels, values = vectors.read(args.data)
     if not 0 < labels.count(args.label) < len(labels):
-        message = f"{args.data} has labels {sorted({*labels})[:10]}: {args.label!r} is none, or the only one"
+        message = f"{args.label!r} is not one of several labels in {args.data}: {sorted({*labels})[:10]}"
         raise ts.TimelyError(message, hint="give one of several with --label.")
     flow = ts.Dataflow("logistic regression")
     points = flow.input("points", "x array<double>, y double", epochs="manual")

@@ -206,7 +206,7 @@ def _programs() -> Iterator[tuple[str, ast.AST]]:
     for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("notebooks/*.ipynb")]):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".md":
-            parts = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+            parts = package.blocks(text)
         else:
             cells = json.loads(text)["cells"]
             parts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import timely_spark as ts
 import timely_spark.errors
 import timely_spark.runtime.errors
+from tests.support.package import blocks
 from timely_spark.differential import CollectionVariable
 from timely_spark.input_streams import Source
 from timely_spark.operators.group_by import Grouped
@@ -104,7 +105,7 @@ def words(path: Path) -> set[str]:
     if path.suffix == ".ipynb":
         text = "\n".join(line for cell in json.loads(text)["cells"] for line in cell["source"])
     if path.suffix == ".md":
-        text = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+        text = "\n".join(blocks(text, r"\w*"))
     return {*re.findall(r"\w+", text)}
 
 

@@ -1,4 +1,4 @@
-"""Baselines that are no Python of ours, built outside the sources, where they stay for the next time."""
+"""Baselines in Rust and in Pathway: built once, in the folder for temporary files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rust(program: str, crate: str = "differential") -> str:
     """The path of a program of a crate beside this file.
 
     Raises:
-        OSError, subprocess.CalledProcessError: there is no cargo, or it cannot have what it builds with.
+        OSError, subprocess.CalledProcessError: there is no cargo, or it cannot fetch or build the crate.
     """
     place, sources = _PLACE / f"timely-bench-{crate}", Path(__file__).parent / crate
     shutil.copytree(sources, place, dirs_exist_ok=True, copy_function=_changed)
@@ -30,13 +30,13 @@ def rust(program: str, crate: str = "differential") -> str:
 
 
 def _changed(source: str, target: str) -> None:
-    """Copy a file if it is another: cargo takes minutes to build anew what is younger than it was."""
+    """Copy a file if its content differs: cargo takes minutes to rebuild what has a later time."""
     if not Path(target).exists() or not filecmp.cmp(source, target, shallow=False):
         shutil.copyfile(source, target)
 
 
 def in_pathway(program: str, *arguments: str, threads: int) -> list[dict[str, Any]]:
-    """What a program beside this file tells, a line an epoch, in a Python that has Pathway.
+    """The lines that a program beside this file prints, one for each epoch, in a Python that has Pathway.
 
     Pathway needs another pandas than we do; it takes 1.6 GB.
 
@@ -51,5 +51,5 @@ def in_pathway(program: str, *arguments: str, threads: int) -> list[dict[str, An
         done.touch()
     command = [python, str(Path(__file__).with_name(program)), *arguments]
     env = os.environ | {"PATHWAY_THREADS": str(threads)}
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
-    return [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]

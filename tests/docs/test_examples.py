@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.package import blocks
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md")))]
 FENCE = re.compile(r"^ {0,3}```")
@@ -44,8 +46,7 @@ def files(markdown: str) -> dict[str, str]:
     >>> files("text\n```python\n# job.py\nx = 1\n```\nmore")
     {'job.py': '# job.py\nx = 1\n'}
     """
-    blocks = re.findall(r"^```python\n(.*?)^```$", markdown, flags=re.MULTILINE | re.DOTALL)
-    return {found[1]: block for block in blocks if (found := FILE.match(block))}
+    return {name[1]: block for block in blocks(markdown) if (name := FILE.match(block))}
 
 
 def printed(markdown: str) -> list[list[str]]:
@@ -183,7 +184,7 @@ def test_an_output_is_compared_or_told_of_another_run() -> None:
     for document in DOCUMENTS:
         text = (ROOT / document).read_text(encoding="utf-8")
         plain = re.sub(r"^```(?!text)\w+\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-        for block in re.findall(r"^```\w*\n(.*?)^```$", plain, flags=re.MULTILINE | re.DOTALL):
+        for block in blocks(plain, r"\w*"):
             if block.splitlines() not in printed(text) and not COMMANDS.match(block):
                 told.add(block.partition("\n")[0])
     assert told == {*TOLD}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 import timely_spark as ts
 from tests.support.accumulated import after_each
+from tests.support.package import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "authors.md"
 EDGES = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=16)
@@ -22,8 +22,8 @@ EDGES = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=16)
 def page() -> dict[str, Any]:
     """The names that the page's programs define; its own assertions hold."""
     names: dict[str, Any] = {}
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    exec(compile("\n".join(blocks), str(PAGE), "exec"), names)
+    program = "\n".join(blocks(PAGE.read_text(encoding="utf-8")))
+    exec(compile(program, str(PAGE), "exec"), names)
     return names
 
 

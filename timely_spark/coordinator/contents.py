@@ -1,4 +1,4 @@
-"""The pointstamps and the state that workers hold, by step; and these in words."""
+"""What steps hold on the workers, which decides what a changed flow may drop: pointstamps and state."""
 
 from __future__ import annotations
 

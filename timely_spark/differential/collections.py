@@ -14,7 +14,7 @@ from timely_spark.graph import (
     Skew,
     Suggests,
     caller,
-    check_given,
+    check_reserved,
     composed,
     describe,
     locate_errors,
@@ -258,7 +258,7 @@ class Collection(CollectionMethods):
         if diff in self.schema.names:
             msg = f"changes: diff={diff!r} is a column already ({describe(self.schema)})"
             raise SchemaError(msg, where=caller(), hint="give changes(diff=...) another name.")
-        check_given("changes", caller(), [diff])
+        check_reserved("changes", caller(), [diff])
         columns = [*self.schema.names, {diff: DIFF}]
         if self.once:
             return computed(self.stream, *columns, name=name)

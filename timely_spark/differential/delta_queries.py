@@ -16,7 +16,7 @@ from timely_spark.differential.consolidation import transient
 from timely_spark.differential.prefixes import AT, BEST, FEWEST, Counting, Index, IndexLookup, Locate, Match
 from timely_spark.differential.trace import DIFF
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.graph import Partition, caller, check_columns, check_given, locate_errors
+from timely_spark.graph import Partition, caller, check_columns, check_reserved, locate_errors
 from timely_spark.operators.rows import computed
 from timely_spark.streams import Stream
 
@@ -156,7 +156,7 @@ def _mapped(relation: Collection, mapping: Any) -> tuple[Collection, dict[str, s
     """A relation with the column of each attribute; columns that are one attribute are equal."""
     mapping = {name: name for name in relation.schema.names} if mapping is None else dict(mapping)
     check_columns("wcoj", relation.schema, list(mapping), keys=True)
-    check_given("wcoj", caller(), list(mapping.values()))
+    check_reserved("wcoj", caller(), list(mapping.values()))
     columns: dict[str, str] = {}
     for column, attribute in mapping.items():
         if attribute in columns:

@@ -24,7 +24,7 @@ from timely_spark.graph import (
     as_schema,
     as_table,
     caller,
-    check_given,
+    check_reserved,
     describe,
     never_fails,
     operator,
@@ -211,7 +211,7 @@ def select(
 ) -> Collection:
     """Choose, rename and compute columns. The multiplicities of equal records add up."""
     chosen = named_expressions("select", collection.schema, *columns, named)
-    check_given("select", caller(), chosen, existing=collection.schema.names)
+    check_reserved("select", caller(), chosen, existing=collection.schema.names)
     source = may_fail(collection, [one for one in chosen.values() if not never_fails(one)])
     # where no column is left out, different records stay different
     once = source.once and {one for one in chosen.values() if isinstance(one, str)} >= {*source.schema.names}
@@ -309,7 +309,7 @@ def flat_map(
 def _each(
     collection: Collection, operator: str, vertex: Stateless, result: pa.Schema, name: str | None
 ) -> Collection:
-    check_given(operator, caller(), result.names, existing=collection.schema.names)
+    check_reserved(operator, caller(), result.names, existing=collection.schema.names)
     schema = result.append(pa.field(DIFF, pa.int64()))
     source = lasting(collection)
     return source.like(source.stream.then(operator, [schema], name=name, vertex=vertex)[0])

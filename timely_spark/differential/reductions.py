@@ -32,7 +32,7 @@ from timely_spark.graph import (
     as_schema,
     caller,
     check_columns,
-    check_given,
+    check_reserved,
     describe,
     integer,
     names,
@@ -543,7 +543,7 @@ def _general(
 
 def _check_free(operator: str, column: Any, keys: Sequence[str]) -> None:
     if isinstance(column, str):
-        check_given(operator, caller(), [column])
+        check_reserved(operator, caller(), [column])
     if column in keys or not isinstance(column, str):
         why = "is a key" if column in keys else "is not a name for a result"
         msg = f"{operator}: column {column!r} {why}"

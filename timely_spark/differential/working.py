@@ -27,7 +27,7 @@ from timely_spark.state.hashing import exact, hashes, same
 from timely_spark.state.row_times import TIME, Coordinates, by_join
 from timely_spark.times import Timestamp
 
-#: if numbers reach so many times their count, they are sorted, not marked among all
+#: numbers are sorted instead of marked if fewer than one in so many of all occur
 _SPARSE = 16
 
 
@@ -61,7 +61,7 @@ class Numbering:
         groups = group(table, self.columns, hashed)
         firsts = groups.firsts
         hashed, self._sure = hashed[firsts], self._sure and exact(table, self.columns)
-        ids = self._known(hashed, None if self._sure else table.take(pa.array(firsts)))
+        ids = self._numbers(hashed, None if self._sure else table.take(pa.array(firsts)))
         (new,) = (ids < 0).nonzero()
         self._none = table.slice(0, 0)
         numbered = ids[new] = np.arange(self._starts[-1], self._starts[-1] + len(new))
@@ -73,8 +73,8 @@ class Numbering:
             self._add(fresh, hashed, numbered)
         return ids, groups, fresh, hashed, numbered
 
-    def _known(self, hashed: Hashes, rows: pa.Table | None) -> Indices:
-        """The numbers of rows; -1 of those without. Without `rows` equal hashes are of equal rows."""
+    def _numbers(self, hashed: Hashes, rows: pa.Table | None) -> Indices:
+        """The numbers of rows with these hashes; -1 for new rows. Without `rows`, equal hashes decide."""
         ids = np.full(len(hashed), -1, np.int64)
         for run, numbered in self._runs:
             at = run.searchsorted(hashed)
@@ -281,7 +281,7 @@ class Side:
             del self.later[at]
 
     def parts(self, keys: Indices, place: Indices, added: Rows) -> list[Rows]:
-        """Accumulated and added rows of `keys`; the first column is the key's `place`, that in `keys`."""
+        """Accumulated and added rows of `keys`; the first column is a key's position, as `place` has it."""
         parts = [self.accumulated.of(keys), [place[added[0]], *added[1:]] if added else []]
         return [part for part in parts if part and len(part[0])]
 
@@ -392,7 +392,7 @@ class WorkingSet:
         inside = (times[:, :-1] <= np.array(self.context, np.int64)).all(axis=1)
         if not inside.all():
             if side is self.records:
-                self._meet(coded[0][~inside], times[~inside])
+                self._store_joins(coded[0][~inside], times[~inside])
             later, times = later[inside], times[inside]
             coded = [column[inside] for column in coded]
         if not later.any():
@@ -400,7 +400,7 @@ class WorkingSet:
         side.put_off(times[later, -1], [column[later] for column in coded])
         return [[column[~later] for column in coded]]
 
-    def _meet(self, which: Indices, times: Coordinates) -> None:
+    def _store_joins(self, which: Indices, times: Coordinates) -> None:
         """Store the joins of this context with those of other times, and their first iterations."""
         joined = np.maximum(times[:, :-1], np.array(self.context, np.int64))
         first = runs([which, *joined.T, times[:, -1]], len(which)).firsts

@@ -41,8 +41,8 @@ from timely_spark.graph.records import as_table
 from timely_spark.graph.schema import (
     SchemaLike,
     as_schema,
-    check_given,
     check_names,
+    check_reserved,
     columns_of,
     describe,
 )
@@ -80,10 +80,10 @@ __all__ = [
     "as_table",
     "caller",
     "check_columns",
-    "check_given",
     "check_limit",
     "check_names",
     "check_quotients",
+    "check_reserved",
     "columns_in",
     "columns_of",
     "composed",

@@ -78,7 +78,7 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType, plain: Mapping[pa.DataType, pa.DataType] | None = None) -> pa.DataType:
-    """The type in which a column is stored; or with other types in place of some, wherever they are in it."""
+    """A type with the types in `plain` replaced, also nested ones; by default the type that is stored."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type, plain)
     inner = [field.with_type(plain_type(field.type, plain)) for field in inner_fields(kind)]
@@ -135,7 +135,7 @@ def _of_spark(kind: Any, column: str) -> pa.DataType:
         raise SchemaError(msg, hint="cast the column, or drop it, in the DataFrame.") from None
 
 
-def check_given(step: str, where: Where, names: Iterable[str], *, existing: Collection[str] = ()) -> None:
+def check_reserved(step: str, where: Where, names: Iterable[str], *, existing: Collection[str] = ()) -> None:
     """Check that no name is reserved.
 
     Args:
@@ -153,7 +153,7 @@ def check_names(step: str, where: Where, schema: pa.Schema, *, existing: Collect
         raise SchemaError(
             msg, where=where, hint="keep a column, or add a constant: select(one=pc.scalar(1))."
         )
-    check_given(step, where, schema.names, existing=existing)
+    check_reserved(step, where, schema.names, existing=existing)
     if equal := next(_equal_but_for_case("", list(schema)), None):
         msg = f"{step} has columns {equal[0]!r} and {equal[1]!r}, which Spark takes for one: it ignores case"
         raise SchemaError(msg, where=where, hint="rename one of them.")

@@ -73,9 +73,9 @@ _ENDS = frozenset({Kind.OUTPUT, Kind.INSPECT, Kind.PROBE})
 
 
 class FoundKeys(list[int]):
-    """H of the hot keys that a run finds, oldest first; the coordinator tells each process which there are.
+    """H of the hot keys that a run finds, oldest first; the coordinator gives each process the new ones.
 
-    Each is equal to itself only: what is found for one step says nothing of another.
+    A list is equal to itself only: the hot keys of one step are not those of another.
     """
 
     __eq__ = object.__eq__
@@ -98,7 +98,7 @@ class Skew:
 
     @property
     def copied(self) -> Skew:
-        """For the records that those of the hot keys are joined with."""
+        """The skew of the other side of a join: every worker gets a copy of its records with hot keys."""
         return replace(self, spread=())
 
 
@@ -149,7 +149,7 @@ class Partition:
         return (*self.columns, *(self.skew.spread if self.skew is not None else ()))
 
     def renamed(self, names: Mapping[str, str]) -> Partition | None:
-        """The same partitioning where columns have other names; None if not all of them are there."""
+        """The same partitioning where columns have other names; None if a column is missing."""
         if not all(column in names for column in self.reads):
             return None
         columns = tuple(names[column] for column in self.columns)
@@ -250,7 +250,7 @@ class Stage:
 
     @property
     def direct(self) -> bool:
-        """Whether the user called that operator; else what is made of it, or the library's function."""
+        """Whether the user called the stage's operator itself, not a function of the library that uses it."""
         return self.call is not None and self.call.is_of(self.operator)
 
     @property
@@ -302,7 +302,7 @@ def edges_into(edges: Iterable[Edge]) -> Mapping[Stage, list[Edge]]:
 
 
 def closure(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
-    """The starts, what follows each of them, what follows that, and so on.
+    """The starts and all that can be reached from them: what follows each, what follows that, and so on.
 
     >>> sorted(closure([1, 3], lambda n: [2 * n] if n < 4 else []))
     [1, 2, 3, 4, 6]

@@ -25,7 +25,7 @@ def lcc(
     """For each node its local clustering coefficient: the edges among its neighbours, of those possible.
 
     Neighbours of a node are the other nodes with an edge to or from it. Of d neighbours, d(d - 1) directed
-    edges among them are possible; each that is there counts by its direction, and an edge of an undirected
+    edges among them are possible; an existing one counts in its direction, and an edge of an undirected
     graph in both. With fewer than two neighbours the coefficient is 0. Parallel edges count as one,
     self-loops are ignored. Edges are counted in integers and divided once, so a coefficient does not
     depend on past changes.

@@ -1,4 +1,4 @@
-"""Positions for the nodes of a graph that is spread over workers: near nodes get near positions.
+"""Positions for the nodes of a partitioned graph, by contracting clusters: near nodes get near positions.
 
 In each level a node becomes the least of itself and a few of its neighbours, in an order that differs from
 level to level; nodes that became the same one are a cluster, and a node of the next level. Then, from the

@@ -48,7 +48,7 @@ def insert_pairs(
 def _unordered(h: Hashes) -> Indices | None:
     """The rows that change places when hashes are sorted; None if they are in order.
 
-    In pairs in the order of their nodes' hashes they are few: the nodes' hashes have equal first bits.
+    Pairs that come in the order of their nodes' hashes have few: rows whose hashes have equal upper halves.
     """
     (descents,) = (h[1:] < h[:-1]).nonzero()
     if not len(descents):
@@ -57,7 +57,7 @@ def _unordered(h: Hashes) -> Indices | None:
     begin = h[descents] >> half
     if len(descents) << 10 > len(h) or (begin != h[descents + 1] >> half).any():
         return np.arange(len(h))
-    least = np.unique(begin) << half  # the order is right, but for what follows the beginning
+    least = np.unique(begin) << half  # upper halves are in order
     low, high = h.searchsorted(least), h.searchsorted(least | np.uint64(0xFFFF_FFFF), "right")
     return ranges(low, high - low)
 

@@ -45,7 +45,7 @@ class Supersteps:
     to_src: Message | None
 
     def check(self, nodes: Collection) -> None:
-        """Check what needs no loop."""
+        """Check the arguments, as far as they can be checked before the loop is built."""
         if self.to_dst is None and self.to_src is None:
             msg = "pregel: no message is sent"
             hint = "give send_msg_to_dst= or send_msg_to_src=, as pc.field('src_rank')."
@@ -94,7 +94,7 @@ class Supersteps:
     def _along(
         self, links: Collection, nodes: Collection, message: Message, near: str, far: str
     ) -> Collection:
-        """The messages from one end of each edge, at a node that computed last, to the other."""
+        """The messages from one end of each edge to the other; nodes that did not compute last send none."""
         columns = [column for column in nodes.schema.names if column not in {"node", HALTED}]
         of_far = {far: "node", **{f"{far}_{column}": column for column in columns}}
         of_near = {near: "node", **{f"{near}_{column}": column for column in columns}}
@@ -143,7 +143,7 @@ class Supersteps:
 
 
 def value_of(value: Any) -> Any:
-    """An expression: the given one, that of a column's name, or that of a constant."""
+    """An expression as it is; that of a column, by its name; or that of a constant."""
     if isinstance(value, str):
         return pc.field(value)
     return value if isinstance(value, pc.Expression) else pc.scalar(value)

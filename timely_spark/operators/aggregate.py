@@ -15,7 +15,7 @@ from timely_spark.graph import (
     Expression,
     caller,
     check_columns,
-    check_given,
+    check_reserved,
     composed,
     operator,
 )
@@ -321,7 +321,7 @@ def aggregated(
     check_name("aggregate", stream, name, "('max', 'name')")
     check_per("aggregate", per)
     expire = checked_expire("aggregate", stream, expire, per=per)
-    check_given("aggregate", where, columns)
+    check_reserved("aggregate", where, columns)
     if not keys:
         result = aggregated(one_group(stream), (ALL,), columns, per, expire=expire, name=name)
         return result.select(*columns)

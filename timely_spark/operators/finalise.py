@@ -1,4 +1,4 @@
-"""`settle`, and a pass over the finished graph that inserts it.
+"""`settle`: final records only, when their time is complete; and the pass that inserts it into a graph.
 
 `distinct`, `min` and `max` may improve a record in a later round. Other monotone reductions, and loops that
 run to a fixed point, may read records that are not final. Every other reader outside loops, and every vertex

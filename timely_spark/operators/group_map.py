@@ -16,7 +16,7 @@ from timely_spark.graph import (
     as_table,
     caller,
     check_columns,
-    check_given,
+    check_reserved,
     describe,
     names,
     operator,
@@ -247,7 +247,7 @@ def _pair(returned: Any) -> tuple[Any, Any]:
 def keyed_schema(operator: str, stream: Stream, keys: Sequence[str], schema: SchemaLike) -> pa.Schema:
     """The schema of results, checked: the keys, then the columns that a function returns."""
     columns = as_schema(schema)
-    check_given(operator, caller(), columns.names)
+    check_reserved(operator, caller(), columns.names)
     if both := [column for column in columns.names if column in keys]:
         msg = f"{operator}: {both} are keys, and in the schema ({describe(columns)})"
         raise SchemaError(msg, where=caller(), hint="leave the keys out of the schema.")

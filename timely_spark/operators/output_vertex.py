@@ -39,7 +39,7 @@ class OutputVertex(Vertex):
 
     @property
     def finish_keys(self) -> tuple[str, ...] | None:
-        """The columns whose equal rows `finish` must get together; None if each part is final by itself."""
+        """The columns whose equal rows `finish` must get in one call; None if parts are final as they are."""
         return None
 
     def finish(self, tables: list[pa.Table]) -> pa.Table:
@@ -66,7 +66,7 @@ class ChangesOutput(OutputVertex):
         return self.keys
 
     def finish(self, tables: list[pa.Table]) -> pa.Table:
-        """Each record of one epoch with its total weight; none of a total of zero."""
+        """The records of one epoch, each with its total weight, without those whose total is zero."""
         table = super().finish(tables)
         groups = group(table, [name for name in self.schema.names if name != self.weights])
         weights = table.column(self.weights).cast(pa.int64()).to_numpy()

@@ -31,7 +31,7 @@ from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 
 _REPLAYED_BYTES = 64 << 20
-"""Calls up to this size are kept, to be repeated if the program ends; then its state is asked for."""
+"""The calls since a checkpoint are repeated if the program ends; beyond this size there is another one."""
 
 
 class ExternalVertex(Vertex):
@@ -102,7 +102,7 @@ class ExternalVertex(Vertex):
         self._call({"verb": "notify", "time": time.encode()}, b"")
 
     def _call(self, head: dict[str, Any], body: bytes) -> None:
-        # all answers are there before any is carried out: a call that is repeated has had no effect
+        # all answers arrive before any is carried out: a call that is repeated has had no effect
         answers = self._asked(head, body)
         self._calls.append((head, body))
         self._called_bytes += len(body)
@@ -133,7 +133,7 @@ class ExternalVertex(Vertex):
 
     def _asked(self, head: dict[str, Any], body: bytes = b"") -> list[Reply]:
         """Ask the program; one that ended is started again, and gets the calls since the last checkpoint."""
-        for left in range(self.attempts - 1, -1, -1):
+        for attempt in range(1, self.attempts + 1):
             try:
                 if self._program is None:
                     self._program = self._opened()
@@ -143,7 +143,7 @@ class ExternalVertex(Vertex):
                 return self._program.ask(head, body)
             except ProgramError as error:  # noqa: PERF203 - few attempts
                 self._program = None
-                if not error.ended or not left:
+                if not error.ended or attempt == self.attempts:
                     raise
         raise AssertionError  # there is at least one attempt
 

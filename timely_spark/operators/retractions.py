@@ -1,4 +1,4 @@
-"""Retractions among the records of a stream, which `expire` sends: who adds them up, and who refuses them."""
+"""Retractions, which `expire` sends among a stream's records: which steps add them up, and which refuse."""
 
 from __future__ import annotations
 

@@ -163,20 +163,20 @@ class Reachability:
         by: tuple[Paths, Paths] = ({}, {})
         todo: deque[tuple[int, int, PathSummary]] = deque()
 
-        def found(location: int, crossed: int, summary: PathSummary) -> None:
+        def visit(location: int, crossed: int, summary: PathSummary) -> None:
             if by[crossed].setdefault(location, Antichain()).insert(summary):
                 todo.append((location, crossed, summary))
 
-        found(start, 0, self.identities[start])
+        visit(start, 0, self.identities[start])
         while todo:
             location, crossed, path = todo.popleft()
             if path not in by[crossed][location].elements:
-                continue  # a smaller summary was found meanwhile
+                continue  # a smaller summary came meanwhile
             for edge in self.out[location] if forwards else self.into[location]:
                 first, then = (path, edge.summary) if forwards else (edge.summary, path)
                 summary = first.followed_by(then)
                 if summary is not None:
-                    found(edge.target if forwards else edge.source, crossed or int(edge.exchange), summary)
+                    visit(edge.target if forwards else edge.source, crossed or int(edge.exchange), summary)
         either = {location: paths.copy() for location, paths in by[0].items()}
         for location, paths in by[1].items():
             either.setdefault(location, Antichain()).extend(paths)

@@ -1,4 +1,4 @@
-"""Conditions as trees: what must all hold, and what all alternatives have."""
+"""Conditions as syntax trees: split at `AND`, and what all alternatives of an `OR` share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns of a relation tell its rows apart, as its operators show."""
+"""Columns in which no two rows of a relation agree, derived from its operators."""
 
 from __future__ import annotations
 

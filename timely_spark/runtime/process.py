@@ -1,4 +1,4 @@
-"""The Python processes that run a flow: memory of tasks, turns and calls of the driver's threads.
+"""The Python processes of a flow: how tasks return memory, and how the driver's threads take turns.
 
 Spark forks the processes of tasks, uses each for one task after the other, and ends it after a minute of
 idleness.

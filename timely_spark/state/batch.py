@@ -113,8 +113,8 @@ class Batch:
 
         Args:
             at: their positions.
-            columns: of these rows; by default all.
-            hashed: the hash of each.
+            columns: the columns to take; by default all.
+            hashed: the hash of each row.
         """
         schema = self.schema if columns is None else pa.schema([self.schema.field(one) for one in columns])
         return pa.Table.from_arrays([self._column(one, at, hashed) for one in schema], schema=schema)
@@ -181,11 +181,11 @@ class Batch:
         return value
 
     def positions(self, which: Indices) -> Indices:
-        """The position of the first row of some of `hashes`; that of the end, of one behind the last."""
+        """The position of the first row of each of some `hashes`; behind the last one, the number of rows."""
         return which if self.starts is None else self.starts[which].astype(np.int64)
 
     def between(self, low: int, high: int) -> Batch:
-        """The rows of some hashes: of those from one position in `hashes` to before another."""
+        """The rows of `hashes[low:high]`."""
         hashed, starts = self.hashes[low:high], self.starts
         if starts is None:
             distinct = self.distinct or len(run_starts(hashed)) == len(hashed)

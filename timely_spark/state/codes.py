@@ -21,9 +21,9 @@ Codes = npt.NDArray[np.uint64]
 
 _U = np.uint64
 _WIDTH = 64
-#: fewer rows are sorted by one number after the other: to pack takes as long as to sort so many
+#: fewer rows are sorted without packing, which takes as long as sorting so many
 _FEW = 1 << 8
-#: so many bits of a hash are mostly different where hashes are
+#: different hashes mostly differ in so many of their first bits
 _BEGIN = 24
 
 
@@ -41,6 +41,7 @@ def numbers_of(table: pa.Table, columns: Sequence[str]) -> list[Indices]:
 
 
 def _of_values(values: pa.Array) -> list[Indices]:
+    """A number for each value; and before it, if there are nulls, whether the value is valid."""
     codes: list[Indices] = []
     if values.null_count:
         codes.append(pc.is_valid(values).cast(pa.int64()).to_numpy(zero_copy_only=False))
@@ -90,8 +91,8 @@ def runs(numbers: Sequence[Indices], rows: int) -> Groups:
 
     Example:
         >>> a, b = np.array([1, 0, 1, 0]), np.array([7, 8, 7, 2])
-        >>> found = runs([a, b], 4)
-        >>> found.order.tolist(), found.starts.tolist()
+        >>> groups = runs([a, b], 4)
+        >>> groups.order.tolist(), groups.starts.tolist()
         ([3, 1, 0, 2], [0, 1, 2])
     """
     if rows < 2:
@@ -112,8 +113,8 @@ def by_hash(hashed: Hashes, numbers: Sequence[Indices]) -> Groups:
     """The rows grouped, and sorted, by hashes and then by several numbers: as `runs`, in one sort as a rule.
 
     Example:
-        >>> found = by_hash(np.array([5, 2, 5, 2], np.uint64) << np.uint64(60), [np.array([8, 7, 1, 7])])
-        >>> found.order.tolist(), found.starts.tolist()
+        >>> groups = by_hash(np.array([5, 2, 5, 2], np.uint64) << np.uint64(60), [np.array([8, 7, 1, 7])])
+        >>> groups.order.tolist(), groups.starts.tolist()
         ([1, 3, 2, 0], [0, 2, 3])
     """
     low = len(hashed).bit_length()
@@ -143,9 +144,9 @@ def adjacent(table: pa.Table, columns: Sequence[str]) -> Groups:
 
 
 def _packed(numbers: Sequence[Indices], rows: int) -> tuple[Codes, int]:
-    """One number for each row, in the order of several; and how many bits it has.
+    """One code for each row, in the order of its several numbers; and how many bits a code has.
 
-    Each takes as many bits as it is wide. Numbers that do not fit are replaced by their ranks.
+    Each number takes the bits of its range. Numbers that do not fit are replaced by their ranks.
     """
     codes, bits = np.zeros(rows, _U), 0
     for each in numbers:
@@ -158,7 +159,7 @@ def _packed(numbers: Sequence[Indices], rows: int) -> tuple[Codes, int]:
             part, more = _ranks(part)
         if bits + more > _WIDTH:
             codes, bits = _ranks(codes)
-        if bits + more > _WIDTH:  # the narrower of the two alone was too wide beside ranks
+        if bits + more > _WIDTH:  # ranks of the wider of the two were not enough
             part, more = _ranks(part)
         codes = codes << _U(more) | part if bits else part
         bits += more

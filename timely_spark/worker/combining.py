@@ -1,4 +1,4 @@
-"""A round's or a source's records are combined by their receiver's `Vertex.combine` before an exchange."""
+"""Combiners: the receiver's `Vertex.combine` merges the records of a round or a source before an exchange."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -69,8 +70,13 @@ class Asked:
     token: str = ""
     #: the row that is asked about, of the step that was clicked: some of its columns, as JSON
     row: str = ""
-    #: the time that is looked at; None means all
+    #: the span of time that was chosen; None means all times
     span: TimeSpan | None = None
+
+    @property
+    def shown(self) -> TimeSpan:
+        """The span of time that is shown: the one that was chosen, or all times."""
+        return self.span or TimeSpan(-math.inf, math.inf)
 
     def path(self, **other: Any) -> str:
         """The address of a page that shows something else, without the question about a row."""

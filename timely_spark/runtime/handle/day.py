@@ -12,19 +12,19 @@ _DAY = 24 * HOUR
 
 
 def since_yesterday(hours: Sequence[Hour], newest: Hour, now: float) -> tuple[list[str], list[list[str]]]:
-    """The heads and the rows of a table; no rows if the flow is too young.
+    """A table of the last hour beside an earlier one: its heads and rows; no rows if the flow is too young.
 
-    The hour before is that of a day ago, or the first one of a flow that is younger.
+    The earlier hour is that of a day ago; of a flow that is younger, its first one.
 
     Args:
         hours: what the checkpoint remembers.
         newest: the counts now.
         now: seconds since 1970.
     """
-    *begun, last = [hour for hour in hours if hour.written <= now - HOUR] or [newest]
-    if not begun:
+    *earlier, last = [hour for hour in hours if hour.written <= now - HOUR] or [newest]
+    if not earlier:
         return [], []
-    before = max(sum(hour.written <= now - _DAY for hour in begun) - 1, 0)
+    before = max(sum(hour.written <= now - _DAY for hour in earlier) - 1, 0)
     start, end = hours[before], hours[before + 1]
     pairs = zip(_figures(last, newest, now), _figures(start, end, end.written), strict=True)
     rows = [

@@ -1,4 +1,4 @@
-"""Waits for a query that an interrupt (Ctrl-C) ends, and that leave the query running."""
+"""Waits for a query: an interrupt (Ctrl-C) ends the wait, and leaves the query running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def timeout_seconds(timeout: Any) -> float:
-    """Seconds to wait; what is left of a longer wait may be below 0."""
+    """A timeout, checked; a negative one, such as the rest of a longer wait, is 0."""
     return seconds("timeout", max(timeout, 0) if isinstance(timeout, Real) else timeout)
 
 
@@ -29,11 +29,10 @@ def timeout_seconds(timeout: Any) -> float:
 def only_the_wait() -> Iterator[Callable[..., None]]:
     """While the body waits for a query, an interrupt (Ctrl-C) ends the wait and leaves the query running.
 
-    Gives the function with which the body calls what an interrupt may end, such as `time.sleep`. There, or at
-    the end of the body, it is raised, as a `KeyboardInterrupt` and nothing more; only the main thread gets
-    one. In the middle of a call of the JVM, Py4J would close the connections of other threads, too, and that
-    call, the next one or the query would fail. If such a call hangs, an interrupt `HANGS` seconds after the
-    first ends it.
+    Gives the function with which the body calls what an interrupt may end, such as `time.sleep`. Only there,
+    or at the end of the body, the main thread gets a `KeyboardInterrupt`. In the middle of a call of the JVM,
+    Py4J would close the connections of other threads, too, and that call, the next one or the query would
+    fail. If such a call hangs, an interrupt `HANGS` seconds after the first ends it.
     PySpark's own handler of SIGINT first cancels all jobs of the session, which fails every running query.
     """
     in_main = threading.current_thread() is threading.main_thread()
@@ -66,7 +65,7 @@ def only_the_wait() -> Iterator[Callable[..., None]]:
 
 
 def wait_in_a_thread(blocks: Callable[[], T], timeout: float = math.inf) -> T:
-    """Call what blocks for long; an interrupt ends the wait for it, and leaves the call alone.
+    """Call what blocks for long, in a thread; an interrupt ends the wait, and the call goes on.
 
     Raises:
         TimeoutError: the call has not ended after the timeout; it goes on.

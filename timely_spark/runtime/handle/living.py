@@ -1,4 +1,4 @@
-"""The queries that this process runs: they live until they end, and end before the process does."""
+"""The queries that this process runs: held until they end, and stopped before the process exits."""
 
 from __future__ import annotations
 

@@ -84,10 +84,8 @@ class Page:
 
     @cached_property
     def seen(self) -> History:
-        """The history of the time that is looked at."""
-        span, history = self.asked.span, self.history
-        if span is None:
-            return history
+        """The history of the span of time that is shown."""
+        span, history = self.asked.shown, self.history
         batches = [one for one in history.batches if span.holds(one.began, one.ended)]
         return History(history.clocked, batches, span.within(history.hour))
 
@@ -385,7 +383,7 @@ class Page:
                 yield f"<h3>{escaped(name)}, {counted(one.num_rows, 'row')}</h3>{_records_table(one)}"
 
     def _epochs(self) -> str:
-        span = self.asked.span
+        span = self.asked.shown
         latency = self._over_time(
             "seconds until an epoch was complete", {"": self.seen.hour}, y=seconds_text, limit=self.slo
         )
@@ -397,7 +395,7 @@ class Page:
                 last = self.status.after.sketch.loop(loop), points[-1][0] + 1
                 iterations.setdefault(epoch, []).append(last)
         rows = []
-        done = [one for one in self.epochs if span is None or span.holds(one.began, one.ended)]
+        done = [one for one in self.epochs if span.holds(one.began, one.ended)]
         for one in done[-_BARS:]:
             kind = "late" if self.slo is not None and one.seconds > self.slo else "done"
             when = f"begun {clock(one.began)}, complete {clock(one.ended)} in batch {one.batch}"
@@ -411,12 +409,12 @@ class Page:
         for epoch in self.status.after.manifest.open_epochs[:_LINES]:
             if (since := self.history.open_since(epoch)) is not None:
                 tip = f"epoch {epoch} is in flight since {clock(since)}"
-                if span is None or span.holds(since, self.now):
+                if span.holds(since, self.now):
                     rows.append((f"epoch {epoch}", since, since, self.now, "open", tip))
         start, end = min((row[1] for row in rows), default=0.0), max((row[3] for row in rows), default=1.0)
-        start, end = span or (start, end)
+        start, end = self.asked.span or (start, end)
         drawn = timeline(rows, start=start, end=end)
-        if not (drawn or latency or span):
+        if not (drawn or latency or self.asked.span):
             return ""
         residency = f"<p>{escaped(self.status.residency)}</p>" * bool(self.status.residency)
         charts = f'{drawn}<div class="charts">{latency}{rates}</div>'
@@ -446,12 +444,10 @@ class Page:
         y: Callable[[float], str] = short_number,
         limit: float | None = None,
     ) -> str:
-        """A chart of the time that is looked at."""
-        span = self.asked.span
-        if span is not None:
-            lines = {label: points for label, line in lines.items() if (points := span.within(line))}
-        lines = {label: thinned(line, 240) for label, line in lines.items()}
-        return line_chart(title, lines, x="time", x_text=clock, y=y, limit=limit, span=span)
+        """A chart of the span of time that is shown."""
+        shown = {label: self.asked.shown.within(line) for label, line in lines.items()}
+        lines = {label: thinned(line, 240) for label, line in shown.items() if line}
+        return line_chart(title, lines, x="time", x_text=clock, y=y, limit=limit, span=self.asked.span)
 
     def _day(self) -> str:
         after = self.status.after

@@ -1,4 +1,4 @@
-"""`Sent`: the epochs that have everything that the inputs have now, or had some time ago."""
+"""`Sent`: all that the inputs have at a moment, and which epochs it is in: what `wait_for` waits for."""
 
 from __future__ import annotations
 

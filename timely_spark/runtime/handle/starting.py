@@ -1,4 +1,4 @@
-"""What a start waits for, shown from its first second on where somebody looks at it."""
+"""A line in a notebook or a terminal that says what the start of a flow waits for."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ class Driver:
     def _spread(
         self, coordinator: Coordinator, result: RoundResult, states: States
     ) -> tuple[Coordinator, RoundResult]:
-        """Spread the hot keys that the batch has found; the states that have moved are written."""
+        """Spread the hot keys that the batch has found, and write the states that this moves."""
         if not coordinator.to_spread:
             return coordinator, result
         blobs = self.context.blobs
@@ -286,13 +286,13 @@ class Driver:
                     break
                 last, pause = self._begin(session, last, micro_batch, ends), SHORTEST_LOOK
             else:
-                if self._inputs.wait(pause):  # perhaps for a command, which nothing tells of again
+                if self._inputs.wait(pause):  # what woke it may be a command: look for one at once
                     looked = -math.inf
                 pause = min(2 * pause, LONGEST_LOOK)
         if last.manifest.due:
             self._delivered.clear()
             last = self._begin(session, last, micro_batch, Ends.of(last.manifest))
-        if time.monotonic() < until:  # else the next micro-batch goes on with the tasks that are there
+        if time.monotonic() < until:  # else the next micro-batch continues with the same tasks
             self._rounds.leave()
         return last
 
@@ -324,11 +324,8 @@ class Driver:
         """Describe the micro-batch's jobs in Spark's user interface, until the next micro-batch."""
         text = f"{self.context.name}: batch {batch_id}"
         if before is not None:
-            latest, open_ = (
-                Convergence.decode(before.stats.get("convergence", ())).latest(),
-                before.open_epochs,
-            )
-            loops = [(loop, epoch, iteration) for loop, epoch, iteration, *_ in latest if epoch in open_]
+            latest = Convergence.decode(before.stats.get("convergence", ())).latest()
+            loops = [each[:3] for each in latest if each[1] in before.open_epochs]
             text = description(self.context.name, batch_id, before.rounds, loops)
         with suppress(Exception):  # Spark Connect has none; the batch does not depend on it
             session.sparkContext.setJobDescription(text)
@@ -459,6 +456,7 @@ def _read_to(log: RoundLog, before: Manifest, micro_batch: int) -> dict[str, Any
 
 
 def _bare(offset: Mapping[str, Any]) -> dict[str, Any]:
+    """An offset without the entries that resident batches have read: see `flow_reader`."""
     return {name: value for name, value in offset.items() if name != "after"}
 
 

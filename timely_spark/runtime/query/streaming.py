@@ -112,9 +112,8 @@ def _work(
     rows = pa.concat_tables([_from_pandas(frame) for frame in frames])
     rows = rows.set_column(0, ROWS.field(0), pa.repeat(pa.scalar(worker, pa.int32()), rows.num_rows))
     rows = context.blobs.resolve(rows)
-    if (
-        micro_batch := batch_id(context.log)
-    ) == context.continued:  # its batches have run, by their manifests
+    micro_batch = batch_id(context.log)
+    if micro_batch == context.continued:  # its batches have their manifests
         return
     header, state_before = None, States.of(rows).by_worker.get(worker)
     if own_header := list(wire.read(rows, Header)):
@@ -146,7 +145,7 @@ def _work(
 
 
 def restored_worker(context: RunContext, worker: int, reference: bytes | None) -> Worker:
-    """Restore a worker from the reference to its state; None makes a new worker."""
+    """The worker whose state has a reference; a new worker if the reference is None."""
     if reference is None:
         return Worker(context.plan, None, worker, context.blobs)
     with context.blobs.reading(reference):
@@ -165,8 +164,8 @@ def _reference_in(state: GroupState) -> bytes | None:
         return None
     version, manifest = state.get
     if version != STATE_FORMAT:
-        place = "Spark's state store"
-        raise OtherFlow.format_is(place, version, STATE_FORMAT)
+        store = "Spark's state store"
+        raise OtherFlow.format_is(store, version, STATE_FORMAT)
     return bytes(manifest)
 
 

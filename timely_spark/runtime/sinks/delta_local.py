@@ -1,7 +1,7 @@
 """Small epochs are written to local Delta tables without a job of Spark's, by the library deltalake.
 
-A job of Spark's that appends a few rows takes a quarter of a second, and its MERGE a second or two. This
-takes some ten milliseconds for an append, and for an upsert the more, the larger the table is.
+A job of Spark's that appends a few rows takes a quarter of a second, and its MERGE a second or two. Here an
+append takes some ten milliseconds; an upsert takes longer, the larger the table is.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ WIDEST = 200
 
 #: What a table may require of its writers; Spark writes tables with other features.
 _FEATURES = {"appendOnly", "invariants", "timestampNtz"}
-#: What ends a process. A panic of Rust's is a BaseException, too.
+#: The base exceptions that end a process; a panic of Rust's, which is caught, is one, too.
 _INTERRUPTS = (KeyboardInterrupt, SystemExit)
 _log = logging.getLogger(__name__)
 
 
 def local_folder(location: str) -> str | None:
-    """The local folder of a table, by the location that Spark tells; None if it is on another file system.
+    """The local folder of a table, from Spark's location of it; None if it is on another file system.
 
     Example:
         >>> local_folder("file:/tmp/a%20table"), local_folder("s3://bucket/table")
@@ -47,7 +47,7 @@ def local_folder(location: str) -> str | None:
 
 
 def appended(folder: str, records: pa.Table, app: str, version: int, owner: Mapping[str, str]) -> bool:
-    """Whether a Delta table has transaction `version` of `app`: it is written if it is not there.
+    """Append records as transaction `version` of `app`, if the table lacks it; whether the table has it then.
 
     The table has the properties `owner` and the columns of the records, and no properties of Delta's, no
     constraints, no partitions and no newer features: Spark writes all other tables. If the append fails,
@@ -68,7 +68,7 @@ def appended(folder: str, records: pa.Table, app: str, version: int, owner: Mapp
 def upserted(
     folder: str, records: pa.Table, upsert: Upsert, *, app: str, version: int, owner: Mapping[str, str]
 ) -> bool:
-    """Whether a Delta table has transaction `version` of `app`, as `appended`, with the last records of keys.
+    """Upsert the last records of keys as transaction `version` of `app`; otherwise as `appended`.
 
     Spark also upserts into larger tables, and by keys that DataFusion compares in another way than Spark.
     """

@@ -1,4 +1,4 @@
-"""Messages as Spark writes them, made of whole columns, and the names of an epoch's records."""
+"""The messages of an output to Kafka: JSON as Spark writes it, made of whole columns, and their names."""
 
 from __future__ import annotations
 

@@ -353,10 +353,8 @@ def spark_frame(source: DeltaSource, begin: Begin) -> Any:
         return None
     if (session := SparkSession.getActiveSession()) is None:
         return None
-    folder = source.folder
-    if source.changes:
-        _check_recorded(session, folder.source, identifier("delta", folder.path), folder.where)
-    reader = _reader(session, changes=source.changes, begin=begin)
+    folder, quoted = source.folder, identifier("delta", source.folder.path)
+    reader = _reader(session, folder.source, quoted, folder.where, changes=source.changes, begin=begin)
     return _signed(reader.load(folder.path), changes=source.changes)
 
 
@@ -374,10 +372,8 @@ def table_frame(name: str, table: str, *, changes: bool, begin: Begin) -> Any:
     if not isinstance(argument, str):
         refuse(argument, what="table", expected="a text", hint="write catalog.schema.table.")
     session, quoted = active_session(None), table_name(table)
-    if changes:
-        _check_recorded(session, name, quoted, caller())
+    reader = _reader(session, name, quoted, caller(), changes=changes, begin=begin)
     try:
-        reader = _reader(session, changes=changes, begin=begin)
         return _signed(reader.table(quoted), changes=changes)
     except Exception as error:
         reason = str(error).partition("\n")[0]
@@ -400,9 +396,15 @@ def _check_recorded(session: SparkSession, name: str, quoted: str, where: Where)
         raise TableUnsupported(msg, where=where, hint=hint)
 
 
-def _reader(session: SparkSession, *, changes: bool, begin: Begin) -> DataStreamReader:
+def _reader(
+    session: SparkSession, name: str, quoted: str, where: Where, *, changes: bool, begin: Begin
+) -> DataStreamReader:
+    """Spark's reader of a table, or of its changes."""
     reader = session.readStream.format("delta").options(**begin.options())
-    return reader.option("readChangeFeed", "true") if changes else reader
+    if not changes:
+        return reader
+    _check_recorded(session, name, quoted, where)
+    return reader.option("readChangeFeed", "true")
 
 
 def _signed(frame: DataFrame, *, changes: bool) -> DataFrame:

@@ -1,4 +1,4 @@
-"""`Skipped`: what a user has decided that a flow never reads: files, entries of handles, Delta versions.
+"""`Skipped`: the files, entries of handles and Delta versions that a user told a flow never to read.
 
 The decision is for what no committed micro-batch has read, and is made while the flow does not run. So every
 later attempt reads the same.

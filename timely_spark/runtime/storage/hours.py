@@ -1,4 +1,4 @@
-"""`Hour`: what a flow had done when an hour began, for a day: manifests are removed long before."""
+"""`Hour`: a flow's counts when an hour began, stored for a day: manifests are removed long before."""
 
 from __future__ import annotations
 

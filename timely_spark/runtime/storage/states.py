@@ -1,4 +1,4 @@
-"""References of the workers' states after a batch."""
+"""`States`: the references of the workers' states after a batch, with their sizes and what the round took."""
 
 from __future__ import annotations
 
