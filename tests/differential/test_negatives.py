@@ -6,6 +6,7 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pyarrow.compute as pc
@@ -91,6 +92,26 @@ def test_on_negative_raise_ends_the_flow_there(case: str) -> None:
 )
 def test_where_negative_multiplicities_have_a_meaning_nothing_is_told(case: str) -> None:
     ts.testing.run(flow_of(SILENT[case]), {"x": ROWS}, workers=2, on_negative="raise")
+
+
+@pytest.mark.parametrize("kind", ["long", "double", "decimal(20, 2)"])
+def test_sums_and_means_of_more_removed_than_inserted_are_there(kind: str) -> None:
+    """As in a minus b: a key has no row only if nothing is left of it."""
+    flow = ts.Dataflow("balance")
+    rows = flow.input("x", f"k string, v {kind}, note long, diff long").collection(diff="diff")
+    rows.sum("v", keys="k").capture("sum")
+    rows.mean("v", keys="k").capture("mean")
+    parts = [("removed", 5, 0, -2), ("even", 5, 0, 1), ("even", 7, 0, -1), ("nulls", None, 0, -3)]
+    parts += [("few", None, 0, 3), ("few", 4, 0, -1), ("nothing", 4, 0, 1), ("nothing", 4, 1, -1)]
+    of = {"long": int, "double": float}.get(kind, Decimal)
+    changes = [(k, v if v is None else of(v), *rest) for k, v, *rest in parts]
+
+    out = ts.testing.run(flow, {"x": [changes, [(*row, -diff) for *row, diff in changes]]}, workers=2)
+
+    sums, means = ({row[0]: row[1] for row in out[name].rows()[0]} for name in ("sum", "mean"))
+    assert sums == {"removed": -10, "even": -2, "nulls": None, "few": -4}
+    assert means == {"removed": 5.0, "even": None, "nulls": None, "few": 4.0}
+    assert {name: ts.snapshot(out[name]).num_rows for name in out} == {"sum": 0, "mean": 0}
 
 
 def test_a_collection_without_keys_is_told_of_as_a_whole() -> None:

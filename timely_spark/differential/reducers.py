@@ -133,16 +133,6 @@ def present_records(inputs: pa.Table) -> pa.Table:
     return inputs if (counts > 0).all() else inputs.filter(pa.array(counts > 0))
 
 
-def _of_present_groups(inputs: pa.Table) -> pa.Table:
-    """The records of the groups in which the multiplicities are more than 0 in sum."""
-    counts = numbers(inputs, DIFF)
-    if (counts > 0).all():
-        return inputs
-    starts = _starts(inputs)
-    present = np.add.reduceat(counts, starts) > 0
-    return inputs.filter(pa.array(np.repeat(present, np.diff(starts, append=len(counts)))))
-
-
 def first_places(inputs: pa.Table, count: int | None, offset: int = 0) -> pa.Table:
     """The records of each group in `count` places from `offset` on (None means all); n equal ones have n."""
     counts, starts = numbers(inputs, DIFF), _starts(inputs)
@@ -228,10 +218,10 @@ class Sum(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The sums; null without valid values."""
-        inputs = _of_present_groups(inputs)
-        groups, null = numbers(inputs, GROUP), self.counts(inputs) <= 0
+        starts, groups = _starts(inputs), numbers(inputs, GROUP)
         limbs = [numbers(inputs, one) for one in _LIMBS if one in inputs.schema.names]
-        present = groups[_starts(inputs)]
+        valued = np.logical_or.reduce([numbers(inputs, _VALID) != 0, *(limb != 0 for limb in limbs)])
+        present, null = groups[starts], ~np.logical_or.reduceat(valued, starts)
         if SCALE in inputs.schema.names:
             sums = sums_of_scaled_limbs(groups, keys.num_rows, numbers(inputs, SCALE), limbs)
             totals = pa.array(sums[present], mask=null)
@@ -241,8 +231,7 @@ class Sum(Logic):
 
     def counts(self, inputs: pa.Table) -> Longs:
         """The number of valid values of each group that has records."""
-        valid = numbers(inputs, _VALID)
-        return np.add.reduceat(valid, _starts(inputs)) if len(valid) else valid
+        return np.add.reduceat(numbers(inputs, _VALID), _starts(inputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +246,8 @@ class Mean(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The means; null without valid values."""
-        inputs = _of_present_groups(inputs)
         totals, counts = self.total.results(keys, inputs), self.total.counts(inputs)
-        means = pc.divide(totals[self.total.value], pa.array(counts, pa.float64()))
+        means = pc.divide(totals[self.total.value], pa.array(counts.astype(np.float64), mask=counts == 0))
         return pa.table({GROUP: totals[GROUP], self.total.value: means, DIFF: _ones(len(means))})
 
 

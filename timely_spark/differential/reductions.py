@@ -191,7 +191,7 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
     an order or on the number of workers, and values are not stored. A sum of longs beyond 64 bits, or of
     decimals beyond 38 digits, is an error when it runs. So is the product of a value and its multiplicity,
     if the product is 2^62 or more and the multiplicity 2^31 or more. Records of negative multiplicity count
-    negatively.
+    negatively, so ``a.concat(b.negate()).sum("v", keys="k")`` is a balance, also where b has more records.
 
     **Columns:** out: `keys` (as for `count`), then `value`; null where all values are.
 
@@ -239,7 +239,7 @@ def mean(collection: Collection, value: str, *, keys: Columns = None, name: str 
     number of workers. The sum of longs may be larger than a long; products with multiplicities are limited
     as in `sum`.
 
-    **Columns:** out: `keys` (as for `count`), then `value` double; null where all values are.
+    **Columns:** out: `keys` (as for `count`), then `value` double; null where there are 0 valid values.
 
     Example:
         >>> import timely_spark as ts
