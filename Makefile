@@ -57,8 +57,8 @@ lint: .venv/.installed ## ruff (rules and format) and mypy --strict
 methods: install ## tell type checkers of the operators (timely_spark/methods.pyi), after adding one
 	@$(PY) tests/test_methods.py
 
-campaign: install ## the long randomised tests (minutes)
-	@$(PY) -m pytest --campaign -m campaign $(ARGS)
+campaign: install ## the long randomised tests (an hour or two)
+	@$(PY) -m pytest $(PARALLEL) auto --campaign -m campaign --timeout 3600 $(ARGS)
 
 mutate: install ## change the code in small ways, and see whether the tests notice (one part: make mutate ARGS="times/")
 	@$(PY) -m tests.mutate $(ARGS)

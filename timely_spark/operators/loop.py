@@ -97,6 +97,9 @@ def enter(
         >>> ts.testing.run(flow, {"sales": [[(2, 5), (1, 3), (2, 4)]]})["out"].rows()
         {0: [(1, 3), (2, 9)]}
     """
+    if not isinstance(scope, Scope):
+        msg = f"enter got {a_type(scope)}, not a scope"  # type: ignore[unreachable] # reached without a type checker
+        raise GraphError(msg, where=caller(), hint="give a scope; that of a stream in a loop is its .scope.")
     if at is None:
         return scope.enter(stream, name=name)
     inner, kind = scope.graph_scope.inner, scope.graph_scope.times

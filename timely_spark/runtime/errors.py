@@ -159,6 +159,13 @@ class OutputMismatch(TimelyError, ValueError):
         return cls(msg, hint=hint)
 
     @classmethod
+    def unreadable(cls, path: str, reason: object) -> OutputMismatch:
+        """The file that says whose folder it is has been damaged."""
+        msg = f"{path}, which says whose folder this is, cannot be read: {reason}"
+        hint = "restore it from a backup, and check the disk; or give the output another name and folder."
+        return cls(msg, hint=hint)
+
+    @classmethod
     def columns(cls, output: str, *, stored: str, now: str) -> OutputMismatch:
         """The epochs that the output has stored have other columns than the stream."""
         msg = f"Output {output!r} has stored epochs with the columns {stored}; the stream has {now}"

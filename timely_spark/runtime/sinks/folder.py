@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from timely_spark.errors import LogDamaged
+from timely_spark.errors import LogDamaged, StorageFailed
 from timely_spark.graph import describe
 from timely_spark.runtime.batches import numbered, portions
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
@@ -109,12 +108,15 @@ class FolderSink(Sink):
         return max((int(match[1]) for match in matches if match), default=-1)
 
     def _owner(self) -> dict[str, Any] | None:
-        """What the folder says of its output; None if it says nothing, or is not a folder."""
+        """What the folder says of its output; None if it says nothing."""
         files = Files(self.path)
-        with suppress(LogDamaged):  # of a checkpoint, whose hint would not help
-            if (content := files.read(OWNER)) is not None:
-                return files.parsed(OWNER, content)
-        return None
+        try:
+            content = files.read(OWNER)
+            return None if content is None else files.parsed(OWNER, content)
+        except LogDamaged as damaged:  # of a checkpoint, whose hint would not help
+            if isinstance(reason := damaged.__cause__, OSError):
+                raise StorageFailed.of(files.path(OWNER), reason, "read") from reason
+            raise OutputMismatch.unreadable(files.path(OWNER), reason) from reason
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write a file for each epoch, also an empty one, so that readers see which epochs are complete."""
