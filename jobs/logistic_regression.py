@@ -3,9 +3,9 @@
     python jobs/logistic_regression.py [--data FILE] [--label LABEL] [--ridge R] [--epochs K] [--workers N]
 
 Input: vectors in LIBSVM's format; by default 150 irises, which come with PySpark. In each of K epochs a part
-of them arrives. The model tells vectors with the label from all others. It minimises the log-loss plus R / 2
-times the sum of the squared weights (not the intercept's). Vectors stay on the worker that reads them: an
-iteration adds up the workers' gradients and Hessians (all_reduce, one exchange). Prints the weights.
+of them arrives. The model separates vectors with the label from all others: it minimises the log-loss plus
+R / 2 times the sum of the squared weights (not the intercept's). Vectors stay on the worker that reads them:
+an iteration adds up the workers' gradients and Hessians (all_reduce, one exchange). Prints the weights.
 """
 
 from __future__ import annotations

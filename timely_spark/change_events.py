@@ -1,4 +1,4 @@
-"""`debezium`: the table that Debezium's change events tell of, as a collection."""
+"""`debezium`: the table that Debezium's change events describe, as a collection."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def debezium(
     log (``__debezium_unavailable_value``; set REPLICA IDENTITY FULL).
 
     A value is read as JSON has it. Set ``decimal.handling.mode=string`` for decimals; with its default they
-    are bytes in base64. Such events are bad records, if an envelope's schema or a letter tells. Times as
+    are bytes in base64. Such events are bad records, if an envelope's schema or a letter shows it. Times as
     texts in ISO 8601 are read as such: columns with a zone in every mode, and all with
     ``time.precision.mode=isostring``, but for dates, which it writes as ``2024-02-29Z``: declare them as
     string, and convert them: ``rows.select("*", born="to_date(left(born, 10))")``. Declare numbers as int or

@@ -348,7 +348,7 @@ class _Built:
         return {name: built[name] for name in names}
 
     def keys(self, name: str, chosen: Sequence[str] = ()) -> list[str]:
-        """The columns that tell the rows of a kept view apart: those given, or those that its query shows."""
+        """The columns that identify a row of a kept view: those chosen, or those that its query shows."""
         if (answer := self.queries.get(name)) is None:  # a function
             return [*chosen]
         schema = relations_of([answer])[0].schema
@@ -368,7 +368,7 @@ class _Built:
         return [one for one in schema.names if one in unique] or schema.names
 
     def fingerprints(self) -> dict[str, str]:
-        """What tells each kept view from another one of its name: see `identity`."""
+        """A fingerprint of each kept view; another view of the same name has another one: see `identity`."""
         identities = {view: (self.identity(view), output) for view, output in self.pipeline.outputs.items()}
         return {view: hashlib.sha256(repr(parts).encode()).hexdigest() for view, parts in identities.items()}
 

@@ -1,7 +1,7 @@
 """Why a row is in an output, or is not: the input records and the steps that lead to it.
 
 The flow runs again, on its accumulated inputs in one epoch, or in their epochs if the row depends on these.
-For a row that is there, records are left out as long as the row stays (delta debugging: Zeller and
+For a row that is in the output, records are left out as long as the row stays (delta debugging: Zeller and
 Hildebrandt, 2002), until the row needs each of those that are left. In a run on these alone, what the steps
 send is the way from them to the row.
 """
@@ -409,7 +409,7 @@ class _Question:
         return dict(row)
 
     def has(self, changes: Changes, wanted: Mapping[str, Any]) -> bool:
-        """Whether the row is there in the end."""
+        """Whether the output has the row at the end."""
         return self._in(self._run(changes), wanted)
 
     def _in(self, rows: pa.Table, wanted: Mapping[str, Any]) -> bool:

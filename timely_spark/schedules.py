@@ -51,7 +51,7 @@ class Schedule:
     def together(self, inputs: Sequence[str]) -> list[list[str]]:
         """The inputs of an epoch, by the micro-batch that reads them.
 
-        Inputs by the clock come in different batches only where the flow tells the difference.
+        Inputs by the clock come in different batches only where that may change the results.
         """
         if not self._pairs_inputs or len(inputs) < 2 or self.random.random() < 0.5:
             return [list(inputs)]

@@ -69,7 +69,7 @@ def view(function: Any = None, /, *, table: str | None = None, keys: str | Itera
             column.
         table: the Delta table that keeps the view, as for `Stream.to_delta`; without it nothing is kept, and
             others read the view.
-        keys: the columns that tell the rows of a kept view apart.
+        keys: the columns that identify a row of a kept view.
 
     Example:
         >>> import timely_spark as ts

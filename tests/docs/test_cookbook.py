@@ -35,12 +35,14 @@ def test_a_page_has_input_program_picture_output_and_cost(page: str) -> None:
     assert missing == ([] if page != "migrate" else ["**On Spark.** "])  # all of that page is on Spark
 
 
-def test_the_index_has_every_page() -> None:
+def test_the_index_has_every_page_with_names_that_it_uses() -> None:
     index = (COOKBOOK / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .* \| (.*) \| \[[^\]]+\]\(([\w-]+)\.md\) \|$", index, re.MULTILINE)
 
-    assert sorted(re.findall(r"^\| .* \| \[[^\]]+\]\(([\w-]+)\.md\) \|$", index, re.MULTILINE)) == sorted(
-        PAGES
-    )
+    assert sorted(page for _, page in rows) == sorted(PAGES)
+    words = {page: {*re.findall(r"\w+", text)} for page, text in PAGES.items()}
+    named = {(page, name) for cell, page in rows for name in re.findall(r"`(?:ts\.|query\.)?(\w+)", cell)}
+    assert {(page, name) for page, name in named if name not in words[page]} == set()
 
 
 def test_the_nearest_shops_are_those_before_their_distances_are_rounded() -> None:

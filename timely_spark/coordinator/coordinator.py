@@ -33,7 +33,7 @@ from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.notify import Blockers, input_frontier
 from timely_spark.worker.wire import ELSEWHERE, NO_ROWS, Failure, Header, Item, Message, Report, SinkRows
 
-#: What is told of a hot key that the run has found.
+#: What the log says of a hot key that the run has found.
 SPREAD_LATER = "it is spread when no record is in flight"
 #: Longer runs of empty epochs are released as one epoch.
 MAX_EMPTY = 100

@@ -1,6 +1,6 @@
 """Hot keys: where one worker gets much more than its share of an exchange, because of one key.
 
-A step with ``skew="auto"`` spreads such keys; the user is told of those of other steps.
+A step with ``skew="auto"`` spreads such keys; of other steps the log names the keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FACTOR = 1.5
 
 
 class HotKey(NamedTuple):
-    """What the user is told of a step's hot key."""
+    """A step's hot key, as the log and `status` describe it."""
 
     text: str
     #: if the run spreads such keys itself, the step of `Plan.found_keys` and H of the keys to spread

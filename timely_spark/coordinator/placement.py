@@ -1,9 +1,8 @@
 """`Placement`: which process hosts each worker; the workers of a process that stays slow move to the others.
 
-A process is slow if its steps take more than twice as long as those of the others for equal work. The work of
-a step is its calls, and the records that it was given and has sent. If each of these has some price, then a
-process with twice the calls and three times the records of another one takes at most three times as long, on
-an equal machine. So a hot key makes no process slow: its process has more records.
+`docs/naiad.md`, "Workers leave a slow process", says what is slow, what moves, and what prevents oscillation.
+Work is compared by the greatest ratio of counts: if each call and each record has some price, an equal
+machine takes at most so many times as long.
 
 The results of a batch do not depend on the placement, and states are files. So a move is another placement of
 the next batch: its processes read the states of the workers that they get.

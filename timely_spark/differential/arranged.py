@@ -119,7 +119,7 @@ class Removals(BufferingVertex):
 
 
 def check_removals(collection: Collection, index: Stream, by: Partition) -> None:
-    """Let an index of a collection, partitioned by some columns, tell of removals that are a mistake."""
+    """Let an index of a collection, partitioned by some columns, report removals that are a mistake."""
     outside = collection.scope.graph_scope.parent is None  # iterations of loops may have negative records
     if collection.checks_removals and not collection.signed and outside:
         with index.flow.graph.parts_of(index.stage):

@@ -92,7 +92,7 @@ class Collection(CollectionMethods):
         self.lasting: Callable[[], Collection] | None = None
         #: whether multiplicities may be negative, so that records of two collections may cancel each other
         self.signed = False
-        #: whether arrangements, outside loops, tell of records that are removed and were not inserted
+        #: whether arrangements, outside loops, report records that are removed and were not inserted
         self.checks_removals = False
         self._plain = stream if keys is None else None
         if not self.schema.names:

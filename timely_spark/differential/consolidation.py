@@ -2,8 +2,8 @@
 
 A record is transient if changes insert and delete it at one time: the collection has it at no time. A join
 sends such records if both of its sides change at a time, as it matches each change when it arrives; so does a
-concatenation whose sides cancel each other. They disappear in sums. What could tell them apart does not get
-them: functions of the user, and expressions that may fail, get collections by `lasting`.
+concatenation whose sides cancel each other. They disappear in sums. User functions, and
+expressions that may fail, would notice such records, so they get collections by `lasting`.
 """
 
 from __future__ import annotations

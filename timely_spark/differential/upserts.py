@@ -64,7 +64,7 @@ def upserts(
 ) -> Collection:
     """The collection of the latest record of each key: a new one replaces the one before.
 
-    For change data that tells rows as they are now: a compacted topic of Kafka, the log of a database.
+    For change data that has rows in their new state: a compacted topic of Kafka, the log of a database.
     The law: at every epoch the collection has, of each key, the record so far whose `sequence_by` is
     greatest, unless `apply_as_deletes` holds for it. So records that come late, or several times, change
     nothing. If a key has different records with one `sequence_by`, that with the greatest other columns

@@ -64,7 +64,7 @@ def window(
     key's records.
 
     **Columns:** out: the collection's (for sessions `keys` first), then `window_start` and `window_end` of
-    the type of `on`, integers as long. A record in several windows is there once for each. For sessions
+    the type of `on`, integers as long. A record in several windows comes once for each. For sessions
     none may be nested.
 
     Example:

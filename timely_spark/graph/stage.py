@@ -230,7 +230,7 @@ class Stage:
     epochs: str = ""
     #: of a source with an epoch column: how far an epoch may lie above the highest so far
     max_jump: int = 0
-    #: of a source that quarantines files: the output that tells of them
+    #: of a source that quarantines files: the output that lists them
     quarantined: int | None = None
 
     @property

@@ -512,7 +512,7 @@ def spanning_forest(stream: Stream, *, tells_negative: bool = False, name: str |
 
     Args:
         stream: changes to a collection of edges; an edge is present while its multiplicity is positive.
-        tells_negative: whether a negative multiplicity is a mistake, which the log tells of.
+        tells_negative: whether a negative multiplicity is a mistake, which the log reports.
 
     **Columns:** out as in: two ends, in order, and `DIFF`, which is 1 or -1.
 

@@ -24,7 +24,7 @@ from timely_spark.authors import (
 )
 from timely_spark.graphs.affected import Affected, summed
 
-#: hashes that are computed at once: they take five times as much memory meanwhile
+#: so many hashes are computed at a time: that takes five times their memory
 _PIECE = 1 << 18
 
 

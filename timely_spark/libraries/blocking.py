@@ -61,8 +61,8 @@ def blocking(
     A rule puts each record into a *block*: its value, as a text. Two records in one block are a pair. A rule
     whose value is an array puts the record into a block for each element: words, cells of a grid, or the
     bands of a MinHash, made by a function of your own (`function`). Null, NaN and blank texts make no block.
-    A block of more than `max_size` records gives no pairs while it has them: its value tells nothing. The
-    law: at every epoch the pairs are those of the present records.
+    A block of more than `max_size` records gives no pairs while it has them: so common a value is not
+    evidence. The law: at every epoch the pairs are those of the present records.
 
     An epoch costs the records that share a block with those that come or go. The state is the blocks of each
     record, twice, and each pair.

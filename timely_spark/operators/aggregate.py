@@ -37,7 +37,7 @@ _KINDS = get_args(AggregateKind)
 _PART = "__timely_part"
 """Prefix of the columns that hold the sum and the count of a mean."""
 
-#: Types whose equal values have equal bytes; and how many keys tell whether keys repeat.
+#: Types whose equal values have equal bytes; and how many keys are looked at to see whether keys repeat.
 _HASHED = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary)
 _SAMPLE = 1 << 14
 

@@ -28,7 +28,7 @@ class Expect(Vertex):
     def __init__(self, predicate: Any, action: Action, diff: str | None) -> None:
         self.passing, self.action = Passing(predicate), action
         self.condition = text_of(predicate)
-        #: the column of the records' multiplicities; None if each is there once
+        #: the column of the records' multiplicities; None if each counts once
         self.diff = diff
         # with multiplicities the records of a time may have come at earlier times
         self.per_time = diff is None
@@ -63,7 +63,7 @@ def expect(
     """Check a condition of each record, and count the records that fail it; null counts as failed.
 
     `Query.status`, the console, the metrics and `Query.expectations` show the counts, which are exact after
-    any crash; the log tells of the first record that fails.
+    any crash; the log has a warning with the first record that fails.
 
     Args:
         name: what is expected: the step's name.

@@ -443,7 +443,7 @@ def to_kafka(
     options: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> Stream:
-    """Write each complete epoch to a Kafka topic, in order, at least once, with names that tell repeats.
+    """Write each complete epoch to a Kafka topic, in order, at least once, with names that show repeats.
 
     After a crash of Spark or of a broker, the records of one epoch may be in the topic twice. So each has the
     headers ``timely-flow``, ``timely-epoch`` and ``timely-record``, which are the same in its repeats and

@@ -202,8 +202,8 @@ def window(
     not late because of others in the same epoch. When all inputs are closed, the windows that are still open
     close in a last epoch, 2**61.
 
-    Aggregate the closed windows with ``per="time"``: a window's records have one time. For results that are
-    there at once, and are corrected by late records, use `Collection.window`.
+    Aggregate the closed windows with ``per="time"``: a window's records have one time. For results that
+    come at once, and are corrected by late records, use `Collection.window`.
 
     An epoch costs its records, the records of the windows that it closes, and one exchange for event time;
     of sessions, all records of open sessions whenever event time advances.

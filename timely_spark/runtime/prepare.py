@@ -117,7 +117,7 @@ class Prepared:
 
     @property
     def complete(self) -> bool:
-        """Whether all is there, as it was made: a JVM may crash on a part of an archive."""
+        """Whether the archive has all its files unchanged: a JVM may crash on a part of an archive."""
         try:
             return bool(json.loads(self._index.read_bytes()) == self._made())
         except (OSError, ValueError):

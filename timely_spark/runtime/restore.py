@@ -99,7 +99,7 @@ def withdraw(context: RunContext) -> None:
     log = RoundLog(context.checkpoint, context.term)
     with suppress(TimelyError):  # the error of the start says more
         own = log.files.numbers(f"rounds/{context.term}")
-        # unless a batch has run all the same, or a later start has begun with it
+        # unless a batch has run in spite of this, or a later start has begun with it
         if len(own) == 1 and log.owner().get("run") == context.run and (before := log.chosen()) is not None:
             log.write(*before)
 

@@ -329,7 +329,7 @@ class RunContext:
         return _remade(report["kind"], report["text"]) or QueryFailed.because(self.name, report["text"])
 
     def storage_error(self, text: str, what: str = "what Spark writes") -> TimelyError | None:
-        """The error that a text of Spark's tells of, if a file system or the checkpoint is its owner.
+        """The error that a text of Spark's is about, if a file system or the checkpoint is its cause.
 
         `what` names the file if the text does not.
         """

@@ -76,7 +76,7 @@ def watch(
 def ui(self: Query, *, port: int = 0, slo: float | None = None) -> str:
     """Serve this query's console on this machine, as `python -m timely_spark ui`, until the process ends.
 
-    The page answers this machine only. On the step of an output it also says why a row is there or not, by
+    The page answers this machine only. On the step of an output it also says why a row is in it or not, by
     `explain_row` in this process. Another call, or one with the same port, gives the same page.
 
     Args:

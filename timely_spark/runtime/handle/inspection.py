@@ -147,7 +147,7 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Round:
-    """A flow after one batch, as its manifest and the summary of its plan tell it."""
+    """A flow after one batch, from its manifest and the summary of its plan."""
 
     #: The flow's name.
     flow: str

@@ -70,7 +70,7 @@ class Query:
     the end.
 
     Example:
-        Who is in which group, also by way of other groups. The examples of the methods go on with it:
+        Who is in which group, also by way of other groups. The examples of the methods continue this one:
 
         >>> import timely_spark as ts
         >>> flow = ts.Dataflow("access")

@@ -110,7 +110,7 @@ class StayingTasks:
         self._job: _Stay | None = None
 
     def begin(self, session: SparkSession, batch: int) -> None:
-        """Take the tasks, unless they are there.
+        """Start the tasks, unless they run.
 
         Raises:
             PeersUnreachable: there are no slots for them, or they cannot reach the driver.
@@ -222,7 +222,7 @@ class _Stay:
 
     @property
     def is_running(self) -> bool:
-        """Whether the tasks are there, or not yet there."""
+        """Whether the tasks run, or are starting."""
         return not self.ended.is_set()
 
     def address_of(self, rank: int) -> Address | None:

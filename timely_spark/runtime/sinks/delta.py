@@ -35,13 +35,13 @@ _LACKS = "timely_spark.lacks"
 _TXN = "spark.databricks.delta.write.txn"
 #: Delta refuses column names with these characters, unless it maps names, which older readers do not support.
 _ODD = re.compile(r"[ ,;{}()\n\t=]")
-#: How the names of Delta's errors begin that tell of another writer's commit.
+#: The beginnings of the names of Delta's errors about another writer's commit.
 _INTERRUPTED = ("Concurrent", "MetadataChanged", "ProtocolChanged", "DeltaConcurrent")
 _CHANGED = "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS"
 _BY_NAME = {"delta.columnMapping.mode": "name"}
 #: Folders here that have other URIs in a session on Databricks.
 _MOUNTS = ("/Volumes/", "/dbfs/")
-#: What Spark says of keys that do not tell records apart; ours before and after it.
+#: What the error in Spark says of keys that several records share; and the hint.
 _MANY, _TELL_APART = "are the keys of more than one record", "give keys that tell the records apart."
 _TWICE = re.compile(rf"{{.*?}} {_MANY}")
 #: Texts that Delta takes for null in the columns of partitions, and what Spark says of them.
@@ -110,7 +110,7 @@ class DeltaSink(Sink):
             present = self._make(session, schema, {**self._own, **mapping})
             self._folder = self._here(session)
         table = self._table(session)
-        # to tell the place, Delta computes the table's state
+        # Delta computes the table's state to answer this
         place = Path(self._folder).as_uri() if self._folder else str(table.detail().collect()[0]["location"])
         self._folder = local_folder(place)
         owner = present.get(_OWNER)
@@ -397,7 +397,7 @@ def _with_epochs(session: SparkSession, parts: Parts, *, order: str | None = Non
 def _tried(write: Callable[[], object], tries: int = 10) -> None:
     """Write, again if a commit of another writer, such as OPTIMIZE or ALTER TABLE, came in between.
 
-    A transaction that was committed all the same is skipped by Delta.
+    Delta skips a transaction that was committed in spite of the error.
     """
     try:
         write()

@@ -33,7 +33,7 @@ _LOOKED = 10
 class DeltaHistory:
     """The versions of a table since the last one that an output has written."""
 
-    #: the place of the table, as Delta tells it
+    #: the location of the table, as Delta gives it
     table: str
     #: the id of the output's transactions
     app: str

@@ -124,7 +124,7 @@ def _is_committed(
 
 
 def _compares_otherwise(kind: pa.DataType) -> bool:
-    """Whether values of a key's type are equal otherwise than in Spark, where NaN is NaN and -0.0 is 0.0."""
+    """Whether deltalake compares a key's type differently from Spark, where NaN is NaN and -0.0 is 0.0."""
     return bool(pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 

@@ -49,7 +49,7 @@ class KafkaSink(Sink):
     others: also those with columns of bytes, or in a form of the user's. The messages are the same.
 
     A record's name is the same when its epoch is written again, in whatever order its records come then, and
-    by either writer: H of key and value, and a number that tells the epoch's records with this hash apart. A
+    by either writer: H of key and value, and a number among the epoch's records with this hash. A
     record and its repeats are in the same partition: its key decides, and without a key, its name. The fields
     are the arguments of `Stream.to_kafka`.
     """

@@ -101,7 +101,7 @@ class Unread:
 
         Empty files wait until they have content. A path that was read is not read again. A new path is not
         read if it is another link to a file that was read: by a path that is still listed, or by one that
-        was removed. Inode, size and time of modification tell: an inode is used again for another file, with
+        was removed. Inode, size and time of modification decide: an inode may be used for another file, with
         another time if it has fractions of a second.
         """
         arrived = sorted(files, key=lambda file: file[:2])

@@ -25,7 +25,7 @@ Offset = dict[str, Any]
 Changes = Callable[[str | None], int]
 """How many changes were seen in a folder until now: `Wakeup.changes`."""
 
-#: Looking for new input takes at most one part in so many of the time, if nothing tells of any.
+#: Looking for new input takes at most one part in so many of the time, if nothing announces any.
 _IDLE = 10
 #: (checkpoint, source, column) that this process has warned about.
 _warned_columns: set[tuple[str, str, str]] = set()
@@ -64,7 +64,7 @@ class Reader:
         self._name: str = source.name
         #: How many changes were seen in folders, and in the source's when it was looked at last.
         self._changes, self._seen = changes, 0
-        #: When the source may be looked at again, if nothing tells of something new.
+        #: When the source may be looked at again, if nothing announces new input.
         self._next_look = 0.0
         #: The newest manifest that was seen, and the offsets in it.
         self._newest: int | None = None

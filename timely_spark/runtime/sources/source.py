@@ -45,7 +45,7 @@ class JournaledSource(ABC):
         return None
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when records may have arrived, unless `watched` tells; returns what ends the watch."""
+        """Call `wake` when records may have arrived, unless `watched` does; returns what ends the watch."""
         return _nothing
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """`Wakeup`: waits until an input may have something new.
 
-inotify tells of a new file in a local folder within a millisecond, and costs nothing meanwhile. Where it is
+inotify announces a new file in a local folder within a millisecond, and costs nothing until then. Where it is
 not installed (the extra `watch`), where it cannot see (network file systems), and where its limits are
 reached, the modification times of folders are compared every few milliseconds. Pure: the files themselves
 are looked at by the source, which is woken.
@@ -70,7 +70,7 @@ class Wakeup:
         #: each folder that inotify watches, by its watch, and the given folders that it is in
         self._folders: dict[int, tuple[str, frozenset[str]]] = {}
         self._tops = frozenset(folders)
-        #: how many changes were seen in each given folder; and whether the next wait has to tell of one
+        #: how many changes were seen in each given folder; and whether the next wait has to report one
         self._changes: Counter[str | None] = Counter()
         self._news = False
         self._inotify = self._made()
@@ -183,7 +183,7 @@ class Wakeup:
                 folders += [entry.path for entry in below if not entry.name.startswith(".")]
 
     def _read(self) -> None:
-        """See of what the events tell that have come; new folders are watched from now on."""
+        """Read the events that have come; new folders are watched from now on."""
         from inotify_simple import flags
 
         for watch, mask, _, name in self._inotify.read(timeout=0):

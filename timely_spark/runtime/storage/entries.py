@@ -185,7 +185,7 @@ class Journal:
         return True
 
     def _is_behind(self, number: int) -> bool:
-        """Whether the flow has read an entry of this number, and removed it: nobody would read another one.
+        """Whether the flow has read and removed an entry of this number: another one would not be read.
 
         Entries are removed in order, and the last one that was read stays.
         """

@@ -30,7 +30,7 @@ HEAD = b"timely"
 #: A capital, or a code of `quote`, whose letters are capitals.
 _CAPITAL = re.compile(r"%..|[A-Z]")
 _NUMBERED = re.compile(r"(-?\d+)(?:\.(?:arrow|json))?", re.ASCII)
-#: Errors of reading that tell of the file itself; others are those of the file system and of rights.
+#: Errors of reading that concern the file itself; others are those of the file system and of rights.
 _OF_THE_FILE = {errno.EINVAL, errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV}
 _intact = Intact()
 
@@ -92,7 +92,7 @@ def local_path(location: str) -> str:
 def quoted(name: str) -> str:
     """A component of a path for any name, and never `.` or `..`.
 
-    It is different for different names, also where a file system does not tell capitals from small letters.
+    It is different for different names, also on a file system that ignores case.
 
     >>> quoted("words"), quoted("Word"), quoted("../a b"), quoted(".."), quoted("")
     ('words', '%57ord', '%2E.%2Fa%20b', '%2E.', '%')

@@ -141,7 +141,7 @@ def write_state(
     """Write a worker's state after a round; if it equals the state `before`, keep that reference.
 
     Args:
-        work: whether to tell the worker's work by step.
+        work: whether the state has the worker's work by step.
     """
     prefix = f"{worker.worker}-{batch}"
     data = worker.checkpoint(prefix)
