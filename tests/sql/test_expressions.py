@@ -125,9 +125,14 @@ def test_a_name_of_two_columns_in_other_cases_is_neither() -> None:
         ("a and true", 1, 1, "a is bigint, not boolean"),
         ("a > 0 or s + s = s", 1, 10, "+ of two texts"),
         ("1 + sum(a)", 1, 5, "SUM(a) is of several rows"),
+        ("a + row_number()", 1, 5, "write row_number() OVER"),
+        ("DATE '2024-13-01'", 1, 6, "'2024-13-01' is not of type date"),
+        ("date_format(DATE '2024-01-31', 'YYYY')", 1, 1, "years are y"),
+        ("to_date(s, 'yyyy Q')", 1, 1, "which Spark only writes"),
+        ("s.x", 1, 1, "only structs have fields"),
         ("a +", 1, 3, "lacks an operand"),
         ("'x", 1, 1, "does not end"),
-        ("a b c", 1, 5, "Unexpected token"),
+        ("a b c", 1, 5, "'c' is not expected here"),
     ],
 )
 def test_a_mistake_shows_its_place(text: str, line: int, column: int, says: str) -> None:

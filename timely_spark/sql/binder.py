@@ -100,9 +100,7 @@ class ExpressionBinder:
             return form(self, node)
         text = self.sql(node)
         if isinstance(node, exp.AggFunc | exp.Window):
-            hint = (
-                "group_by(...).aggregate(...) and reductions of collections compute values of several rows."
-            )
+            hint = "in a query write f(...) OVER (ORDER BY ...); for a stream, group_by(...).aggregate(...)."
             raise self.refuse(node, f"{text} is of several rows, not of one", hint)
         if isinstance(node, exp.Query | exp.Subquery):
             raise self.refuse(node, "a query in an expression", "join the collection instead.")
@@ -146,7 +144,7 @@ class ExpressionBinder:
             return self.call(node, "element_at", struct, self.constant(pa.scalar(name)))
         kind = struct.type.value_type if types.is_array(struct.type) else struct.type
         if not pa.types.is_struct(kind):
-            raise self.refuse(node, f"{name!r} of {name_of(struct.type)}, which is not a struct", WRITE)
+            raise self.refuse(node, f"{name!r} of {name_of(struct.type)}, which is not a struct", _NO_FIELD)
         for one in kind:
             if one.name.lower() == name.lower():
                 field_type = types.array_of(one.type) if types.is_array(struct.type) else one.type
@@ -213,7 +211,7 @@ class ExpressionBinder:
             apply_function(call.function, values, 0, result=call.type, zone=self.zone)
         except pa.ArrowException as error:
             pattern = "write the pattern otherwise: \\X, \\G and the flags d, u, U and x are not supported."
-            hint = pattern if "regex" in str(error) else WRITE
+            hint = pattern if "regex" in str(error) else _LETTERS if "the pattern" in str(error) else WRITE
             raise self.refuse(node, str(error).partition("\n")[0], hint) from error
 
     def _of_user(self, node: exp.Expression, name: str, arguments: Sequence[Term]) -> Term:
@@ -263,9 +261,12 @@ class ExpressionBinder:
         raise self.refuse(node, problem, "write a condition, such as n > 0.")
 
 
+_NO_FIELD = "only structs have fields, and maps keys; a[0] is the first element of an array."
+_LETTERS = "years are y, months M, days d, hours H, minutes m, seconds s: 'yyyy-MM-dd HH:mm:ss'."
 #: functions of Spark's that are missing, and what to write
 _INSTEAD = {
     "from_csv": "split(text, ','), and cast its elements.",
+    "row_number": "row_number() OVER (ORDER BY ...), in a query.",
     "make_interval": "make_dt_interval(days, hours), or make_ym_interval(years, months).",
     "schema_of_csv": "the types themselves.",
     "to_csv": "concat_ws(',', a, b).",

@@ -370,6 +370,10 @@ def _escape(binder: ExpressionBinder, node: Any) -> Term:
 def _cast(binder: ExpressionBinder, node: Any) -> Term:
     name, kind = "try_cast" if node.args.get("safe") else "cast", cast_type(binder, node)
     term = binder.cast(_counted(binder, node, binder.bind(node.this), kind), kind, node, name)
+    written = type(node).__name__ == "Cast" and type(node.this).__name__ == "Literal"  # DATE '2024-01-31'
+    if written and node.this.is_string and not isinstance(term, terms.Constant):
+        problem = f"{node.this.name!r} is not of type {name_of(kind)}"
+        raise binder.refuse(node, problem, "write DATE '2024-01-31', or TIMESTAMP '2024-01-31 23:59:00'.")
     if not _is_suffixed(node.this):
         return _as_cast(term)
     if isinstance(term, terms.Constant) and term.value.as_py() == float("inf"):

@@ -361,7 +361,7 @@ def _parsed(text: str, kind: Any = None, step: str = "") -> exp.Expression:
             trees = spark.parse(text) if kind is None else spark.parse_into(kind, text)
     except sqlglot.errors.ParseError as error:
         first = error.errors[0] if error.errors else {}
-        problem = _readable(first.get("description") or str(error))
+        problem = _readable(first.get("description") or str(error), first.get("highlight") or "")
         raise mistake(text, _offset(text, first), problem, hint=_HINT, step=step) from error
     except sqlglot.errors.TokenError as error:
         raise mistake(
@@ -377,8 +377,10 @@ def _parsed(text: str, kind: Any = None, step: str = "") -> exp.Expression:
 _HINT = "write it in Spark's SQL; texts are in '...', names with spaces or of keywords in `...`."
 
 
-def _readable(description: str) -> str:
-    """A message of sqlglot's, without the names of its classes."""
+def _readable(description: str, token: str) -> str:
+    """A message of sqlglot's, without the names of its classes, and with the token that it is about."""
+    if description.startswith("Invalid expression"):
+        return f"{token!r} is not expected here"
     missing = re.match(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>", description)
     return f"{missing[1]} lacks an operand" if missing else description.partition(". Line ")[0]
 

@@ -27,11 +27,14 @@ from timely_spark.sql.functions.dates import as_dates, local
 from timely_spark.sql.plain import to_numpy
 from timely_spark.sql.registry import Failures, Value, spark_function
 
+_ORDINALS = ("1st", "2nd", "3rd", "4th")
 _DEFAULT = "yyyy-MM-dd HH:mm:ss"
 #: the letters of numbers: what they are of local microseconds
 _NUMBERS: dict[str, Any] = {
     "M": lambda x: civil(x // DAY)[1],
     "L": lambda x: civil(x // DAY)[1],
+    "Q": lambda x: (civil(x // DAY)[1] + 2) // 3,
+    "q": lambda x: (civil(x // DAY)[1] + 2) // 3,
     "d": lambda x: civil(x // DAY)[2],
     "D": lambda x: x // DAY - days_from(civil(x // DAY)[0], 1, 1) + 1,
     "H": lambda x: x // (3600 * SECOND) % 24,
@@ -71,9 +74,11 @@ def letters_of(pattern: str) -> tuple[Letters, ...]:
             continue
         letter, count = match[2], len(match[0])
         valid = letter in {*_NUMBERS, *"yEaS"}
-        limit = {"y": 6, "S": 6, "a": 1, "D": 3, "M": 4, "L": 4, "E": 4}.get(letter, 2)
+        limit = {"y": 6, "S": 6, "a": 1, "D": 3, "M": 4, "L": 4, "E": 4, "Q": 4, "q": 4}.get(letter, 2)
         if not valid or count > limit:
-            msg = f"the pattern {pattern!r} has {match[0]!r}; known are y M d D E a H h k K m s S, and '...'"
+            msg = (
+                f"the pattern {pattern!r} has {match[0]!r}; known are y M Q d D E a H h k K m s S, and '...'"
+            )
             raise pa.ArrowInvalid(msg)
         letters.append(Letters(letter, count))
     return tuple(letters)
@@ -94,6 +99,9 @@ def _written(part: Letters, x: Any) -> pa.Array:
         return pc.utf8_slice_codeunits(_padded(x % SECOND, 6), 0, part.count)
     if part.letter == "a":
         return pa.array(["AM", "PM"]).take(pa.array(x // (12 * 3600 * SECOND) % 2))
+    if part.letter in "Qq" and part.count > 2:
+        shown = ["Q1", "Q2", "Q3", "Q4"] if part.count == 3 else [f"{n} quarter" for n in _ORDINALS]
+        return pa.array(shown).take(pa.array(_NUMBERS["Q"](x) - 1))
     names = DAY_NAMES if part.letter == "E" else MONTH_NAMES
     if part.letter == "E" or (part.letter in "ML" and part.count > 2):
         place = (x // DAY + 3) % 7 if part.letter == "E" else civil(x // DAY)[1] - 1
@@ -139,8 +147,8 @@ def _reads(part: Letters) -> str:
 def read_by_pattern(texts: pa.Array, pattern: str) -> tuple[Any, Any]:
     """The local microseconds of texts, and which of them are as the pattern says."""
     parts = letters_of(pattern)
-    if any(part.letter == "E" for part in parts):
-        msg = f"the pattern {pattern!r} reads a day of the week, which Spark only writes"
+    if any(part.letter in {*"EQq"} for part in parts):
+        msg = f"the pattern {pattern!r} reads a day of the week or a quarter, which Spark only writes"
         raise pa.ArrowInvalid(msg)
     ends = {"[": "(?:", "]": ")?"}
     groups = [ends.get(part.letter, f"(?P<p{n}>{_reads(part)})") for n, part in enumerate(parts)]
