@@ -22,17 +22,17 @@ EPOCHS = st.lists(st.tuples(CHANGES, CHANGES), min_size=1, max_size=4)
 
 
 def inserted_or_deleted(epochs: Any) -> list[list[Any]]:
-    """Changes that never delete what is not there."""
-    there: Counter[Any] = Counter()
-    made: list[list[Any]] = []
-    for changes in epochs:
-        made.append([])
-        for *record, insert in changes:
+    """Changes that never delete an absent record."""
+    present: Counter[Any] = Counter()
+    changes: list[list[Any]] = []
+    for drawn in epochs:
+        changes.append([])
+        for *record, insert in drawn:
             row = tuple(record)
-            if insert or there[row]:
-                there[row] += 1 if insert else -1
-                made[-1].append((*row, 1 if insert else -1))
-    return made
+            if insert or present[row]:
+                present[row] += 1 if insert else -1
+                changes[-1].append((*row, 1 if insert else -1))
+    return changes
 
 
 def by_pandas(left: Any, right: Any, direction: Any, tolerance: int | None, by: Any) -> Counter[Any]:
@@ -43,8 +43,8 @@ def by_pandas(left: Any, right: Any, direction: Any, tolerance: int | None, by: 
         theirs = theirs.drop(columns="j")
     # of several at one time the one with the least columns
     theirs = theirs.sort_values(["t", "b"]).drop_duplicates(["t", *(["k"] if by else [])])
-    made = pd.merge_asof(ours, theirs, on="t", by=by, direction=direction, tolerance=tolerance)
-    rows = made[["k", "t", "a", "b"]].itertuples(index=False)
+    joined = pd.merge_asof(ours, theirs, on="t", by=by, direction=direction, tolerance=tolerance)
+    rows = joined[["k", "t", "a", "b"]].itertuples(index=False)
     return Counter((k, t, a, None if pd.isna(b) else int(b)) for k, t, a, b in rows)
 
 
@@ -77,13 +77,13 @@ def test_at_every_epoch_it_is_that_of_pandas(
     )
     inputs = {name: inserted_or_deleted([pair[side] for pair in epochs]) for side, name in enumerate("xy")}
 
-    made = play(flow, inputs, crashes=0.2 if how["seed"] is not None else 0.0, **how)
+    outputs = play(flow, inputs, crashes=0.2 if how["seed"] is not None else 0.0, **how)
 
-    found = {name: came_to(of) for name, of in made.items()}
-    for epoch, (left, there) in enumerate(zip(came_to(inputs["x"]), came_to(inputs["y"]), strict=True)):
-        expected = by_pandas(left, there, direction, tolerance, by)
-        assert found["left"][epoch] == expected
-        assert found["inner"][epoch] == Counter(
+    totals = {name: came_to(of) for name, of in outputs.items()}
+    for epoch, (left, right_now) in enumerate(zip(came_to(inputs["x"]), came_to(inputs["y"]), strict=True)):
+        expected = by_pandas(left, right_now, direction, tolerance, by)
+        assert totals["left"][epoch] == expected
+        assert totals["inner"][epoch] == Counter(
             {row: n for row, n in expected.items() if row[-1] is not None}
         )
 
@@ -97,9 +97,9 @@ def test_null_keys_and_null_times_match_nothing() -> None:
     left = [("a", at, 1), (None, at, 2), ("a", None, 3), ("a", at + timedelta(minutes=4), 4)]
     right = [("a", at + timedelta(seconds=90), 7), (None, at, 8), ("a", None, 9)]
 
-    made = ts.testing.run(flow, {"x": [left], "y": [right]}, workers=2)["out"]
+    out = ts.testing.run(flow, {"x": [left], "y": [right]}, workers=2)["out"]
 
-    assert {row[2]: row[3] for row in made.rows()[0]} == {1: 7, 2: None, 3: None, 4: None}
+    assert {row[2]: row[3] for row in out.rows()[0]} == {1: 7, 2: None, 3: None, 4: None}
 
 
 def test_it_runs_in_a_loop() -> None:

@@ -148,6 +148,7 @@ def test_in_a_region_each_of_its_workers_has_a_share(tmp_path: Path) -> None:
     reader.run()
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_is_mapped_stays_until_the_lease_runs_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_pairs_come_and_go(follows, how, seed) -> None:
     assert sum(map(len, rows.values())) > 8
 
 
+@pytest.mark.slow
 def test_all_agree_on_whom_they_prefer(follows) -> None:
     """Of equal lists every one but the first is refused again and again."""
     pairs = [(a, b, b, a, 1) for a in range(5) for b in range(5)]

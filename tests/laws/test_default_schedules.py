@@ -131,6 +131,7 @@ def paired(epochs: Any) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 def test_what_two_inputs_by_the_clock_are_sent_together_may_have_two_times() -> None:
     inputs = {"l": [[(1, 1)]] * 12, "r": [[(1, 1)]] * 12}
 

@@ -101,6 +101,7 @@ def test_a_loop_may_read_outer_streams_and_several_streams_may_leave() -> None:
         assert result["last"].rows() == {0: [(1, 3), (2, 7)]}
 
 
+@pytest.mark.slow
 def test_three_nested_loops() -> None:
     flow = ts.Dataflow("three")
 

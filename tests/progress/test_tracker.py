@@ -204,6 +204,7 @@ def test_a_hop_costs_the_same_in_a_graph_of_any_size() -> None:
     assert costs == [100, 100], "one for each hop, and one for the input at each location that is new"
 
 
+@pytest.mark.slow
 def test_a_wide_vertex_is_not_quadratic() -> None:
     n = 5_000
     one = Counting(SAME.limits, (0,), ())

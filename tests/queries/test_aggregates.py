@@ -156,6 +156,7 @@ def test_a_sum_that_is_too_large_is_null_in_its_group_alone() -> None:
 CALLS = ("window({}, '2 minutes', '1 minute')", "session_window({}, '1 minute')")
 
 
+@pytest.mark.slow
 def test_a_window_has_the_type_of_its_time_whose_name_may_be_any() -> None:
     flow = ts.Dataflow("windows")
     x = flow.input("x", "w timestamp_ntz, i timestamp").collection()

@@ -59,6 +59,7 @@ def test_a_wait_ends_also_if_what_was_added_has_nothing_yet(begin: Begin, reads:
     assert Sent(process.world.plan, view, [], dict(flow.frames), None).taken()()
 
 
+@pytest.mark.slow
 def test_an_input_with_records_in_a_batch_that_runs_again_is_not_removed(
     begin: Begin, reads: Any, tmp_path: Path
 ) -> None:

@@ -456,6 +456,7 @@ def test_the_history_is_that_of_the_checkpoint(begin: Any, tmp_path: Path) -> No
     assert history.look(log, manifest).batches == again
 
 
+@pytest.mark.slow
 def test_a_span_of_time_is_looked_at(begin: Any, serve: Any, tmp_path: Path) -> None:
     process = begin(components(), workers=2, rounds=100, keep=100)
     for n in range(3):

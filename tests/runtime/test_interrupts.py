@@ -111,6 +111,7 @@ def test_a_handler_that_python_did_not_install_stays(monkeypatch: pytest.MonkeyP
     assert handlers == ["called"]
 
 
+@pytest.mark.slow
 def test_what_blocks_is_called_in_a_thread_and_outlives_an_interrupt(cancels: list[int]) -> None:
     begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
 

@@ -55,6 +55,7 @@ def test_a_task_reuses_freed_memory_and_returns_it_at_the_end() -> None:
     assert after > 100, "so little is left for the next task"
 
 
+@pytest.mark.slow
 def test_without_glibc_a_task_runs_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     class Other:
         """A C library without what glibc has."""

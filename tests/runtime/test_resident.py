@@ -61,6 +61,7 @@ def stay(process: Stepper, sends: list[list[int]], monkeypatch: pytest.MonkeyPat
     return [manifest for manifest in found if manifest is not None]
 
 
+@pytest.mark.slow
 def test_an_epoch_has_the_rounds_of_a_micro_batch_two_writes_and_no_job_of_spark(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

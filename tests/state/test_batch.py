@@ -159,6 +159,7 @@ def test_a_change_in_a_loop_takes_a_few_bytes() -> None:
     assert made.nbytes == 5 * rows + (8 + 4) * (rows >> 4) + 4
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=8), max_size=5))
 def test_an_arrangement_of_packed_batches_is_a_dict_of_lists(batches: list[Any]) -> None:

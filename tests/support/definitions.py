@@ -1,4 +1,4 @@
-"""What the operators on streams are defined to say, at times of any lawful kind."""
+"""The results of operators on streams by their definitions, at times of any lawful kind."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Items = Counter[tuple[Any, tuple[int, int]]]
 
 
 def closed(times: set[Any]) -> set[Any]:
-    """With the joins of any of them."""
-    found: set[Any] = set()
+    """The times, and all joins of several of them."""
+    joins: set[Any] = set()
     for time in times:
-        found |= {time, *(time.join(other) for other in found)}
-    return found
+        joins |= {time, *(time.join(other) for other in joins)}
+    return joins
 
 
 def of_key(items: Items, key: Any) -> dict[Any, list[int]]:
     """A key's values by time."""
-    found: dict[Any, list[int]] = {}
+    values: dict[Any, list[int]] = {}
     for (time, (k, v)), n in items.items():
         if k == key:
-            found.setdefault(time, []).extend([v] * n)
-    return found
+            values.setdefault(time, []).extend([v] * n)
+    return values
 
 
 def keys(items: Items) -> set[int]:
@@ -40,49 +40,49 @@ def keys(items: Items) -> set[int]:
 
 
 def distinct(items: Items) -> Items:
-    made = Items()
+    results = Items()
     for record in {record for _, record in items}:
-        made.update((time, record) for time in Antichain(time for time, other in items if other == record))
-    return made
+        results.update((time, record) for time in Antichain(time for time, other in items if other == record))
+    return results
 
 
 def best(items: Items, choose: Callable[..., int]) -> Items:
-    made = Items()
+    results = Items()
     for key in keys(items):
         by_time = of_key(items, key)
         for time, values in by_time.items():
             before = [v for at, vs in by_time.items() if at != time and at.less_equal(time) for v in vs]
             if not before or choose([*before, *values]) != choose(before):
-                made[time, (key, choose(values))] += 1
-    return made
+                results[time, (key, choose(values))] += 1
+    return results
 
 
 def added(items: Items, total: Callable[[list[int]], int], *, accumulate: bool = True) -> Items:
-    made = Items()
+    results = Items()
     for key in keys(items):
         by_time = of_key(items, key)
         for time in closed(set(by_time)) if accumulate else by_time:
             values = [
                 v for at, vs in by_time.items() if at == time or accumulate for v in vs if at.less_equal(time)
             ]
-            made[time, (key, total(values))] += 1
-    return made
+            results[time, (key, total(values))] += 1
+    return results
 
 
 def joined(items: Items, *, accumulate: bool = True) -> Items:
-    made = Items()
+    results = Items()
     for (at, (k, v)), n in items.items():
         for (time, (key, value)), m in items.items():
             if k == key and (accumulate or at == time):
-                made[at.join(time), (k, v + 10 * value)] += n * m
-    return made
+                results[at.join(time), (k, v + 10 * value)] += n * m
+    return results
 
 
 def shifted(items: Items) -> Items:
-    made = Items()
+    results = Items()
     for (time, (k, v)), n in items.items():
-        made[time, ((k + 1) % 3, v)] += n
-    return made
+        results[time, ((k + 1) % 3, v)] += n
+    return results
 
 
 def shift(stream: ts.Stream) -> ts.Stream:
@@ -95,10 +95,10 @@ def paired(stream: ts.Stream, per: str) -> ts.Stream:
 
 
 def by_function(time: Any, batch: Any) -> list[tuple[int, int]]:
-    found: dict[int, int] = {}
+    sums: dict[int, int] = {}
     for row in batch.to_pylist():
-        found[row["k"]] = found.get(row["k"], 0) + row["v"]
-    return list(found.items())
+        sums[row["k"]] = sums.get(row["k"], 0) + row["v"]
+    return list(sums.items())
 
 
 Operator = tuple[Callable[[ts.Stream], ts.Stream], Callable[[Items], Items]]

@@ -14,8 +14,8 @@ def precursors(reachability: Reachability, active: Iterable[tuple[int, Any]]) ->
     """For each active pointstamp (location, time), how many other active ones could result in it.
 
     Law: the number is 0 if and only if nothing else that is active could result in it: then it is in Naiad's
-    frontier, and a notification may be delivered. The tracker keeps frontiers, not
-    these counts. So this function compares all pairs, which is slow: it is for showing a flow to people.
+    frontier, and a notification may be delivered. The tracker keeps frontiers instead of these counts. So
+    this function compares all pairs, which is slow: it is for showing a flow to people.
 
     >>> from timely_spark.progress import Arc
     >>> from timely_spark.times import PRODUCT, Time

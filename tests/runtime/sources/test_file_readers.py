@@ -371,6 +371,7 @@ def test_a_batch_that_another_process_has_written_is_the_one_that_counts() -> No
     assert world.read == {2: ["/in/other"], 3: ["/in/1"]}
 
 
+@pytest.mark.slow
 def test_the_journal_of_many_batches_is_a_few_files_and_each_path_is_written_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
