@@ -85,7 +85,12 @@ def test_categories_are_their_values() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "values"),
-    [(pa.string_view(), ["a", "b" * 20]), (pa.binary_view(), [b"a", b"b"]), (pa.float16(), [0.5, 2.0])],
+    [
+        (pa.string_view(), ["a", "b" * 20]),
+        (pa.binary_view(), [b"a", b"b"]),
+        (pa.float16(), [0.5, 2.0]),
+        (pa.uuid(), [bytes(16), b"u" * 16]),
+    ],
 )
 def test_types_that_arrow_cannot_take_or_compare_are_stored_as_plain_ones(kind: Any, values: Any) -> None:
     flow = ts.Dataflow("views")

@@ -49,7 +49,7 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
 
     Metadata, nullability and dictionaries are dropped: schemas are equal if names and types are, and a
     column of categories is one of their values. Views of texts and bytes, and doubles of 16 bits, are stored
-    as plain columns and floats: Arrow compares and takes no others.
+    as plain columns and floats, and extension types as their storage: Arrow compares and takes no others.
 
     Example:
         >>> as_schema("src long, dst long, tags array<string>")
@@ -79,8 +79,8 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
 
 def plain_type(kind: pa.DataType, plain: Mapping[pa.DataType, pa.DataType] | None = None) -> pa.DataType:
     """A type with the types in `plain` replaced, also nested ones; by default the type that is stored."""
-    if pa.types.is_dictionary(kind):
-        return plain_type(kind.value_type, plain)
+    if isinstance(kind, pa.DictionaryType | pa.BaseExtensionType):
+        return plain_type(kind.value_type if pa.types.is_dictionary(kind) else kind.storage_type, plain)
     inner = [field.with_type(plain_type(field.type, plain)) for field in inner_fields(kind)]
     if inner == inner_fields(kind):
         return (PLAIN if plain is None else plain).get(kind, kind)

@@ -116,13 +116,39 @@ def test_each_format_gives_the_same_rows(tmp_path: Path, form: str) -> None:
 
 
 def test_a_format_with_options_of_its_own_and_compressed_files(tmp_path: Path) -> None:
-    with pa.CompressedOutputStream(str(tmp_path / "a.csv.gz"), "gzip") as file:
-        file.write(b"1;x\n2;y\n")
+    for name, codec, record in (("a.csv.gz", "gzip", b"1;x\n"), ("b.csv.zst", "zstd", b"2;y\n")):
+        with pa.CompressedOutputStream(str(tmp_path / name), codec) as file:
+            file.write(record)
     form = ds.CsvFileFormat(
         csv.ParseOptions(delimiter=";"), read_options=csv.ReadOptions(column_names=["n", "s"])
     )
 
     assert rows(folder_of(tmp_path, form)) == [{"n": 1, "s": "x"}, {"n": 2, "s": "y"}]
+
+
+@pytest.mark.parametrize("form", ["csv", ds.CsvFileFormat(csv.ParseOptions(delimiter=","))])
+def test_a_value_of_csv_has_several_lines_also_at_the_end_of_a_block(tmp_path: Path, form: Any) -> None:
+    head, second = "n,s\n1,", '2,"a\n7,b"\n'
+    block = 1 << 20  # the first one ends before the end of the line between quotes
+    long = "x" * (block - len(f"{head}\n") - second.index("\n"))
+    (tmp_path / "a.csv").write_text(f"{head}{long}\n{second}")
+
+    assert rows(folder_of(tmp_path, form)) == [{"n": 1, "s": long}, {"n": 2, "s": "a\n7,b"}]
+
+
+def test_columns_and_fields_of_one_name_are_damage(tmp_path: Path) -> None:
+    one, inner = pa.array([1]), pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["b", "b"])
+    for number, table in enumerate([pa.table([one, one, one], ["n", "a", "a"]), pa.table([inner], ["a"])]):
+        for form in ("parquet", "arrow"):
+            (folder := tmp_path / f"{form}{number}").mkdir()
+            with pa.ipc.new_file(str(folder / "a"), table.schema) as writer:
+                writer.write_table(table)
+            if form == "parquet":
+                pq.write_table(table, folder / "a")
+            why = r"(?s)several columns or fields have the name 'a(\.b)?'.*Hint"
+            for schema in (None, "n long", "a long", "a struct<b long>"):
+                with pytest.raises(BadFile, match=why):
+                    rows(folder_of(folder, form), schema)
 
 
 @pytest.mark.slow
@@ -262,6 +288,22 @@ def test_texts_of_a_file_with_types_are_not_read_as_other_types(tmp_path: Path) 
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv" / "a.csv").write_text("n\n007\n")
     assert rows(folder_of(tmp_path / "csv", "csv"), as_schema("n long")) == [{"n": 7}]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (1e300, "float"),  # would be infinite
+        (1.005, "decimal(9,2)"),  # would be 1.00
+        (Decimal("12345678901234567.89"), "double"),  # would be ...568.0
+        (date(2026, 1, 1), "timestamp"),  # whose midnight, the file does not say
+    ],
+)
+def test_values_of_a_file_with_types_are_not_rounded(tmp_path: Path, value: Any, kind: str) -> None:
+    pq.write_table(pa.table({"v": [value], "l": [[value]]}), tmp_path / "a.parquet")
+    for schema in (f"v {kind}", f"l array<{kind}>"):
+        with pytest.raises(BadFile, match=r"(?s)column '[vl]' is .*a.parquet.*Hint: give files"):
+            rows(folder_of(tmp_path), schema)
 
 
 def test_columns_that_come_later_are_told_and_those_left_out_on_purpose_are_not(tmp_path: Path) -> None:

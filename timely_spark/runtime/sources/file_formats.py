@@ -5,7 +5,7 @@ They load pandas, which takes longer than all else that the process of a source 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from pyarrow import csv
 
@@ -34,3 +34,15 @@ def with_options(name: str) -> ds.FileFormat:
         nulls = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
         return ds.CsvFileFormat(convert_options=csv.ConvertOptions(**nulls))
     return ds.JsonFileFormat() if name == "json" else ds.IpcFileFormat()
+
+
+def with_quoted_lines(form: Any) -> Any:
+    """The format; a value of CSV may have several lines.
+
+    By default Arrow ends a block at any end of a line, so it reads other rows if that is between quotes.
+    """
+    if file_kind(form) != "csv":
+        return form
+    options = form.parse_options
+    options.newlines_in_values = True
+    return type(form)(options, default_fragment_scan_options=form.default_fragment_scan_options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from json import loads
 from typing import Any, TypeAlias
@@ -26,6 +27,8 @@ def types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
     """A type and all types inside it, by the names of the fields; a map is a list of keys and values."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
     yield at, kind
     if pa.types.is_struct(kind):
         for field in kind:
@@ -35,6 +38,18 @@ def types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
         yield from types(kind.item_type, (*at, _ELEMENT, "value"))
     elif hasattr(kind, "value_type"):  # lists of all kinds
         yield from types(kind.value_type, (*at, _ELEMENT))
+
+
+def check_paths(schema: pa.Schema) -> None:
+    """Check that each column and each field of a struct has a name of its own.
+
+    Raises:
+        pa.ArrowInvalid: several have one name; Arrow would read the first one, or none.
+    """
+    paths = Counter(at for field in schema for at, _ in types(field.type, (field.name,)))
+    if several := [".".join(at) for at, count in paths.items() if count > 1]:
+        msg = f"several columns or fields have the name {several[0]!r}"
+        raise pa.ArrowInvalid(msg)
 
 
 def folded(paths: Iterable[Path]) -> set[Path]:
@@ -95,7 +110,11 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def changes_values(own: pa.DataType, to: pa.DataType) -> bool:
-    """Whether a cast reads a text, drops a time of day, adds or drops a zone, or takes numbers for others."""
+    """Whether a cast reads a text, drops a time of day, adds or drops a zone, or takes numbers for others.
+
+    >>> changes_values(pa.float64(), pa.float32()), changes_values(pa.float32(), pa.float64())
+    (True, False)
+    """
     if pa.types.is_null(own):
         return False
     if _is_text(own):  # "007" would become 7
@@ -107,7 +126,18 @@ def changes_values(own: pa.DataType, to: pa.DataType) -> bool:
     if pa.types.is_timestamp(own) and pa.types.is_timestamp(to):
         return zones(own) != zones(to)
     part = pa.types.is_timestamp(own) and (pa.types.is_date(to) or pa.types.is_time(to))
-    return part or any(pa.types.is_integer(a) and pa.types.is_temporal(b) for a, b in ((own, to), (to, own)))
+    zoned = pa.types.is_date(own) and pa.types.is_timestamp(to) and to.tz is not None
+    both_float = pa.types.is_floating(own) and pa.types.is_floating(to)
+    return (
+        part
+        or zoned
+        or (both_float and own.bit_width > to.bit_width)  # Arrow rounds, also to infinity
+        or any(
+            (pa.types.is_integer(a) and pa.types.is_temporal(b))
+            or (pa.types.is_decimal(a) and pa.types.is_floating(b))
+            for a, b in ((own, to), (to, own))
+        )
+    )
 
 
 def times_as_texts(kind: pa.DataType) -> pa.DataType:

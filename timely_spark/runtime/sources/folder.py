@@ -22,10 +22,11 @@ from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
 from timely_spark.runtime.sources.bad_row import with_place
-from timely_spark.runtime.sources.file_formats import Format, file_kind, with_options
+from timely_spark.runtime.sources.file_formats import Format, file_kind, with_options, with_quoted_lines
 from timely_spark.runtime.sources.file_types import (
     INSTANT,
     changes_values,
+    check_paths,
     folded,
     intervals,
     partition_value,
@@ -113,7 +114,7 @@ class Folder:
     @cached_property
     def format(self) -> ds.FileFormat:
         """The format with its options."""
-        return with_options(self.form) if isinstance(self.form, str) else self.form
+        return with_quoted_lines(with_options(self.form) if isinstance(self.form, str) else self.form)
 
     @property
     def divisible(self) -> bool:
@@ -330,6 +331,9 @@ class Folder:
             if name in schema.names
         ]
         expression = reduce(and_, equal) if equal else None
+        if self.kind == "csv" and str(path).endswith(".zst"):  # Arrow's format decompresses .zstd alone
+            with self.place[0].open_input_stream(path) as content:
+                path = pa.py_buffer(content.read())
         place = self.place[0] if isinstance(path, str) else None
         return self.format.make_fragment(path, place, partition_expression=expression)
 
@@ -338,7 +342,9 @@ class Folder:
         if self.kind == "json":
             with self.place[0].open_input_stream(fragment.path) as file:
                 return read_json(file, self.format).schema
-        return with_instants(fragment) if self.divisible else fragment.physical_schema
+        own = with_instants(fragment) if self.divisible else fragment.physical_schema
+        check_paths(own)
+        return own
 
     def _check(
         self,
