@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import timely_spark as ts
 from tests.support.accumulated import after
 from tests.support.calls import calls
+from timely_spark.compiler import compile_plan
 from timely_spark.errors import BadArgument, SchemaError, TimelyError
 from timely_spark.graph import as_table
 from timely_spark.runtime.handle.indexes import Answer, Indexes, how_old
@@ -223,6 +225,18 @@ def test_an_output_that_is_no_collection() -> None:
     outputs = Outputs({}, {})
     with pytest.raises(SchemaError, match="no column 'change' of differences"):
         outputs.asked.answer(["ages"], None, None, diff="change")
+
+
+def test_a_column_of_the_records_is_not_taken_for_the_differences() -> None:
+    flow = ts.Dataflow("ages")
+    ages = flow.input("x", "name string, age long").collection()
+    ages.where("age > 3").capture("ages", diff="change")
+    ages.changes().expire(after=1).capture("window")
+    outputs = Outputs({}, {})
+    outputs.asked.differences = compile_plan(flow.graph, 2).differences
+    assert outputs.asked.differences == {"ages": "change"}
+    with pytest.raises(SchemaError, match="no column 'age' of differences"):
+        outputs.asked.answer(["ages"], None, None, diff="age")
 
 
 @pytest.mark.parametrize("within", ["soon", "-1s", -1, float("nan"), float("inf"), [1]])

@@ -30,6 +30,7 @@ from timely_spark.graph import (
 )
 from timely_spark.graph.stage import closure
 from timely_spark.progress import Reachability
+from timely_spark.state.row_times import DIFF
 from timely_spark.times import PRODUCT, Antichain, PathSummary, RefinedTimes, Times, Timestamp
 
 _UNITS = {unit: 1000**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB"))}
@@ -273,6 +274,19 @@ class Plan:
         """The partitioning of the records that arrive at each step's inputs; None means unknown."""
         by_edge = output_partitioning(self.edges, self.exchanged, self.elided)
         return {(edge.target.name, edge.input): by_edge.get(edge.index) for edge in self.edges}
+
+    @cached_property
+    def differences(self) -> dict[str, str]:
+        """The column of differences of each output that has a collection's changes."""
+        return {
+            node.name: new
+            for node in self.nodes
+            if node.stage.kind is Kind.OUTPUT
+            for channel in self.into[node.index, 0]
+            for stage, _ in channel.through[-1:]
+            for new, old in (stage.keeps or {}).items()
+            if old == DIFF
+        }
 
     @cached_property
     def found_keys(self) -> dict[str, FoundKeys]:

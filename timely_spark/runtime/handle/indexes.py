@@ -134,6 +134,8 @@ class Indexes:
     #: The newest epoch that is complete at all of some outputs; -1 if none is. It does not fall.
     complete: Callable[[Sequence[str]], int]
     released: Released
+    #: The column of differences of the outputs where the flow has named it.
+    differences: Mapping[str, str] = field(default_factory=dict)
     _indexes: dict[tuple[str, tuple[str, ...], str], _Index] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -195,7 +197,7 @@ class Indexes:
 
     def _records(self, name: str, diff: str) -> pa.Schema:
         schema = self.schemas[name]
-        if diff not in schema.names:
+        if diff not in schema.names or diff != self.differences.get(name, diff):
             msg = f"ask({name!r}): the output has no column {diff!r} of differences ({describe(schema)})"
             hint = "capture a collection; if capture(diff=) names the column otherwise, so must ask(diff=)."
             raise SchemaError(msg, where=caller(), hint=hint)

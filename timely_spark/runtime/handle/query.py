@@ -113,7 +113,9 @@ class Query:
         idle = Idle(query, remote=remote, ends=ends)
         journals = [journal for _, journal in inputs]
         self._sent = Sent(context.plan, self._watch, journals, sources or {}, idle)
-        self._indexes = Indexes(self._watch.schemas(), self._watch.complete, self._watch.released)
+        self._indexes = Indexes(
+            self._watch.schemas(), self._watch.complete, self._watch.released, context.plan.differences
+        )
         #: Where each output writes.
         self._sinks = {output.name: output.sink for output in outputs}
         self._published = published_by(outputs)
