@@ -6,7 +6,8 @@ last level back to the first, each cluster divides its interval of positions amo
 of one length have equal weights, and nested clusters lie together wherever intervals are cut.
 
 Nodes are 64-bit hashes. Each function is one step of one worker, between two exchanges of `Messages`: two for
-a level, one for the totals, and one for each level back. Messages to unknown nodes are ignored.
+a level, and one for each level back. When few clusters are left, one worker arranges them all: two exchanges.
+Messages to unknown nodes are ignored.
 
 Source: Łącki, Mirrokni and Włodarczyk, Connected Components at Scale via Local Contractions, 2018.
 """
@@ -19,14 +20,14 @@ import numpy as np
 
 from timely_spark.authors import Hashes, Indices, changes
 
-#: how often a graph is contracted
-LEVELS = 8
+#: how often a graph is contracted, by all workers at most and then by one
+LEVELS, FURTHER = 8, 4
 #: neighbours of a node that are looked at
-_SAMPLE = 4
+_SAMPLE = 2
 #: so many nodes are looked up by a hash table
 _HASHED = 4096
 #: products with odd numbers give other orders of hashes; the first keeps that of the hashes
-_ORDERS = tuple(pow(0x9E3779B97F4A7C15, level, 1 << 64) for level in range(LEVELS))
+_ORDERS = tuple(pow(0x9E3779B97F4A7C15, level, 1 << 64) for level in range(LEVELS + FURTHER))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,13 +100,14 @@ def choose(graph: LocalGraph, level: int) -> tuple[Level, Messages]:
         least[at] = np.minimum(least[at], np.minimum.reduceat(graph.other * order, starts))
     became = least * back
     left = np.flatnonzero(became != nodes)
+    tells = np.flatnonzero(became[graph.at] != graph.other)  # the others learn it from the node that joins
     none = np.zeros(0, np.int64)
     level_ = Level(nodes, graph.weight, became, nodes[:0], nodes[:0], none)
     return level_, Messages(
-        np.append(became[left], graph.other),
-        np.append(nodes[left], became[graph.at]),
-        np.zeros(len(left) + len(graph.other), np.int64),
-        np.append(graph.weight[left], np.zeros(len(graph.other), np.int64)),
+        np.append(became[left], graph.other[tells]),
+        np.append(nodes[left], became[graph.at[tells]]),
+        np.zeros(len(left) + len(tells), np.int64),
+        np.append(graph.weight[left], np.zeros(len(tells), np.int64)),
     )
 
 
@@ -118,7 +120,9 @@ def contracted(level: Level, received: Messages) -> tuple[Level, LocalGraph, Mes
     weight = np.where(level.became == nodes, level.weight, 0)
     np.add.at(weight, at[joins], amount)
     links = np.flatnonzero((at >= 0) & (received.amount == 0))
-    receiver, sender = level.became[at[links]], received.of[links]
+    joined = at[joins][changes(cluster)]  # what these became, their members have as neighbours
+    receiver = level.became[np.append(at[links], joined)]
+    sender = np.append(received.of[links], nodes[joined])
     receiver, sender = receiver[receiver != sender], sender[receiver != sender]
     zeros = np.zeros(len(receiver), np.int64)
     level = replace(level, cluster=cluster, member=received.of[joins], amount=amount)
@@ -130,6 +134,21 @@ def contracted(level: Level, received: Messages) -> tuple[Level, LocalGraph, Mes
 def relinked(graph: LocalGraph, received: Messages) -> LocalGraph:
     """The graph of clusters, with their links."""
     return linked(graph.nodes, graph.weight, node_rows(graph.nodes, received.to), received.of)
+
+
+def arrange(nodes: Hashes, weight: Indices, at: Indices, other: Hashes, number: int) -> Messages:
+    """The start of the interval of each node, by levels from this number on that one worker contracts."""
+    graph, levels = linked(nodes, weight, at, other), list[Level]()
+    for further in range(number, LEVELS + FURTHER):
+        level, messages = choose(graph, further)
+        level, graph, messages = contracted(level, messages)
+        levels.append(level)
+        graph = relinked(graph, messages)
+    starts, clusters = np.cumsum(graph.weight) - graph.weight, graph.nodes
+    for level in reversed(levels):
+        starts = starts_of(level, clusters, starts, divide(level, clusters, starts))
+        clusters = level.nodes
+    return Messages(nodes, nodes, starts, np.zeros(len(nodes), np.int64))
 
 
 def divide(level: Level, clusters: Hashes, start: Indices) -> Messages:

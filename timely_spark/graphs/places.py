@@ -45,6 +45,7 @@ from timely_spark.graphs.contraction import (
     Level,
     LocalGraph,
     Messages,
+    arrange,
     choose,
     contracted,
     divide,
@@ -55,7 +56,7 @@ from timely_spark.graphs.contraction import (
 )
 from timely_spark.graphs.forest import OrderedEnds
 from timely_spark.graphs.pairs import compact, states_with
-from timely_spark.graphs.spanning import rooted_forest
+from timely_spark.graphs.spanning import pieces
 from timely_spark.streams import Stream
 from timely_spark.times import Time, Timestamp
 
@@ -73,6 +74,8 @@ _DEGREE = 1024
 _MANY = 256
 #: how often pieces of few nodes move to a neighbour's place
 _MOVES, _FEW = 2, 32
+#: so many clusters are contracted once more and then arranged by one worker
+_GATHERED = 1 << 16
 #: Epoch e begins at iteration e * _SPAN, so that epochs pass one after the other. If all edges get other
 #: places in it, they enter after _AGAIN more.
 _SPAN, _AGAIN = 128, 64
@@ -123,6 +126,8 @@ class _Places(BufferingVertex):
         self.links = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
         self.levels: list[Level] = []
         self.graph: LocalGraph | None = None
+        #: how often all workers contract before one of them arranges the clusters
+        self.top = LEVELS
         #: the first position of each node of `graph`, then its place; and the number of all positions
         self.starts = np.zeros(0, np.int64)
         self.positions = 0
@@ -314,57 +319,90 @@ class _Places(BufferingVertex):
         self.changes, self.nodes = [], self.nodes[:0]
         self.place, self.ends_of = self.place[:0], self.ends_of[:0]
         self.links = self.nodes, self.nodes
+        self.top = LEVELS
 
     # -- contraction ---------------------------------------------------------------------------------------
 
     def _contract(self, time: Timestamp, step: int, received: Messages) -> None:
         """One step of the contraction of the nodes that are left; few nodes take places by hashes."""
-        left = self.place == NEW
-        nodes = self.nodes[left]
         if step == 0:
-            at = node_rows(nodes, self.links[0])
-            node, other = (column[at >= 0] for column in self.links)
-            self.graph, self.links, at = None, (node, other), at[at >= 0]
-            if len(nodes) < _MANY:
-                least = nodes.copy()
-                np.minimum.at(least, at, other)
-                self.place[left] = (least % _U(PLACES)).astype(np.int64)
-                return
-            weight = np.maximum(1, self.ends_of[left])  # places shall have equally many edges
-            self.graph = linked(nodes, weight, at, other)
-        if step > 3 * LEVELS + 1 and step % 3 == 0:
+            self._take_up()
+        level, odd = divmod(step, 2)
+        if odd and level < self.top:
+            self._count_clusters(level, received)
+        follow = step - 3 * self.top - 1
+        if step == 2 * self.top:
+            self._arrange(time, received)
+        elif follow > 0 and follow % 3 == 2:
             self._move(time, received)
-        if not len(nodes):
+        if not (left := self.place == NEW).any():
             return
         if self.graph is None:  # another number of workers since
-            self.place[left] = (nodes % _U(PLACES)).astype(np.int64)
-            return
-        level, odd = divmod(step, 2)
-        if step < 2 * LEVELS and odd:
-            self.levels[-1], self.graph, messages = contracted(self.levels[-1], received)
-            self._send(time, messages)
-        elif step <= 2 * LEVELS:
-            self.graph = relinked(self.graph, received) if step else self.graph
-            if step < 2 * LEVELS:
-                last, messages = choose(self.graph, level)
-                self.levels.append(last)
-                self._send(time, messages)
-            else:
-                total = np.full(self.workers, self.graph.weight.sum())
-                to = np.arange(self.workers, dtype=np.uint64)
-                self._send(time, Messages(to, np.full_like(to, self.worker), total, total))
-        elif step <= 3 * LEVELS + 1:
-            self._divide(time, received, first=step == 2 * LEVELS + 1)
+            self.place[left] = (self.nodes[left] % _U(PLACES)).astype(np.int64)
+        elif step < 2 * self.top:
+            self._level(time, level, received, odd=bool(odd))
+        elif 2 * self.top < step <= 3 * self.top + 1:
+            self._divide(time, received, first=step == 2 * self.top + 1)
+        elif follow > 0:
+            self._follow(time, follow, received)
+
+    def _take_up(self) -> None:
+        """Make the graph of the nodes that are left, unless they are few."""
+        left = self.place == NEW
+        nodes = self.nodes[left]
+        at = node_rows(nodes, self.links[0])
+        node, other = (column[at >= 0] for column in self.links)
+        self.graph, self.links, at = None, (node, other), at[at >= 0]
+        if len(nodes) < _MANY:
+            least = nodes.copy()
+            np.minimum.at(least, at, other)
+            self.place[left] = (least % _U(PLACES)).astype(np.int64)
         else:
-            self._follow(time, step - 3 * LEVELS - 1, received)
+            weight = np.maximum(1, self.ends_of[left])  # places shall have equally many edges
+            self.graph = linked(nodes, weight, at, other)
+
+    def _level(self, time: Timestamp, level: int, received: Messages, *, odd: bool) -> None:
+        """One of two steps of a level. All workers get the numbers of clusters, and the sum of weights."""
+        assert self.graph is not None
+        if odd:
+            self.levels[-1], self.graph, messages = contracted(self.levels[-1], received)
+            self._send(time, _gathered(self.graph, messages) if level + 1 == self.top else messages)
+            return
+        self.graph = relinked(self.graph, received) if level else self.graph
+        last, messages = choose(self.graph, level)
+        self.levels.append(last)
+        self._send(time, messages)
+        to = np.arange(self.workers, dtype=np.uint64)
+        count, weight = (np.full(self.workers, n) for n in (len(last.nodes), last.weight.sum()))
+        self._send(time, Messages(to, np.full_like(to, self.worker), count, weight))
+
+    def _count_clusters(self, level: int, received: Messages) -> None:
+        """If few clusters are left in all, this level is the last one before one worker arranges them."""
+        counts = np.flatnonzero(received.to < self.workers)
+        counts = counts[np.unique(received.of[counts], return_index=True)[1]]
+        self.positions = int(received.amount[counts].sum())
+        if received.number[counts].sum() <= _GATHERED:
+            self.top = level + 1
+
+    def _arrange(self, time: Timestamp, received: Messages) -> None:
+        """Tell all clusters where their intervals start, if they are here."""
+        here = received.to == 0
+        if not here.any():
+            return
+        of, number, weight = received.of[here], received.number[here].view(np.uint64), received.amount[here]
+        clusters = weight > 0
+        order = np.argsort(of[clusters])
+        nodes = of[clusters][order]
+        at = node_rows(nodes, number[~clusters])
+        self._send(time, arrange(nodes, weight[clusters][order], at, of[~clusters], self.top))
 
     def _divide(self, time: Timestamp, received: Messages, *, first: bool) -> None:
         """From the last level back to the first."""
         assert self.graph is not None
         if first:
-            weight = self.graph.weight
-            self.positions = int(received.number.sum())
-            self.starts = int(received.number[received.of < self.worker].sum()) + np.cumsum(weight) - weight
+            at = node_rows(self.graph.nodes, received.to)
+            self.starts = np.full(len(self.graph.nodes), -1)
+            self.starts[at[at >= 0]] = received.number[at >= 0]
         else:
             level = self.levels.pop()
             self.starts = starts_of(level, self.graph.nodes, self.starts, received)
@@ -412,16 +450,16 @@ class _Places(BufferingVertex):
         salt = received.to * _ODD  # a node is another one in each place
         number, nodes = pd.factorize(np.append(home + salt, other + salt))
         x, y = number[: len(home)], number[len(home) :]
-        root = rooted_forest(len(nodes), x, y).root
+        piece = pieces(len(nodes), x, y)
         first = np.full(len(nodes), -1)
         first[x[::-1]] = np.arange(len(x))[::-1]  # the last write is that of the first
         homes = np.flatnonzero(first >= 0)
-        size = np.bincount(root[homes], minlength=len(nodes))
+        size = np.bincount(piece[homes], minlength=len(nodes))
         elsewhere = (received.amount >= 0) & (received.amount != place)
         to = np.full(len(nodes), NEW)
-        to[root[y[elsewhere]]] = received.amount[elsewhere]
-        target = to[root[homes]]
-        moves = (target >= 0) & (size[root[homes]] <= _FEW)
+        to[piece[y[elsewhere]]] = received.amount[elsewhere]
+        target = to[piece[homes]]
+        moves = (target >= 0) & (size[piece[homes]] <= _FEW)
         at = home[first[homes[moves]]]
         self._tell(time, at, at, target[moves])
 
@@ -463,6 +501,14 @@ class _Places(BufferingVertex):
 _MESSAGES = pa.schema(
     [("to", pa.uint64()), ("of", pa.uint64()), ("number", pa.int64()), ("amount", pa.int64())]
 )
+
+
+def _gathered(graph: LocalGraph, links: Messages) -> Messages:
+    """Clusters and their links, for one worker."""
+    zeros = np.zeros(len(graph.nodes) + len(links.to), np.int64)
+    number = np.append(zeros[: len(graph.nodes)], links.to.view(np.int64))
+    amount = np.append(graph.weight, zeros[: len(links.to)])
+    return Messages(zeros.view(np.uint64), np.append(graph.nodes, links.of), number, amount)
 
 
 def _received(sent: pa.Table | None) -> Messages:

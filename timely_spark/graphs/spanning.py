@@ -82,6 +82,15 @@ def rooted_forest(n: int, a: Indices, b: Indices, key: npt.NDArray[Any] | None =
     return Rooted(via, roots[node])
 
 
+def pieces(n: int, a: Indices, b: Indices) -> Indices:
+    """For each vertex the number of its connected component.
+
+    >>> pieces(5, np.array([1, 2]), np.array([2, 4])).tolist()
+    [0, 1, 1, 2, 1]
+    """
+    return _contracted(n, a, b)[1]
+
+
 def _contracted(n: int, a: Indices, b: Indices) -> tuple[list[_Level], Indices]:
     """Boruvka's levels; and for each vertex its node of the last level.
 
