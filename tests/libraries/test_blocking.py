@@ -51,7 +51,7 @@ def expected(records: dict[int, Any]) -> tuple[dict[tuple[int, int], int], dict[
 def drawn(draw: random.Random, number: int) -> tuple[Any, ...]:
     texts = [None, "", " ", "a", "b|", "|b", "b\\", "b"]
     tags = draw.choice([None, [], [draw.choice(texts) for _ in range(3)]])
-    return number, draw.choice(texts), draw.choice(texts), draw.choice([None, math.nan, 1.0, 2.5]), tags
+    return number, draw.choice(texts), draw.choice(texts), draw.choice([None, math.nan, 0.0, -0.0, 2.5]), tags
 
 
 @pytest.mark.slow

@@ -263,6 +263,26 @@ QUOTIENTS: dict[str, Any] = {
 }
 
 
+FLAGS: dict[str, Any] = {
+    "directed": lambda x, flag: ts.graphs.lcc(x.select(src="id", dst="per"), flag),
+    "fixed": lambda x, flag: ts.graphs.label_propagation(
+        x.select(src="id", dst="per"), x.select(node="id", label="name"), iterations=1, fixed=flag
+    ),
+    "descending": lambda x, flag: x.top_k(1, "per", descending=flag),
+    "all": lambda x, flag: x.union(x, all=flag),
+    "spread": lambda x, flag: ts.graphs.connected_components(x.select(src="id", dst="per"), spread=flag),
+}
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_what_is_neither_true_nor_false_is_refused(flag: str) -> None:
+    """A text such as "no" would count as True."""
+    for value in ("no", 0):
+        with pytest.raises(ts.TimelyError, match=rf"(?s): {flag}={value!r}.*test_mistakes.py:\d+.*Hint: "):
+            FLAGS[flag](people().collection(), value)
+    FLAGS[flag](people().collection(), np.False_)
+
+
 @pytest.mark.parametrize("case", QUOTIENTS)
 def test_a_quotient_of_integers_is_refused(case: str) -> None:
     with pytest.raises(SchemaError, match=r"(?s)divide_checked\(.* of integers .*\.py:\d+.*Hint: cast one"):

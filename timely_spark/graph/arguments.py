@@ -15,6 +15,7 @@ from fractions import Fraction
 from numbers import Number, Real
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, cast
 
+import numpy as np
 import pyarrow as pa
 
 from timely_spark.errors import BadArgument, GraphError, SchemaError, TimelyError, UnknownName, Where
@@ -236,14 +237,19 @@ def word(
     raise error(msg, where=caller(), hint=hint or meant)
 
 
-def truth(what: str, value: Any, *, or_none: bool = False) -> None:
-    """Check an argument that is True or False, or perhaps None.
+def truth(what: str, value: Any, *, or_none: bool = False, step: str = "") -> None:
+    """Check an argument that is True or False, also of numpy, or perhaps None. `step`: as for `integer`.
 
     >>> truth("resident", None, or_none=True)
+    >>> truth("directed", "no", step="lcc")
+    Traceback (most recent call last):
+    timely_spark.errors.BadArgument: lcc: directed='no': True or False was expected (...)
+    Hint: leave it out, or write directed=True.
     """
-    if not (isinstance(value, bool) or (or_none and value is None)):
+    if not (isinstance(value, bool | np.bool_) or (or_none and value is None)):
         expected = "None, True or False" if or_none else "True or False"
-        refuse(value, what=what, expected=expected, hint=f"leave it out, or write {what}=True.")
+        what_of = f"{step}: " * bool(step) + what
+        refuse(value, what=what_of, expected=expected, hint=f"leave it out, or write {what}=True.")
 
 
 def path_text(path: Any, hint: str, *, what: str = "path") -> str:

@@ -168,6 +168,8 @@ def _of_rule(columns: Sequence[pa.Array]) -> tuple[pa.Array, pa.Array]:
             of = pc.list_parent_indices(inside)
             rows, texts = rows.take(of), [text.take(of) for text in texts]
             inside = pc.list_flatten(inside)
+        if pa.types.is_floating(inside.type):
+            inside = pc.add(inside, pa.scalar(0, inside.type))  # -0.0 is 0.0
         text = inside.cast(pa.string())
         wrong = pc.equal(pc.utf8_trim_whitespace(text), "")
         if pa.types.is_floating(inside.type):

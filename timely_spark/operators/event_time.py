@@ -58,7 +58,7 @@ def every(step: Duration, size: Duration | None = None, *, offset: Duration = 0)
     Args:
         step: "1 hour", "90 seconds", "1 day", ...; a `timedelta`; or an integer for a column of numbers.
         size: the length of a window, at least `step`, which it is by default.
-        offset: a shift of all windows.
+        offset: a shift of all windows, at least 0.
 
     Example:
         >>> import timely_spark as ts
