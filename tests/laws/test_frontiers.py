@@ -302,6 +302,9 @@ def test_every_edge_increases_the_order_of_work(drawn: Drawn, data: st.DataObjec
                 reach.order(at, t.order_key()) for at, t in ((edge.source, time), (edge.target, result))
             )
             assert here < there
+        other = data.draw(drawn.times(edge.source))
+        orders = {reach.order(edge.source, t.order_key()) for t in (time, other)}
+        assert len(orders) == len({time, other}), "a total order"
 
 
 class Handled(dict[Stamp, int]):

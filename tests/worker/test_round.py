@@ -352,6 +352,20 @@ def test_batches_that_are_left_are_written_once(monkeypatch: pytest.MonkeyPatch)
     assert len(set(np.diff(written))) == 1
 
 
+def test_a_worker_counts_the_records_that_enter_and_those_that_it_sends() -> None:
+    flow = ts.Dataflow("moved")
+    flow.input("x", "n long").distinct().capture("out")
+    plan = flow.compile(1)
+    simulation = Simulation(plan, rounds_per_batch=1)
+    simulation.send("x", [4, 5, 5])
+    worker = Worker(plan, None, 0)
+
+    worker.step(0, simulation._input[0], simulation.result.header)
+
+    steps = {plan.nodes[plan.channels[at].target].name: n for at, n in worker.moved.items()}
+    assert steps == {"distinct": 2, "out": 2}, "equal records are one before they enter"
+
+
 def test_a_step_without_header_rows_reads_the_one_it_is_given() -> None:
     flow = flow_of(Log())
     plan = flow.compile(1)

@@ -17,7 +17,11 @@ SCHEMA = pa.schema(dict.fromkeys(COLUMNS, pa.binary()))
 
 
 def json_type(schema: pa.Schema, zone: str) -> pa.DataType | None:
-    """Spark's type of records with times in a zone; None if `messages_of` would write them differently."""
+    """Spark's type of records with times in a zone; None if `messages_of` would write them differently.
+
+    >>> json_type(pa.schema({"by": pa.map_(pa.int64(), pa.string())}), "UTC") is None
+    True
+    """
     kind = spark_type(pa.struct(schema), zone)
     return kind if kind is not None and is_json_type(kind) else None
 
