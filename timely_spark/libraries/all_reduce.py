@@ -128,8 +128,8 @@ def all_reduce(
     Args:
         value: the column of arrays, all of one length at each time, without nulls.
         op: "sum", "mean" (over the records), "min" or "max". NaN spreads.
-        parts: into how many parts arrays are cut, a few times the number of workers; or for each part a whole
-            number that places it: it is reduced where an operator has records with this number as key.
+        parts: into how many parts arrays are cut, a few times the number of workers; or for each part an
+            integer that places it: it is reduced where an operator has records with this number as key.
 
     **Columns:** in: `value`, an array of integers or floating ones; others are dropped. Out: `value`,
     array of long, or of double for floating numbers and means.

@@ -229,7 +229,7 @@ def asof_join(
 ) -> Stream:
     """Each record with the latest record of the other side at or before its time: pandas' `merge_asof`.
 
-    Two kinds of time meet here: `on` is a column, and the records of an epoch may come in any order; an
+    There are two kinds of time: `on` is a column, and the records of an epoch may come in any order; an
     epoch says what is known. When a record's epoch is complete, the record goes out, once, with the nearest
     of all records of the other side that came up to that epoch. What comes in later epochs changes nothing:
     a stream retracts nothing (a collection does: `Collection.asof_join`). If the other side comes later,

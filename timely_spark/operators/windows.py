@@ -1,7 +1,7 @@
 """Windows of event time on streams, which close, and send late records to an output of their own.
 
 Event time is a column; epochs say in which order the flow learned of the records. When an epoch is complete,
-event time has come to the greatest time in it and all epochs before, less the allowed lateness. That closes
+event time is the greatest time in it and all epochs before, less the allowed lateness. That closes
 the windows which end by then, and records of later epochs for them are late. So the windows that an epoch
 closes and its late records depend on the records of the epochs alone: not on clocks, workers or schedules.
 """
@@ -195,7 +195,7 @@ def window(
 ) -> Windows:
     """Windows of event time, each sent as a whole when it closes; late records go out beside them.
 
-    When an epoch is complete, event time has come to the greatest value of `on` in it and in all epochs
+    When an epoch is complete, event time is the greatest value of `on` in it and in all epochs
     before it, less `lateness`. The windows that end by then close: all their records go out in this epoch,
     once. Records of later epochs for a closed window are late: they go to `late`, and are counted, in
     `Query.status` under the step's name. A record without a time (null) is late, too. A record in an epoch is
@@ -216,8 +216,8 @@ def window(
         keys: the key columns of sessions: each key has sessions of its own. Windows of `every` have no keys.
         lateness: for how long after its end a window stays open.
 
-    **Columns:** out: both the stream's, then `window_start` and `window_end` of the type of `on` (whole
-    numbers as long); a record in several windows goes out once for each.
+    **Columns:** out: both the stream's, then `window_start` and `window_end` of the type of `on` (integers
+    as long); a record in several windows goes out once for each.
 
     Example:
         >>> import timely_spark as ts

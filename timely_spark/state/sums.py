@@ -1,7 +1,7 @@
 """Sums that are exact, or an error: none wraps around, and none depends on an order.
 
-Numbers are added in limbs of 32 bits, each a long. Integers and the digits of decimals are whole numbers. A
-double is a whole number times a power of two; those whose powers are near each other are added together.
+Integers are added in limbs of 32 bits, each a long. A decimal is the integer of its digits; a double is an
+integer times a power of two, and those whose powers are near each other are added together.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _AT_ONCE = 1 << 18
 def limbs_of(values: Any) -> tuple[Longs | None, list[Longs]]:
     """Numbers in limbs, the least one first; and the scales of doubles, None of other numbers.
 
-    Integers, and decimals of at most 18 digits, have two limbs, longer decimals four. A double is a whole
-    number of four limbs, times ``2**(64 * scale)``. Each limb has a sign, so that those of -1 are small. Null
-    is 0.
+    Integers, and decimals of at most 18 digits, have two limbs, longer decimals four. A double is an
+    integer of four limbs, times ``2**(64 * scale)``. Each limb has a sign, so that those of -1 are small.
+    Null is 0.
 
     >>> scales, limbs = limbs_of(pa.array([-1, 1 << 32, None]))
     >>> scales, [limb.tolist() for limb in limbs]
@@ -172,7 +172,7 @@ def _rounded_with_sign(table: Longs, scale: int) -> Doubles:
 
 
 def _rounded(digits: Longs, exponent: int) -> Doubles:
-    """The doubles next to positive whole numbers of 32 bits a column, times a power of two; ties to even."""
+    """The doubles next to positive integers of 32 bits a column, times a power of two; ties to even."""
     rows, width = np.arange(len(digits)), digits.shape[1]
     top = np.maximum(width - 1 - np.argmax(digits[:, ::-1] != 0, axis=1), 2)
     first, second, third = (digits[rows, top - n].astype(np.uint64) for n in range(3))

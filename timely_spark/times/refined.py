@@ -223,7 +223,7 @@ def _decoded(types: dict[str, type[InnerTime]], value: dict[str, Any]) -> InnerT
 def refined(times: Times, depth: int, inner: type[Any]) -> Times:
     """The kind of time of a scope at nesting depth ``depth`` with times of the type ``inner``.
 
-    Whole numbers are a coordinate of the product order as it is.
+    Integers are a coordinate of the product order as it is.
 
     >>> refined(PRODUCT, 1, int) == PRODUCT
     True

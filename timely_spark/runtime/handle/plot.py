@@ -67,7 +67,7 @@ def _lines(
     *,
     text: Callable[[float], str] = short_number,
 ) -> None:
-    """Lines over whole numbers, with a legend beside them."""
+    """Lines over integers, with a legend beside them."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     for label, points in lines.items():
