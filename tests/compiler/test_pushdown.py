@@ -47,6 +47,15 @@ def test_columns_and_conditions(use: Callable[[Any], Any], columns: str, conditi
     assert str(found.condition) == str(condition)
 
 
+def test_conditions_of_floats_are_not_compared_with_statistics_which_leave_nan_out() -> None:
+    flow = ts.Dataflow("floats")
+    source = flow.source("in", "a double, b struct<x float>, c array<double>, d long")
+    rows = source.where(A != 7).where(pc.struct_field(B, "x") < 1).where(pc.list_value_length(C) > 1)
+    rows.where(pc.field("d") > 1).select("d").capture("out")
+
+    assert str(needed(flow.compile(2), "in").condition) == str(pc.field("d") > 1)
+
+
 def test_columns_of_quarantined_files_are_none_of_the_files(tmp_path: Path) -> None:
     flow = ts.Dataflow("needed")
     source = flow.files("in", tmp_path, schema="a long, path long", on_bad_file="quarantine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import math
 import os
 import pickle
 import struct
@@ -24,6 +25,7 @@ from pyarrow import csv, feather, fs
 from pyarrow import json as pa_json
 
 import timely_spark as ts
+from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import BadArgument, Where
 from timely_spark.graph import as_schema
 from timely_spark.runtime.errors import BadFile
@@ -134,6 +136,18 @@ def test_a_value_of_csv_has_several_lines_also_at_the_end_of_a_block(tmp_path: P
     (tmp_path / "a.csv").write_text(f"{head}{long}\n{second}")
 
     assert rows(folder_of(tmp_path, form)) == [{"n": 1, "s": long}, {"n": 2, "s": "a\n7,b"}]
+
+
+@pytest.mark.parametrize("condition", [pc.field("x") != 7, ~(pc.field("x") < 9), pc.is_nan(pc.field("x"))])
+def test_a_row_with_nan_is_read_although_the_statistics_leave_it_out(tmp_path: Path, condition: Any) -> None:
+    pq.write_table(pa.table({"x": [7.0, float("nan")]}), tmp_path / "a.parquet")
+    flow = ts.Dataflow("nan")
+    flow.files("in", tmp_path).where(condition).capture("out")
+    read = needed(flow.compile(1), "in")
+
+    values = rows(folder_of(tmp_path), "x double", list(read.columns), condition=read.condition)
+
+    assert sum(math.isnan(row["x"]) for row in values) == 1
 
 
 def test_columns_and_fields_of_one_name_are_damage(tmp_path: Path) -> None:
