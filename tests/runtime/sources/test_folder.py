@@ -150,6 +150,16 @@ def test_a_row_with_nan_is_read_although_the_statistics_leave_it_out(tmp_path: P
     assert sum(math.isnan(row["x"]) for row in values) == 1
 
 
+@pytest.mark.parametrize(
+    "values", [[2, 10], [2.5, 10.0], [True, False], [date(2026, 1, 2), date(2026, 1, 1)]]
+)
+def test_values_that_are_read_as_texts_have_statistics_that_are_not_compared(
+    tmp_path: Path, values: list[Any]
+) -> None:
+    pq.write_table(pa.table({"x": values}), tmp_path / "a.parquet")
+    assert len(rows(folder_of(tmp_path), "x string", condition=pc.field("x") < "3")) == 2
+
+
 def test_columns_and_fields_of_one_name_are_damage(tmp_path: Path) -> None:
     one, inner = pa.array([1]), pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["b", "b"])
     for number, table in enumerate([pa.table([one, one, one], ["n", "a", "a"]), pa.table([inner], ["a"])]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
 from operator import and_
@@ -442,7 +442,8 @@ class Folder:
                     fragment = fragment.subset(row_group_ids=groups)
                     # statistics do not know of defaults
                     if condition is not None and groups and present >= self.defaults.keys():
-                        fragment = fragment.subset(condition, schema=schema)
+                        with suppress(pa.ArrowNotImplementedError):  # numbers beside texts
+                            fragment = fragment.subset(condition, schema=schema)
                     if not fragment.row_groups:
                         continue
                 # one thread: a task has one core, and the rows stay in order
