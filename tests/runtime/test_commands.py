@@ -393,7 +393,9 @@ def failing() -> ts.Dataflow:
     return flow
 
 
-def test_a_failed_flow_is_told_from_a_stopped_one(begin: Begin, tmp_path: Path) -> None:
+def test_a_failed_flow_is_told_from_a_stopped_one(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = begin(failing())
     process.handles["x"].send([0])
     with pytest.raises(VertexError):
@@ -413,12 +415,28 @@ def test_a_failed_flow_is_told_from_a_stopped_one(begin: Begin, tmp_path: Path) 
     ask = Shown(process, looks=0)
     assert "1 message" in str(ask.why(0)) or "has not begun" in str(ask.why(0))
 
+    compile_ = SimpleNamespace(format_code_name={__file__: ("Cell", "In[3]")}.get)
+    notebook = SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=compile_))
+    monkeypatch.setitem(sys.modules, "IPython", notebook)  # type: ignore[arg-type]
+    process.context.ended(process.context.failure())
+    failure = Status.of(str(tmp_path)).failure
+    assert failure is not None
+    assert failure["error"] == re.sub(r"\(\S+(:\d+\)) at", r"(In[3]\1 at", status.failure["error"])
+
     process.context.ended(None)  # as `stop` does without an error
     assert Status.of(str(tmp_path)).state == "stopped"
     process.context.ended(QueryFailed.because("failing", "Spark has lost its disk"))
     assert "lost its disk" in str(Status.of(str(tmp_path)))
     begin(failing())
     assert Status.of(str(tmp_path)).state == "stopped"
+    lock = Lock(process.context.log.files)
+    assert lock.acquire()
+    try:
+        status = Status.of(str(tmp_path))
+    finally:
+        lock.release()
+    assert status.state == "running"  # what failed is planned, and not yet repeated
+    assert "since the start no batch is done yet" in str(status)
 
 
 def test_an_error_after_which_the_flow_went_on_is_no_failure(begin: Begin, tmp_path: Path) -> None:

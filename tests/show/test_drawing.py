@@ -218,6 +218,34 @@ def test_a_running_flow_is_drawn_with_what_it_does() -> None:
         assert text in drawn
 
 
+@pytest.mark.parametrize("make", [word_count, reachability, nested, library])
+@pytest.mark.parametrize("expand", [False, True])
+def test_what_is_said_of_arrows_that_meet_can_be_read(
+    make: Callable[[], ts.Dataflow], *, expand: bool
+) -> None:
+    sketch = Sketch.of(make().compile(2)).folded(expand)
+    marks = Marks(records={arrow.index: 1_000 + arrow.index for arrow in sketch.arrows})
+
+    drawn = ET.fromstring(sketch_svg(sketch, marks))
+
+    words = [(float(one.get("x", "")), float(one.get("y", ""))) for one in drawn.iter(f"{SVG}text")
+             if one.get("class") == "way"]  # fmt: skip
+    assert len(words) == len(sketch.arrows)
+    for (x, y), (other_x, other_y) in itertools.combinations(words, 2):
+        assert abs(x - other_x) > 14 or abs(y - other_y) > 8
+
+
+def test_an_arrow_has_the_records_of_a_channel_only_as_far_as_their_number_is_the_same() -> None:
+    flow = ts.Dataflow("fused")
+    numbers = flow.input("numbers", "n long").select(m="n + 1", name="first")
+    numbers.where("m > 1", name="where").select("m", name="last").capture("out")
+    sketch = Sketch.of(flow.compile(2))
+
+    counted = {(arrow.source, arrow.target) for arrow in sketch.arrows if arrow.channels}
+
+    assert counted == {("step:where", "step:last"), ("step:last", "step:out")}
+
+
 @pytest.mark.parametrize(
     "name",
     [

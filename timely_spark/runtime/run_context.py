@@ -311,8 +311,10 @@ class RunContext:
         """The run has ended: keep its error for `status` if no process has reported one; None if stopped."""
         if error is None:
             self.log.files.remove(self._failure)
-        elif self._reported() is None:
+        elif (report := self._reported()) is None:
             self._report(error)
+        elif report["vertex"] is not None:  # its task knew no cells of a notebook
+            self.log.files.write_json(self._failure, report | {"text": str(self.failure())})
 
     def failure(self) -> TimelyError | None:
         """The error that `reporting` wrote in this run, made again from its text."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from timely_spark.methods import Dataflow
 
 #: Pixels of a character, and the most characters of a line in a step.
-_CHARACTER, _LONGEST = 6.7, 34
+_CHARACTER, _LONGEST = 6.7, 40
 _INK, _FAINT, _EXCHANGE, _LOOP = "#333", "#888", "#c2410c", "#1d4ed8"
 _MARGIN = 12
 #: The height of a step with a third line.
@@ -86,6 +86,7 @@ def sketch_svg(sketch: Sketch, marks: Marks | None = None) -> str:
             *drawn.frames(layout),
             *(part for arrow in sketch.arrows for part in drawn.arrow(arrow, layout)),
             *(drawn.step(step, layout.boxes[step.key]) for step in sketch.steps),
+            *filter(None, (drawn.words(arrow, layout) for arrow in sketch.arrows)),
             "</svg>",
         ]
     )
@@ -192,7 +193,7 @@ class _Drawn:
 
     def arrow(self, arrow: Arrow, layout: Layout) -> Iterator[str]:
         points = layout.ways[arrow.index]
-        color, width = (_EXCHANGE, 2.5) if arrow.costs else (_LOOP, 1.5) if arrow.feedback else (_FAINT, 1.2)
+        color, width = _way_style(arrow)
         records = self.marks.records.get(arrow.index)
         if records is not None:
             width = 1.0 + 0.7 * math.log10(1 + records)
@@ -208,14 +209,26 @@ class _Drawn:
         )
         x, y = points[-1]
         yield f'<path class="tip {kind}" d="M{x:.1f} {y:.1f} l-4 -7 h8 z" fill="{color}"/>'
+
+    def words(self, arrow: Arrow, layout: Layout) -> str:
+        """What is said beside an arrow, in the middle of its last part: at their ends arrows meet."""
         words = _short(f"{arrow.exchange}{', free' * arrow.free}") if arrow.exchange else ""
-        if records is not None:
+        if (records := self.marks.records.get(arrow.index)) is not None:
             words = f"{short_number(records)} {words}".strip()
-        if words:
-            yield (
-                f'<text class="way" x="{x + 6:.1f}" y="{y - 5:.1f}" font-size="9" fill="{color}">'
-                f"{escaped(words)}</text>"
-            )
+        if not words:
+            return ""
+        points = layout.ways[arrow.index]
+        (x, y), (to_x, to_y) = points[-3:-1] if arrow.feedback else points[-2:]
+        return (
+            f'<text class="way" x="{(x + to_x) / 2 + 6:.1f}" y="{(y + to_y) / 2 + 3:.1f}" font-size="9" '
+            f'fill="{_way_style(arrow)[0]}" stroke="#fff" stroke-width="3" paint-order="stroke">'
+            f"{escaped(words)}</text>"
+        )
+
+
+def _way_style(arrow: Arrow) -> tuple[str, float]:
+    """The colour and the width of an arrow."""
+    return (_EXCHANGE, 2.5) if arrow.costs else (_LOOP, 1.5) if arrow.feedback else (_FAINT, 1.2)
 
 
 def short_number(number: float) -> str:

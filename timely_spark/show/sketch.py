@@ -19,6 +19,8 @@ from timely_spark.graph.schema import RESERVED
 from timely_spark.show.table import counted
 
 CALL, LOOP, REGION = "call", "loop", "region"
+#: Of stages on a channel, those that hand on as many records as they get.
+_SAME = {Kind.SELECT, *(kind for kind in Kind if kind.is_routing)} - {Kind.BROADCAST}
 
 Expand: TypeAlias = bool | str | Sequence[str]
 """Which calls show their steps: none, all, or some by the names of their boxes."""
@@ -91,7 +93,7 @@ class Arrow:
     free: bool = False
     #: whether it is a loop's feedback
     feedback: bool = False
-    #: the channels of the plan whose records pass here
+    #: the channels of the plan whose records pass here, as many as reach the channel's end
     channels: tuple[int, ...] = ()
 
     @property
@@ -137,10 +139,13 @@ class Sketch:
         through: dict[int, list[int]] = defaultdict(list)
         free = set[int]()
         for channel in plan.channels:
-            for edge in channel.edges:
-                through[edge.index].append(channel.index)
+            same = True
+            for edge in reversed(channel.edges):
+                if same:
+                    through[edge.index].append(channel.index)
                 if channel.source is None:
                     free.add(edge.index)
+                same = same and edge.source.kind in _SAME
         arrows = [
             _arrow(plan, edge, free=edge.index in free, channels=through[edge.index]) for edge in plan.edges
         ]

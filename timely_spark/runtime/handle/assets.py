@@ -22,7 +22,8 @@ nav small{color:var(--faint);display:block}.good{border-color:var(--good)!import
 border-color:var(--bad)!important}.warn{border-color:var(--warn)!important} .rest{
 border-color:var(--faint)!important}#first{display:flex;flex-wrap:wrap;gap:10px 26px;align-items:center;
 padding:14px 0 10px}#first h1{font-size:20px;margin:0;overflow-wrap:anywhere} #first dl{margin:0} #first dt{
-font-size:11px;color:var(--faint)}#first dd{margin:0;font-size:15px;font-variant-numeric:tabular-nums}
+font-size:11px;color:var(--faint)}#first dd{margin:0;font-size:15px;line-height:26px;
+font-variant-numeric:tabular-nums}
 .state{padding:2px 10px;border-radius:12px;border:2px solid;font-weight:600}.say{
 border:1px solid var(--line);border-left:4px solid var(--faint);background:var(--card);padding:8px 12px;
 border-radius:4px;margin:6px 0;overflow-wrap:anywhere} .say pre{margin:4px 0 0;max-height:15em;

@@ -21,9 +21,11 @@ Point = tuple[float, float]
 def seconds_text(seconds: float) -> str:
     """A duration with its unit.
 
-    >>> [seconds_text(s) for s in (0.0004, 0.85, 2.34, 75, 7200, 200_000)]
-    ['0.4 ms', '850 ms', '2.3 s', '75 s', '2.0 h', '2.3 d']
+    >>> [seconds_text(s) for s in (0, 0.0004, 0.85, 2.34, 75, 7200, 200_000)]
+    ['0 s', '0.4 ms', '850 ms', '2.3 s', '75 s', '2.0 h', '2.3 d']
     """
+    if not seconds:
+        return "0 s"
     for limit, unit, size in ((1, "ms", 0.001), (120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
         if seconds < limit:
             number = seconds / size
@@ -105,7 +107,7 @@ def line_chart(
     highest = max(value for _, value in points)
     if limit is not None and highest < limit / 4:
         title, limit = f"{title}; the limit is {y(limit)}", None
-    width, height = 460, 180
+    width, height = (460 if legend else 600), 180
     inner = width - _LEFT - 10
     low, right = span or (min(at for at, _ in points), max(at for at, _ in points))
     high = max(highest, limit or 0.0) or 1.0

@@ -141,8 +141,10 @@ class Server(ThreadingHTTPServer):
             kind = "warn" if self._is_empty(asked.flow) else "bad"
             follows = f"\n{_FOLLOWS}" * (kind == "warn")
             sections["say"] = f'<div class="say {kind}"><pre>{escaped(damage + follows)}</pre></div>'
-        flows = "".join(self._card(asked, number) for number in range(len(self.checkpoints)))
-        return {"flows": flows, **sections}
+        briefs = [self.brief(number) for number in range(len(self.checkpoints))]
+        flows = "".join(self._card(asked, number, *brief) for number, brief in enumerate(briefs))
+        name, _, state = briefs[asked.flow]
+        return {"title": escaped(f"{name}: {state}"), "flows": flows, **sections}
 
     def _with_usages(self, page: Page) -> Page:
         """The page with what its flow takes of this machine, now and at the looks before."""
@@ -183,9 +185,8 @@ class Server(ThreadingHTTPServer):
             return log.identity() is None and log.newest() is None
         return False
 
-    def _card(self, asked: Asked, number: int) -> str:
+    def _card(self, asked: Asked, number: int, name: str, kind: str, state: str) -> str:
         own, count = number == asked.flow, len(self.checkpoints)
-        name, kind, state = self.brief(number)
         ways = {"next": (asked.flow + 1) % count, "before": (asked.flow - 1) % count}
         steps = " ".join(way for way, to in ways.items() if to == number)  # of two flows the other is both
         key = f' data-key="{steps}"' * bool(steps and not own)
@@ -264,7 +265,8 @@ class _Handler(BaseHTTPRequestHandler):
         token = f"?{urlencode({'token': asked.token})}" * bool(asked.token)
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
-            '<meta name="viewport" content="width=device-width,initial-scale=1"/><title>timely_spark</title>'
+            '<meta name="viewport" content="width=device-width,initial-scale=1"/>'
+            f'<title id="title">{sections["title"]}</title>'
             f'<link rel="stylesheet" href="/console.css{token}"/>'
             f'<script src="/console.js{token}" defer=""></script>'
             f'</head><body><nav id="flows">{sections["flows"]}</nav>\n'

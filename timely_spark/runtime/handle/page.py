@@ -175,7 +175,7 @@ class Page:
             if status.failure is not None:
                 more = split_hint(status.failure["error"])[0].partition("\n")[2]
             more = f"<pre>{escaped(more)}</pre>" * bool(more)
-            says, do = escaped(verdict.says), escaped(verdict.do)
+            says, do = escaped(verdict.says), escaped(verdict.do[:1].upper() + verdict.do[1:])
             yield f'<div class="say {verdict.kind}"><b>{says}</b>{more}{do}</div>'
         for text in status.warnings:
             yield f'<div class="say warn">{escaped(text)}</div>'
@@ -206,6 +206,8 @@ class Page:
             size = sum(manifest.state_bytes.get(name, 0) for name in step.steps)
             took = sum(spent.get(name, 0.0) for name in step.steps)
             parts = [bytes_text(size)] * bool(size) + [seconds_text(took)] * bool(took)
+            if step.is_source and (account := self.status.read.get(step.name)) is not None:
+                parts = [f"{counted(account.rows, 'record')} in all"]
             parts += [f"iteration {n:,}" for name, n in running.items() if self._inside(name, step)][-1:]
             if parts:
                 texts[step.key] = " · ".join(parts)
@@ -415,7 +417,7 @@ class Page:
         start, end = self.asked.span or (start, end)
         drawn = timeline(rows, start=start, end=end)
         if not (drawn or latency or self.asked.span):
-            return ""
+            return "<h2>Epochs</h2><p>none yet</p>"
         residency = f"<p>{escaped(self.status.residency)}</p>" * bool(self.status.residency)
         charts = f'{drawn}<div class="charts">{latency}{rates}</div>'
         return f"<h2>Epochs</h2>{residency}{self._times()}{charts}"

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -54,6 +55,8 @@ class Status:
     read: Mapping[str, Account]
     #: what keeps the oldest epoch open; None if no epoch is in flight
     why: Why | None
+    #: whether the process has yet to do its first batch, or to repeat the one in which the last run ended
+    begins: bool = False
     #: which boxes of steps are opened
     expand: Expand = False
 
@@ -66,10 +69,11 @@ class Status:
         now = running_batch(log, manifest.batch) if running is not False else None
         now = now and now.named(after.sketch.loop)
         failure = failed(log, manifest) if not running else None
+        repeats = bool(running) and now is None and _repeats(log, manifest)
         state = {True: "running", False: "stopped", None: "perhaps running"}[running]
         if failure is not None:
             state = "failed"
-        elif running and now is None and not epochs:
+        elif running and now is None and not epochs and not repeats:
             state = "idle"
         return cls(
             after=after,
@@ -80,6 +84,7 @@ class Status:
             now=now,
             read=Account.of(log, manifest, after.description["described"]["inputs"]),
             why=Why.of(after, epochs[0], running=now) if epochs else None,
+            begins=repeats or (bool(running) and manifest.batch < 0),
             expand=expand,
         )
 
@@ -187,8 +192,8 @@ class Status:
             yield str(self.now)
         rounds = counted(manifest.rounds, "round")
         done = f"after batch {manifest.batch}, {rounds}{', complete' * manifest.complete}"
-        none = STARTS if self.running else STARTS.partition(":")[0]
-        yield f"  {done if manifest.batch >= 0 else none}"
+        yield f"  {done if manifest.batch >= 0 else STARTS.partition(':')[0]}"
+        yield from [f"  since the start {STARTS}"] * self.begins
         yield from [f"  {manifest.took}"] * bool(manifest.latencies)
         inputs = [f"{name}: {_at(at)} ({where})" for name, (at, where) in after.inputs.items()]
         yield f"inputs  {listed(inputs) or 'none'}"
@@ -227,6 +232,14 @@ def failed(log: RoundLog, manifest: Manifest) -> dict[str, str] | None:
         return {"error": str(report["text"]), "when": when}
     except (LogDamaged, KeyError, TypeError, ValueError, OverflowError) as error:
         return {"error": f"the report of the error is damaged: {error}", "when": "an unknown time"}
+
+
+def _repeats(log: RoundLog, manifest: Manifest) -> bool:
+    """Whether a run has yet to repeat what Spark planned in the run before it, and did not commit."""
+    with suppress(KeyError, ValueError, TypeError):  # an unknown time
+        if datetime.fromisoformat(log.owner()["started"]).timestamp() > manifest.written:
+            return log.spark.offsets[-1:] > log.spark.commits[-1:]
+    return False
 
 
 def _at(epoch: int | None) -> str:

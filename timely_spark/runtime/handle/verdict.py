@@ -42,23 +42,23 @@ class Verdict:
         if status.failure is not None:
             error, hint = split_hint(status.failure["error"])
             first = error.partition("\n")[0]
+            when = status.failure["when"]
             with suppress(ValueError):  # an unknown time
-                late = max(late, now - datetime.fromisoformat(status.failure["when"]).timestamp())
-            return cls("bad", late, f"Failed at {status.failure['when']}: {first}", hint or AGAIN)
+                at = datetime.fromisoformat(when)
+                late, when = max(late, now - at.timestamp()), f"{at:%Y-%m-%d %H:%M:%S} UTC"
+            return cls("bad", late, f"Failed at {when}: {first}", hint or AGAIN)
         if (loop := _diverging(status, history)) is not None:
             name, epoch, iteration, changes = loop
             says = (
                 f"Loop {name!r} does not converge: epoch {epoch} is at iteration {iteration:,}, and an "
                 f"iteration still changes {counted(changes, 'record')}."
             )
-            do = f"query.changing({name!r}) shows them, query.cancel({epoch}) ends the loop."
+            do = f"look at query.changing({name!r}); query.cancel({epoch}) ends the loop."
             return cls("bad", late, says, do)
         too_late = slo is not None and late > slo
         if not too_late and not (late and status.running is False):
-            starts = status.running and status.after.manifest.batch < 0
-            return cls(
-                "rest" if status.running is False else "good", late, f"So far {STARTS}." * bool(starts)
-            )
+            kind = "rest" if status.running is False else "good"
+            return cls(kind, late, f"Since the start {STARTS}." * status.begins)
         why, do = next(_reasons(status, waiting))
         asked = f", {seconds_text(slo)} are asked for" if slo is not None and too_late else ""
         says = f"The oldest epoch has waited {seconds_text(late)} for its answer{asked}: {why}."
@@ -94,7 +94,7 @@ def _reasons(status: Status, waiting: Mapping[str, str]) -> Iterator[tuple[str, 
         yield f"{n} for step {one.step!r} ({one.where}) at {time_text(one.time)}", do
     for name, backlog in waiting.items():
         text = f"{backlog} of input {name!r} wait to be read"
-        yield text, f"{_look(status)}."
+        yield text, f"if that does not change, {_look(status)}."
     yield "the micro-batch runs", f"if it takes longer than usual, {_look(status)}."
 
 
