@@ -58,7 +58,11 @@ def _local(place: Any) -> Path | None:
 
 def described(description: str | None) -> argparse.ArgumentParser:
     """A parser with the argument that all jobs take."""
-    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    program, name, text = Path(sys.argv[0]).resolve(), None, description or ""
+    if program.parent.name == "jobs" and not (program.parents[1] / "pyproject.toml").exists():  # a wheel's
+        name = f"timely-spark job {program.stem}"
+        text = text.replace(f"python jobs/{program.name}", name)
+    parser = Parser(prog=name, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--verbose", action="store_true", help="show what Spark logs, with its progress bars")
     return parser
 

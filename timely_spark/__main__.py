@@ -59,8 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    typed = "timely-spark" if Path(sys.argv[0]).name == "timely-spark" else "python -m timely_spark"
     parser = argparse.ArgumentParser(
-        prog="timely_spark", description="Run timely dataflows on Spark, and look at them."
+        prog=typed, description="Run timely dataflows on Spark, and look at them."
     )
     parser.add_argument("--version", action="version", version=f"timely_spark {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -154,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
         "job",
         help="one of the programs that are ready to run; without a name, their list",
         description="Runs a program of the folder jobs: its own --help says what it reads and writes.",
-        usage="timely_spark job [NAME [ARGUMENT...]]",
+        usage=f"{typed} job [NAME [ARGUMENT...]]",
     )
     job.set_defaults(run=_worked)
     job.add_argument("name", nargs="?", help="the program")
