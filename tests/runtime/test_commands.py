@@ -421,7 +421,7 @@ def test_a_failed_flow_is_told_from_a_stopped_one(
     process.context.ended(process.context.failure())
     failure = Status.of(str(tmp_path)).failure
     assert failure is not None
-    assert failure["error"] == re.sub(r"\(\S+(:\d+\)) at", r"(In[3]\1 at", status.failure["error"])
+    assert failure["error"] == re.sub(r"<lambda> \(\S+:", "<lambda> (In[3]:", status.failure["error"])
 
     process.context.ended(None)  # as `stop` does without an error
     assert Status.of(str(tmp_path)).state == "stopped"
