@@ -102,6 +102,21 @@ def test_types_that_arrow_cannot_take_or_compare_are_stored_as_plain_ones(kind: 
     assert out.rows() == {0: [(value, 1) for value in values]}
 
 
+@pytest.mark.parametrize("inside", [lambda kind: kind, pa.list_, lambda kind: pa.struct([("x", kind)])])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_view(pa.int64()),
+        pa.large_list_view(pa.int64()),
+        pa.run_end_encoded(pa.int32(), pa.int64()),
+        pa.dense_union([pa.field("a", pa.int64())]),
+    ],
+)
+def test_types_that_arrow_does_not_compare_are_refused(kind: Any, inside: Any) -> None:
+    with pytest.raises(SchemaError, match=r"column 'c.*' is of Arrow's type .*(?s:.)*Hint: cast it first"):
+        as_schema({"c": inside(kind)})
+
+
 @pytest.mark.parametrize(
     ("kind", "values"),
     [

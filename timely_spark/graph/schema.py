@@ -74,7 +74,19 @@ def as_schema(schema: SchemaLike) -> pa.Schema:
     if twice:
         msg = f"the schema names {twice} more than once"
         raise SchemaError(msg, hint="rename columns first.")
-    return pa.schema([pa.field(name, plain_type(kind)) for name, kind in fields])
+    columns = [pa.field(name, plain_type(kind)) for name, kind in fields]
+    for column in columns:
+        _check_stored(column.name, column.type)
+    return pa.schema(columns)
+
+
+def _check_stored(column: str, kind: pa.DataType) -> None:
+    """Check that Arrow compares values of a type, also inside of others."""
+    if any(is_kind(kind) for is_kind in _NOT_STORED):
+        msg = f"column {column!r} is of Arrow's type {kind}, which a flow does not take"
+        raise SchemaError(msg, hint="cast it first: views of lists to lists, encoded runs to their values.")
+    for field in inner_fields(kind):
+        _check_stored(f"{column}.{field.name}", field.type)
 
 
 def plain_type(kind: pa.DataType, plain: Mapping[pa.DataType, pa.DataType] | None = None) -> pa.DataType:
@@ -94,6 +106,12 @@ def plain_type(kind: pa.DataType, plain: Mapping[pa.DataType, pa.DataType] | Non
     return pa.list_(inner[0], getattr(kind, "list_size", -1)) if lists else kind
 
 
+_NOT_STORED = (
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+    pa.types.is_run_end_encoded,
+    pa.types.is_union,
+)
 PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.float16(): pa.float32()}
 
 
