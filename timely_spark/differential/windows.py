@@ -58,7 +58,7 @@ def window(
 
     Group by these columns for results per window. A record that comes late, or is deleted, corrects them at
     once; nothing is final, and nothing is late. To drop old windows filter the input, or use `Stream.window`,
-    whose windows close. A record without a time has null windows.
+    whose windows close. A record has null windows if its time is null, or a number of 2^62 or more.
 
     Windows of `every` are computed for each record by itself. Sessions are a reduction: a change costs its
     key's records.

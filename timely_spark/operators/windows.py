@@ -198,10 +198,11 @@ def window(
     When an epoch is complete, event time is the greatest value of `on` in it and in all epochs
     before it, less `lateness`. The windows that end by then close: all their records go out in this epoch,
     once. Records of later epochs for a closed window are late: they go to `late`, and are counted, in
-    `Query.status` under the step's name. A record without a time (null) is late, too. A record in an epoch is
-    not late because of others in the same epoch. The window of a record of sessions is the one that it would
-    have alone: if that has closed the record is late, also where a session around it is still open, as in
-    Spark. When all inputs are closed, the windows that are still open close in a last epoch, 2**61.
+    `Query.status` under the step's name. A record without a time (null, or a number of 2^62 or more) is late,
+    too. A record in an epoch is not late because of others in the same epoch. The window of a record of
+    sessions is the one that it would have alone: if that has closed the record is late, also where a session
+    around it is still open, as in Spark. When all inputs are closed, the windows that are still open close in
+    a last epoch, 2**61.
 
     Aggregate the closed windows with ``per="time"``: a window's records have one time. For results that
     come at once, and are corrected by late records, use `Collection.window`.
