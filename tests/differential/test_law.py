@@ -337,13 +337,19 @@ def bits(n: int | None) -> int | None:
     return None if n is None else n & 3
 
 
-def total(values: Any) -> list[int | None]:
-    """The sum of (value, count), as a list of none or one."""
+def totals(values: Any) -> tuple[int, int] | None:
+    """The sum and the number of (value, count) without null; None if these and the number of all are 0."""
     values = list(values)
-    if sum(n for _, n in values) <= 0:
-        return []
     valid = [(value, n) for value, n in values if value is not None]
-    return [bits(sum(value * n for value, n in valid)) if sum(n for _, n in valid) > 0 else None]
+    sums = sum(value * n for value, n in valid), sum(n for _, n in valid)
+    return sums if any(sums) or sum(n for _, n in values) else None
+
+
+def total(values: Any) -> list[int | None]:
+    """The sum of (value, count), as a list of none or one; a balance may be negative."""
+    if (sums := totals(values)) is None:
+        return []
+    return [bits(sums[0]) if any(sums) else None]
 
 
 def last(value: int | None) -> tuple[bool, int]:
@@ -377,13 +383,12 @@ class Batch(Program):
         return self.per_key(of, lambda held: total(held.items()))
 
     def mean(self, _: Any, of: Any) -> Records:
-        def made(held: Records) -> list[int | None]:
-            if sum(held.values()) <= 0:
+        def mean(held: Records) -> list[int | None]:
+            if (sums := totals(held.items())) is None:
                 return []
-            count = sum(n for b, n in held.items() if b is not None)
-            return [sum(b * n for b, n in held.items() if b is not None) // count & 3 if count > 0 else None]
+            return [sums[0] // sums[1] & 3 if sums[1] else None]
 
-        return self.per_key(of, made)
+        return self.per_key(of, mean)
 
     def min(self, _: Any, of: Any, best: Any = min) -> Records:
         def least(held: Records) -> list[int]:
