@@ -290,6 +290,11 @@ def test_a_query_is_at_each_epoch_what_duckdb_answers(queries, seed):
     _check(queries, seed)
 
 
+def test_subqueries_without_aliases_are_joined_by_using():
+    natural = "SELECT * FROM (SELECT a, b FROM t) NATURAL FULL JOIN (SELECT a, e FROM u)"
+    _check([natural, "SELECT a, b, e FROM (SELECT a, b FROM t) JOIN (SELECT a, e FROM u) USING (a)"], 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_semi_and_anti_joins_are_duckdbs(seed):

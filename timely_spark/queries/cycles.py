@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow as pa
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.delta_queries import wcoj
 from timely_spark.queries.conditions import bare
-from timely_spark.queries.relations import Building, Needs, Projection, Relation
+from timely_spark.queries.relations import Building, Nary, Needs, Projection
 from timely_spark.queries.scopes import FromItem
 from timely_spark.sql import types
 from timely_spark.sql.parse import exp
@@ -95,23 +95,13 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class CyclicJoin(Relation):
+class CyclicJoin(Nary):
     """The rows of several relations that agree in the columns that are one attribute.
 
     `attributes` has each column that equals another one, with the first of those that are equal.
     """
 
-    parts: tuple[Relation, ...]
     attributes: tuple[tuple[str, str], ...]
-
-    @property
-    def inputs(self) -> tuple[Relation, ...]:
-        """The parts."""
-        return self.parts
-
-    def over(self, inputs: Sequence[Relation]) -> Relation:
-        """The join of other parts."""
-        return replace(self, parts=tuple(inputs))
 
     @property
     def schema(self) -> pa.Schema:

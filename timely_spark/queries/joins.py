@@ -267,11 +267,9 @@ class Joins(FromItems):
 
     def _using(self, node: Any, name: str, left: Sequence[FromItem], right: FromItem) -> Any:
         """The condition of a column of `USING`."""
-        left_tree, right_tree = (
-            exp.column(exp.to_identifier(e.name, quoted=True), table=exp.to_identifier(e.table, quoted=True))
-            for e in self._using_columns(node, name, left, right)
-        )
-        return exp.EQ(this=left_tree, expression=right_tree)
+        sides = self._using_columns(node, name, left, right)
+        one, other = (column_node(side.column, node.this) for side in sides)
+        return exp.EQ(this=one, expression=other)
 
     def _merged(self, item: FromItem, using: Sequence[str], how: str) -> FromItem:
         """The result of an outer join with `USING`: one column instead of two."""

@@ -427,8 +427,8 @@ class DomainRows(Distinct):
 
 
 @dataclass(frozen=True, eq=False)
-class Concat(Relation):
-    """`UNION ALL`: the rows of all inputs, which have the same columns."""
+class Nary(Relation):
+    """An operator over any number of relations."""
 
     parts: tuple[Relation, ...]
 
@@ -437,8 +437,12 @@ class Concat(Relation):
         return self.parts
 
     def over(self, inputs: Sequence[Relation]) -> Relation:
-        """The concatenation of other parts."""
         return replace(self, parts=tuple(inputs))
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Nary):
+    """`UNION ALL`: the rows of all inputs, which have the same columns."""
 
     def needs(self, columns: Needs) -> list[Needs]:
         return [columns or frozenset(self.schema.names[:1])] * len(self.parts)

@@ -31,10 +31,8 @@ _ORDINALS = ("1st", "2nd", "3rd", "4th")
 _DEFAULT = "yyyy-MM-dd HH:mm:ss"
 #: the letters of numbers: what they are of local microseconds
 _NUMBERS: dict[str, Any] = {
-    "M": lambda x: civil(x // DAY)[1],
-    "L": lambda x: civil(x // DAY)[1],
-    "Q": lambda x: (civil(x // DAY)[1] + 2) // 3,
-    "q": lambda x: (civil(x // DAY)[1] + 2) // 3,
+    **dict.fromkeys("ML", lambda x: civil(x // DAY)[1]),
+    **dict.fromkeys("Qq", lambda x: (civil(x // DAY)[1] + 2) // 3),
     "d": lambda x: civil(x // DAY)[2],
     "D": lambda x: x // DAY - days_from(civil(x // DAY)[0], 1, 1) + 1,
     "H": lambda x: x // (3600 * SECOND) % 24,
@@ -64,13 +62,10 @@ def letters_of(pattern: str) -> tuple[Letters, ...]:
     """
     letters = []
     for match in re.finditer(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([\[\]])|([^A-Za-z'\[\]]+)", pattern):
-        if match[3] is not None:  # the ends of a part that may be missing
-            letters.append(Letters(match[3], 0))
-            continue
-        if match[2] is None:
+        if match[2] is None:  # `[` and `]` are the ends of a part that may be missing
             quoted = match[0].startswith("'")
-            text = (match[1].replace("''", "'") or "'") if quoted else match[4]
-            letters.append(Letters("", 0, text))
+            text = (match[1].replace("''", "'") or "'") if quoted else match[4] or ""
+            letters.append(Letters(match[3] or "", 0, text))
             continue
         letter, count = match[2], len(match[0])
         valid = letter in {*_NUMBERS, *"yEaS"}
