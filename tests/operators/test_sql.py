@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -147,8 +146,7 @@ def test_what_a_source_reads_is_told_by_the_text() -> None:
     part = needed(compile_plan(made.graph, 1), "x")
 
     assert part.columns == ("n", "x", "s")
-    table = pa.table({"n": [1, 2, 3], "x": [3.0, float("nan"), 0.0]})
-    assert table.filter(part.condition)["n"].to_pylist() == [2]
+    assert str(part.condition) == "(n > 1)"  # not of floats: statistics leave NaN out
 
 
 def test_the_same_text_is_the_same_plan() -> None:

@@ -158,3 +158,11 @@ SELECT element_at(l, NULL) FROM t
 SELECT map_concat(m, NULL) FROM t
 SELECT -3.5E39F FROM t
 SELECT t.a, k, v FROM t LATERAL VIEW stack(2, 'b', b, 'd', d) s AS k, v
+SELECT max_by(a, m) FROM t
+SELECT min_by(a, map('k', b)) OVER (PARTITION BY a) FROM t
+SELECT percentile_approx(a > 1, 0.5) FROM t
+SELECT CAST(a AS INT8) FROM t
+SELECT CAST(a AS NUMBER) FROM t
+SELECT CAST(a AS FLOAT(24)) FROM t
+SELECT a::TEXT FROM t
+SELECT DATE '2024-13-01' FROM t

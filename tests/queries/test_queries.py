@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from tests.support.duck import SEEDS, compare, history
+from tests.support.duck import SEEDS, compare, flow_of, history
 from timely_spark.errors import SqlError
 
 PLAIN = [
@@ -288,6 +289,11 @@ def _check(queries, seed, oracle=None):
 )
 def test_a_query_is_at_each_epoch_what_duckdb_answers(queries, seed):
     _check(queries, seed)
+
+
+def test_an_approximate_percentile_of_texts_is_one_of_numbers():
+    query = "SELECT approx_percentile(c, 0.5) AS x, approx_percentile(a, 0.5) AS y FROM t"
+    assert [one.type for one in ts.sql(query, **flow_of()[1]).schema] == [pa.float64(), pa.int32()]
 
 
 def test_subqueries_without_aliases_are_joined_by_using():

@@ -107,6 +107,12 @@ def test_a_field_of_each_struct_of_a_part_of_a_column() -> None:
     assert bind("l.x", rows.schema).evaluate(rows).to_pylist() == [[2, 3], None]
 
 
+def test_columns_have_names_of_types_of_other_systems() -> None:
+    rows = pa.table({"text": ["a"], "json": ["b"], "uuid": [1], "list": [2]})
+
+    assert bind("concat(text, json, uuid + list)", rows.schema).evaluate(rows).to_pylist() == ["ab3"]
+
+
 def test_a_name_of_two_columns_in_other_cases_is_neither() -> None:
     schema = pa.schema({"Ab": pa.int32(), "aB": pa.int32()})
 
@@ -130,6 +136,8 @@ def test_a_name_of_two_columns_in_other_cases_is_neither() -> None:
         ("date_format(DATE '2024-01-31', 'YYYY')", 1, 1, "years are y"),
         ("to_date(s, 'yyyy Q')", 1, 1, "which Spark only writes"),
         ("s.x", 1, 1, "only structs have fields"),
+        ("CAST(a AS INT8)", 1, 11, "'INT8' is not a type"),
+        ("CAST(a AS FLOAT(24))", 1, 6, "no column stores FLOAT"),
         ("a +", 1, 3, "lacks an operand"),
         ("'x", 1, 1, "does not end"),
         ("a b c", 1, 5, "'c' is not expected here"),

@@ -41,7 +41,7 @@ from timely_spark.queries.weights import (
 )  # fmt: skip
 from timely_spark.sql.lists import lists_of
 from timely_spark.sql.plain import checked_decimals, rounded_quotient, unscaled, wide
-from timely_spark.sql.types import array_of, has_map
+from timely_spark.sql.types import array_of, has_map, is_interval, is_number
 from timely_spark.state.arrow import Mask
 from timely_spark.state.sums import sums_of_limbs, sums_of_scaled_limbs
 
@@ -76,6 +76,10 @@ def _ordered(kind: pa.DataType) -> pa.DataType | None:
     return None if has_map(kind) else kind
 
 
+def _measured(kind: pa.DataType) -> pa.DataType | None:
+    return kind if is_number(kind) or is_interval(kind) or pa.types.is_temporal(kind) else None
+
+
 def _boolean(kind: pa.DataType) -> pa.DataType | None:
     return pa.bool_() if pa.types.is_boolean(kind) or pa.types.is_null(kind) else None
 
@@ -86,7 +90,8 @@ TYPES: dict[str, tuple[int, Callable[[pa.DataType], pa.DataType | None]]] = {
     "count_if": (1, lambda kind: pa.int64() if _boolean(kind) else None),
     **dict.fromkeys(("sum", "try_sum"), (1, _sum_type)),
     **dict.fromkeys(("avg", "try_avg"), (1, _average_type)),
-    **dict.fromkeys(("min", "max", "approx_percentile"), (1, _ordered)),
+    **dict.fromkeys(("min", "max"), (1, _ordered)),
+    "approx_percentile": (1, _measured),
     **dict.fromkeys(
         (*VARIANCES, "skewness", "kurtosis", "percentile", "percentile_disc", "median"), (1, _double)
     ),

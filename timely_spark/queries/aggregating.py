@@ -401,7 +401,8 @@ class Aggregating(Joins):
         if one.function in PAIRS:  # only pairs of two values count
             some = all_valid(arguments)
             arguments = [tree_of("CASE WHEN some THEN x END", some=some, x=each) for each in arguments]
-        first = self.binder.bound(self.final(arguments[0]), self.relation.schema).type
+        kinds = [self.binder.bound(self.final(each), self.relation.schema).type for each in arguments]
+        first = kinds[0]
         kind = typed(first)
         for to in (pa.float64(), pa.bool_(), pa.string()):
             fits = is_atomic(first) if pa.types.is_string(to) else pa.types.is_string(first)
@@ -412,9 +413,11 @@ class Aggregating(Joins):
             to = next(option for option in options if typed(option) is not None)
             arguments, kind = [cast_to(arguments[0], to), *arguments[1:]], typed(to)
         unsafe = is_float(first) or bool(getattr(first, "tz", None))  # of several such values one text may be
-        if kind is None or (unsafe and one.function == "string_agg" and one.distinct and one.order):
+        unordered = one.function in calls.BESTS and has_map(kinds[1])
+        unsafe = unsafe and one.function == "string_agg" and one.distinct and bool(one.order)
+        if kind is None or unordered or unsafe:
             hint = "cast the argument, or take a part of it."
-            raise self.binder.refuse(node, f"{shown} of {name_of(first)}", hint)
+            raise self.binder.refuse(node, f"{shown} of {', '.join(map(name_of, kinds))}", hint)
         return arguments, kind
 
     def _double(self, node: Any, shown: str, tree: Any) -> Any:

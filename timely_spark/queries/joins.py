@@ -267,8 +267,7 @@ class Joins(FromItems):
 
     def _using(self, node: Any, name: str, left: Sequence[FromItem], right: FromItem) -> Any:
         """The condition of a column of `USING`."""
-        sides = self._using_columns(node, name, left, right)
-        one, other = (column_node(side.column, node.this) for side in sides)
+        one, other = (column_node(e.column, node.this) for e in self._using_columns(node, name, left, right))
         return exp.EQ(this=one, expression=other)
 
     def _merged(self, item: FromItem, using: Sequence[str], how: str) -> FromItem:

@@ -104,7 +104,8 @@ class ExpressionBinder:
             raise self.refuse(node, f"{text} is of several rows, not of one", hint)
         if isinstance(node, exp.Query | exp.Subquery):
             raise self.refuse(node, "a query in an expression", "join the collection instead.")
-        raise self.refuse(node, f"{text} ({type(node).__name__}) is not supported", WRITE)
+        hint = "select it alone, or by LATERAL VIEW." if isinstance(node, exp.UDTF) else WRITE
+        raise self.refuse(node, f"{text} ({type(node).__name__}) is not supported", hint)
 
     def many(self, nodes: Sequence[exp.Expression]) -> list[Term]:
         """The terms of several nodes."""

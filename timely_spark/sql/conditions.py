@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import reduce
 from operator import and_, eq, ge, gt, le, lt, ne, or_
@@ -50,14 +49,15 @@ def _exact(term: Term) -> pc.Expression | None:
 
 
 def _column(term: Term) -> pc.Expression | None:
+    """A column that statistics tell of; not one of floats, as they leave NaN out."""
     plain = isinstance(term, ColumnValue) and term.type == term.stored and is_atomic(term.type)
-    return pc.field(term.name) if plain else None  # type: ignore[attr-defined]
+    return pc.field(term.name) if plain and not is_float(term.type) else None  # type: ignore[attr-defined]
 
 
 def _in(subject: Term, *values: Term) -> pc.Expression | None:
     column = _column(subject)
     constants = [one.value for one in values if isinstance(one, Constant) and one.value.is_valid]
-    if column is None or len(constants) < len(values) or is_float(subject.type):
+    if column is None or len(constants) < len(values):
         return None
     return pc.if_else(column.is_valid(), column.isin(pa.array(constants, subject.type)), None)
 
@@ -69,9 +69,4 @@ def _comparison(name: str, left: Term, right: Term) -> pc.Expression | None:
     if column is None or not isinstance(right, Constant) or not right.value.is_valid:
         return None
     condition: pc.Expression = _COMPARE[name](column, right.value)
-    if not is_float(left.type):
-        return condition
-    if math.isnan(right.value.as_py()):
-        return None
-    # NaN is greater than all numbers
-    return condition | pc.is_nan(column) if name in {">", ">="} else condition
+    return condition

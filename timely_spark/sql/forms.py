@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.sql import literals, terms, types
-from timely_spark.sql.binder import SPECIAL, WRITE, ExpressionBinder, special, syntax
+from timely_spark.sql.binder import SPECIAL, ExpressionBinder, special, syntax
 from timely_spark.sql.functions.documents import is_json_type
 from timely_spark.sql.functions.maths import round_result
 from timely_spark.sql.parse import exp
@@ -370,8 +370,8 @@ def _escape(binder: ExpressionBinder, node: Any) -> Term:
 def _cast(binder: ExpressionBinder, node: Any) -> Term:
     name, kind = "try_cast" if node.args.get("safe") else "cast", cast_type(binder, node)
     term = binder.cast(_counted(binder, node, binder.bind(node.this), kind), kind, node, name)
-    written = type(node).__name__ == "Cast" and type(node.this).__name__ == "Literal"  # DATE '2024-01-31'
-    if written and node.this.is_string and not isinstance(term, terms.Constant):
+    # DATE '2024-01-31', where CAST and :: are sqlglot's TryCast
+    if type(node).__name__ == "Cast" and node.this.is_string and not isinstance(term, terms.Constant):
         problem = f"{node.this.name!r} is not of type {name_of(kind)}"
         raise binder.refuse(node, problem, "write DATE '2024-01-31', or TIMESTAMP '2024-01-31 23:59:00'.")
     if not _is_suffixed(node.this):
@@ -408,7 +408,8 @@ def cast_type(binder: ExpressionBinder, node: Any) -> pa.DataType:
     kind = literals.named_type(node.args["to"], binder.zone)
     if kind is None:
         shown = binder.sql(node.args["to"])
-        hint = "write INTERVAL '1' DAY, or make_dt_interval(n)." if "INTERVAL" in shown else WRITE
+        hint = "write a type that columns have, such as bigint, decimal(38, 2), string or timestamp."
+        hint = "write INTERVAL '1' DAY, or make_dt_interval(n)." if "INTERVAL" in shown else hint
         raise binder.refuse(node, f"no column stores {shown}", hint)
     return kind
 

@@ -51,6 +51,8 @@ def number(value: str) -> pa.Scalar | None:
 def named_type(node: exp.Expression, zone: str) -> pa.DataType | None:
     """The type that a syntax tree names; None if no column stores it."""
     kind = getattr(node.this, "name", None) or type(node.this).__name__
+    if kind not in {"DECIMAL", "ARRAY", "MAP", "STRUCT"} and node.expressions:  # FLOAT(24)
+        return None
     if kind in _TYPES:
         return _TYPES[kind]
     if kind in {"TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ"}:

@@ -317,14 +317,25 @@ def dialect() -> Any:
         "_parse_pipe_syntax_query": lambda parser, _: parser.raise_error("pipes (|>) are not supported"),
         "_warn_unsupported": lambda parser: parser.raise_error("this is not understood"),
     }
-    # sqlglot lacks Spark's doubled quotes: 'it''s'
-    quotes = {"STRING_ESCAPES": ["\\", "'", '"']}
-    tokenizer = type("Tokenizer", (Spark.Tokenizer,), quotes)
+    words, types = Spark.Tokenizer.KEYWORDS.items(), {*_TYPES.split()}
+    own = {
+        # sqlglot lacks Spark's doubled quotes: 'it''s'
+        "STRING_ESCAPES": ["\\", "'", '"'],
+        # and has the types of all systems, so that INT8 would be one byte
+        "KEYWORDS": {word: of for word, of in words if of not in SparkParser.TYPE_TOKENS or word in types},
+    }
+    tokenizer = type("Tokenizer", (Spark.Tokenizer,), own)
     return type(
         "Dialect", (Spark,), {"Parser": type("Parser", (SparkParser,), names), "Tokenizer": tokenizer}
     )
 
 
+#: Spark's names of types, and what else sqlglot takes for one
+_TYPES = (
+    "ARRAY BIGINT BINARY BOOLEAN BYTE CHAR CHARACTER DATE DEC DECIMAL DOUBLE FLOAT INT INTEGER INTERVAL "
+    "LONG MAP NULL NUMERIC RANGE REAL SHORT SMALLINT STRING STRUCT TIME TIMESTAMP TIMESTAMP_LTZ "
+    "TIMESTAMP_NTZ TINYINT UNION UNKNOWN VARCHAR VARIANT"
+)
 #: sqlglot drops further arguments of some aggregates, and refuses DISTINCT pairs
 _OWN_ARGUMENTS = {
     *("PERCENTILE", "MAX_BY", "MIN_BY", "CORR", "COVAR_POP", "COVAR_SAMP", "COLLECT_LIST", "ARRAY_AGG"),
@@ -381,6 +392,8 @@ def _readable(description: str, token: str) -> str:
     """A message of sqlglot's, without the names of its classes, and with the token that it is about."""
     if description.startswith("Invalid expression"):
         return f"{token!r} is not expected here"
+    if description.lower().startswith("expected type"):
+        return f"{token!r} is not a type"
     missing = re.match(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>", description)
     return f"{missing[1]} lacks an operand" if missing else description.partition(". Line ")[0]
 
