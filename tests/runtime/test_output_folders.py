@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import timely_spark as ts
 from timely_spark.errors import StorageFailed
 from timely_spark.runtime.errors import OutputMismatch
+from timely_spark.runtime.sinks import folder as folder_module
 from timely_spark.runtime.sinks.delivery import Delivery
 from timely_spark.runtime.sinks.outputs import outputs_of
 from timely_spark.runtime.sinks.sink import Output
@@ -93,6 +96,17 @@ def test_two_runs_of_copies_of_a_checkpoint_do_not_both_go_on(
     deliver(again, 2, tmp_path, 8)  # the run before may have written it, and then ended
     deliver(again, 2, tmp_path)  # tried again
     deliver(again, 3, tmp_path)
+
+
+def test_readers_of_files_find_rows_with_nan_which_statistics_would_leave_out(tmp_path: Path) -> None:
+    table = pa.table({"k": [1, 2], "x": [7.0, float("nan")]})
+    with folder_module._open("parquet", str(tmp_path / "a"), table.schema) as writer:
+        writer.write_table(table)
+
+    for condition in (pc.field("x") != 7, ~(pc.field("x") < 9)):
+        assert pq.read_table(tmp_path / "a", filters=condition)["k"].to_pylist() == [2]
+    statistics = pq.ParquetFile(tmp_path / "a").metadata.row_group(0).column(0).statistics
+    assert (statistics.min, statistics.max) == (1, 2)
 
 
 def test_a_folder_that_lost_its_owner_lacks_epochs_whatever_it_holds(

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.compiler.plan import Plan
 from timely_spark.graph import Stateless, columns_in
-from timely_spark.graph.schema import inner_fields
+from timely_spark.graph.schema import without_nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +47,12 @@ def needed(plan: Plan, source: str) -> Needed:
         if not isinstance(vertex, Stateless) or any(other is not stage for other, _ in others) or not clock:
             break
         condition = vertex.condition
-        if condition is not None:
-            compared = {*columns_in(condition, channel_schema)}
-            if compared <= same and not any(_may_be_nan(schema.field(name).type) for name in compared):
-                conditions.append(condition)
+        comparable = same.intersection(without_nan(schema))
+        if condition is not None and comparable.issuperset(columns_in(condition, channel_schema)):
+            conditions.append(condition)
         if not vertex.one_each:
             break
         same = {name for name in same if (stage.keeps or {}).get(name) == name}
         channel_schema = stage.outputs[port]
     chosen = tuple(name for name in schema.names if name in columns) or tuple(schema.names[:1])
     return Needed(chosen, reduce(and_, conditions) if conditions else None)
-
-
-def _may_be_nan(kind: pa.DataType) -> bool:
-    """Whether a column has floats: the statistics of Parquet leave NaN out, so they exclude too much."""
-    return pa.types.is_floating(kind) or any(_may_be_nan(field.type) for field in inner_fields(kind))

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from timely_spark.errors import LogDamaged, StorageFailed
 from timely_spark.graph import describe
+from timely_spark.graph.schema import without_nan
 from timely_spark.runtime.batches import numbered, portions
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.delivery import arrow_schema
@@ -181,7 +182,7 @@ def _open(format: Format, sink: Any, schema: pa.Schema) -> Any:
         case "parquet":
             import pyarrow.parquet as pq
 
-            return pq.ParquetWriter(sink, schema)
+            return pq.ParquetWriter(sink, schema, write_statistics=without_nan(schema))
         case "arrow":
             return pa.ipc.new_file(sink, schema)
         case "csv":
