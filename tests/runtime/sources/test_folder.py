@@ -31,7 +31,7 @@ from timely_spark.graph import as_schema
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import Part, split_files
 from timely_spark.runtime.sources.delta_log import DeltaSource
-from timely_spark.runtime.sources.file_types import row_groups_at
+from timely_spark.runtime.sources.file_types import changes_values, row_groups_at
 from timely_spark.runtime.sources.folder import FileSource, Folder
 
 HERE = Where("job.py", 7)
@@ -328,6 +328,26 @@ def test_values_of_a_file_with_types_are_not_rounded(tmp_path: Path, value: Any,
     for schema in (f"v {kind}", f"l array<{kind}>"):
         with pytest.raises(BadFile, match=r"(?s)column '[vl]' is .*a.parquet.*Hint: give files"):
             rows(folder_of(tmp_path), schema)
+
+
+@pytest.mark.parametrize(
+    ("own", "to", "changes"),
+    [
+        (pa.float32(), pa.float64(), False),
+        (pa.int64(), pa.float32(), False),  # Arrow's cast refuses what it would round
+        (pa.int64(), pa.decimal128(20, 0), False),
+        (pa.decimal128(5, 1), pa.decimal128(9, 2), False),
+        (pa.date32(), pa.timestamp("us"), False),
+        (pa.timestamp("us"), pa.timestamp("ns"), False),
+        (pa.timestamp("us"), pa.string(), False),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), True),
+        (pa.timestamp("us"), pa.date32(), True),
+        (pa.timestamp("us"), pa.time64("us"), True),
+        (pa.large_list_view(pa.int64()), pa.large_list(pa.int64()), True),
+    ],
+)
+def test_casts_that_change_values_and_those_that_do_not(own: Any, to: Any, changes: bool) -> None:  # noqa: FBT001
+    assert changes_values(own, to) == changes
 
 
 def test_columns_that_come_later_are_told_and_those_left_out_on_purpose_are_not(tmp_path: Path) -> None:
