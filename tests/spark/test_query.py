@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,10 @@ def test_an_error_in_a_step_is_ours(spark: SparkSession, checkpoint: str) -> Non
         query.await_termination(60)
     assert "ZeroDivisionError" in str(caught.value)
     assert Path(__file__).name in str(caught.value)
-    assert type(caught.value.__cause__).__name__ == "StreamingQueryException"
+    assert type(caught.value.__context__).__name__ == "StreamingQueryException"
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "StreamingQueryException" not in shown
+    assert Path(__file__).name in shown
     assert "divide" in str(query.exception())
 
 

@@ -323,7 +323,9 @@ class Query:
         self._query.explain(extended)
 
     def exception(self) -> TimelyError | None:
-        """The error that ended the query, with Spark's error as its cause; or None.
+        """The error that ended the query; or None. Spark's error is its `__context__`.
+
+        What the flow itself has reported says all there is to know: its traceback leaves out Spark's.
 
         Example:
             >>> query.exception() is None
@@ -600,13 +602,15 @@ class Query:
             yield
         except TimelyError:
             raise
-        except Exception as error:
-            raise self._own_error(error) from error
+        except Exception as error:  # noqa: BLE001 - it is raised as an error of the query
+            own = self._own_error(error)
+            raise own from own.__cause__
 
     def _own_error(self, error: Exception) -> TimelyError:
         if isinstance(error, TimelyError):
             return error
-        own = self._context.failure() or self._context.storage_error(str(error))
+        step = self._context.failure()
+        own = step or self._context.storage_error(str(error))
         if own is None:
             stopped = _NO_CONTEXT.search(str(error)) is not None and has_stopped(self.session)
             own = QueryFailed.because(self._context.name, first_line(str(error)), stopped=stopped)
@@ -614,7 +618,7 @@ class Query:
             self._context.log.check_owner()
         except LostOwnership as lost:
             own = lost
-        own.__cause__ = error
+        own.__cause__, own.__context__ = None if own is step else error, error
         return own
 
     def _published_folder(self, name: str) -> str:
