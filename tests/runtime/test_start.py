@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -443,6 +444,12 @@ def test_a_wait_whose_jvm_has_ended_fails_as_the_query(session: Session, epoch: 
     with pytest.raises(QueryFailed, match="'small' failed: Connection refused") as caught:
         query.wait_for(epoch=epoch, timeout=60)
     assert isinstance(caught.value.__cause__, ConnectionError)
+    with pytest.raises(ValueError, match="own"), query._context.reporting():
+        int("own")
+    with pytest.raises(QueryFailed, match="own") as reported:
+        query.wait_for(epoch=epoch, timeout=60)
+    assert isinstance(reported.value.__context__, ConnectionError)
+    assert "Connection refused" not in "".join(traceback.format_exception(reported.value))
     query._query = running
 
 
