@@ -119,7 +119,7 @@ def test_a_click_opens_a_box_and_tells_of_a_step(begin: Any, serve: Any, tmp_pat
     server = serve(str(tmp_path))
 
     closed = server.sections(Asked(0))
-    (count,) = re.findall(r"strongly_connected_components: (\d+)…", closed["flow"])
+    (count,) = re.findall(r"strongly_connected_components: (\d+) steps…", closed["flow"])
     assert "parts.loop" not in closed["flow"] + closed["sizes"]
     assert "open=%2A%2F" in closed["flow"]
     opened = server.sections(Asked(0, ("parts", "no such")))
