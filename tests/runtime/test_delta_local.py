@@ -122,6 +122,14 @@ def test_a_table_with_a_feature_of_its_own_is_left_to_spark(folder: str) -> None
     assert not appended(folder, records("a"), "app", 0, OWN)
 
 
+@pytest.mark.parametrize("part", [float("nan"), 1.5, None], ids=str)
+def test_nan_is_left_to_spark_as_its_statistics_would_not_have_it(folder: str, part: float | None) -> None:
+    pairs = pa.array([{"a": 1, "b": 7.0}, {"a": 2, "b": part}], SCHEMA.field("pair").type)
+    rows = records("a", "b").set_column(6, SCHEMA.field("pair"), pairs)
+
+    assert appended(folder, rows, "app", 0, OWN) is (part in {1.5, None})
+
+
 def test_two_runs_of_copies_of_a_checkpoint_do_not_both_go_on(folder: str) -> None:
     columns = [name for name in SCHEMA.names if name != "epoch"]
 
@@ -212,7 +220,7 @@ OF_CHANGES = Upsert(keys=["k"], diff="diff", columns=["k", "v"], epoch=False)
 #: a column of each kind whose values the two libraries may write in another way
 VALUES = {
     "whole": (pa.int16(), [7, -3]),
-    "part": (pa.float64(), [float("nan"), -0.0, 0.0, float("inf")]),
+    "part": (pa.float64(), [1.5, -0.0, 0.0, float("inf")]),
     "flag": (pa.bool_(), [True, False]),
     "price": (pa.decimal128(20, 3), [Decimal("-0.125"), Decimal("12345678901234567.000")]),
     "day": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
@@ -492,6 +500,23 @@ def test_the_last_record_of_a_key_and_the_most_records_that_it_had() -> None:
         ],
         key=str,
     )
+
+
+def test_files_whose_statistics_have_nan_are_left_to_spark(tmp_path: Path) -> None:
+    schema = pa.schema([("k", pa.int64()), ("x", pa.float64()), ("diff", pa.int64())])
+    upsert = Upsert(keys=["k"], diff="diff", columns=["k", "x"], epoch=False)
+    current(tmp_path, schema=schema.remove(2))
+
+    def written(version: int, x: float) -> bool:
+        rows = [{STAMP: 0, "k": version, "x": x, "diff": 1}]
+        last = upsert.last(pa.Table.from_pylist(rows, schema.insert(0, pa.field(STAMP, pa.int64()))))
+        return upserted(str(tmp_path), last, upsert, app="app", version=version, owner=OWN)
+
+    assert not written(0, float("nan"))
+    assert written(1, 7.5)
+    log = tmp_path / "_delta_log" / f"{1:020d}.json"
+    log.write_text(log.read_text().replace('\\"x\\":7.5', '\\"x\\":\\"NaN\\"'))  # as Spark writes it
+    assert not written(2, 8.5)
 
 
 def test_a_delivery_of_an_output_with_keys_is_an_upsert(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.graph.quoting import identifier
 from timely_spark.runtime.sinks.sink import STAMP
@@ -50,8 +51,9 @@ def appended(folder: str, records: pa.Table, app: str, version: int, owner: Mapp
     """Append records as transaction `version` of `app`, if the table lacks it; whether the table has it then.
 
     The table has the properties `owner` and the columns of the records, and no properties of Delta's, no
-    constraints, no partitions and no newer features: Spark writes all other tables. If the append fails,
-    Spark repeats it; Delta ignores the repeat if the first attempt was committed.
+    constraints, no partitions and no newer features: Spark writes all other tables, and records with NaN,
+    which statistics of deltalake leave out, so that readers would skip them. If the append fails, Spark
+    repeats it; Delta ignores the repeat if the first attempt was committed.
     """
 
     def append(table: DeltaTable, once: CommitProperties) -> bool:
@@ -62,7 +64,7 @@ def appended(folder: str, records: pa.Table, app: str, version: int, owner: Mapp
         write_deltalake(table, records, mode="append", commit_properties=once)
         return True
 
-    return _is_committed(folder, append, app, version, owner)
+    return _is_committed(folder, records, append, app=app, version=version, owner=owner)
 
 
 def upserted(
@@ -70,7 +72,8 @@ def upserted(
 ) -> bool:
     """Upsert the last records of keys as transaction `version` of `app`; otherwise as `appended`.
 
-    Spark also upserts into larger tables, and by keys that DataFusion compares in another way than Spark.
+    Spark also upserts into larger tables, into files that have NaN, and by keys that DataFusion compares in
+    another way than Spark.
     """
 
     def merge(table: DeltaTable, once: CommitProperties) -> bool:
@@ -78,8 +81,10 @@ def upserted(
             return False
         if len(table.schema().fields) > WIDEST:
             return False
-        sizes = table.get_add_actions()["size_bytes"].to_pylist()
-        if sum(max(size, SMALL_FILE) for size in sizes) > LARGEST:
+        files = pa.table(table.get_add_actions(flatten=True))  # with their statistics
+        if any(map(_has_nan, files.columns)):
+            return False
+        if sum(max(size, SMALL_FILE) for size in files["size_bytes"].to_pylist()) > LARGEST:
             return False
         merging = table.merge(
             records, upsert.same, source_alias="s", target_alias="t", commit_properties=once
@@ -94,17 +99,19 @@ def upserted(
         merging.execute()
         return True
 
-    return _is_committed(folder, merge, app, version, owner)
+    return _is_committed(folder, records, merge, app=app, version=version, owner=owner)
 
 
 def _is_committed(
     folder: str,
+    records: pa.Table,
     write: Callable[[DeltaTable, CommitProperties], bool],
+    *,
     app: str,
     version: int,
     owner: Mapping[str, str],
 ) -> bool:
-    if find_spec("deltalake") is None:
+    if find_spec("deltalake") is None or any(map(_has_nan, records.columns)):
         return False
     from deltalake import CommitProperties, DeltaTable, Transaction
 
@@ -121,6 +128,13 @@ def _is_committed(
     except BaseException as error:  # noqa: BLE001 - an error of Arrow's is one of Python's, of many kinds
         _log.warning("%s: deltalake could not write, Spark does: %s", folder, error)
         return False
+
+
+def _has_nan(column: pa.ChunkedArray) -> bool:
+    """Whether a column, or a field of its structs, has NaN; the statistics have no elements of arrays."""
+    if pa.types.is_struct(column.type):
+        return any(_has_nan(pc.struct_field(column, n)) for n in range(column.type.num_fields))
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
 
 
 def _compares_otherwise(kind: pa.DataType) -> bool:
