@@ -91,7 +91,7 @@ def bounded(world: World) -> None:
     half = len(counts) // 2
     for what in (1, 2):
         early, late = (mean(each[what] for each in part) for part in (counts[3:half], counts[half:]))
-        assert late <= 1.2 * early, (what, early, late)
+        assert late <= 1.5 * early, (what, early, late)  # files wait a while to be removed
 
 
 @pytest.mark.campaign

@@ -92,10 +92,15 @@ def test_two_runs_of_copies_of_a_checkpoint_do_not_both_go_on(
     with pytest.raises(OutputMismatch, match=r"epoch-0*1\.\w+ was written by another run of this output"):
         deliver(original, 1, tmp_path)
     deliver(original, 2, tmp_path)  # the same records
+    deliver(copy, 3, tmp_path, 7, 7, 8)
+    deliver(original, 3, tmp_path, 8, 7, 7)  # in another order: a run that lost the checkpoint writes late
     again = begin("one", resumed=True)
     deliver(again, 2, tmp_path, 8)  # the run before may have written it, and then ended
     deliver(again, 2, tmp_path)  # tried again
-    deliver(again, 3, tmp_path)
+    (present,) = (tmp_path / "out").glob("*3.*")
+    present.write_text("damaged")
+    with pytest.raises(OutputMismatch, match=r"epoch-0*3\.\w+ was written by another run of this output"):
+        deliver(again, 3, tmp_path)
 
 
 def test_readers_of_files_find_rows_with_nan_which_statistics_would_leave_out(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def join(
     arrangement and stores nothing of the side; if both are, it reads that of the right side.
 
     The kinds "left", "right" and "outer" add the records of a side that match nothing, with the
-    multiplicities that they have there: a left record is in it until the right side gets its key, and again
+    multiplicities that they have there: a left record stays until the right side gets its key, and returns
     once the right side has lost the key. They are an inner join and an `antijoin` for each kept side. As in
     SQL, null keys match nothing, so their records stay unmatched; a side has a key while the key's
     multiplicity is positive.

@@ -187,14 +187,14 @@ class OutputMismatch(TimelyError, ValueError):
 
     @classmethod
     def shared(cls, place: str) -> OutputMismatch:
-        """Another run of the same checkpoint, or of a copy of it, writes to the table or folder as well."""
+        """Another run of the same checkpoint, or of a copy of it, has written to the table or folder."""
         msg = (
-            f"{place} was written by another run of this output while this one runs: this checkpoint, or the "
-            "one of the other run, is a copy."
+            f"{place} was written by another run of this output while this one runs: this checkpoint, or "
+            "the one of the other run, is a copy; or the other one stalled, and ended late."
         )
         hint = (
-            "stop one of the two, and check the last epochs of the output; a flow on a copied checkpoint "
-            "gives its outputs other names and places."
+            "start again if the other run has ended; else stop one of the two, and check the last epochs of "
+            "the output. A flow on a copied checkpoint gives its outputs other names and places."
         )
         return cls(msg, hint=hint)
 

@@ -19,6 +19,7 @@ from timely_spark.runtime.sinks.delivery import arrow_schema
 from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, with_epoch, with_epoch_column
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.stores import first_rows
+from timely_spark.state.hashing import hashes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,10 +163,20 @@ class Writer:
                 writer.write_table(self._with_epoch(table.cast(self.schema)))
                 rows += table.num_rows
         content = sink.getvalue()
-        if self.new and self.files.read(self.name) not in {None, content.to_pybytes()}:
+        if self.new and self._has_others(content.to_pybytes()):
             raise OutputMismatch.shared(self.files.path(self.name))
         self.files.write(self.name, content, durable=True)
         return rows
+
+    def _has_others(self, content: bytes) -> bool:
+        """Whether the file has other records; a run that lost the checkpoint may have written the same."""
+        present = self.files.read(self.name)
+        if present is None or present == content:
+            return False
+        try:
+            return _records(self.format, present) != _records(self.format, content)
+        except pa.ArrowException:
+            return True
 
     def _with_epoch(self, table: pa.Table) -> pa.Table:
         return table if self.epoch is None else with_epoch_column(table, self.epoch, EPOCH)
@@ -175,6 +186,20 @@ class Writer:
         tables = portions(batches, _GROUP, lambda batch: batch.num_rows)
         rows = self(table.rename_columns(self.schema.names) for table in tables)
         yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+
+def _records(format: Format, content: bytes) -> list[Any]:
+    """The lines or the records' hashes of a file, sorted: a run repeats records in another order."""
+    match format:
+        case "parquet":
+            import pyarrow.parquet as pq
+
+            table = pq.read_table(pa.BufferReader(content))
+        case "arrow":
+            table = pa.ipc.open_file(content).read_all()
+        case "csv":
+            return sorted(content.splitlines())
+    return sorted(hashes(table, table.schema.names).tolist())
 
 
 def _open(format: Format, sink: Any, schema: pa.Schema) -> Any:
