@@ -103,6 +103,8 @@ def test_sums_and_means_of_more_removed_than_inserted_are_there(kind: str) -> No
     rows.mean("v", keys="k").capture("mean")
     parts = [("removed", 5, 0, -2), ("even", 5, 0, 1), ("even", 7, 0, -1), ("nulls", None, 0, -3)]
     parts += [("few", None, 0, 3), ("few", 4, 0, -1), ("nothing", 4, 0, 1), ("nothing", 4, 1, -1)]
+    parts += [("signs", -5, 0, 1), ("signs", 5, 0, 1), ("signs", 0, 0, -2)]
+    parts += [("large", 2**32, 0, 1), ("large", 2**31, 0, -2), ("large", 0, 0, 1)]
     of = {"long": int, "double": float}.get(kind, Decimal)
     changes = [(k, v if v is None else of(v), *rest) for k, v, *rest in parts]
 

@@ -78,12 +78,13 @@ class Live:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """Hubs of few edges, and contraction of few nodes."""
+def few(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Hubs of few edges, and contraction of few nodes, by all workers until so many clusters are left."""
 
-    def set_(degree: int, many: int) -> None:
+    def set_(degree: int, many: int, gathered: int = 0) -> None:
         monkeypatch.setattr(places, "_DEGREE", degree)
         monkeypatch.setattr(places, "_MANY", many)
+        monkeypatch.setattr(places, "_GATHERED", gathered)
 
     return set_
 
@@ -93,7 +94,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.campaign) for n in range(3, 60))]
 )
 def test_components_follow_edges_that_come_and_go(seed, follows, changing, few) -> None:
-    few([1, 2, 1000][seed % 3], [1, 3, 100][seed // 2 % 3])
+    few([1, 2, 1000][seed % 3], [1, 3, 100][seed // 2 % 3], [0, 1 << 16, 5][seed % 3])
     edges = changing(*[(8, 10, 4), (14, 20, 4), (40, 60, 3)][seed % 3], seed=seed, changes=[4, 12][seed % 2])
     how = [{}, {"crashes": 0.2}, {"together": True}][seed % 3]
 
@@ -280,18 +281,8 @@ def test_positions_are_distinct_and_near_each_other() -> None:
     path = np.random.default_rng(3).permutation(nodes)
     both = np.append(path[:-1], path[1:]), np.append(path[1:], path[:-1])
     at = contraction.node_rows(nodes, both[0])
-    graph = contraction.linked(nodes, np.ones(n, np.int64), at, both[1])
-    levels = []
-    for number in range(contraction.LEVELS):
-        level, told = contraction.choose(graph, number)
-        level, graph, told = contraction.contracted(level, told)
-        levels.append(level)
-        graph = contraction.relinked(graph, told)
-    starts = np.cumsum(graph.weight) - graph.weight
-    clusters = graph.nodes
-    for level in reversed(levels):
-        told = contraction.divide(level, clusters, starts)
-        starts, clusters = contraction.starts_of(level, clusters, starts, told), level.nodes
+
+    starts = contraction.arrange(nodes, np.ones(n, np.int64), at, both[1], 0).number
 
     assert sorted(starts.tolist()) == list(range(n))
     place = starts[np.searchsorted(nodes, path)] * 16 // n

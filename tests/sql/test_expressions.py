@@ -138,6 +138,7 @@ def test_a_name_of_two_columns_in_other_cases_is_neither() -> None:
         ("s.x", 1, 1, "only structs have fields"),
         ("CAST(a AS INT8)", 1, 11, "'INT8' is not a type"),
         ("CAST(a AS FLOAT(24))", 1, 6, "no column stores FLOAT"),
+        ("CAST(s AS TIMESTAMP WITHOUT TIME ZONE)", 1, 29, "'TIME' is not expected here"),
         ("a +", 1, 3, "lacks an operand"),
         ("'x", 1, 1, "does not end"),
         ("a b c", 1, 5, "'c' is not expected here"),

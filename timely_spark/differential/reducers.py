@@ -217,21 +217,27 @@ class Sum(Logic):
         return result
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The sums; null without valid values."""
+        """The sums; null where no value is left."""
+        return self.totals(keys, inputs)[0]
+
+    def totals(self, keys: pa.Table, inputs: pa.Table) -> tuple[pa.Table, Longs]:
+        """The sums, and the numbers of valid values, of the groups of which anything is left."""
         starts, groups = _starts(inputs), numbers(inputs, GROUP)
         limbs = [numbers(inputs, one) for one in _LIMBS if one in inputs.schema.names]
-        valued = np.logical_or.reduce([numbers(inputs, _VALID) != 0, *(limb != 0 for limb in limbs)])
-        present, null = groups[starts], ~np.logical_or.reduceat(valued, starts)
+        present = groups[starts]
         if SCALE in inputs.schema.names:
-            sums = sums_of_scaled_limbs(groups, keys.num_rows, numbers(inputs, SCALE), limbs)
-            totals = pa.array(sums[present], mask=null)
+            sums = pa.array(
+                sums_of_scaled_limbs(groups, keys.num_rows, numbers(inputs, SCALE), limbs)[present]
+            )
         else:
-            totals = sums_of_limbs(limbs, self.scale, self.kind, null)
-        return pa.table({GROUP: present, self.value: totals, DIFF: _ones(len(present))})
-
-    def counts(self, inputs: pa.Table) -> Longs:
-        """The number of valid values of each group that has records."""
-        return np.add.reduceat(numbers(inputs, _VALID), _starts(inputs))
+            sums = sums_of_limbs(limbs, self.scale, self.kind, np.zeros(len(starts), bool))
+        counts, records = (np.add.reduceat(numbers(inputs, one), starts) for one in (_VALID, DIFF))
+        none = pc.and_(pa.array(counts == 0), pc.equal(sums, pa.scalar(0).cast(sums.type)))
+        totals = pa.table(
+            {GROUP: present, self.value: pc.if_else(none, None, sums), DIFF: _ones(len(present))}
+        )
+        left = pc.or_(pc.invert(none), pa.array(records != 0))
+        return totals.filter(left), counts[left.to_numpy(zero_copy_only=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +252,7 @@ class Mean(Logic):
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The means; null without valid values."""
-        totals, counts = self.total.results(keys, inputs), self.total.counts(inputs)
+        totals, counts = self.total.totals(keys, inputs)
         means = pc.divide(totals[self.total.value], pa.array(counts.astype(np.float64), mask=counts == 0))
         return pa.table({GROUP: totals[GROUP], self.total.value: means, DIFF: _ones(len(means))})
 

@@ -193,7 +193,8 @@ def sum(collection: Collection, value: str, *, keys: Columns = None, name: str |
     if the product is 2^62 or more and the multiplicity 2^31 or more. Records of negative multiplicity count
     negatively, so ``a.concat(b.negate()).sum("v", keys="k")`` is a balance, also where b has more records.
 
-    **Columns:** out: `keys` (as for `count`), then `value`; null where all values are.
+    **Columns:** out: `keys` (as for `count`), then `value`; null where all values are. A key has a row unless
+    its count, that of its values and their sum are all 0.
 
     Example:
         >>> import timely_spark as ts

@@ -20,14 +20,14 @@ import numpy as np
 
 from timely_spark.authors import Hashes, Indices, changes
 
-#: how often a graph is contracted, by all workers at most and then by one
-LEVELS, FURTHER = 8, 4
+#: how many levels all workers contract at most; and how many levels there are if one worker goes on
+SHARED, LEVELS = 8, 12
 #: neighbours of a node that are looked at
 _SAMPLE = 2
 #: so many nodes are looked up by a hash table
 _HASHED = 4096
 #: products with odd numbers give other orders of hashes; the first keeps that of the hashes
-_ORDERS = tuple(pow(0x9E3779B97F4A7C15, level, 1 << 64) for level in range(LEVELS + FURTHER))
+_ORDERS = tuple(pow(0x9E3779B97F4A7C15, level, 1 << 64) for level in range(LEVELS))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,8 +139,8 @@ def relinked(graph: LocalGraph, received: Messages) -> LocalGraph:
 def arrange(nodes: Hashes, weight: Indices, at: Indices, other: Hashes, number: int) -> Messages:
     """The start of the interval of each node, by levels from this number on that one worker contracts."""
     graph, levels = linked(nodes, weight, at, other), list[Level]()
-    for further in range(number, LEVELS + FURTHER):
-        level, messages = choose(graph, further)
+    for next_number in range(number, LEVELS):
+        level, messages = choose(graph, next_number)
         level, graph, messages = contracted(level, messages)
         levels.append(level)
         graph = relinked(graph, messages)

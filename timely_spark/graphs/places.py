@@ -41,7 +41,7 @@ from timely_spark.authors import (
 )
 from timely_spark.graphs.affected import summed
 from timely_spark.graphs.contraction import (
-    LEVELS,
+    SHARED,
     Level,
     LocalGraph,
     Messages,
@@ -126,8 +126,8 @@ class _Places(BufferingVertex):
         self.links = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
         self.levels: list[Level] = []
         self.graph: LocalGraph | None = None
-        #: how often all workers contract before one of them arranges the clusters
-        self.top = LEVELS
+        #: how many levels all workers contract, and whether one of them then goes on with few clusters
+        self.top, self.gathers = SHARED, False
         #: the first position of each node of `graph`, then its place; and the number of all positions
         self.starts = np.zeros(0, np.int64)
         self.positions = 0
@@ -319,7 +319,7 @@ class _Places(BufferingVertex):
         self.changes, self.nodes = [], self.nodes[:0]
         self.place, self.ends_of = self.place[:0], self.ends_of[:0]
         self.links = self.nodes, self.nodes
-        self.top = LEVELS
+        self.top, self.gathers = SHARED, False
 
     # -- contraction ---------------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class _Places(BufferingVertex):
         if odd and level < self.top:
             self._count_clusters(level, received)
         follow = step - 3 * self.top - 1
-        if step == 2 * self.top:
+        if step == 2 * self.top and self.gathers:
             self._arrange(time, received)
         elif follow > 0 and follow % 3 == 2:
             self._move(time, received)
@@ -339,9 +339,9 @@ class _Places(BufferingVertex):
             return
         if self.graph is None:  # another number of workers since
             self.place[left] = (self.nodes[left] % _U(PLACES)).astype(np.int64)
-        elif step < 2 * self.top:
+        elif step <= 2 * self.top:
             self._level(time, level, received, odd=bool(odd))
-        elif 2 * self.top < step <= 3 * self.top + 1:
+        elif step <= 3 * self.top + 1:
             self._divide(time, received, first=step == 2 * self.top + 1)
         elif follow > 0:
             self._follow(time, follow, received)
@@ -362,19 +362,29 @@ class _Places(BufferingVertex):
             self.graph = linked(nodes, weight, at, other)
 
     def _level(self, time: Timestamp, level: int, received: Messages, *, odd: bool) -> None:
-        """One of two steps of a level. All workers get the numbers of clusters, and the sum of weights."""
+        """One of two steps of a level, or the end of the last. All workers get the numbers of clusters."""
         assert self.graph is not None
-        if odd:
+        if level == self.top:
+            if not self.gathers:
+                self._tell_workers(time, len(self.graph.nodes), self.graph.weight.sum())
+        elif odd:
             self.levels[-1], self.graph, messages = contracted(self.levels[-1], received)
-            self._send(time, _gathered(self.graph, messages) if level + 1 == self.top else messages)
-            return
-        self.graph = relinked(self.graph, received) if level else self.graph
-        last, messages = choose(self.graph, level)
-        self.levels.append(last)
-        self._send(time, messages)
+            if level + 1 < self.top:
+                self._send(time, messages)
+            elif self.gathers:
+                self._send(time, _gathered(self.graph, messages))
+        else:
+            self.graph = relinked(self.graph, received) if level else self.graph
+            last, messages = choose(self.graph, level)
+            self.levels.append(last)
+            self._send(time, messages)
+            self._tell_workers(time, len(last.nodes), last.weight.sum())
+
+    def _tell_workers(self, time: Timestamp, count: int, weight: int) -> None:
+        """Tell all workers how many clusters are here, and their weight in all."""
         to = np.arange(self.workers, dtype=np.uint64)
-        count, weight = (np.full(self.workers, n) for n in (len(last.nodes), last.weight.sum()))
-        self._send(time, Messages(to, np.full_like(to, self.worker), count, weight))
+        counts, weights = (np.full(self.workers, n) for n in (count, weight))
+        self._send(time, Messages(to, np.full_like(to, self.worker), counts, weights))
 
     def _count_clusters(self, level: int, received: Messages) -> None:
         """If few clusters are left in all, this level is the last one before one worker arranges them."""
@@ -382,14 +392,15 @@ class _Places(BufferingVertex):
         counts = counts[np.unique(received.of[counts], return_index=True)[1]]
         self.positions = int(received.amount[counts].sum())
         if received.number[counts].sum() <= _GATHERED:
-            self.top = level + 1
+            self.top, self.gathers = level + 1, True
 
     def _arrange(self, time: Timestamp, received: Messages) -> None:
-        """Tell all clusters where their intervals start, if they are here."""
-        here = received.to == 0
-        if not here.any():
+        """In the worker that has all clusters: send each one the start of its interval."""
+        gathered = received.to == 0
+        if not gathered.any():
             return
-        of, number, weight = received.of[here], received.number[here].view(np.uint64), received.amount[here]
+        of, weight = received.of[gathered], received.amount[gathered]
+        number = received.number[gathered].view(np.uint64)
         clusters = weight > 0
         order = np.argsort(of[clusters])
         nodes = of[clusters][order]
@@ -399,7 +410,11 @@ class _Places(BufferingVertex):
     def _divide(self, time: Timestamp, received: Messages, *, first: bool) -> None:
         """From the last level back to the first."""
         assert self.graph is not None
-        if first:
+        if first and not self.gathers:
+            weight = self.graph.weight
+            before = int(received.amount[received.of < self.worker].sum())
+            self.starts = before + np.cumsum(weight) - weight
+        elif first:
             at = node_rows(self.graph.nodes, received.to)
             self.starts = np.full(len(self.graph.nodes), -1)
             self.starts[at[at >= 0]] = received.number[at >= 0]

@@ -100,7 +100,10 @@ class ExpressionBinder:
             return form(self, node)
         text = self.sql(node)
         if isinstance(node, exp.AggFunc | exp.Window):
-            hint = "in a query write f(...) OVER (ORDER BY ...); for a stream, group_by(...).aggregate(...)."
+            hint = (
+                "in SELECT write f(...) OVER (ORDER BY ...); of a stream, group_by(...).aggregate(...); of a "
+                "collection, a reduction such as sum(...)."
+            )
             raise self.refuse(node, f"{text} is of several rows, not of one", hint)
         if isinstance(node, exp.Query | exp.Subquery):
             raise self.refuse(node, "a query in an expression", "join the collection instead.")

@@ -68,5 +68,4 @@ def _comparison(name: str, left: Term, right: Term) -> pc.Expression | None:
     column = _column(left)
     if column is None or not isinstance(right, Constant) or not right.value.is_valid:
         return None
-    condition: pc.Expression = _COMPARE[name](column, right.value)
-    return condition
+    return _COMPARE[name](column, right.value)

@@ -407,7 +407,7 @@ def cast_type(binder: ExpressionBinder, node: Any) -> pa.DataType:
     """The type that a cast names."""
     kind = literals.named_type(node.args["to"], binder.zone)
     if kind is None:
-        shown = binder.sql(node.args["to"])
+        shown = node.args["to"].sql()
         hint = "write a type that columns have, such as bigint, decimal(38, 2), string or timestamp."
         hint = "write INTERVAL '1' DAY, or make_dt_interval(n)." if "INTERVAL" in shown else hint
         raise binder.refuse(node, f"no column stores {shown}", hint)

@@ -316,6 +316,7 @@ def dialect() -> Any:
         # sqlglot loses parts of some
         "_parse_pipe_syntax_query": lambda parser, _: parser.raise_error("pipes (|>) are not supported"),
         "_warn_unsupported": lambda parser: parser.raise_error("this is not understood"),
+        "TIMESTAMPS": set(),  # TIMESTAMP WITHOUT TIME ZONE would be one with a zone
     }
     words, types = Spark.Tokenizer.KEYWORDS.items(), {*_TYPES.split()}
     own = {
@@ -393,7 +394,7 @@ def _readable(description: str, token: str) -> str:
     if description.startswith("Invalid expression"):
         return f"{token!r} is not expected here"
     if description.lower().startswith("expected type"):
-        return f"{token!r} is not a type"
+        return f"{token!r} is not a type that columns have"
     missing = re.match(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>", description)
     return f"{missing[1]} lacks an operand" if missing else description.partition(". Line ")[0]
 

@@ -175,7 +175,7 @@ class Page:
             if status.failure is not None:
                 more = split_hint(status.failure["error"])[0].partition("\n")[2]
             more = f"<pre>{escaped(more)}</pre>" * bool(more)
-            says, do = escaped(verdict.says), escaped(verdict.do[:1].upper() + verdict.do[1:])
+            says, do = escaped(verdict.says), escaped(_sentence(verdict.do))
             yield f'<div class="say {verdict.kind}"><b>{says}</b>{more}{do}</div>'
         for text in status.warnings:
             yield f'<div class="say warn">{escaped(text)}</div>'
@@ -553,6 +553,11 @@ class Page:
 
 #: The largest state whose records are shown.
 _SMALL = 1 << 20
+
+
+def _sentence(text: str) -> str:
+    """A text with a capital, unless it begins with code."""
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].rstrip(",;:").isalpha() else text
 
 
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

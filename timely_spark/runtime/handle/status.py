@@ -238,7 +238,8 @@ def _repeats(log: RoundLog, manifest: Manifest) -> bool:
     """Whether a run has yet to repeat what Spark planned in the run before it, and did not commit."""
     with suppress(KeyError, ValueError, TypeError):  # an unknown time
         if datetime.fromisoformat(log.owner()["started"]).timestamp() > manifest.written:
-            return log.spark.offsets[-1:] > log.spark.commits[-1:]
+            planned = log.spark.offsets[-1:]
+            return planned > log.spark.commits[-1:] and planned > [manifest.micro_batch]
     return False
 
 

@@ -82,9 +82,9 @@ def upserted(
         if len(table.schema().fields) > WIDEST:
             return False
         files = pa.table(table.get_add_actions(flatten=True))  # with their statistics
-        if any(map(_has_nan, files.columns)):
-            return False
         if sum(max(size, SMALL_FILE) for size in files["size_bytes"].to_pylist()) > LARGEST:
+            return False
+        if any(map(_has_nan, files.columns)):
             return False
         merging = table.merge(
             records, upsert.same, source_alias="s", target_alias="t", commit_properties=once
