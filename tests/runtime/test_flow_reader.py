@@ -210,6 +210,26 @@ def test_a_handle_that_others_have_overtaken_sends_nothing(begin: Begin, sent: i
     assert (101,) in [row for rows in process.captured().values() for row in rows]
 
 
+def test_a_flow_that_reads_an_entry_at_once_has_not_overtaken_its_handle(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = begin(two_inputs(), keep=1)
+    write, read = Files.write_table, list[int]()
+
+    def read_at_once(files: Files, name: str, table: pa.Table, **options: Any) -> None:
+        write(files, name, table, **options)
+        if name.startswith("inputs/x/"):
+            process.batch()
+            read.append(process.context.log.taken("x"))
+
+    monkeypatch.setattr(Files, "write_table", read_at_once)
+    for n in range(6):
+        process.handles["x"].send([n])
+
+    assert read == [*range(6)]
+    assert process.context.log.files.numbers("inputs/x")[-1] == 5
+
+
 def test_a_start_while_a_handle_sends_misses_no_entry(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing may have a file that came meanwhile, and lack one that came before it."""
     process = begin(two_inputs())

@@ -179,7 +179,8 @@ class Journal:
             self.log.files.write_table(_file(self.name, number), table, durable=True, new=True)
         except FileExistsError:  # some network file systems raise this after creating the link
             return self._is_written(entry)
-        if self._is_behind(number):  # since just now
+        # since just now; the flow may have read this entry meanwhile, but none after it
+        if self._is_behind(number) and self.log.taken(self.name) > number:
             remove_entry(self.log, self.name, number)
             return False
         return True
