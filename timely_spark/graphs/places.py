@@ -388,8 +388,7 @@ class _Places(BufferingVertex):
 
     def _count_clusters(self, level: int, received: Messages) -> None:
         """If few clusters are left in all, this level is the last one before one worker arranges them."""
-        counts = np.flatnonzero(received.to < self.workers)
-        counts = counts[np.unique(received.of[counts], return_index=True)[1]]
+        counts = received.to < self.workers
         self.positions = int(received.amount[counts].sum())
         if received.number[counts].sum() <= _GATHERED:
             self.top, self.gathers = level + 1, True

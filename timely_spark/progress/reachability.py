@@ -171,7 +171,7 @@ class Reachability:
         while todo:
             location, crossed, path = todo.popleft()
             if path not in by[crossed][location].elements:
-                continue  # a smaller summary came meanwhile
+                continue  # a smaller summary is stored by now
             for edge in self.out[location] if forwards else self.into[location]:
                 first, then = (path, edge.summary) if forwards else (edge.summary, path)
                 summary = first.followed_by(then)

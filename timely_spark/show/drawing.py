@@ -211,7 +211,7 @@ class _Drawn:
         yield f'<path class="tip {kind}" d="M{x:.1f} {y:.1f} l-4 -7 h8 z" fill="{color}"/>'
 
     def words(self, arrow: Arrow, layout: Layout) -> str:
-        """What is said beside an arrow, in the middle of its last part: at their ends arrows meet."""
+        """The text beside an arrow, in the middle of its last part: at their ends arrows meet."""
         words = _short(f"{arrow.exchange}{', free' * arrow.free}") if arrow.exchange else ""
         if (records := self.marks.records.get(arrow.index)) is not None:
             words = f"{short_number(records)} {words}".strip()

@@ -76,8 +76,8 @@ def watch(
 def ui(self: Query, *, port: int = 0, slo: float | None = None) -> str:
     """Serve this query's console on this machine, as `python -m timely_spark ui`, until the process ends.
 
-    The page answers this machine only. On the step of an output it also says why a row is in it or not, by
-    `explain_row` in this process. Another call, or one with the same port, gives the same page.
+    The page answers this machine only. On the step of an output it also explains why the output has a row or
+    not, by `explain_row` in this process. Another call, or one with the same port, gives the same page.
 
     Args:
         port: the port; 0 means any that is free.

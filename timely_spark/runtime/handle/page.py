@@ -205,9 +205,10 @@ class Page:
         for step in sketch.steps:
             size = sum(manifest.state_bytes.get(name, 0) for name in step.steps)
             took = sum(spent.get(name, 0.0) for name in step.steps)
-            parts = [bytes_text(size)] * bool(size) + [seconds_text(took)] * bool(took)
             if step.is_source and (account := self.status.read.get(step.name)) is not None:
                 parts = [f"{counted(account.rows, 'record')} in all"]
+            else:
+                parts = [bytes_text(size)] * bool(size) + [seconds_text(took)] * bool(took)
             parts += [f"iteration {n:,}" for name, n in running.items() if self._inside(name, step)][-1:]
             if parts:
                 texts[step.key] = " · ".join(parts)
