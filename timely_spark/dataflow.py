@@ -7,7 +7,7 @@ from collections.abc import Collection as Some
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from timely_spark import show
 from timely_spark.compiler import Plan, compile_plan
@@ -106,6 +106,12 @@ class Dataflow(Inputs, Suggests):
 
     def _repr_html_(self) -> str:
         return show.to_html(self)
+
+    def __reduce__(self) -> NoReturn:
+        from timely_spark.runtime.errors import Unpicklable
+
+        msg = f"flow {self.name!r} cannot be pickled: it has handles and functions of this process"
+        raise Unpicklable(msg, where=caller(), hint="call the function that builds it in the other process.")
 
     @property
     def scope(self) -> Scope:

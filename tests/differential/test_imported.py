@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import fs
 
 import timely_spark as ts
 from tests.support.published import complete_epoch, drawn_changes, rows_at
 from tests.support.rescaling import move
 from timely_spark.errors import GraphError, VertexError
 from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.storage import files
 from timely_spark.runtime.storage import published as module
+from timely_spark.runtime.storage.cache import PLACE
 from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.stores import Remote
 from timely_spark.state import hashing
 from timely_spark.testing import Simulation, run
 
@@ -227,6 +231,25 @@ def test_a_collection_that_is_published_by_other_keys_later_is_sorted_again(tmp_
         assert (hashed == module.hashes(rows, keys)).all()
         assert (hashed[1:] >= hashed[:-1]).all()
         assert sorted(rows["v"].to_pylist()) == list(range(40))
+
+
+def test_a_snapshot_of_a_new_capture_is_not_the_copy_of_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of remote files are kept by name, and a capture in the same place has the same names."""
+    published(tmp_path / "shared", 40)
+    source: Any = importing(tmp_path / "shared").frames["given"]
+    opened, keys = source.opened(source.arranged()), ("k",)
+    (path,) = (tmp_path / "shared").glob("snapshot-*")
+    schema = module.pa.schema([("k", "int64"), ("v", "int64"), (ts.authors.DIFF, "int64")])
+    monkeypatch.setenv(PLACE, str(tmp_path / "cache"))
+    monkeypatch.setattr(files, "connect", lambda place: (Remote(fs.LocalFileSystem()), place))
+    assert opened(path.name, schema, keys).rows["v"].to_pylist()
+    content = path.read_bytes()
+    published(tmp_path / "another", 50)
+    path.write_bytes(next((tmp_path / "another").glob("snapshot-*")).read_bytes())
+    assert path.read_bytes() != content
+    assert sorted(opened(path.name, schema, keys).rows["v"].to_pylist()) == list(range(50))
 
 
 def test_a_replay_of_an_arranged_collection_is_that_of_any(tmp_path: Path) -> None:

@@ -329,6 +329,8 @@ def test_a_snapshot_repeats_records_by_multiplicity(came_to: Any) -> None:
         ts.snapshot(log, diff="n", count="k")
     with pytest.raises(ts.TimelyError, match=r"(?s)count=1 is not a name.*\nHint: give count= another name"):
         ts.snapshot(log, diff="n", count=1)  # type: ignore[arg-type]
+    with pytest.raises(ts.TimelyError, match=r"(?s)integers, and these are \{'k': 'string'\}.*Hint: .*diff="):
+        ts.snapshot(log, diff="k")
     with pytest.raises(ts.TimelyError, match=r"(?s)snapshot.*no columns \['diff'\].*Hint: .*diff="):
         ts.snapshot(log)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import threading
 from contextlib import suppress
 from typing import Any
@@ -154,6 +155,8 @@ def test_a_step_that_cannot_be_sent_to_tasks_is_named() -> None:
 
     with pytest.raises(Unpicklable, match=r"(?s)step 'bad' .*lock.*test_arguments\.py:\d+\)\nHint: "):
         packed(made.compile(2))
+    with pytest.raises(Unpicklable, match=r"(?s)flow 'locked' .*test_arguments\.py:\d+\)\nHint: call"):
+        pickle.dumps(made)
 
 
 #: what the other arguments are while one of a method is junk

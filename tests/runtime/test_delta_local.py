@@ -155,6 +155,20 @@ def test_two_runs_of_copies_of_a_checkpoint_do_not_both_go_on(folder: str) -> No
     assert words(folder) == ["a", "b", "d"]
 
 
+def test_epochs_that_a_stalled_run_commits_after_a_start_are_not_written_again(folder: str) -> None:
+    history = DeltaHistory(folder, "app")
+    history.begin(own=True, delivered=True)
+    columns = [name for name in SCHEMA.names if name != "epoch"]
+    sink = DeltaSink(folder, _app="app", _own=OWN, _columns=columns, _folder=folder, _history=history)
+    assert appended(folder, records("a", "b"), "app", 1, OWN), "epochs 0 and 1"
+
+    epochs = [part(epoch, records(word).drop_columns(["epoch"])) for epoch, word in enumerate("abc")]
+    sink.deliver(None, 1, epochs[:2])  # type: ignore[arg-type]
+    sink.deliver(None, 2, epochs)  # type: ignore[arg-type]
+
+    assert words(folder) == ["a", "b", "c"]
+
+
 def test_nothing_is_appended_to_a_table_that_lost_epochs(folder: str) -> None:
     history = DeltaHistory(folder, "app")
     history.begin(own=True, delivered=False)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -15,12 +16,15 @@ import pytest
 import timely_spark as ts
 from tests.support.stepper import Begin, Stepper
 from timely_spark.errors import BadArgument, NotComplete, SchemaError, UnknownName, Where
+from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.handle.idle import Idle
 from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.sources.arrivals import File
+from timely_spark.runtime.sources.delta_log import DeltaSource
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.present import present
+from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.stores import Local
 
@@ -293,6 +297,18 @@ def test_the_files_that_are_there_are_awaited_one_by_one(tmp_path: Path) -> None
     assert not three({"files": 1}), "until the folder is looked at again"
     journal.append([arrive("d")])
     assert three({"files": 2}), "a file that was removed is read by nobody"
+
+
+def test_a_version_that_was_skipped_is_not_awaited(tmp_path: Path) -> None:
+    log, bad = Mock(), BadFile("version 2 removes rows")
+    log.newest.return_value = 2
+    log.files.side_effect = lambda version: ["a"] if version < 2 else (_ for _ in ()).throw(bad)
+    source: Any = Mock(DeltaSource, log=log, from_version=None)
+    with pytest.raises(BadFile, match="removes rows"):
+        present(source, "in", Files(str(tmp_path)))({"version": 1})
+    Skipped(versions=(2,)).write(Files(str(tmp_path)), "in")
+    assert present(source, "in", Files(str(tmp_path)))({"version": 1})
+    assert not present(source, "in", Files(str(tmp_path)))({"version": 0})
 
 
 def test_calls_with_other_arguments_name_those_that_there_are(begin: Begin) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 MOST = 100_000_000
 """How many rows may repeat others."""
 
+#: The names of integers' types in Spark and in Arrow.
+_INTEGERS = {"bigint", "int", "smallint", "tinyint", "int64", "int32", "int16", "int8"}
 _HINT = "give count= the name of a column for the multiplicity: each record is then there once."
 
 
@@ -77,8 +80,9 @@ def snapshot(
         [{'word': 'be', 'n': 1}, {'word': 'to', 'n': 2}]
 
     Raises:
-        SchemaError: a column is missing; or records are there so often that repeating them makes more than
-            100 million rows (in a DataFrame, where it is computed: a record more often than that).
+        SchemaError: a column is missing, or not of integers; or records are there so often that repeating
+            them makes more than 100 million rows (in a DataFrame, where it is computed: a record more often
+            than that).
         InvalidTime: `at` is not an epoch.
         NotComplete: the captured output is not complete up to `at`.
         BadArgument: `changes` is neither a DataFrame nor captured changes.
@@ -90,7 +94,7 @@ def snapshot(
         hint = "give a DataFrame of the table to which changes() were written, or the result of capture()."
         expected = "changes of a collection"
         refuse(changes, what="changes", expected=expected, hint=hint)
-    _check([diff, epoch], changes.columns)
+    _check([diff, epoch], {field.name: field.dataType.simpleString() for field in changes.schema})
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     records = [F.col(identifier(column)) for column in changes.columns if column not in {diff, epoch}]
@@ -115,7 +119,7 @@ def _of_captured(changes: Captured, at: int | None, diff: str, count: str | None
     if at is not None and changes.until is not None and at > changes.until:
         what = f"snapshot(at={at})"
         raise NotComplete.yet(what, changes.until, where=caller())
-    _check([diff], changes.schema.names)
+    _check([diff], {field.name: str(field.type) for field in changes.schema})
     columns = [column for column in changes.schema.names if column != diff]
     upto = [table for epoch, table in changes.epochs.items() if at is None or epoch <= at]
     every = pa.concat_tables([changes.schema.empty_table(), *upto]).select([*columns, diff])
@@ -139,8 +143,13 @@ def _check_new(count: Any, columns: list[str]) -> None:
         raise SchemaError(msg, where=caller(), hint="give count= another name.")
 
 
-def _check(needed: list[str], columns: list[str]) -> None:
+def _check(needed: list[str], columns: Mapping[str, str]) -> None:
+    """Check that columns are there and integers, by the names of all types."""
+    msg = ""
     if missing := [column for column in needed if column not in columns]:
-        msg = f"snapshot: no columns {missing} among {columns}"
+        msg = f"snapshot: no columns {missing} among {[*columns]}"
+    elif others := {column: columns[column] for column in needed if columns[column] not in _INTEGERS}:
+        msg = f"snapshot: columns of differences and epochs are integers, and these are {others}"
+    if msg:
         hint = "give written or captured changes(); name their columns by diff= and epoch=."
         raise SchemaError(msg, where=caller(), hint=hint)

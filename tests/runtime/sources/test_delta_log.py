@@ -157,6 +157,24 @@ def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
 
 
+@pytest.mark.parametrize("optional", [{}, {"size": 1, "partitionValues": {"day": None}}])
+def test_a_path_may_be_encoded_otherwise_where_it_is_removed(table: Table, optional: dict[str, Any]) -> None:
+    (table.folder / "a b").mkdir()
+    table.commit(*BEGIN, {"add": table.file("a b/ü", [1]) | {"path": "a%20b/%C3%BC"}})
+    table.commit({"remove": {"path": "a%20b/ü", "dataChange": True, **optional}})
+    assert not table.log().snapshot(1)
+    (removed,) = table.log(changes=True).files(1)
+    assert removed.path == f"{table.folder}/a b/ü"
+
+
+def test_a_version_without_content_is_one_that_was_not_written_to_its_end(table: Table) -> None:
+    table.commit(*BEGIN, {"add": table.file("a", [1])})
+    table.commit()
+    for ask in (table.log().files, table.log().snapshot):
+        with pytest.raises(BadFile, match=r"0001\.json cannot be read: .* it is empty"):
+            ask(1)
+
+
 def test_a_time_is_the_first_version_since_then(table: Table) -> None:
     table.commit(*BEGIN)
     table.commit({"add": table.file("a", [1])})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import itertools
 import json
@@ -98,6 +99,23 @@ def test_json_with_long_lines_is_not_held_in_memory(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < file.size // 3
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.slow
+def test_compressed_csv_is_not_held_in_memory(tmp_path: Path) -> None:
+    line = b"1," + b"a" * 1000 + b"\n"
+    with pa.output_stream(str(tmp_path / "a.csv.zst"), compression="zstd") as file:
+        file.write(b"n,s\n")
+        for _ in range(100):
+            file.write(line * 1000)
+    folder = folder_of(tmp_path, "csv")
+    before, read = pa.total_allocated_bytes(), 0
+    for batch in folder.read(
+        [Part(file.path, 0, file.size) for file in folder.files()], as_schema("n long"), ["n"]
+    ):
+        read += batch.num_rows
+        assert pa.total_allocated_bytes() - before < 50 << 20
+    assert read == 100_000
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json", "arrow"])
@@ -541,6 +559,59 @@ def test_a_record_of_json_lacks_columns_but_none_in_another_case(tmp_path: Path)
     (tmp_path / "a.json").write_text('{"N": 1}\n')
     with pytest.raises(BadFile, match=r"lacks \['n', 's'\], it has \['N'\](?s:.*)case counts"):
         rows(folder_of(tmp_path, "json"), as_schema("n long, s string"))
+
+
+@pytest.mark.parametrize(
+    ("record", "row"),
+    [
+        ('{"N": 5}', 2),
+        ('{"n": null, "p": {"x": 1, "X": 2}}', 2),
+        ('{"ps": [{"x": 1}, {"X": 2}]}', 2),
+        ('{"Ps": []}', 2),
+    ],
+)
+@pytest.mark.parametrize("before", [1, 30_000], ids=["in one block", "in a later block"])
+def test_a_member_of_json_in_another_case_is_refused_in_any_record(
+    tmp_path: Path, record: str, row: int, before: int
+) -> None:
+    schema = as_schema("n long, p struct<x: long>, ps array<struct<x: long>>")
+    first = '{"n": 1, "p": {"x": 1}, "ps": [{"x": 1}], "more": "%s"}\n' % ("a" * 20)
+    (tmp_path / "a.json").write_text(first * before + record + "\n")
+    with pytest.raises(BadFile, match=rf"row {before + row - 1:d}, column .* in another case") as refused:
+        rows(folder_of(tmp_path, "json"), schema)
+    assert "--file" in str(refused.value)
+
+
+def test_a_member_of_json_that_is_no_column_may_have_the_name_of_one_in_another_case(tmp_path: Path) -> None:
+    schema = as_schema("n long, p struct<x: long>")
+    harmless = [
+        '{"N": null}',
+        '{"other": {"N": 1, "X": 2}}',
+        '{"names": ["N", "X"], "p": {"x": 1, "N": 3}}',
+        "{}",
+    ]
+    (tmp_path / "a.json").write_text("".join(f"{line}\n" for line in ['{"n": 1}', *harmless]))
+    assert [row["n"] for row in rows(folder_of(tmp_path, "json"), schema)] == [1, None, None, None, None]
+
+
+def test_a_folder_in_another_case_is_no_null_column(tmp_path: Path) -> None:
+    for name in ("day=1", "Day=2"):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"n": [1]}), tmp_path / name / "a.parquet")
+    with pytest.raises(BadFile, match=r"lacks \['day'\], it has \['Day', 'n'\](?s:.*)case counts"):
+        rows(folder_of(tmp_path), as_schema("n long, day long"))
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO])
+def test_a_file_that_the_storage_does_not_give_is_not_to_be_mended(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    refused = OSError(number, os.strerror(number), "a.parquet")
+    monkeypatch.setattr(Folder, "_own", lambda *_: (_ for _ in ()).throw(refused))
+    with pytest.raises(BadFile, match=r"(?s)a\.parquet cannot be read.*Hint: (give|raise|check) ") as error:
+        rows(folder_of(tmp_path), as_schema("n long"))
+    assert "mend it" not in str(error.value)
 
 
 def test_a_column_without_a_value_has_no_type(tmp_path: Path) -> None:

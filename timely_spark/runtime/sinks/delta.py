@@ -193,14 +193,18 @@ class DeltaSink(Sink):
     # -- per epoch -------------------------------------------------------------------------------------------
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
         """Write one transaction, or none if there are no records."""
-        # a batch that ran again may have ended later than before, and its epochs come in other groups
-        committed = self._history.last if self._by_epoch and self._history is not None else -1
-        parts = [part for part in parts if part.epoch > committed and not part.is_empty]
+        parts = [part for part in parts if not part.is_empty]
         if not parts:
             return
         self._check_whole(session)
         if self._history is not None and self._history.is_shared(version):
             raise OutputMismatch.shared(self.target)
+        # a batch that ran again may have ended later than before, and its epochs come in other groups; the
+        # run before may even have committed some since this run began
+        committed = self._history.last if self._by_epoch and self._history is not None else -1
+        parts = [part for part in parts if part.epoch > committed]
+        if not parts:
+            return
         records = None
         if not any(part.is_large for part in parts):
             records = pa.concat_tables([with_epoch_column(part.table, part.epoch, STAMP) for part in parts])

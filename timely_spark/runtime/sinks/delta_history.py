@@ -42,7 +42,7 @@ class DeltaHistory:
     _complete: dict[int, bool] = field(default_factory=dict)
     #: whether there are epochs that a version may lack
     _delivered: bool = False
-    #: the last transaction of the output that `begin` has found; -1 if there is none
+    #: the last transaction of the output that was seen, of whatever run; -1 if there is none
     last: int = -1
     #: the last transaction of the output that came after `begin`, and the last one that this run has begun
     _newest_own: int = -1
@@ -118,6 +118,7 @@ class DeltaHistory:
                 self._complete.clear()
                 self._delivered = True
                 self._newest_own = transaction
+                self.last = max(self.last, transaction)
             version += 1
             self._complete[version] = complete
         return version != first

@@ -1,4 +1,4 @@
-"""`with_place`: the first row of a file that cannot be read, and its column; looked for after an error."""
+"""What is wrong with a file: the first row that cannot be read, and its column; and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from timely_spark.errors import StorageFailed
 from timely_spark.runtime.sources.arrivals import Part
 from timely_spark.runtime.sources.file_types import row_groups_at
 
@@ -54,6 +55,31 @@ def with_place(folder: Any, part: Part, schema: pa.Schema, columns: Sequence[str
 def _placed(row: int, column: str | None, reason: str) -> str:
     named = "" if column is None else f", column {column!r}"
     return f"row {row}{named}: {reason.replace(f'{named[2:]}: ', '') if named else reason}"
+
+
+def what_to_do(error: BaseException, reason: str, *, mendable: bool) -> str:
+    """The hint of an error of reading a file, without its end.
+
+    Args:
+        reason: what is said about it.
+        mendable: whether the user may change the file; not if it is of a Delta table.
+    """
+    if getattr(error, "errno", None):  # the storage does not give the file
+        return str(StorageFailed.of("", error).hint).rstrip(".")
+    if "zone offset" in reason:
+        return (
+            "times without a zone are of type timestamp_ntz, and those with one of type timestamp: give it "
+            "in files(schema=...); or read them by Spark, in the session's zone: flow.source(name, "
+            "spark.readStream...)"
+        )
+    if "straddling" in reason:
+        return (
+            "a record is longer than the reader's blocks: format=pyarrow.dataset.JsonFileFormat("
+            "read_options=pyarrow.json.ReadOptions(block_size=...))"
+        )
+    if mendable:
+        return "mend it, or declare types that fit all files (schema=), and start again"
+    return "restore it from a backup, and start again"
 
 
 def first_bad(number: int, fit: Callable[[int, int], bool]) -> int | None:
@@ -127,7 +153,7 @@ def _in_json(
 
     def reads(lines: Sequence[bytes], names: Sequence[str]) -> bool:
         try:
-            for _ in folder.json_rows(pa.BufferReader(b"\n".join(lines)), values, schema, names):
+            for _ in folder.json_rows(b"\n".join(lines), values, schema, names):
                 pass
         except pa.ArrowException:
             return False

@@ -156,11 +156,11 @@ class DeltaLog:
         if all(action.get(name) is not None for action in removed for name in _OPTIONAL):
             return removed
         before, _ = self._state(version - 1)
-        unknown = [action["path"] for action in removed if action["path"] not in before]
+        unknown = [action["path"] for action in removed if unquote(action["path"]) not in before]
         if unknown:
             msg = f"version {version} of {self.folder.path} removes {unknown[0]}, which is not in it"
             raise self.folder.error(msg, "start from the newest version, with a new checkpoint.")
-        return [action | {name: before[action["path"]][name] for name in _OPTIONAL} for action in removed]
+        return [action | {n: before[unquote(action["path"])][n] for n in _OPTIONAL} for action in removed]
 
     def _check_columns(self, columns: pa.Schema, expected: pa.Schema, version: int) -> None:
         """Check that columns that are read are neither dropped nor changed; others may be added."""
@@ -220,7 +220,10 @@ class DeltaLog:
         return sorted(self._file(action, "1") for action in active.values())
 
     def _state(self, version: int) -> tuple[dict[str, Action], Action]:
-        """The files and the metadata of a version: those of the last checkpoint, with later changes."""
+        """The files by path and the metadata of a version: of the last checkpoint, with later changes.
+
+        Writers encode different characters of a path, so one may remove what another has added.
+        """
         first = 0
         active: dict[str, Action] = {}
         metadata: Action = {}
@@ -233,16 +236,16 @@ class DeltaLog:
             actions = [action for name in parts[last] for action in self._checkpoint(name)]
             self._check(actions, last[0])
             first = last[0] + 1
-            active = {action["add"]["path"]: action["add"] for action in actions if "add" in action}
+            active = {unquote(action["add"]["path"]): action["add"] for action in actions if "add" in action}
             metadata = next(action["metaData"] for action in actions if "metaData" in action)
         for number in range(first, version + 1):
             actions = list(self._actions(number))
             self._check(actions, number)
             for action in actions:
                 if "remove" in action:
-                    active.pop(action["remove"]["path"], None)
+                    active.pop(unquote(action["remove"]["path"]), None)
                 if "add" in action:
-                    active[action["add"]["path"]] = action["add"]
+                    active[unquote(action["add"]["path"])] = action["add"]
                 metadata = action.get("metaData", metadata)
         return active, metadata
 
@@ -258,7 +261,10 @@ class DeltaLog:
     def _actions(self, version: int) -> Iterator[Action]:
         path = self.commit(version)
         with self.folder.reading(path), self.folder.place[0].open_input_stream(path) as file:
-            yield from map(parse_json, file.read().splitlines())
+            if not (lines := file.read().splitlines()):
+                msg = "it is empty: its writer has not ended, or its end was lost"
+                raise ValueError(msg)
+            yield from map(parse_json, lines)
 
     def _checkpoint(self, name: str) -> Iterator[Action]:
         path = f"{self.folder.place[1]}/_delta_log/{name}"

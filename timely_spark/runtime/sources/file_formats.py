@@ -36,6 +36,23 @@ def with_options(name: str) -> ds.FileFormat:
     return ds.JsonFileFormat() if name == "json" else ds.IpcFileFormat()
 
 
+class Decompressed:
+    """The files of a file system, decompressed while they are read from begin to end; as fsspec's are."""
+
+    protocol = "decompressed"
+
+    def __init__(self, system: Any) -> None:
+        self.system = system
+
+    def isfile(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return bool(self.system.get_file_info(path).is_file)
+
+    def open(self, path: str, mode: str) -> Any:
+        """The content."""
+        return self.system.open_input_stream(path)
+
+
 def with_quoted_lines(form: Any) -> Any:
     """The format; a value of CSV may have several lines.
 

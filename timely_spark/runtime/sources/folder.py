@@ -21,8 +21,14 @@ from timely_spark.errors import Where
 from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
-from timely_spark.runtime.sources.bad_row import with_place
-from timely_spark.runtime.sources.file_formats import Format, file_kind, with_options, with_quoted_lines
+from timely_spark.runtime.sources.bad_row import what_to_do, with_place
+from timely_spark.runtime.sources.file_formats import (
+    Decompressed,
+    Format,
+    file_kind,
+    with_options,
+    with_quoted_lines,
+)
 from timely_spark.runtime.sources.file_types import (
     INSTANT,
     changes_values,
@@ -39,7 +45,7 @@ from timely_spark.runtime.sources.file_types import (
     with_times_as_texts,
     zones,
 )
-from timely_spark.runtime.sources.json_files import read_json
+from timely_spark.runtime.sources.json_files import json_batches, read_json
 from timely_spark.runtime.sources.listing import walk
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import location
@@ -331,10 +337,9 @@ class Folder:
             if name in schema.names
         ]
         expression = reduce(and_, equal) if equal else None
-        if self.kind == "csv" and str(path).endswith(".zst"):  # Arrow's format decompresses .zstd alone
-            with self.place[0].open_input_stream(path) as content:
-                path = pa.py_buffer(content.read())
         place = self.place[0] if isinstance(path, str) else None
+        if self.kind == "csv" and str(path).endswith(".zst"):  # Arrow's format decompresses .zstd alone
+            place = fs.PyFileSystem(fs.FSSpecHandler(Decompressed(place)))
         return self.format.make_fragment(path, place, partition_expression=expression)
 
     def _own(self, fragment: Any) -> pa.Schema:
@@ -362,7 +367,7 @@ class Folder:
         have their default. Records of JSON may lack any, but none is written in another case.
         """
         missing = [name for name in columns if name not in own and name not in values]
-        other_case = {name.lower() for name in missing} & {name.lower() for name in own}
+        other_case = {name.lower() for name in missing} & {name.lower() for name in [*own, *values]}
         if not other_case:
             missing = [name for name in missing if name not in self.defaults]
         lacks = self.kind != "json" and (all_of_them or {*own}.isdisjoint(schema.names))
@@ -480,13 +485,12 @@ class Folder:
             exprs[name] = pc.coalesce(exprs[name], default)
         for name in values.keys() & exprs.keys():
             exprs[name] = pc.scalar(partition_value(values[name], schema.field(name).type))
-        with self.place[0].open_input_stream(path) if isinstance(path, str) else path as file:
-            content = read_json(file, self.format, texts)
-            for batch in content.to_batches() if isinstance(content, pa.Table) else content:
-                scanner = ds.Scanner.from_batches([batch], schema=texts, columns=exprs, use_threads=False)
-                yield from scanner.to_batches()
+        opened = self.place[0].open_input_stream if isinstance(path, str) else pa.BufferReader
+        for batch in json_batches(partial(opened, path), self.format, texts):
+            scanner = ds.Scanner.from_batches([batch], schema=texts, columns=exprs, use_threads=False)
+            yield from scanner.to_batches()
 
-    def json_rows(self, lines: Any, values: Values, schema: pa.Schema, columns: Sequence[str]) -> Any:
+    def json_rows(self, lines: bytes, values: Values, schema: pa.Schema, columns: Sequence[str]) -> Any:
         """The rows of some lines of JSON, checked."""
         exprs = {name: pc.field(name) for name in columns}
         return valid(self._json(lines, schema, exprs, dict(values)))
@@ -530,20 +534,7 @@ class Folder:
             raise self.error(msg, hint) from error
         except _DAMAGE as error:
             reason = with_place(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-            hint = "restore it from a backup, and start again"
-            if self.versions is None:
-                hint = "mend it, or declare types that fit all files (schema=), and start again"
-            if "zone offset" in reason:
-                hint = (
-                    "times without a zone are of type timestamp_ntz, and those with one of type timestamp: "
-                    "give it in files(schema=...); or read them by Spark, in the session's zone: "
-                    "flow.source(name, spark.readStream...)"
-                )
-            if "straddling" in reason:
-                hint = (
-                    "a record is longer than the reader's blocks: format=pyarrow.dataset.JsonFileFormat("
-                    "read_options=pyarrow.json.ReadOptions(block_size=...))"
-                )
+            hint = what_to_do(error, reason, mendable=self.versions is None)
             msg = f"{path} cannot be read: {reason}"
             raise self.error(msg, f"{hint}{self._or_quarantined(path)}.") from error
 

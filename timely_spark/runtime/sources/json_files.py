@@ -1,9 +1,14 @@
-"""`read_json`: Arrow's reader of JSON, which ends the process if a record is null, made safe."""
+"""`read_json`: Arrow's reader of JSON, which ends the process if a record is null, made safe.
+
+`json_batches` also refuses members that Arrow ignores, though they are columns but for their case.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyarrow import json
@@ -11,9 +16,14 @@ from pyarrow import json
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
+Opened: TypeAlias = Callable[[], AbstractContextManager[Any]]
+"""Opens a file from its beginning."""
+
 #: Records that are null, after the end of a record and of its line; and what may go on as such ones.
 _NULLS = re.compile(rb"(\}[ \t\r]*\n(?:\xef\xbb\xbf)?)((?:\s*null)+)")
 _OPEN = re.compile(rb"\}[ \t\r]*(?:\n(?:\xef(?:\xbb(?:\xbf)?)?)?)?(?:\s*null)*\s*(?:n|nu|nul)?\Z")
+#: Bytes that are looked through at a time.
+_PORTION = 1 << 20
 #: What stands before the first record while it is looked at.
 _BEFORE = b"}\n"
 
@@ -69,3 +79,69 @@ def read_json(stream: Any, form: ds.JsonFileFormat, schema: pa.Schema | None = N
     read = getattr(json, "open_json", json.read_json)  # an older Arrow reads the whole file
     file = pa.PythonFile(NullsAsObjects(stream), mode="r")
     return read(file, read_options=options.read_options, parse_options=parse)
+
+
+def json_batches(opened: Opened, form: ds.JsonFileFormat, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The records of a file, with these columns; null where a record lacks a member.
+
+    Raises:
+        pa.ArrowInvalid: the file cannot be read, or members have the names of columns in another case.
+    """
+    lacking: dict[str, pa.Field] = {}
+    with opened() as stream:
+        content = read_json(stream, form, schema)
+        for batch in content.to_batches() if isinstance(content, pa.Table) else content:
+            for field, column in zip(batch.schema, batch.columns, strict=True):
+                if column.null_count or pa.types.is_nested(field.type):
+                    lacking[field.name] = field
+            yield batch
+    if lacking and (others := _in_another_case(opened, form, pa.struct(list(lacking.values())))):
+        msg = f"it has members {others}, which are columns in another case"
+        raise pa.ArrowInvalid(msg)
+
+
+def _in_another_case(opened: Opened, form: ds.JsonFileFormat, records: pa.StructType) -> list[str]:
+    """The names of members that differ only in case from those of fields, and are not null.
+
+    Arrow does not see them. So names between quotes are looked for, which may be values or members of others;
+    then such members are read as null, where a value is an error.
+    """
+    one_of = b"|".join(re.escape(name.encode()) for name in sorted(_names(records)))
+    other = re.compile(rb'"(?!(?:%b)")((?i:%b))"' % (one_of, one_of))
+    written: set[str] = set()
+    with opened() as stream:
+        held = b""
+        while chunk := stream.read(_PORTION):
+            written.update(map(bytes.decode, other.findall(held + chunk)))
+            held = (held + chunk)[-len(one_of) - 2 :]  # a name that goes on
+    if (nulls := _only(records, written)) is None:
+        return []
+    try:
+        with opened() as stream:
+            content = read_json(stream, form, pa.schema(list(nulls)))
+            for _ in content.to_batches() if isinstance(content, pa.Table) else content:
+                pass
+    except pa.ArrowInvalid:
+        return sorted(written)
+    return []
+
+
+def _names(kind: pa.DataType) -> set[str]:
+    """The names of the fields in a type."""
+    if pa.types.is_struct(kind):
+        return {field.name for field in kind}.union(*(_names(field.type) for field in kind))
+    return _names(kind.value_type) if pa.types.is_list(kind) else set()
+
+
+def _only(kind: pa.DataType, written: Collection[str]) -> pa.DataType | None:
+    """A type with those fields only that are written in another case, all of them null; None without any."""
+    if pa.types.is_list(kind):
+        inner = _only(kind.value_type, written)
+        return None if inner is None else pa.list_(inner)
+    if not pa.types.is_struct(kind):
+        return None
+    inside = {field.name: _only(field.type, written) for field in kind}
+    folded = {name.lower() for name in inside}
+    others = {name: pa.null() for name in sorted(written) if name not in inside and name.lower() in folded}
+    fields = others | {name: inner for name, inner in inside.items() if inner is not None}
+    return pa.struct(fields) if fields else None

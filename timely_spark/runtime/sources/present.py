@@ -6,7 +6,7 @@ A batch's offset of a source says what was read up to that batch (see `file_read
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from operator import ge
@@ -18,6 +18,7 @@ from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.kafka import KafkaSource
 from timely_spark.runtime.sources.replay import ReplaySource
+from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.spark_log import Offset
@@ -40,7 +41,7 @@ def present(source: JournaledSource, name: str, log: Files) -> Read:
         last, complete = last_captured(source)
         return lambda offset: (offset["epoch"], offset["complete"]) >= (last, complete)
     if isinstance(source, DeltaSource):
-        return _versions(source)
+        return _versions(source, Skipped.of(log, name).versions)
     if isinstance(source, KafkaSource):
         return _messages(source)
     assert isinstance(source, FileSource)
@@ -65,7 +66,7 @@ def _messages(source: KafkaSource) -> Read:
     return read
 
 
-def _versions(source: DeltaSource) -> Read:
+def _versions(source: DeltaSource, skipped: Collection[int]) -> Read:
     log = source.log
     newest = log.newest()
 
@@ -75,7 +76,7 @@ def _versions(source: DeltaSource) -> Read:
             return True
         if source.from_version is None and version == -1:
             return not log.snapshot(newest)
-        return not any(log.files(each) for each in range(version + 1, newest + 1))
+        return not any(log.files(each) for each in range(version + 1, newest + 1) if each not in skipped)
 
     return lambda offset: read(offset["version"])
 

@@ -228,14 +228,15 @@ class Files:
                 self.root if name == "." else f"{self.root}/{name}", error, verb
             ) from error
 
-    def buffer(self, name: str) -> pa.Buffer | None:
+    def buffer(self, name: str, version: Stamp | None = None) -> pa.Buffer | None:
         """The content of an immutable file, memory-mapped; None if there is no such file.
 
-        A remote file is fetched once per machine (see `cache.Cache`), and not checked for existence again.
+        A remote file is fetched once per machine (see `cache.Cache`), and not checked for existence again. If
+        another file may get its name, give the `version`.
         """
         if isinstance(self._store, Local):
             return self._content(name, self._store.mapped)
-        key, cache = self._key(self.path(name)), Cache.of_this_user()
+        key, cache = self._key(f"{self.path(name)}{version or ''}"), Cache.of_this_user()
         if (copy := cache.get(key)) is not None:
             return copy
         content = self._content(name, self._store.read)
@@ -285,6 +286,11 @@ class Files:
         """The size in bytes; None if there is no such file."""
         with self._owned(name, "looked up"):
             return self._store.size(self.path(name))
+
+    def version(self, name: str) -> Stamp | None:
+        """What identifies a file beside its name: another file of the name has another version."""
+        with self._owned(name, "looked up"):
+            return self._store.version(self.path(name))
 
     def written(self, name: str) -> float | None:
         """When a file was written, in seconds since 1970; None if it is not on this machine."""

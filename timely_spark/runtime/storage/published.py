@@ -27,7 +27,7 @@ from timely_spark.differential.imported import Sorted
 from timely_spark.differential.trace import DIFF, consolidate
 from timely_spark.errors import LogDamaged, Where
 from timely_spark.runtime.errors import BadFile
-from timely_spark.runtime.storage.cache import stamp
+from timely_spark.runtime.storage.cache import Stamp
 from timely_spark.runtime.storage.files import Files
 from timely_spark.state.arrow import Hashes, from_bytes, numbers
 from timely_spark.state.grouping import in_order
@@ -200,18 +200,17 @@ class MappedSnapshots:
     def __call__(self, path: str, schema: pa.Schema, keys: tuple[str, ...]) -> Sorted:
         """The rows of a snapshot, mapped, sorted by H of the keys; once for each process and file."""
         name = path.rpartition("/")[2]
-        files = Files(self.location)
-        version = stamp(files.path(name)) if files.local else None
-        return _opened(self, name, schema, keys, version)
+        # a new capture in the folder may write another snapshot of the same name
+        return _opened(self, name, schema, keys, Files(self.location).version(name))
 
 
 @lru_cache(maxsize=4)
 def _opened(
-    snapshots: MappedSnapshots, name: str, schema: pa.Schema, keys: tuple[str, ...], _version: object
+    snapshots: MappedSnapshots, name: str, schema: pa.Schema, keys: tuple[str, ...], version: Stamp | None
 ) -> Sorted:
     """The rows of one version of a file, validated."""
     files = Files(snapshots.location)
-    if (content := files.buffer(name)) is None:
+    if (content := files.buffer(name, version)) is None:
         held = "which it has mapped, and was removed: it gave no sign of life for longer than the lease"
         msg = f"input {snapshots.source!r}: {files.root} had {name}, {held}"
         raise BadFile(msg, where=snapshots.where, hint=_LAPSED)

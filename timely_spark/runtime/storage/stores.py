@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from timely_spark.runtime.errors import BadLocation
+from timely_spark.runtime.storage.cache import Stamp, stamp
 
 #: URI schemes -> pyarrow's names for them.
 SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfss": "abfss", "hdfs": "hdfs"}
@@ -73,6 +74,10 @@ class Local:
             return os.stat(path).st_size
         except FileNotFoundError:
             return None
+
+    def version(self, path: str) -> Stamp | None:
+        """The stamp of a file; None if there is no such file."""
+        return stamp(path)
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder."""
@@ -221,6 +226,11 @@ class Remote:
         """The size in bytes; None if there is no such file."""
         info = self.system.get_file_info(path)
         return int(info.size) if info.is_file else None
+
+    def version(self, path: str) -> Stamp | None:
+        """The time and size of a file; None if there is no such file."""
+        info = self.system.get_file_info(path)
+        return (int(info.mtime_ns or 0), int(info.size)) if info.is_file else None
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder."""
